@@ -32,6 +32,8 @@ RECIPES = {"stsb": "regress", "conll": "tag"}
 METRICS = {"stsb": "spearmanr", "conll": "f1"}
 PAIRS = ("stsb", "mrpc")
 ROWS = {"banking77": 2000}
+SCREENED = (200, 600)
+"""Numbers of rows that the six settings were screened with."""
 # the best of the fixed numbers that a screening of each set found
 FIXED: dict[str, dict[str, float]] = {
     "cr": {"epochs": 10, "learning_rate": 5e-5},
@@ -91,6 +93,15 @@ def run_or_read(key: Report, model: Path, data: Path, output: Path) -> Report:
 
 
 def own_data_part(runs: Sequence[Report]) -> str:
+    """Build the tables of `auto` beside fixed numbers, of the settings screened, and of steps that rows have chosen."""
+    parts = [_rule_table(runs)]
+    for title, table in (("Settings screened", _screening_table(runs)), ("Choosing a step", _choice_table(runs))):
+        if table:
+            parts.append(f"#### {title}\n\n{table}")
+    return "\n\n".join(parts)
+
+
+def _rule_table(runs: Sequence[Report]) -> str:
     """Build a table of mean scores over seeds, with the paired difference of `auto` and fixed numbers."""
     lines = [
         "| set | rows | layers | metric | baseline | `auto` | fixed numbers | `auto` minus fixed, by seed | seconds |",
@@ -99,28 +110,73 @@ def own_data_part(runs: Sequence[Report]) -> str:
     groups: dict[tuple[Any, ...], dict[str, dict[int, Report]]] = {}
     for report in runs:
         key = report["key"]
-        side = "auto" if not key["settings"] else "fixed"
-        of_set = groups.setdefault((key["set"], key["rows"], key["layers"], key.get("recipe", "")), {})
-        of_set.setdefault(side, {})[key["seed"]] = report
-    for (name, rows, layers, recipe), sides in groups.items():
+        if key["rows"] in SCREENED and key["set"] != "sst2" and not key.get("recipe"):
+            continue
+        recipe, settings = key.get("recipe", ""), key["settings"]
+        if recipe and settings:
+            recipe, settings = f"{recipe}`, {settings['steps']} `steps", {}
+        side = {"{}": "auto", json.dumps(FIXED[key["set"]]): "fixed"}.get(json.dumps(settings))
+        of_set = groups.setdefault((key["set"], key["rows"], key["layers"], recipe), {})
+        if side:
+            of_set.setdefault(side, {})[key["seed"]] = report
+    for (name, rows, layers, recipe), sides in sorted(groups.items()):
         auto, fixed = sides.get("auto", {}), sides.get("fixed", {})
-        chosen = next(iter(fixed.values()))["key"]["settings"] if fixed else {}
-        numbers = " ".join(f"{setting} {value:g}" for setting, value in chosen.items())
+        if not auto:
+            continue
+        numbers = " ".join(f"{setting} {value:g}" for setting, value in FIXED[name].items())
         both = [auto[seed]["score"] - fixed[seed]["score"] for seed in sorted(auto.keys() & fixed.keys())]
-        report = next(iter({**fixed, **auto}.values()))
+        report = next(iter(auto.values()))
         cells = [
             f"{name} (`{recipe}`)" if recipe else name,
             f"{rows:,}",
             str(layers),
             report["metric"],
-            _mean([run["baseline"] for run in (auto or fixed).values()]),
+            _mean([run["baseline"] for run in auto.values()]),
             _mean([run["score"] for run in auto.values()]),
-            " ".join([_mean([run["score"] for run in fixed.values()]), f"({numbers})" if numbers else ""]).strip(),
+            f"{_mean([run['score'] for run in fixed.values()])} ({numbers})" if fixed else "",
             ", ".join(f"{difference:+.3f}" for difference in both),
-            f"{statistics.mean(run['cpu_seconds'] for run in (auto or fixed).values()):.0f}",
+            f"{statistics.mean(run['cpu_seconds'] for run in auto.values()):.0f}",
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _screening_table(runs: Sequence[Report]) -> str:
+    """Build a table with a column for each number of epochs and rate that was screened, of the first seed."""
+    by_set: dict[tuple[str, int], dict[str, Report]] = {}
+    for report in runs:
+        key = report["key"]
+        if key["rows"] in SCREENED and key["seed"] == 1 and not key.get("recipe"):
+            by_set.setdefault((key["set"], key["rows"]), {})[json.dumps(key["settings"])] = report
+    settings = [{"epochs": epochs, "learning_rate": rate} for epochs in (10, 20) for rate in (2e-5, 5e-5, 1e-4)]
+    names = [f"{each['epochs']} epochs, {each['learning_rate']:g}" for each in settings]
+    lines = [f"| set | rows | baseline | `auto` | {' | '.join(names)} |", f"|---|---:{'|---:' * (2 + len(names))}|"]
+    columns = ["{}", *map(json.dumps, settings)]
+    for (name, rows), reports in sorted(by_set.items(), key=lambda item: (item[0][1], item[0][0])):
+        if all(column in reports for column in columns):
+            scores = [reports["{}"]["baseline"], *(reports[column]["score"] for column in columns)]
+            lines.append(f"| {name} | {rows:,} | {' | '.join(f'{score:.3f}' for score in scores)} |")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def _choice_table(runs: Sequence[Report]) -> str:
+    """Build a table of runs whose last step counts, beside those of which 100 held-out rows chose a step."""
+    lines = [
+        "| set | rows held out | seed | last step | best of ten, patience 4 | difference |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    last = {_identity(run): run for run in runs if not run["key"]["settings"]}
+    for report in sorted(runs, key=lambda run: (run["key"]["set"], run["key"]["seed"])):
+        key, other = report["key"], last.get(_identity(report))
+        if "patience" in key["settings"] and other:
+            scores = other["score"], report["score"]
+            cells = [key["set"], str(key["rows"] // 10), str(key["seed"]), *(f"{score:.3f}" for score in scores)]
+            lines.append(f"| {' | '.join(cells)} | {scores[1] - scores[0]:+.3f} |")
+    return "\n".join(lines) if len(lines) > 2 else ""
+
+
+def _identity(report: Report) -> str:
+    return json.dumps({name: value for name, value in report["key"].items() if name != "settings"})
 
 
 def _mean(values: Sequence[float | None]) -> str:

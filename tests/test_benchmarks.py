@@ -483,6 +483,19 @@ def test_auto_is_compared_with_fixed_numbers_seed_by_seed():
     assert cells[6:] == ["0.625 (epochs 10 learning_rate 5e-05)", "+0.375, -0.125", "20"]
 
 
+def test_screened_settings_and_chosen_steps_have_tables_of_their_own():
+    def run(score, settings, rows=200):
+        key = {"set": "cr", "rows": rows, "settings": settings, "seed": 1, "layers": 6}
+        return {"key": key, "metric": "accuracy", "score": score, "baseline": 0.5, "cpu_seconds": 1.0}
+
+    pairs = [(epochs, rate) for epochs in (10, 20) for rate in (2e-5, 5e-5, 1e-4)]
+    screened = [run(0.125 * n, {"epochs": epochs, "learning_rate": rate}) for n, (epochs, rate) in enumerate(pairs)]
+    choice = [run(0.75, {}, 1000), run(0.5, {"evaluate_every": 58, "patience": 4}, 1000)]
+    lines = own_data.own_data_part([*screened, run(0.875, {}), *choice]).splitlines()
+    assert "| cr | 200 | 0.500 | 0.875 | 0.000 | 0.125 | 0.250 | 0.375 | 0.500 | 0.625 |" in lines
+    assert "| cr | 100 | 1 | 0.750 | 0.500 | -0.250 |" in lines
+
+
 def test_lines_with_a_label_and_a_text_become_rows(tmp_path):
     (tmp_path / "set.all").write_bytes("1 a caf\xe9 \n0 \n0 bad , really\n".encode("latin-1"))
     positive, negative = public_sets.read_lines(tmp_path / "set.all", public_sets.CLASSES)
