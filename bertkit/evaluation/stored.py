@@ -19,6 +19,7 @@ from bertkit.metrics.intervals import Setting
 from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.checksums import refuse_several
+from bertkit.storage.files import split_lines
 from bertkit.storage.seeds import find_seeds, seed_folder
 from bertkit.tasks import Answer, Compared, Prediction, Task, load_task
 from bertkit.tokens.features import Setup
@@ -209,7 +210,7 @@ def _read_predictions(file: Path) -> list[Prediction]:
 
 def _parse_records(text: str, file: Path) -> list[Prediction]:
     read = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(split_lines(text), start=1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):

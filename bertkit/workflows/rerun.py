@@ -17,6 +17,7 @@ from bertkit.recipe import PretrainRecipe, Recipe, typed_path
 from bertkit.recipe.renamed import rename_keys
 from bertkit.recipe.yaml import read_yaml
 from bertkit.storage import runs
+from bertkit.storage.files import split_lines
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
 from bertkit.workflows import distill, finetune, pretrain
@@ -194,7 +195,7 @@ def _first_difference(old: Path, new: Path) -> int | None:
     """Return the first step at which two logs say something different; None where none does or one is not there."""
     if not (old.is_file() and new.is_file()):
         return None
-    lines = (file.read_text(encoding="utf-8").splitlines() for file in (old, new))
+    lines = (split_lines(file.read_text(encoding="utf-8")) for file in (old, new))
     for before, now in zip_longest(*lines):
         if before != now:
             try:
