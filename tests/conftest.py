@@ -173,6 +173,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     work.mkdir(exist_ok=True)
     monkeypatch.chdir(work)
     monkeypatch.setattr("bertkit.recipe.plugins._OWN", {})
+    monkeypatch.setattr("bertkit.recipe.plugins._trusts_folders", False)
     few_resamples(monkeypatch)
 
     def run_command(*arguments: object, stdin: str = "") -> Ended:
