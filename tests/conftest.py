@@ -230,7 +230,8 @@ def light_zygote(tmp_path_factory):
 @pytest.fixture
 def timed_once(monkeypatch):
     """Let models that are compared read each row once, where a real comparison takes the best of some passes."""
-    monkeypatch.setattr("bertkit.hardware.speed._PASSES", 1)
+    monkeypatch.setattr("bertkit.hardware.speed._ROUNDS", 1)
+    monkeypatch.setattr("bertkit.hardware.speed._LEAST_SECONDS", 0.0)
 
 
 @pytest.fixture
