@@ -176,12 +176,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     monkeypatch.setattr("bertkit.recipe.plugins._trusts_folders", False)
     few_resamples(monkeypatch)
 
-    def run_command(*arguments: object, stdin: str = "") -> Ended:
+    def run_command(*arguments: object, stdin: str | bytes = "") -> Ended:
         from bertkit.cli.main import main
 
         out, err = io.StringIO(), io.StringIO()
+        given = stdin.encode() if isinstance(stdin, str) else stdin
         monkeypatch.setattr(sys, "argv", ["bertkit", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin.encode()))))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(given))))
         streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
         with streams[0], streams[1], pytest.raises(SystemExit) as ended:
             main()

@@ -216,6 +216,9 @@ def _parse_records(text: str, file: Path) -> list[Prediction]:
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict) or "prediction" not in record:
+            if number == 1 and not line.lstrip().startswith("{"):
+                what = "not a file of predictions, which has a JSON object with `prediction` in each line"
+                raise DataError(what, "name a run folder, or what `bertkit eval --output` has written", file=file)
             what = "not a stored prediction" if isinstance(record, dict) else "the line is damaged"
             raise DataError(what, _ANEW, file=file, row=number)
         read.append(record)

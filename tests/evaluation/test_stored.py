@@ -137,6 +137,7 @@ def test_predictions_of_another_program_are_refused_with_their_row(recipe, recor
         ("", "the file has no predictions"),
         ('{"text": "a"}\n', r"not a stored prediction .*:1"),
         ('{"prediction": 1}\n{"predi', r"the line is damaged .*:2"),
+        ("# A model\n\nIt is good.\n", r"not a file of predictions, which has a JSON object .* - name a run folder"),
         (None, "neither a run folder nor stored predictions"),
     ],
 )
