@@ -24,6 +24,7 @@ import numpy as np
 from benchmarks.cases import ROOT, environment, write_results
 from benchmarks.load import machine
 from benchmarks.report import replace_part
+from bertkit.storage.files import split_lines
 
 METHODS = ("kmeans", "agglomerative")
 PLANTED = 200  # copies of each type
@@ -155,7 +156,7 @@ def measure_planted(model: str, data: Path, folder: Path) -> dict[str, Any]:
     for name, more in (("words alone", []), ("words and meaning", options)):
         command = ["dedup", "rows.jsonl", "--report", "report.jsonl", "--json", *more]
         result = json.loads(run_bertkit(folder, command))
-        groups = [json.loads(line) for line in (folder / "report.jsonl").read_text().splitlines()]
+        groups = [json.loads(line) for line in split_lines((folder / "report.jsonl").read_text(encoding="utf-8"))]
         gone = {row["row"] - 1: row["reason"] for row in groups if not row["kept"]}
         copies = {row: kind for kind, rows in planted.items() for row in rows}
         # of a copy and its original either may go: the group says that they belong together

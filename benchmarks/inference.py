@@ -20,6 +20,7 @@ from benchmarks.cases import ROOT, add_options, make_case, write_results
 from benchmarks.load import machine
 from benchmarks.programs import finetune, run_program
 from benchmarks.stages import Stages, began
+from bertkit.storage.files import split_lines
 
 ENGINES = ("bertkit", "pipeline", "pipeline, batch_size=32")
 
@@ -29,7 +30,7 @@ def run_pipeline(checkpoint: str, file: str, output: str, batch: int) -> None:
     stages = Stages(began())
     from transformers import pipeline
 
-    sentences = [json.loads(line)["sentence"] for line in Path(file).read_text(encoding="utf-8").splitlines()]
+    sentences = [json.loads(line)["sentence"] for line in split_lines(Path(file).read_text(encoding="utf-8"))]
     classify = pipeline("text-classification", model=checkpoint, batch_size=batch)
     stages.end("model")
     answers = classify(sentences)
@@ -49,7 +50,7 @@ def command_of(engine: str, checkpoint: Path, rows: Path, output: Path) -> list[
 
 def labels_in(file: Path) -> list[str]:
     """Read the predicted labels of a file of JSON lines."""
-    return [json.loads(line)["prediction"] for line in file.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line)["prediction"] for line in split_lines(file.read_text(encoding="utf-8"))]
 
 
 def write_sentences(parquet: Path, rows: int, file: Path) -> int:

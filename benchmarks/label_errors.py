@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.cases import ROOT
 from benchmarks.long_texts import write_rows
+from bertkit.storage.files import split_lines
 
 SHARE = 0.05
 RESULTS = ROOT / "benchmarks" / "results" / "label_errors.jsonl"
@@ -167,7 +168,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--work", type=Path)
     arguments = parser.parse_args()
-    lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.is_file() else []
+    lines = split_lines(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else []
     done = {(case.get("method", "check"), case["rows"], case["seed"]) for case in map(json.loads, lines)}
     embedder = Embedder(arguments.model)
     for file in arguments.counts:

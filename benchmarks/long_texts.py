@@ -31,6 +31,7 @@ from pyarrow import parquet
 
 from benchmarks.cases import ROOT
 from benchmarks.schedules import read_runs
+from bertkit.storage.files import split_lines
 
 TASKS = {"needle": 1, "majority": 7}  # -> sentences of SST-2 in a document
 WINDOWS = ("windows_mean", "windows_max", "windows_vote")
@@ -126,7 +127,7 @@ def run_cases(task: str, way: str, seed: int, options: argparse.Namespace, start
             recipe = load_recipe("classify", {**settings, "model": str(model), "options.long_text": scored})
             begin = time.process_time()
             evaluate(recipe, output=Path(folder, scored))
-            predictions = Path(folder, scored, "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+            predictions = split_lines(Path(folder, scored, "predictions.jsonl").read_text(encoding="utf-8"))
             right = [int(row["prediction"] == row["label"]) for row in map(json.loads, predictions)]
             yield {
                 "key": key_of(task, scored, seed, options),

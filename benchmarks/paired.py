@@ -24,6 +24,7 @@ from bertkit.metrics.basic import accuracy, f1, matthews_correlation, pearsonr, 
 from bertkit.metrics.intervals import bootstrap_intervals
 from bertkit.metrics.paired import Judged, compare_paired, permutation_test, rows_for_power, standard_error
 from bertkit.metrics.paired_seeds import compare_seeds
+from bertkit.storage.files import split_lines
 
 RESULTS = Path(__file__).parent / "results" / "paired.jsonl"
 SAMPLES = 200
@@ -176,7 +177,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=500)
     parser.add_argument("--output", type=Path, default=RESULTS)
     options = parser.parse_args()
-    lines = options.output.read_text(encoding="utf-8").splitlines() if options.output.exists() else []
+    lines = split_lines(options.output.read_text(encoding="utf-8")) if options.output.exists() else []
     there = [json.loads(line)["case"] for line in lines]
     for case, measure in list_cases():
         if case in there:

@@ -22,6 +22,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from benchmarks.cases import ROOT
+from bertkit.storage.files import split_lines
 
 RESULTS = ROOT / "benchmarks" / "results" / "probing.jsonl"
 PICTURE = ROOT / "docs" / "images" / "probing.svg"
@@ -128,7 +129,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--seeds", type=int, default=5)
     arguments = parser.parse_args()
-    lines = RESULTS.read_text(encoding="utf-8").splitlines() if RESULTS.is_file() else []
+    lines = split_lines(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else []
     found = {result["title"]: result for result in map(json.loads, lines)}
     for title in TASKS:
         if title not in found:

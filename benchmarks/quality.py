@@ -24,6 +24,7 @@ from typing import Any
 from benchmarks.cases import ROOT, Case, add_options, make_case
 from benchmarks.load import machine
 from benchmarks.programs import finetune
+from bertkit.storage.files import split_lines
 
 ENGINES = "bertkit:training.precision=bf16,hf-dynamic"  # what is less exact, whatever this machine would take
 PERCENT = {"squad", "squad2"}  # scores from 0 to 100
@@ -60,7 +61,7 @@ def key_of(engine: str, case: Case, fast: bool) -> dict[str, Any]:
 
 def find_run(key: dict[str, Any], file: Path) -> dict[str, Any] | None:
     """Find the recorded run with this key; a line that a kill left incomplete is skipped."""
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+    for line in split_lines(file.read_text(encoding="utf-8")) if file.exists() else ():
         try:
             run: dict[str, Any] = json.loads(line)
         except json.JSONDecodeError:

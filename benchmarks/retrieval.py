@@ -25,6 +25,7 @@ from typing import Any
 
 from benchmarks.cases import ROOT, environment, write_results
 from benchmarks.load import machine
+from bertkit.storage.files import split_lines
 
 SHOWN = ("ndcg@10", "mrr@10", "map", "recall@1", "recall@10", "recall@100")
 
@@ -79,7 +80,7 @@ def rank_sparse(model: str, folder: Path, threads: int) -> dict[str, Any]:
     torch.set_num_threads(threads)
     began, embedder = time.monotonic(), bertkit.SparseEmbedder(model)
     paragraphs, questions = (
-        [json.loads(line) for line in (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()]
+        [json.loads(line) for line in split_lines((folder / f"{name}.jsonl").read_text(encoding="utf-8"))]
         for name in ("paragraphs", "questions")
     )
     relevant: dict[str, dict[str, float]] = {}

@@ -23,6 +23,7 @@ from typing import Any
 
 from benchmarks.cases import ROOT, Case, environment, make_case
 from benchmarks.load import machine
+from bertkit.storage.files import split_lines
 
 SHORT, BASELINE = "3 epochs", "longer"
 RATE = 5e-5
@@ -50,7 +51,7 @@ def settings_of(method: str, epochs: float) -> dict[str, Any]:
 def read_runs(file: Path) -> list[dict[str, Any]]:
     """Read the recorded runs; a line that a kill left incomplete is skipped."""
     runs = []
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
+    for line in split_lines(file.read_text(encoding="utf-8")) if file.exists() else ():
         try:
             runs.append(json.loads(line))
         except json.JSONDecodeError:

@@ -35,6 +35,7 @@ import numpy as np
 from benchmarks.cases import ROOT
 from benchmarks.load import machine
 from benchmarks.schedules import read_runs
+from bertkit.storage.files import split_lines
 
 CLIENTS = (1, 8, 32, 64)
 TOLERANCE = 1e-5  # of a probability
@@ -219,7 +220,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=100_000)
     options = parser.parse_args()
     run, parts, count = options.run.resolve(), options.parts.split(","), options.requests
-    texts = list(dict.fromkeys(line for line in options.texts.read_text(encoding="utf-8").splitlines() if line.strip()))
+    texts = list(dict.fromkeys(line for line in split_lines(options.texts.read_text(encoding="utf-8")) if line.strip()))
     done = {one["case"] for one in read_runs(options.out)}
     cases: dict[str, Any] = {}
     if "load" in parts:

@@ -173,14 +173,16 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     work.mkdir(exist_ok=True)
     monkeypatch.chdir(work)
     monkeypatch.setattr("bertkit.recipe.plugins._OWN", {})
+    monkeypatch.setattr("bertkit.recipe.plugins._trusts_folders", False)
     few_resamples(monkeypatch)
 
-    def run_command(*arguments: object, stdin: str = "") -> Ended:
+    def run_command(*arguments: object, stdin: str | bytes = "") -> Ended:
         from bertkit.cli.main import main
 
         out, err = io.StringIO(), io.StringIO()
+        given = stdin.encode() if isinstance(stdin, str) else stdin
         monkeypatch.setattr(sys, "argv", ["bertkit", *map(str, arguments)])
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(stdin.encode()))))
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BufferedReader(io.BytesIO(given))))
         streams = contextlib.redirect_stdout(out), contextlib.redirect_stderr(err)
         with streams[0], streams[1], pytest.raises(SystemExit) as ended:
             main()
@@ -229,7 +231,8 @@ def light_zygote(tmp_path_factory):
 @pytest.fixture
 def timed_once(monkeypatch):
     """Let models that are compared read each row once, where a real comparison takes the best of some passes."""
-    monkeypatch.setattr("bertkit.hardware.speed._PASSES", 1)
+    monkeypatch.setattr("bertkit.hardware.speed._ROUNDS", 1)
+    monkeypatch.setattr("bertkit.hardware.speed._LEAST_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -90,6 +90,14 @@ def test_bad_data_is_answered_before_torch_is_imported(content, tmp_path, tiny_m
     assert HEAVY & light_zygote.imports(tmp_path, arguments) <= {"numpy"}
 
 
+def test_files_are_split_at_line_feeds_alone():
+    """`splitlines` splits a line of JSON at U+2028 too, which a text may have; the files of Linux have none."""
+    files = [*CODE, *sorted((ROOT / "benchmarks").glob("*.py"))]
+    for file in files:
+        for line in file.read_text(encoding="utf-8").split("\n"):
+            assert not re.search(r"read_text\([^()]*\)\.splitlines\(", line) or "/proc/" in line, f"{file}: {line}"
+
+
 # --- Where modules stand ---
 
 

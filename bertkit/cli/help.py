@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from functools import cache
 from typing import Any
 
+import typer
 from typer.core import TyperCommand, TyperGroup
 
+_READ_RECIPES = {"run", "runs", "recipe", "task"}  # arguments and options of commands that load one
+_TRUST = "Run the code that the recipe of a model's folder names: its task, objective or metrics."
 _WIDEST = 100  # columns; longer lines are hard to read
 _Context: Any = TyperGroup.context_class
 _Formatter: Any = _Context.formatter_class
@@ -43,7 +47,30 @@ class _Readable:
 
 
 class ReadableCommand(_Readable, TyperCommand):
-    """A command whose help fits the terminal."""
+    """A command whose help fits the terminal; those that read the recipe of a model's folder may trust it."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        if _READ_RECIPES & {parameter.name for parameter in self.params}:
+            self.params.insert(-1, _trust_option())
+
+
+@cache
+def _trust_option() -> Any:
+    """Build the option as typer does for a function, once for all commands: the commands need not have it."""
+
+    def trust(value: bool) -> None:
+        if value:
+            from bertkit.recipe.plugins import trust_folders
+
+            trust_folders()
+
+    def command(trust: bool = typer.Option(False, "--trust", help=_TRUST, callback=trust, expose_value=False)) -> None:
+        """Hold the option."""
+
+    holder = typer.Typer(add_completion=False)
+    holder.command()(command)
+    return typer.main.get_command(holder).params[0]
 
 
 class ReadableGroup(_Readable, TyperGroup):

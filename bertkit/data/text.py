@@ -39,9 +39,11 @@ def read_lines(source: Source, encoding: str, name: str) -> Iterator[str]:
     rest, row = "", 1
     for text in read_text(source, encoding, name):
         lines = io.StringIO(rest + text, newline="").readlines()
-        if lines and len(lines[0]) > MAX_CHARS:
+        lengths = list(map(len, lines))
+        if max(lengths, default=0) > MAX_CHARS:
+            row += lengths.index(max(lengths))
             raise DataError(f"a line of more than {MAX_CHARS:,} characters", "split it", file=name, row=row)
-        rest = lines.pop() if lines else ""
+        rest = lines.pop() if lines and not lines[-1].endswith("\n") else ""
         row += len(lines)
         yield from lines
     if rest:
@@ -57,7 +59,7 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
     """
     decoder = _find_decoder(encoding)
     is_utf8 = codecs.lookup(encoding).name == "utf-8"
-    size, breaks, is_start = 0, Counter[str](), True
+    size, breaks, is_start, is_ascii = 0, Counter[str](), True, True
     with _open(source) as stream:
         while True:
             try:
@@ -66,6 +68,10 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
             except UnicodeDecodeError as error:
                 before = error.object[: error.start]
                 row = 1 + max(breaks[mark] + before.count(mark.encode()) for mark in "\n\r")
+                # the start of a character at the end: cut off, or a lone letter of another encoding
+                if not block and not (isinstance(source, Path) and is_ascii):
+                    what = f"the {encoding} text ends inside a character, after {size:,} bytes"
+                    raise DataError(what, "it was cut off: get it again", file=name, row=row) from None
                 raise DataError(*_undecodable(error, encoding, size + len(block)), file=name, row=row) from None
             except UnicodeError as error:
                 raise DataError(str(error), "--set data.encoding=utf-8", file=name) from None
@@ -81,7 +87,7 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
             yield text
             if not block:
                 return
-            size += len(block)
+            size, is_ascii = size + len(block), is_ascii and text.isascii()
             breaks.update({mark: text.count(mark) for mark in "\n\r"})
 
 

@@ -51,17 +51,17 @@ def beside_teacher(
     work = [collate([features[number] for number in numbers]) for numbers in [*singles, *batched]]
     for encoder in models.values():
         encoder.to(machine.device).eval()
-    seconds = time_by_turns([partial(_run_encoder, encoder, machine) for encoder in models.values()], work)
+    timings = time_by_turns([partial(_run_encoder, encoder, machine) for encoder in models.values()], work)
     return [
         {
             "role": role,
             "model": name,
             "parameters": sum(weights.numel() for weights in encoder.parameters()),
             "disk_bytes": sum(weights.numel() * weights.element_size() for weights in encoder.parameters()),
-            "row_seconds": mean(times[: len(singles)]),
-            "rows_per_second": sum(map(len, batched)) / sum(times[len(singles) :]),
+            "row_seconds": mean(timing.seconds[: len(singles)]),
+            "rows_per_second": sum(map(len, batched)) / sum(timing.seconds[len(singles) :]),
         }
-        for (role, encoder), name, times in zip(models.items(), names, seconds, strict=True)
+        for (role, encoder), name, timing in zip(models.items(), names, timings, strict=True)
     ]
 
 

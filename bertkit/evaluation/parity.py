@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from statistics import mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Scored, score_split
 from bertkit.exported import ExportedModel
+from bertkit.hardware.speed import time_by_turns, times_as_fast
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import compare_paired
 from bertkit.progress import Progress
@@ -26,7 +26,6 @@ TOLERANCE = 1e-4
 SHAPES = ((1, 2), (1, 11), (3, 32), (2, 128), (1, 512))
 """Texts and tokens of the batches whose outputs are compared."""
 _TIMED = ((1, 16), (1, 128), (8, 128), (32, 16))
-_ROUNDS = 5
 _ALONE = 32  # rows that are timed one at a time
 _TOGETHER = 512  # rows that are timed in batches
 
@@ -43,7 +42,10 @@ class Parity:
     least_cosine: float | None
     """Of the vectors of both, where there are vectors."""
     latency: list[dict[str, Any]] = field(default_factory=list)
-    """``texts``, ``tokens``, and milliseconds of ``torch`` and of the ``exported`` graph."""
+    """``texts``, ``tokens``, milliseconds of ``torch`` and of the ``exported`` graph, and ``times_as_fast``.
+
+    ``spread`` is by which share the slowest round took longer; where rounds disagree, ``times_as_fast`` is None.
+    """
     split: str = ""
     rows: int = 0
     scores: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -96,22 +98,24 @@ def _least_cosine(one: Any, other: Any) -> float:
 def time_both(
     before: Compute, after: Compute, inputs: Sequence[str], vocabulary: int, limit: int
 ) -> list[dict[str, Any]]:
-    """Return the least milliseconds of both for batches of texts of one length; they take turns."""
-    table = []
-    for texts, tokens in _TIMED:
-        if tokens > limit:
-            continue
-        batch = random_texts((texts, tokens), inputs, vocabulary)
+    """Return the milliseconds of both for batches of texts of one length, and how many times as fast the graph is."""
+    shapes = [(texts, tokens) for texts, tokens in _TIMED if tokens <= limit]
+    batches = [random_texts(shape, inputs, vocabulary) for shape in shapes]
+    for batch in batches:
         batch["attention_mask"] = np.ones_like(batch["attention_mask"])
-        least = {"torch": np.inf, "exported": np.inf}
-        for turn in range(_ROUNDS + 1):
-            for name, compute in (("torch", before), ("exported", after)):
-                start = time.perf_counter()
-                compute(batch)
-                if turn:  # the first warms up
-                    least[name] = min(least[name], 1000 * (time.perf_counter() - start))
-        table.append({"texts": texts, "tokens": tokens, **{name: round(value, 2) for name, value in least.items()}})
-    return table
+    first, second = time_by_turns([before, after], batches)
+    return [
+        {
+            "texts": texts,
+            "tokens": tokens,
+            "torch": round(1000 * first.seconds[number], 2),
+            "exported": round(1000 * second.seconds[number], 2),
+            "spread": round(max(first.spread(only), second.spread(only)), 3),
+            "times_as_fast": times_as_fast(first, second, only),
+        }
+        for number, (texts, tokens) in enumerate(shapes)
+        for only in (slice(number, number + 1),)
+    ]
 
 
 def compare_scores(
@@ -152,17 +156,25 @@ def _as_list(interval: Interval) -> list[float] | None:
     return None if interval is None else list(interval)
 
 
-def time_in_turns(models: Sequence[tuple[Checkpoint, Scored]], progress: Progress) -> tuple[list[float], list[float]]:
-    """Measure each model's mean seconds for a single row, and the rows per second that it reads in batches.
+class Pace(NamedTuple):
+    """How fast a model reads rows."""
 
-    Models take turns row by row and batch by batch, and the fastest of several passes counts: other work disturbs.
+    row_seconds: float
+    """Mean over rows that are read one at a time."""
+    rows_per_second: float
+    """In batches."""
+    spread: float
+    """By which share the slowest round took longer than the fastest, for single rows or for batches."""
+
+
+def time_in_turns(models: Sequence[tuple[Checkpoint, Scored]], progress: Progress) -> list[Pace]:
+    """Measure how fast each model reads the same rows, one at a time and in batches; they take turns.
 
     Args:
         models: checkpoints with the features of the same rows.
         progress: shows how far it is.
     """
     from bertkit.evaluation.forward import forward, sorted_batches
-    from bertkit.hardware.speed import time_by_turns
     from bertkit.tokens.feature_cache import lengths_of
 
     features = models[-1][1].features
@@ -180,7 +192,12 @@ def time_in_turns(models: Sequence[tuple[Checkpoint, Scored]], progress: Progres
     runs = [
         partial(read, checkpoint, scored, checkpoint.task.collator(checkpoint.setup)) for checkpoint, scored in models
     ]
-    fastest = time_by_turns(runs, singles + batches, progress)
-    alone = len(singles)
-    single = [mean(seconds[:alone]) for seconds in fastest]
-    return single, [len(timed) / sum(seconds[alone:]) for seconds in fastest]
+    alone, together = slice(len(singles)), slice(len(singles), None)
+    return [
+        Pace(
+            mean(timing.seconds[alone]),
+            len(timed) / sum(timing.seconds[together]),
+            max(timing.spread(alone), timing.spread(together)),
+        )
+        for timing in time_by_turns(runs, singles + batches, progress)
+    ]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import DataError
+from bertkit.storage.files import split_lines
 
 ENDINGS = (".txt", ".json")
 _HEADER = "index\tprediction"
@@ -26,7 +27,7 @@ def parse_script_predictions(text: str, file: Path) -> list[dict[str, Any]]:
     """
     if file.suffix == ".json":
         return _parse_object(text, file)
-    lines = text.splitlines()
+    lines = split_lines(text)
     if lines and lines[0] == _HEADER:
         return [_parse_line(line, number, file) for number, line in enumerate(lines[1:])]
     return [{"prediction": line.split()} for line in lines]

@@ -19,6 +19,7 @@ from bertkit.metrics.intervals import Setting
 from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.checksums import refuse_several
+from bertkit.storage.files import split_lines
 from bertkit.storage.seeds import find_seeds, seed_folder
 from bertkit.tasks import Answer, Compared, Prediction, Task, load_task
 from bertkit.tokens.features import Setup
@@ -209,12 +210,15 @@ def _read_predictions(file: Path) -> list[Prediction]:
 
 def _parse_records(text: str, file: Path) -> list[Prediction]:
     read = []
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(split_lines(text), start=1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict) or "prediction" not in record:
+            if number == 1 and not line.lstrip().startswith("{"):
+                what = "not a file of predictions, which has a JSON object with `prediction` in each line"
+                raise DataError(what, "name a run folder, or what `bertkit eval --output` has written", file=file)
             what = "not a stored prediction" if isinstance(record, dict) else "the line is damaged"
             raise DataError(what, _ANEW, file=file, row=number)
         read.append(record)

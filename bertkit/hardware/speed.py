@@ -8,13 +8,17 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from bertkit.progress import SILENT, Progress, stage
 
-_PASSES, _IN_A_ROW = 2, 2  # of a timing, of which the fastest counts
+STEADY = 0.2
+"""How far the rounds of a timing may disagree; beyond that, no ratio is told."""
+
+_ROUNDS, _IN_A_ROW, _LEAST_SECONDS = 3, 2, 0.01  # of a timing; short work is repeated for some time, at least twice
 _ROWS = (1024, 4096)  # of the products tried, as in a small and a large batch
 
 
@@ -58,22 +62,80 @@ def fastest_products(device: str, precision: str, hidden: int, intermediate: int
     return best
 
 
+@dataclass(frozen=True)
+class Timing:
+    """The seconds of a function in each round, for each item of work: (rounds, items)."""
+
+    rounds: list[list[float]]
+
+    @property
+    def seconds(self) -> list[float]:
+        """The fastest of each item: other work on the machine can only slow it down."""
+        return [min(of_item) for of_item in zip(*self.rounds, strict=True)]
+
+    def spread(self, items: slice = slice(None)) -> float:
+        """Return by which share the slowest round took longer than the fastest."""
+        return spread([sum(seconds[items]) for seconds in self.rounds])
+
+
+def spread(values: Sequence[float]) -> float:
+    """Return by which share the largest value is above the smallest.
+
+    >>> spread([2.0, 3.0])
+    0.5
+    """
+    return max(values) / min(values) - 1
+
+
+def times_as_fast(first: Timing, second: Timing, items: slice = slice(None)) -> float | None:
+    """Return how often the second function does the work in the time of the first; None where rounds disagree.
+
+    >>> steady, busy = Timing([[2.0], [2.1]]), Timing([[9.0], [1.0]])
+    >>> times_as_fast(steady, Timing([[1.0], [1.1]])), times_as_fast(busy, steady)
+    (2.0, None)
+    """
+    one, other = ([sum(seconds[items]) for seconds in timing.rounds] for timing in (first, second))
+    if spread([before / after for before, after in zip(one, other, strict=True)]) > STEADY:
+        return None
+    return sum(first.seconds[items]) / sum(second.seconds[items])
+
+
+def describe_spreads(spreads: Iterable[float | None]) -> list[str]:
+    """Return a note on times that do not repeat; none where the rounds of each model agree.
+
+    >>> describe_spreads([0.1, None]), describe_spreads([0.1, 0.31])
+    ([], ['rounds of timing differ by up to 31%: other programs disturb, measure again'])
+    """
+    most = max((value for value in spreads if value is not None), default=0.0)
+    what = f"rounds of timing differ by up to {most:.0%}: other programs disturb, measure again"
+    return [what] if most > STEADY else []
+
+
 def time_by_turns(
     runs: Sequence[Callable[[Any], object]], work: Sequence[Any], progress: Progress = SILENT
-) -> list[list[float]]:
-    """Measure the seconds that each function takes for each item of work: (functions, items).
+) -> list[Timing]:
+    """Measure the seconds that each function takes for each item of work, in several rounds.
 
-    Functions take turns at every item, each twice in a row. The first time, others have filled the processor's caches,
-    as they do not where one function runs alone. The fastest of all times counts, since other work on the machine slows
-    them down.
+    Functions take turns at every item, each at least twice in a row, of which the fastest counts. The first time,
+    others have filled the processor's caches, as they do not where one function runs alone.
     """
-    fastest = [[math.inf] * len(work) for _ in runs]
-    with stage(progress, "timing", _PASSES * len(work)):
-        for turn in range(_PASSES):
+    timings = [Timing([]) for _ in runs]
+    with stage(progress, "timing", _ROUNDS * len(work)):
+        for turn in range(_ROUNDS):
+            for timing in timings:
+                timing.rounds.append([])
             for index, item in enumerate(work):
-                for run, seconds in zip(runs, fastest, strict=True):
-                    seconds[index] = min(seconds[index], *(_time(run, item) for _ in range(_IN_A_ROW)))
+                for run, timing in zip(runs, timings, strict=True):
+                    timing.rounds[turn].append(_time_in_a_row(run, item))
                 progress.update(turn * len(work) + index + 1, {})
+    return timings
+
+
+def _time_in_a_row(run: Callable[[Any], object], item: Any) -> float:
+    fastest, total, count = math.inf, 0.0, 0
+    while count < _IN_A_ROW or total < _LEAST_SECONDS:
+        seconds = _time(run, item)
+        fastest, total, count = min(fastest, seconds), total + seconds, count + 1
     return fastest
 
 

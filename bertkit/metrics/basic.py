@@ -17,7 +17,7 @@ import numpy as np
 from bertkit.errors import DataError, RecipeError, UnavailableError, closest
 from bertkit.metrics.intervals import Share, f1_of_share
 from bertkit.recipe import Recipe
-from bertkit.recipe.plugins import own_fault
+from bertkit.recipe.plugins import own_fault, refuse_code
 
 Values = np.ndarray[Any, Any]
 
@@ -217,6 +217,8 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
     for name in recipe.metrics:
         if name not in names and not (name.startswith(EVALUATE_PREFIX) and EVALUATE_PREFIX in names):
             raise RecipeError(f"no metric is called {name!r}", closest(name, names))
+        if name.startswith(EVALUATE_PREFIX) and "/" in name and not recipe._may_run_code:
+            raise refuse_code(f"the metric {name}")
     if not uses_evaluate and recipe.best_metric not in recipe.metrics:
         raise RecipeError(
             f"best_metric {recipe.best_metric!r} is not among the metrics",

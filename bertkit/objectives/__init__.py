@@ -222,6 +222,7 @@ def load_objective(recipe: PretrainRecipe) -> Objective:
         RecipeError: there is no such objective, its module lacks a function, or it does not have an option.
     """
     members = (*_FUNCTIONS, *_CONSTANTS)
-    objective = cast(Objective, load_module("objective", recipe.objective, __name__, members, "docs/pretraining.md"))
+    page, may_run_code = "docs/pretraining.md", recipe._may_run_code
+    objective = cast(Objective, load_module("objective", recipe.objective, __name__, members, page, may_run_code))
     check_options(recipe.options, objective.OPTIONS)
     return objective

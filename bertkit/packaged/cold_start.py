@@ -70,5 +70,5 @@ def measure_cold_start(folder: Path, name: str, row: Mapping[str, Any]) -> ColdS
         if ended.returncode == DataError.exit_code:
             raise DataError(reason)
         raise ModelError(f"the package does not run: {reason}", "report it, with this line")
-    found = json.loads(ended.stdout.splitlines()[-1])
+    found = json.loads(ended.stdout.strip().split("\n")[-1])
     return ColdStart(found["seconds"], found["memory"], tuple(found["imported"]), found["answer"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
-from bertkit.evaluation.parity import time_in_turns
+from bertkit.evaluation.parity import Pace, time_in_turns
 from bertkit.evaluation.scoring import Scored, find_intervals, score_split
 from bertkit.metrics.intervals import Interval
 from bertkit.modeling.load import weight_bytes
@@ -32,6 +32,8 @@ class PrunedSide:
     """In batches."""
     scores: dict[str, float | None] = field(default_factory=dict)
     intervals: dict[str, Interval] = field(default_factory=dict)
+    spread: float | None = None
+    """By which share the slowest round of timing took longer than the fastest."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +42,7 @@ class ComparedSides:
 
     after: Checkpoint
     scored: tuple[Scored, Scored]
-    row_seconds: list[float]
-    rows_per_second: list[float]
+    paces: list[Pace]
     differences: dict[str, Difference]
     """Metric -> the score after, less the score before, on the same rows."""
 
@@ -51,8 +52,7 @@ class ComparedSides:
         return PrunedSide(
             parameters=parameters,
             disk_bytes=weight_bytes(folder),
-            row_seconds=self.row_seconds[number],
-            rows_per_second=self.rows_per_second[number],
+            **self.paces[number]._asdict(),
             scores=null_for_nan(scored.scores),
             intervals=find_intervals(self.after.task, scored).ends,
         )
@@ -79,11 +79,11 @@ def compare(
     after = pruned.load(before.machine, inference=True, calibrated=False)
     after = replace(after, setup=replace(before.setup, tokenizer=after.setup.tokenizer))  # with options as tuned
     first, second = (score_split(one, validation, progress) for one in (before, after))
-    times = time_in_turns([(before, first), (after, second)], progress)
+    paces = time_in_turns([(before, first), (after, second)], progress)
 
     def score(judged: Mapping[str, Any]) -> dict[str, float]:
         return saved.task.score(dict(judged), before.setup)
 
     with stage(progress, "comparing", total=1):
         differences = compare_paired(score, first.compared, second.compared)
-    return ComparedSides(after, (first, second), *times, differences)
+    return ComparedSides(after, (first, second), paces, differences)

@@ -13,6 +13,7 @@ from bertkit.errors import RecipeError, closest, shorten
 from bertkit.recipe.conflicts import Origin, settle
 from bertkit.recipe.languages import fill_language, names_language
 from bertkit.recipe.paths import typed_path
+from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.renamed import rename_changes, rename_keys
 from bertkit.recipe.validation import describe
 from bertkit.recipe.yaml import Lines, read_value, read_yaml
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from bertkit.recipe.sections import Section
 
 _Record = TypeVar("_Record", bound="Section")
+
+FOLDER_RECIPE = "recipe.yaml"
+"""The name of the recipe that comes with a model; one that names code to run is not the user's word."""
 
 _OF_SOURCE = ("config", "revision", "files", "splits", "documents")  # keys of `data` that are about one source
 _OF_MODEL = ("model_labels", "tokenizer", "model_options")  # keys that are about one checkpoint or a new model
@@ -117,7 +121,7 @@ def load_record(command: str, record: type[_Record], name: str, changes: Mapping
     from pydantic import ValidationError
 
     file = find_recipe(name, command)
-    values, lines, given = _read_with_parents(file, command, ())
+    values, lines, given, is_own = _read_with_parents(file, command, ())
     if "tasks" in values and "tasks" not in record.model_fields:
         what = "this recipe names several tasks, which only `bertkit finetune` and `bertkit predict` take together"
         raise RecipeError(what, "name the recipe of one task", file=file)
@@ -140,6 +144,7 @@ def load_record(command: str, record: type[_Record], name: str, changes: Mapping
     except ValidationError as error:
         raise describe(error.errors(), record, changes, file, lines) from None
     _note_what_was_given(recipe, "", origin, 2 if _is_shipped(file) else 1)
+    recipe._may_run_code = is_own or trusts_folders()
     return recipe
 
 
@@ -220,8 +225,11 @@ def _is_shipped(file: Path) -> bool:
 
 def _read_with_parents(
     file: Path, command: str, seen: tuple[Path, ...]
-) -> tuple[dict[str, Any], Lines, dict[str, Any]]:
-    """Return the keys of a recipe and its parents, the lines of its own, and the keys that no shipped one gives."""
+) -> tuple[dict[str, Any], Lines, dict[str, Any], bool]:
+    """Return the keys of a recipe and its parents, the lines of its own, the keys that no shipped one gives, and trust.
+
+    The last says that none of these files came with a model.
+    """
     if file.resolve() in seen:
         raise RecipeError("recipes extend each other in a circle", "remove one `extends:`", file=file)
     try:
@@ -229,18 +237,18 @@ def _read_with_parents(
     except UnicodeDecodeError as error:
         raise RecipeError(f"not UTF-8 text: byte {error.start}", "save it as UTF-8", file=file) from None
     parent = values.pop("extends", None)
-    given = {} if _is_shipped(file) else values
+    given, is_own = {} if _is_shipped(file) else values, file.name != FOLDER_RECIPE
     if parent is None:
-        return values, lines, given
+        return values, lines, given, is_own
     beside = file.parent / str(parent)
     parent_file = beside if beside.is_file() else find_recipe(str(parent), command)
-    inherited, _, given_before = _read_with_parents(parent_file, command, (*seen, file.resolve()))
+    inherited, _, given_before, is_parent_own = _read_with_parents(parent_file, command, (*seen, file.resolve()))
     for key in ("name", "published"):  # not inherited: published scores are about the parent's rows
         inherited.pop(key, None)
     data = values["data"] if isinstance(values.get("data"), dict) else {}
     named = {"model": values.get("model"), "data.source": data.get("source"), "data.files": data.get("files")}
     _drop_what_is_of_another(inherited, named)
-    return _merge(inherited, values), lines, _merge(given_before, given)
+    return _merge(inherited, values), lines, _merge(given_before, given), is_own and is_parent_own
 
 
 def _merge(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:

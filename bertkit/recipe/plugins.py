@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import sysconfig
 import traceback
 from collections.abc import Sequence
@@ -14,6 +15,25 @@ from bertkit.errors import RecipeError, closest
 _OWN: dict[str, str | None] = {}
 """What each loaded module of your own is called in messages -> its file."""
 
+_trusts_folders = False  # whether recipes that came with models may name code to run
+
+
+def trust_folders(trust: bool = True) -> None:
+    """Let recipes that came with models name code to run, from now on."""
+    global _trusts_folders
+    _trusts_folders = trust
+
+
+def trusts_folders() -> bool:
+    """Tell whether recipes that came with models may name code to run."""
+    return _trusts_folders
+
+
+def refuse_code(what: str) -> RecipeError:
+    """Build the error for code that is named by the recipe of a model's folder, of which nobody said who made it."""
+    remedy = "if you trust whoever made it, --trust runs it; a recipe of your own, by its file, runs it too"
+    return RecipeError(f"the recipe that came with the model names code to run: {what}", remedy)
+
 
 def module_names(package: str) -> list[str]:
     """List the names of the modules of a package of bertkit."""
@@ -21,7 +41,9 @@ def module_names(package: str) -> list[str]:
     return sorted(file.stem for file in folder.glob("[a-z]*.py"))
 
 
-def load_module(role: str, name: str, package: str, required: Sequence[str], page: str) -> ModuleType:
+def load_module(
+    role: str, name: str, package: str, required: Sequence[str], page: str, may_run_code: bool = True
+) -> ModuleType:
     """Load a module of a package of bertkit, or one of your own.
 
     Args:
@@ -30,14 +52,18 @@ def load_module(role: str, name: str, package: str, required: Sequence[str], pag
         package: the package of bertkit.
         required: functions and constants that your own module must have.
         page: the page of the docs on writing such a module.
+        may_run_code: whether a module of your own may be imported that is not imported yet.
 
     Raises:
-        RecipeError: no such module, one that fails when it is imported, or one that lacks something required.
+        RecipeError: no such module, one that may not be imported or fails when it is, or one that lacks something
+            required.
     """
     names = module_names(package)
     if name in names:
         return importlib.import_module(f"{package}.{name}")
     parts = name.split(".")
+    if len(parts) > 1 and not may_run_code and name not in sys.modules:
+        raise refuse_code(f"the {role} {name}")
     module = _import(role, name) if len(parts) > 1 and all(map(str.isidentifier, parts)) else None
     if module is None:
         remedy = closest(name, names)

@@ -6,7 +6,7 @@ import math
 from typing import Annotated, Any
 
 from annotated_types import Gt, Le, Lt
-from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer, WrapValidator
+from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer, PrivateAttr, WrapValidator
 from pydantic_core.core_schema import ValidatorFunctionWrapHandler
 
 Row = dict[str, Any]
@@ -58,3 +58,5 @@ class Section(BaseModel):
     """A section of a recipe: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    _may_run_code: bool = PrivateAttr(default=True)
+    """Of a recipe: whether modules and scripts that it names may run; not where it came with a model."""

@@ -95,6 +95,15 @@ def temporary_of(file: Path) -> Path:
     return file.with_name(f".{file.name}.tmp")
 
 
+def split_lines(text: str) -> list[str]:
+    r"""Split text into its lines at \n alone: a text in a line of JSON may have U+2028, at which `splitlines` splits.
+
+    >>> split_lines('"a\u2028b"\n"c"\n'), split_lines("")
+    (['"a\u2028b"', '"c"'], [])
+    """
+    return text.removesuffix("\n").split("\n") if text else []
+
+
 def sync_folder(folder: Path) -> None:
     """Flush a folder's entries to disk, so that a rename survives a power cut; Windows cannot open a folder."""
     if os.name == "nt":
@@ -191,7 +200,7 @@ def _sign(lock: int) -> None:
 def _read_holder(lock: Path) -> str:
     """Read the name of the process that holds a lock, or that has marked it as held."""
     try:
-        process, *host = lock.read_text(encoding="utf-8").splitlines()
+        process, *host = split_lines(lock.read_text(encoding="utf-8"))
     except (OSError, ValueError):  # Windows lets nobody read a locked file
         return "another process"
     return f"process {process} on {host[0]} ({lock.name} says so: delete it if that is long gone)" if host else process

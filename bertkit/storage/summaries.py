@@ -13,7 +13,7 @@ from typing import Any
 
 from bertkit.errors import BertkitError, shorten
 from bertkit.storage import runs
-from bertkit.storage.files import is_locked
+from bertkit.storage.files import is_locked, split_lines
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
 
 _LOG = "metrics.jsonl"
@@ -121,7 +121,7 @@ def sort_runs(found: Sequence[RunSummary], key: str) -> list[RunSummary]:
 def read_log(folder: Path) -> list[dict[str, Any]]:
     """Read the training log of a run; empty where there is none, and without the lines that are damaged."""
     try:
-        lines = (folder / _LOG).read_text(encoding="utf-8").splitlines()
+        lines = split_lines((folder / _LOG).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
         return []
     entries = []

@@ -271,7 +271,8 @@ def load_task(recipe: Recipe) -> Task:
             does not have.
     """
     required = (*_FUNCTIONS, *_CONSTANTS)
-    task = cast(Task, load_module("task family", recipe.task, __name__, required, "docs/own-task.md"))
+    page, may_run_code = "docs/own-task.md", recipe._may_run_code
+    task = cast(Task, load_module("task family", recipe.task, __name__, required, page, may_run_code))
     check_names("data.columns", recipe.data.columns, task.COLUMNS.names)
     check_options(recipe.options, task.OPTIONS)
     check_metrics(recipe, task.METRICS)

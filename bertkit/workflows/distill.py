@@ -43,6 +43,8 @@ class ComparedModel:
     """Metric -> ``Wilson`` or ``bootstrap``; intervals of differences are bootstrap intervals."""
     difference: dict[str, float | None] = field(default_factory=dict)
     difference_intervals: dict[str, Interval] = field(default_factory=dict)
+    spread: float | None = None
+    """By which share the slowest round of timing took longer than the fastest; None of earlier releases."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def _compare(
         teacher_scored = score_split(checkpoint, inputs.validation, progress)
         loaded.append(_Loaded("teacher", teacher.name, teacher.folder, checkpoint, teacher_scored))
     loaded.append(_Loaded("student", inputs.recipe.name, weights or inputs.plan.folder, student, scored))
-    single, batched = time_in_turns([(model.checkpoint, model.scored) for model in loaded], progress)
+    paces = time_in_turns([(model.checkpoint, model.scored) for model in loaded], progress)
     intervals = [find_intervals(task, model.scored) for model in loaded]
     compared = [
         ComparedModel(
@@ -121,14 +123,13 @@ def _compare(
             model=model.name,
             parameters=sum(parameter.numel() for parameter in model.checkpoint.model.parameters()),
             disk_bytes=weight_bytes(model.folder),
-            row_seconds=row_seconds,
-            rows_per_second=rows_per_second,
+            **pace._asdict(),
             scores=null_for_nan(model.scored.scores),
             intervals=found.ends,
             interval_methods=found.methods,
             **({} if model.checkpoint is student else _differences(task, scored, model.scored)),
         )
-        for model, found, row_seconds, rows_per_second in zip(loaded, intervals, single, batched, strict=True)
+        for model, found, pace in zip(loaded, intervals, paces, strict=True)
     ]
     return [dataclasses.asdict(model) for model in compared]
 

@@ -171,12 +171,25 @@ def open_records(source: str | Path | None, row: Row | None, recipe: Recipe) -> 
 def read_chunks(
     records: Iterable[Record], saved: SavedCheckpoint, source: str
 ) -> Iterator[tuple[list[dict[str, Any]], list[Row]]]:
-    """Yield the original columns and the canonical rows, chunk by chunk."""
+    """Yield the original columns and the canonical rows, chunk by chunk.
+
+    Of a stream, which nobody can repair and read again, the rows before a fault come first.
+    """
     recipe, task = saved.recipe, saved.task
     columns = replace(task.COLUMNS, gold="")
-    blank = 0
+    blank, fault = 0, None
     rows = canonical_records(records, recipe.data, columns, source)
-    while chunk := list(itertools.islice(rows, CHUNK)):
+    while fault is None:
+        chunk: list[tuple[int, dict[str, Any], Row]] = []
+        try:
+            for record in itertools.islice(rows, CHUNK):
+                chunk.append(record)  # one by one, so that a fault leaves those before
+        except DataError as error:
+            if source != "-" or not chunk:
+                raise
+            fault = error
+        if not chunk:
+            break
         originals, canonical = [], []
         for line, original, row in chunk:
             try:
@@ -187,6 +200,8 @@ def read_chunks(
             originals.append(original)
             blank += any(is_blank(value) for name, value in row.items() if name not in columns.blank)
         yield originals, canonical
+    if fault is not None:
+        raise fault
     if blank:
         log.info(f"rows without text, predicted all the same: {blank:,}")
 

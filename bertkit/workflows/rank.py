@@ -262,7 +262,9 @@ def _find_trained(readers: Sequence[LayerReader], split: Split, gold: str) -> li
 
 
 def _notes(layers: str, costs: Sequence[EncoderCost]) -> list[str]:
-    notes = []
+    from bertkit.hardware.speed import describe_spreads
+
+    notes = [f"{note[0].upper()}{note[1:]}." for note in describe_spreads(cost.spread for cost in costs)]
     if layers == "best":
         notes.append(
             "The best layer was chosen on the rows that it is scored on, which favors encoders of many layers."

@@ -14,9 +14,11 @@ from bertkit.data.sources import as_recorded
 from bertkit.errors import DataError, ModelError, RecipeError, ResourceError, UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import PretrainRecipe, Recipe, typed_path
+from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.renamed import rename_keys
 from bertkit.recipe.yaml import read_yaml
 from bertkit.storage import runs
+from bertkit.storage.files import split_lines
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
 from bertkit.workflows import distill, finetune, pretrain
@@ -194,7 +196,7 @@ def _first_difference(old: Path, new: Path) -> int | None:
     """Return the first step at which two logs say something different; None where none does or one is not there."""
     if not (old.is_file() and new.is_file()):
         return None
-    lines = (file.read_text(encoding="utf-8").splitlines() for file in (old, new))
+    lines = (split_lines(file.read_text(encoding="utf-8")) for file in (old, new))
     for before, now in zip_longest(*lines):
         if before != now:
             try:
@@ -263,12 +265,14 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
         what = "the clock ended the run (training.budget), so no repetition has the same steps"
         raise UsageError(what, f"`bertkit pretrain {file} --steps {record['steps']}` trains as long", file=folder)
     try:
-        return (PretrainRecipe if "objective" in values else Recipe).model_validate(values)
+        recipe = (PretrainRecipe if "objective" in values else Recipe).model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         what = f"this release cannot read {'.'.join(map(str, first['loc']))} of the run's recipe: {first['msg']}"
         version = record.get("versions", {}).get("bertkit", "the release that trained it")
         raise RecipeError(what, f"repeat it with bertkit {version}", file=file) from None
+    recipe._may_run_code = trusts_folders()
+    return recipe
 
 
 def _as_before(plan: RunPlan, record: Mapping[str, Any]) -> RunPlan:

@@ -40,6 +40,18 @@ def test_a_wrong_byte_is_named_with_its_line_and_offset():
         lines_of(b"a", "utf-9")
 
 
+@pytest.mark.parametrize(("encoding", "cut"), [("utf-8", 1), ("utf-8", 2), ("utf-16-le", 1)])
+def test_text_that_ends_inside_a_character_has_the_lines_before(encoding, cut):
+    content = "a\nb\n\u20ac".encode(encoding)[:-cut]
+    lines = read_lines(io.BytesIO(content), encoding, "a.txt")
+    assert [next(lines), next(lines)] == ["a\n", "b\n"]
+    with pytest.raises(DataError) as raised:
+        list(lines)
+    what = f"the {encoding} text ends inside a character, after {len(content)} bytes"
+    assert (raised.value.what, raised.value.row) == (what, 3)
+    assert "data.encoding" not in raised.value.remedy
+
+
 def test_a_line_without_end_is_refused(monkeypatch):
     monkeypatch.setattr(text, "MAX_CHARS", 10)
     assert lines_of(b"123456789\n") == ["123456789\n"]

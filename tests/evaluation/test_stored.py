@@ -35,6 +35,13 @@ def test_a_score_that_is_not_the_recorded_one_is_found(tmp_path):
     assert find_changed_scores(system.runs[0], {"accuracy": 1.0, "matthews_correlation": 0.3}) == ["accuracy"]
 
 
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\x85", "\x0b", "\x0c", "\x1c"])
+def test_texts_with_other_line_separators_are_read_as_they_were(tmp_path, mark):
+    rows = [{**row, "text": f"one{mark}{row['text']}"} for row in ROWS]
+    (run,) = read_system(make(tmp_path / "a", 0, rows=rows), None).runs
+    assert [prediction["text"] for prediction in run.predictions] == [row["text"] for row in rows]
+
+
 @pytest.mark.parametrize(
     ("facts", "message"),
     [
@@ -130,6 +137,7 @@ def test_predictions_of_another_program_are_refused_with_their_row(recipe, recor
         ("", "the file has no predictions"),
         ('{"text": "a"}\n', r"not a stored prediction .*:1"),
         ('{"prediction": 1}\n{"predi', r"the line is damaged .*:2"),
+        ("# A model\n\nIt is good.\n", r"not a file of predictions, which has a JSON object .* - name a run folder"),
         (None, "neither a run folder nor stored predictions"),
     ],
 )

@@ -80,15 +80,16 @@ def test_another_gold_value_is_named_with_its_row(tmp_path):
         align(second.runs[0], first.runs[0], find_scorer([first], None).task)
 
 
+@pytest.mark.parametrize("source", ["all.csv", "."])
 @pytest.mark.parametrize("way", ["by_hash", "by_label"])
-def test_a_column_of_held_out_rows_of_a_single_file(tmp_path, way):
+def test_a_column_of_held_out_rows_of_a_single_file(tmp_path, way, source):
     """With empty cells, and under the name that the file gives a column that the task reads."""
-    file = tmp_path / "all.csv"
+    file = tmp_path / ("train.csv" if source == "." else source)
     table = [
         {"text": row["text"], "Queue": row["label"], "genre": "" if n % 4 else "news"} for n, row in enumerate(ROWS)
     ]
     write_csv(file, table)
-    data = {"source": str(file), "columns": {"label": "Queue"}, "hold_out": way, "validation_share": 0.4}
+    data = {"source": str(tmp_path / source), "columns": {"label": "Queue"}, "hold_out": way, "validation_share": 0.4}
     recipe = load_recipe("classify", {f"data.{key}": value for key, value in data.items()})
     held_out = read_splits(recipe, COLUMNS, dict, lambda name: name == "validation", named=True)["validation"].rows
     assert 1 < len(held_out) < 12

@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from bertkit.hardware.speed import (
+    Timing,
     fastest_products,
     peak_memory,
     restart_peak_memory,
     time_by_turns,
+    times_as_fast,
     training_operations,
     waiting_seconds,
 )
@@ -24,17 +26,36 @@ def test_operations_of_a_training_step():
     assert training_operations((1, 2, 3), [5, 5]) == 2 * 3 * forward
 
 
-def test_functions_are_timed_by_turns_and_the_fastest_time_counts():
+def test_functions_are_timed_by_turns_and_the_fastest_time_counts(monkeypatch):
+    monkeypatch.setattr("bertkit.hardware.speed._LEAST_SECONDS", 0.0)
     calls = []
 
     def slow(item):
         calls.append(item)
         time.sleep(0.2 if len(calls) == 1 else 0.002)
 
-    seconds, others = time_by_turns([slow, lambda item: None], ["a", "b"])
-    assert calls == ["a", "a", "b", "b"] * 2
-    assert all(0.002 <= value < 0.2 for value in seconds)
-    assert len(others) == 2
+    timing, other = time_by_turns([slow, lambda item: None], ["a", "b"])
+    assert calls == ["a", "a", "b", "b"] * 3
+    assert all(0.002 <= value < 0.2 for value in timing.seconds)
+    assert (len(other.rounds), len(other.seconds)) == (3, 2)
+
+
+def test_short_work_is_repeated_in_a_round(monkeypatch):
+    monkeypatch.setattr("bertkit.hardware.speed._time", lambda run, item: run(item) or 0.004)
+    calls = []
+    time_by_turns([calls.append], ["a"])
+    assert calls == ["a"] * 3 * 3
+
+
+def test_a_ratio_is_told_only_where_rounds_agree():
+    graph = Timing([[1.0, 2.0], [1.1, 2.0]])
+    assert times_as_fast(Timing([[4.0, 4.0], [4.2, 4.0]]), graph) == pytest.approx(8 / 3)
+    busy = Timing([[24.4, 4.0], [4.0, 4.0]])  # another program ran in the first round
+    assert times_as_fast(busy, graph) is None
+    assert times_as_fast(busy, graph, slice(1, 2)) == 2.0
+    assert (busy.spread(), busy.spread(slice(1, 2))) == (pytest.approx(28.4 / 8 - 1), 0.0)
+    # both were slowed down alike, which the ratio does not show, but their times do
+    assert times_as_fast(Timing([[8.0], [4.0]]), Timing([[2.0], [1.0]])) == 4.0
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])

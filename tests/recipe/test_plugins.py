@@ -7,7 +7,10 @@ import sys
 import pytest
 
 from bertkit.errors import RecipeError
+from bertkit.recipe import load_recipe
 from bertkit.recipe.plugins import fault_of_own_module, load_module, module_names, own_modules
+from bertkit.tasks import load_task
+from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 PACKAGE = "bertkit.data.formats"
 
@@ -90,3 +93,60 @@ def test_an_error_in_a_function_of_your_own_names_its_line(mypackage, tmp_path):
         1 / 0  # noqa: B018
     assert fault_of_own_module(raised.value) is None
     assert "the format mypackage.late" in own_modules()
+
+
+@pytest.fixture
+def folder_of_another(mypackage, tmp_path):
+    """A run whose recipe names a module that tells when it is imported."""
+    (tmp_path / "mypackage" / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()\n")
+    return make_run(tmp_path / "theirs", predict(make_rows(4), {1}), task="mypackage.theirs", model="m")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("predict", "RUN", "--text", "a"),
+        ("eval", "RUN"),
+        ("calibrate", "RUN"),
+        ("errors", "RUN"),
+        ("compare", "RUN", "RUN"),
+        ("explain", "RUN", "--text", "a"),
+        ("rerun", "RUN"),
+        ("export", "RUN", "--output", "x"),
+        ("package", "RUN", "--output", "x"),
+        ("serve", "RUN"),
+        ("finetune", "RUN/recipe.yaml", "--data", "demo"),
+        ("recipes", "check", "RUN/recipe.yaml"),
+        ("recipes", "check", "child.yaml"),
+    ],
+    ids=" ".join,
+)
+def test_a_recipe_that_came_with_a_model_runs_no_module(run, folder_of_another, arguments, tmp_path):
+    (tmp_path / "work" / "child.yaml").write_text(f"extends: {folder_of_another}/recipe.yaml\n")
+    command = [part.replace("RUN", str(folder_of_another)) for part in arguments]
+    ended = run(*command)
+    assert not (tmp_path / "ran").exists()
+    assert ended.code != 1 and ended.last.startswith("error: ")
+    if arguments[0] not in ("compare", "export", "package"):  # which may refuse the folder for another reason first
+        assert (ended.code, "names code to run: the task family mypackage.theirs" in ended.last) == (2, True), ended.err
+        assert "the task family mypackage.theirs lacks" in run(*command, "--trust").last
+        assert (tmp_path / "ran").exists()
+
+
+def test_a_recipe_of_ones_own_runs_the_same_module(folder_of_another, tmp_path):
+    own = (folder_of_another / "recipe.yaml").rename(tmp_path / "mine.yaml")
+    with pytest.raises(RecipeError, match=r"the task family mypackage\.theirs lacks"):
+        load_task(load_recipe(str(own)))
+
+
+def test_a_recipe_that_came_with_a_model_runs_no_script_as_a_metric(tmp_path):
+    folder = make_run(tmp_path / "run", [], metrics=["evaluate:./script.py"], best_metric="right")
+    with pytest.raises(RecipeError, match=r"names code to run: the metric evaluate:\./script\.py - .* --trust"):
+        load_task(load_recipe(str(folder / "recipe.yaml")))
+    load_task(load_recipe(str((folder / "recipe.yaml").rename(tmp_path / "mine.yaml"))))
+
+
+def test_an_objective_of_a_folder_is_refused_as_a_task_is(run, mypackage, tmp_path):
+    (tmp_path / "recipe.yaml").write_text("objective: mypackage.mine\n")
+    ended = run("recipes", "check", tmp_path / "recipe.yaml")
+    assert (ended.code, "names code to run: the objective mypackage.mine" in ended.last) == (2, True)

@@ -106,6 +106,16 @@ def test_rows_are_streamed_in_chunks(run, trained, tmp_path, monkeypatch):
     assert [record["id"] for record in chunked] == list(range(30))
 
 
+def test_rows_before_the_end_of_a_stream_that_was_cut_off_are_answered(run, trained):
+    content = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in ("a good film", "a bad café"))
+    cut = content.encode()[: content.encode().index("é".encode()) + 1]
+    ended = run("predict", trained, "-", stdin=cut)
+    assert [json.loads(line)["text"] for line in ended.out.splitlines()] == ["a good film"]
+    assert ended.code == 3
+    assert ended.last.startswith("error: the utf-8 text ends inside a character, after ")
+    assert "data.encoding" not in ended.last
+
+
 def test_a_bad_row_leaves_no_half_file(run, trained, tmp_path):
     file = tmp_path / "rows.csv"
     file.write_text("text\n" + "good film\n" * 10 + "bad,film\n")

@@ -128,6 +128,7 @@ def _refuse_with_deploy(options: dict[str, Any]) -> None:
 def _deploy(
     models: list[str], recipe: str | None, data: str | None, limit: int | None, output: Path | None, *, as_json: bool
 ) -> None:
+    from bertkit.hardware.speed import describe_spreads
     from bertkit.workflows.bench import check_output, deploy, write_page
 
     page = None if output is None else check_output(output, models)
@@ -143,6 +144,9 @@ def _deploy(
         print_table(name, [_way_line(way) for way in found.ways if way.model == name])
     for note in found.notes:
         print_text(f"  not measured: {note}")
+    spreads = [way.spread for way in found.ways if way.spread is not None]
+    for note in describe_spreads(spreads) or [f"rounds of timing differ by up to {max(spreads, default=0):.0%}"]:
+        print_text(f"  {note}")
     if output is not None:
         print_line(f"{output}: written")
 

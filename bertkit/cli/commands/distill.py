@@ -28,7 +28,7 @@ from bertkit.cli.options import (
     common_settings,
     load,
 )
-from bertkit.cli.output import format_interval, format_number, print_json, print_table
+from bertkit.cli.output import format_interval, format_number, print_json, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
 
@@ -139,8 +139,12 @@ def print_distilled(distilled: Distilled, *, as_json: bool) -> None:
         print_json(dataclasses.asdict(distilled))
         return
     print_results(distilled.results, as_json=False)
+    from bertkit.hardware.speed import describe_spreads
+
     metric = distilled.best_metric
     print_table("size and speed on this machine", [_size_line(model) for model in distilled.compared_models])
+    for note in describe_spreads(model.spread for model in distilled.compared_models):
+        print_text(f"  {note}")
     scores = [_score_line(model, metric) for model in distilled.compared_models]
     for result in distilled.results[:1]:
         if metric in result.baseline:

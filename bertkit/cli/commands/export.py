@@ -83,16 +83,21 @@ def print_parity(parity: Parity, before: str, after: str) -> None:
     print_text(f"  largest difference of outputs: {parity.largest:.2g}")
     if parity.least_cosine is not None:
         print_text(f"  least cosine of vectors: {parity.least_cosine:.6f}")
+    from bertkit.hardware.speed import describe_spreads
+
     speed = [
         {
             "texts x tokens": f"{row['texts']} x {row['tokens']}",
             before: f"{row['torch']:.1f}",
             after: f"{row['exported']:.1f}",
-            "times as fast": f"{row['torch'] / row['exported']:.2f}",
+            "times as fast": "n/a" if row["times_as_fast"] is None else f"{row['times_as_fast']:.2f}",
+            "spread": f"{row['spread']:.0%}",
         }
         for row in parity.latency
     ]
     print_table("milliseconds per batch", speed)
+    for note in describe_spreads(row["spread"] for row in parity.latency):
+        print_text(f"  {note}")
     if parity.scores:
         print_table(f"{parity.split}, {format_rows(parity.rows)}", tabulate_scores(parity, before, after))
     for name, whose in _FLIPS.items():

@@ -181,6 +181,7 @@ def print_next_steps(results: Sequence[Result]) -> None:
     recipe = load_recipe(f"{results[0].folder}/recipe.yaml")
     print_line("\nNext:")
     print_line(f"  open {folder}/report.html")
-    print_line(f"  bertkit predict {folder} {example_row(load_task(recipe), recipe)}")
-    print_line(f"  bertkit eval {folder}")
+    trust = " --trust" if "." in recipe.task else ""
+    print_line(f"  bertkit predict {folder} {example_row(load_task(recipe), recipe)}{trust}")
+    print_line(f"  bertkit eval {folder}{trust}")
     print_line(f"  hf upload YOUR_NAME/{shlex.quote(recipe.name)} {folder}")

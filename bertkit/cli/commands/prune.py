@@ -110,6 +110,8 @@ def command(
 
 def print_pruned(pruned: Pruned) -> None:
     """Print what is left, size, speed and scores before and after, and what to do next."""
+    from bertkit.hardware.speed import describe_spreads
+
     print_text(f"{pruned.folder}: pruned from {pruned.model}")
     measured = f" (chosen on {format_rows(pruned.measured_rows)})" if pruned.measured_rows else ""
     if pruned.layers is not None:
@@ -122,6 +124,8 @@ def print_pruned(pruned: Pruned) -> None:
         print_text(f"  tokens: {pruned.vocabulary:,} ({pruned.texts:,} texts split as before)")
     sides = (("before", pruned.before), ("after", pruned.after))
     print_table("size and speed on this machine", [_size_line(name, side) for name, side in sides])
+    for note in describe_spreads(side.spread for _, side in sides):
+        print_text(f"  {note}")
     if pruned.best_metric is not None:
         title = f"{pruned.best_metric} on {format_rows(pruned.rows)} of {pruned.split} (95% CI)"
         print_table(title, [_score_line(name, side, pruned.best_metric) for name, side in sides])
@@ -140,6 +144,7 @@ def _size_line(name: str, side: PrunedSide) -> dict[str, Any]:
     line: dict[str, Any] = {"model": name, "parameters": side.parameters, "MB": f"{side.disk_bytes / 1e6:,.1f}"}
     if side.row_seconds is not None and side.rows_per_second is not None:
         line |= {"ms/row": f"{1000 * side.row_seconds:,.2f}", "rows/s": f"{side.rows_per_second:,.0f}"}
+        line |= {} if side.spread is None else {"spread": f"{side.spread:.0%}"}
     return line
 
 

@@ -131,6 +131,7 @@ def _cost_row(one: RankedEncoder) -> dict[str, Any]:
         "encoder": f"  {one.model}",
         "parameters": size_text(one.cost.parameters),
         "tokens/s": f"{one.cost.tokens_per_second:,.0f}",
+        "spread": f"{one.cost.spread:.0%}",
         "memory": size_text(one.cost.memory_bytes, " MB"),
         "longest input": one.cost.max_tokens,
         "languages": one.cost.languages,

@@ -36,6 +36,8 @@ class EncoderCost:
     license: str
     """``unknown`` for an encoder that is not listed by `bertkit encoders`."""
     languages: str
+    spread: float = 0.0
+    """By which share the slowest round of timing took longer than the fastest."""
 
 
 def texts_of(rows: Sequence[Row]) -> list[str]:
@@ -85,20 +87,21 @@ def measure_costs(embedders: Sequence[Embedder], rows: Sequence[Row], progress: 
     memory = load_all(embedders, texts)
     ordered = sorted(texts, key=len)
     batches = [ordered[first : first + _TOGETHER] for first in range(0, len(ordered), _TOGETHER)]
-    seconds = time_by_turns([embedder.encode for embedder in embedders], batches, progress)
+    timings = time_by_turns([embedder.encode for embedder in embedders], batches, progress)
     costs = []
-    for embedder, grown, own in zip(embedders, memory, seconds, strict=True):
+    for embedder, grown, timing in zip(embedders, memory, timings, strict=True):
         tokens = sum(map(len, embedder.tokenizer(texts, truncation=True)["input_ids"]))
         license, languages = _describe(embedder.model)
         costs.append(
             EncoderCost(
                 parameters=count_parameters(embedder),
-                tokens_per_second=tokens / sum(own),
-                rows_per_second=len(texts) / sum(own),
+                tokens_per_second=tokens / sum(timing.seconds),
+                rows_per_second=len(texts) / sum(timing.seconds),
                 memory_bytes=grown,
                 max_tokens=max_tokens(embedder),
                 license=license,
                 languages=languages,
+                spread=timing.spread(),
             )
         )
     return costs

@@ -54,6 +54,8 @@ class Deployed:
     """95% interval of the difference, paired by rows."""
     is_best: bool = False
     """Whether no other is both as fast for one row and as good, and better in one of the two."""
+    spread: float | None = None
+    """By which share the slowest round of timing took longer than the fastest."""
 
 
 @dataclass(frozen=True)
@@ -105,11 +107,15 @@ def deploy(
         ]
         checkpoints = [checkpoint for *_, checkpoint in found]
         scored = _score(checkpoints, split, progress)
-        seconds, rates = time_in_turns(list(zip(checkpoints, scored, strict=True)), progress)
+        paces = time_in_turns(list(zip(checkpoints, scored, strict=True)), progress)
     differences = [_compare(saved[0].task, scored[0], other) for other in scored]
     ways = [
-        Deployed(model, way, size, 1000 * alone, rate, change.second, change.difference, change.interval)
-        for (model, way, size, _), alone, rate, change in zip(found, seconds, rates, differences, strict=True)
+        Deployed(
+            *(model, way, size, 1000 * pace.row_seconds, pace.rows_per_second),
+            *(change.second, change.difference, change.interval),
+            spread=pace.spread,
+        )
+        for (model, way, size, _), pace, change in zip(found, paces, differences, strict=True)
     ]
     metric, threads = saved[0].recipe.best_metric, checkpoints[0].machine.threads
     ways = mark_best(ways, lower_is_better=metric in LOWER_IS_BETTER)

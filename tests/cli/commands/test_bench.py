@@ -58,7 +58,7 @@ def test_the_ways_to_deploy_have_a_table_per_model_of_80_columns(capsys, monkeyp
     from bertkit.workflows.bench import Deployed, Deployment
 
     ways = [
-        Deployed(model, way, 90_900_000, 8.214, 12345.0, 0.79, change, interval, way == "openvino-int8")
+        Deployed(model, way, 90_900_000, 8.214, 12345.0, 0.79, change, interval, way == "openvino-int8", 0.31)
         for model, way, change, interval in (
             ("runs/a", "torch-fp32", 0.0, None),
             ("runs/a", "openvino-int8", -0.0011, (-0.0057, 0.0034)),
@@ -74,4 +74,5 @@ def test_the_ways_to_deploy_have_a_table_per_model_of_80_columns(capsys, monkeyp
     best = "openvino-int8 90.9 8.21 12,345 0.7900 -0.0011 -0.0057 to 0.0034 *"
     assert best.split() in [line.split() for line in lines]
     assert "  not measured: onnx: not installed" in lines
+    assert any(line.startswith("  rounds of timing differ by up to 31%: ") for line in lines)
     assert max(map(len, lines)) <= 80

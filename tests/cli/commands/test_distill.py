@@ -21,6 +21,7 @@ TEACHER = ComparedModel(
     intervals={"accuracy": (0.85, 0.95)},
     difference={"accuracy": -0.01},
     difference_intervals={"accuracy": (-0.02, 0.005)},
+    spread=0.42,
 )
 STUDENT = ComparedModel(
     "student", "runs/s", 293_506, 1_200_000, 0.001, 21525.0, {"accuracy": 0.89}, {"accuracy": (0.8, 0.9)}
@@ -39,6 +40,7 @@ def test_teachers_and_student_are_compared_within_80_columns(capsys, monkeypatch
         "    model              parameters   MB  ms/row  rows/s",
         "    teacher runs/cola     690,050  2.8    2.46   5,593",
         "    student runs/s        293,506  1.2    1.00  21,525",
+        "  rounds of timing differ by up to 42%: other programs disturb, measure again",
         "  accuracy with 95% CI (of differences: bootstrap)",
         "    model                                  score            student - teacher",
         "    teacher runs/cola  0.9000 (0.8500 to 0.9500)  -0.0100 (-0.0200 to 0.0050)",

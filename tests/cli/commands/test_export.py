@@ -8,7 +8,10 @@ from bertkit.evaluation.parity import Parity
 PARITY = Parity(
     largest=1.23e-7,
     least_cosine=0.99999,
-    latency=[{"texts": 1, "tokens": 16, "torch": 9.0, "exported": 4.5}],
+    latency=[
+        {"texts": 1, "tokens": 16, "torch": 9.0, "exported": 4.5, "spread": 0.05, "times_as_fast": 2.0},
+        {"texts": 8, "tokens": 16, "torch": 97.6, "exported": 4.0, "spread": 0.31, "times_as_fast": None},
+    ],
     split="validation",
     rows=872,
     scores={
@@ -36,6 +39,17 @@ def test_the_tables_have_outputs_speed_and_scores(capsys):
         *FLIPS,
     ):
         assert part in printed
+    lines = [line.split() for line in printed.splitlines()]
+    assert ["1", "x", "16", "9.0", "4.5", "2.00", "5%"] in lines and [
+        "8",
+        "x",
+        "16",
+        "97.6",
+        "4.0",
+        "n/a",
+        "31%",
+    ] in lines
+    assert "  rounds of timing differ by up to 31%: other programs" in printed
     rows = tabulate_scores(PARITY, "torch", "onnx")
     assert [row["difference"] for row in rows] == ["-0.0100", "n/a"]
 

@@ -20,7 +20,7 @@ def test_a_plain_checkpoint_has_sizes_only(capsys):
 
 def test_a_run_has_speed_scores_and_the_paired_difference(capsys):
     sides = [
-        PrunedSide(one.parameters, one.disk_bytes, 0.004, 250.0, {"accuracy": score}, {"accuracy": (0.7, 0.9)})
+        PrunedSide(one.parameters, one.disk_bytes, 0.004, 250.0, {"accuracy": score}, {"accuracy": (0.7, 0.9)}, 0.08)
         for one, score in zip(SIDES, (0.85, 0.8), strict=True)
     ]
     difference = Difference(0.85, 0.8, -0.05, (-0.09, -0.01), 0.012, "permutation")
@@ -44,7 +44,7 @@ def test_a_run_has_speed_scores_and_the_paired_difference(capsys):
     print_pruned(pruned)
     text = capsys.readouterr().out
     assert "  feed-forward neurons per layer: 768 (chosen on 512 rows)\n" in text
-    assert "  tokens: 7,000 (3,872 texts split as before)\n" in text and "4.00     250\n" in text
+    assert "  tokens: 7,000 (3,872 texts split as before)\n" in text and "4.00     250      8%\n" in text
     assert "  after - before: -0.0500 (-0.0900 to -0.0100), permutation p 0.012\n" in text
     assert "  3 rows of validation have other tokens than before\n" in text
     assert "--teacher runs/x --model small --output small-distilled\n" in text

@@ -19,7 +19,7 @@ def test_encoders_are_tables_a_page_and_json(run, tiny_model, timed_once):
     assert ended.code == 0, ended.err
     assert ended.out.startswith("cola, train: 40 texts, 2 classes; H-score of the mean of layers\n  scores\n")
     assert re.search(r"    encoder +H-score +95% CI +shuffled +LogME +kNN +linear probe\n", ended.out)
-    assert re.search(r"      demo +0\.9M +[\d,]+ +\S+( MB)? +128 +unknown +unknown\n", ended.out)
+    assert re.search(r"      demo +0\.9M +[\d,]+ +0% +\S+( MB)? +128 +unknown +unknown\n", ended.out)
     assert "  * no other is both as good and as fast: " in ended.out
     assert ended.out.endswith("page.html: written\n\nNext:\n  open page.html\n")
     again = run("rank", "cola", "--models", "demo", "--models", tiny_model, *SMALL, "--json")

@@ -181,7 +181,7 @@ def test_a_name_in_the_recipe_twice():
     [
         ("text\nx\n".encode("utf-16"), "utf-8", (0xFF, 0, 1), "if the file is utf-16"),
         ("a,b\nnaïve,1\ncafé,0\n".encode("cp1252"), "utf-8", (0xEF, 6, 2), "if the file is cp1252"),
-        (b"a\rb\rc\xe9", "utf-8", (0xE9, 5, 3), "if the file is cp1252"),
+        (b"a\rb\rc\xe9\r", "utf-8", (0xE9, 5, 3), "if the file is cp1252"),
         ("a,b\n1,é\n".encode(), "ascii", (0xC3, 6, 2), "if the file is cp1252"),
         (b"a,b\n1,\x81\n", "cp1252", (0x81, 6, 2), "repair the file"),
     ],

@@ -1,0 +1,127 @@
+"""Every command that takes a run x every task family: a pair works, or is refused in one line."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shlex
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+import typer
+
+from bertkit.cli.main import app
+from bertkit.recipe import load_recipe
+from bertkit.tasks import task_names
+from tests.insight.test_explanations import RECIPES, fine_tune
+from tests.kills import slow_unless
+
+FEW = "--data demo --limit 24"
+COMMANDS = {
+    "calibrate": f"{{run}} {FEW} --training-rows keep",
+    "compare": "{run} {again}",
+    "errors": "{run}",
+    "errors two": "{run} {again}",
+    "errors robustness": "{run} --robustness --limit 4",
+    "eval": f"{{run}} {FEW} --training-rows keep",
+    "eval output": f"{{run}} {FEW} --training-rows keep --output scored",
+    "explain": "{run} --mistakes 2 --integration-steps 16",
+    "predict": "{run} {rows}",
+    "rerun": "{run} --output again",
+    "prune": f"{{run}} {FEW} --output pruned --layers 1",
+    "export": f"{{run}} {FEW} --output exported",
+    "quantize": f"{{run}} {FEW} --output quantized --rows 4",
+    "package": "{run} --output packaged",
+    "serve": "{run} --for vllm",
+    "serve tei": "{run} --for tei",
+    "bench": f"--deploy {{run}} {FEW}",
+    "distill": f"{{recipe}} --teacher {{run}} --model demo {FEW}",
+    "embed": "--model {run} --text cat",
+    "similar": "cat dog --model {run}",
+    "map": "{texts} --model {run} --output map.html",
+    "cluster": "{texts} --model {run} --clusters 2",
+    "dedup": "{texts} --model {run} --threshold 0.9",
+    "search build": "{texts} --model {run} --output index",
+    "tokenize": "cat --model {run}",
+    "fill-mask": "'a [MASK]' --model {run}",
+    "attention show": "cat --model {run}",
+    "attention importance": "{run} --data demo --rows 4",
+    "runs list": "{run}",
+    "runs show": "{run}",
+    "runs table": "{run} {again}",
+    "runs trim": "{again}",
+    "runs rm": "{copied} --yes",
+}
+"""A command, or one with a word that tells its case -> its arguments."""
+
+OF_NO_RUN = (
+    "ablate attention_heads check finetune glue rank sweep probe encoders version search_add search_delete "
+    "search_query search_eval search_passages pretrain_tokenizer pretrain_sizes pretrain_recipe "
+    "recipes_list recipes_show recipes_copy recipes_check"
+)
+"""Commands that read no run, or read it as any other folder of a model."""
+
+QUICK = [("squad2", name) for name in ("errors", "explain", "compare", "runs show")]
+
+
+def every_command() -> set[str]:
+    def walk(group, before):
+        for name, command in group.commands.items():
+            yield from walk(command, f"{before}{name} ") if hasattr(command, "commands") else [f"{before}{name}"]
+
+    return set(walk(typer.main.get_command(app), ""))
+
+
+def command_of(case: str) -> str:
+    return max((name for name in every_command() if f"{case} ".startswith(f"{name} ")), key=len)
+
+
+@functools.cache
+def run_of(name: str) -> tuple[Path, Path]:
+    """Fine-tune the demo model twice, and return both folders."""
+    folder = Path(tempfile.mkdtemp(prefix=f"bertkit-{name}-"))
+    for seed in (1, 2):
+        changes = {"data.limit": 300 if name == "wsd" else 24, "training.seed": seed}
+        fine_tune(name, folder / str(seed), **changes)
+    return folder / "1" / "run", folder / "2" / "run"
+
+
+@pytest.fixture
+def arguments(monkeypatch, tmp_path):
+    def fill(name: str, case: str) -> list[str]:
+        run, again = run_of(name)
+        records = [json.loads(line) for line in (run / "predictions.jsonl").read_text().split("\n")[:4] if line]
+        rows, texts = tmp_path / "rows.jsonl", tmp_path / "texts.txt"
+        rows.write_text("".join(json.dumps(record) + "\n" for record in records))
+        texts.write_text("".join(f"the {word} is here\n" for word in ("cat", "dog", "cow", "hen")))
+        shutil.copytree(again, tmp_path / "copied", ignore=shutil.ignore_patterns("*.safetensors"))
+        given = {
+            "copied": tmp_path / "copied",
+            "run": run,
+            "again": again,
+            "recipe": name,
+            "rows": rows,
+            "texts": texts,
+        }
+        return [*command_of(case).split(), *shlex.split(COMMANDS[case].format(**given))]
+
+    return fill
+
+
+def test_every_command_is_among_those_that_are_tried_or_reads_no_run():
+    tried = {command_of(case) for case in COMMANDS}
+    assert tried | {name.replace("_", " ") for name in OF_NO_RUN.split()} == every_command()
+    assert {load_recipe(name).task for name in RECIPES} == {*task_names()} - {"zero_shot"}
+
+
+@pytest.mark.parametrize(
+    "pair", slow_unless(QUICK, [(name, case) for name in RECIPES for case in COMMANDS]), ids="-".join
+)
+def test_a_command_works_for_a_family_or_is_refused_in_one_line(pair, run, arguments, timed_once):
+    ended = run(*arguments(*pair))
+    errors = [line for line in ended.err.splitlines() if line.startswith("error: ")]
+    assert (ended.code == 0 and not errors) or (ended.code in (2, 3, 4) and len(errors) == 1), ended.err
+    assert "Traceback" not in ended.err
+    assert "no option is called" not in ended.last
