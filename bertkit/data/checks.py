@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from operator import lt
@@ -11,7 +12,7 @@ from bertkit.data.labels import folded, spelled
 from bertkit.data.rows import Columns, Split
 from bertkit.data.text import source_column
 from bertkit.errors import DataError
-from bertkit.recipe import Data, Row, assignment
+from bertkit.recipe import Data, Recipe, Row, assignment
 
 _FEW = 10  # rows that say little about their columns
 _MANY_NAMES = 1000  # more names than these are not compared with one another
@@ -19,6 +20,8 @@ _REPEATED = 0.01  # share of the training rows; fewer do no harm
 _RARE = 1000  # times rarer than if all labels were equally frequent
 _PREFIXES = tuple(f"{letter}-" for letter in "BIESLU")  # of entity tags
 _SHOWN = 5  # labels that a sentence names
+_SKEWED = 0.8  # of the training rows, that have one label
+_LIKE_EACH = ("f1_macro", "balanced_accuracy", "matthews_correlation")  # metrics to which a rare label is worth as much
 _TYPO = 100  # times rarer than the label that is meant
 
 
@@ -139,6 +142,33 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[Doubt
         question = f" Is {meant!r} meant?" if meant else ""
         doubts.append(Doubt(f"The label {name!r} occurs {times} in {rows:,} training rows ({where}).{question}", first))
     return doubts
+
+
+def find_skew(train: Split, gold: str) -> tuple[str, int] | None:
+    """Return the label that most training rows have, and how many do; None where labels are more even, or no names."""
+    values = _column(train, gold)
+    if len(values) < _FEW or not all(isinstance(value, str) for value in values):
+        return None
+    label, count = Counter(values).most_common(1)[0]
+    return (label, count) if _SKEWED * len(values) <= count < len(values) else None
+
+
+def describe_skew(train: Split, gold: str, labels: Sequence[str], recipe: Recipe) -> list[str]:
+    """Describe labels of which most rows have one, with what the recipe lacks to learn the others, in a sentence."""
+    if (skew := find_skew(train, gold)) is None:
+        return []
+    label, count = skew
+    advice = []
+    if recipe.training.class_weights is None:
+        advice.append("give the others more weight (--set training.class_weights=balanced)")
+    of_rare = ("f1",) if len(labels) == 2 and label == labels[0] else ()  # the metric is of the second label
+    if recipe.best_metric not in (*_LIKE_EACH, *of_rare):
+        better = next((name for name in recipe.metrics if name in _LIKE_EACH), "")
+        metrics = ", ".join([_LIKE_EACH[0], *recipe.metrics])
+        setting = f"best_metric={better}" if better else f"metrics=[{metrics}]"
+        advice.append(f"choose by a metric that counts each label alike (--set {shlex.quote(setting)})")
+    what = f"{share_of(count, len(train.rows))} training rows have the label {label!r}"
+    return [f"{what}: {', and '.join(advice)}."] if advice else []
 
 
 def find_unseen_names(splits: Mapping[str, Split], gold: str) -> dict[str, dict[str, list[int]]]:

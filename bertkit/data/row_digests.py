@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.rows import Split, feed_row
+from bertkit.data.text import normalize
 from bertkit.errors import ModelError
 from bertkit.recipe import Row
 from bertkit.storage import runs
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     Digests = np.ndarray[Any, np.dtype[np.uint64]]
+    """Of a run, (rows, 2): of each row as it is, and without case, white space and forms of Unicode."""
 
 _KEY = b"bertkit hold-out"  # with another key, other rows would be held out
 
@@ -37,12 +39,29 @@ def digest_rows(rows: Iterable[Row], gold: str) -> Digests:
     return np.fromiter((int.from_bytes(digest_text(row, gold)[:8], "little") for row in rows), dtype="<u8")
 
 
+def digest_trained(rows: Iterable[Row], gold: str) -> Digests:
+    """Return two digests of each row that a run is trained on, (rows, 2); see `Digests`."""
+    both = digest_rows((version for row in rows for version in (row, _fold(row))), gold)
+    return both.reshape(-1, 2)
+
+
+def _fold(value: Any) -> Any:
+    """Return a row without what case, white space and forms of Unicode add to its texts."""
+    if isinstance(value, dict):
+        return {name: _fold(part) for name, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_fold(part) for part in value]
+    return normalize(value) if isinstance(value, str) else value
+
+
 def mark_training_rows(split: Split, gold: str, trained: Digests) -> Split:
-    """Return a split that knows which of its rows have one of the digests."""
+    """Return a split that knows which of its rows have one of the digests, and how many only the second of two."""
     import numpy as np
 
-    seen = np.isin(digest_rows(split.rows, gold), trained)
-    return replace(split, training_rows=frozenset(np.flatnonzero(seen).tolist()))
+    digests = digest_trained(split.rows, gold)
+    is_same, is_alike = (np.isin(digests[:, column], trained[:, column]) for column in (0, 1))
+    seen = np.flatnonzero(is_same | is_alike).tolist()
+    return replace(split, training_rows=frozenset(seen), nearly_trained=int((~is_same & is_alike).sum()))
 
 
 def write_digests(folder: Path, trained: Digests) -> None:
@@ -50,7 +69,7 @@ def write_digests(folder: Path, trained: Digests) -> None:
     import numpy as np
 
     content = io.BytesIO()
-    np.save(content, np.unique(trained), allow_pickle=False)
+    np.save(content, np.unique(trained, axis=0), allow_pickle=False)
     write_bytes(folder / runs.TRAINING_ROWS, content.getvalue())
 
 
@@ -69,7 +88,8 @@ def read_digests(folder: Path) -> Digests | None:
     try:
         with file.open("rb") as stream:
             digests: Digests = np.lib.format.read_array(stream, allow_pickle=False)
-        return digests
+        # an earlier bertkit knew rows as they are, and those that are folded already are known by that too
+        return digests if digests.ndim == 2 else np.stack([digests, digests], axis=1)
     except ValueError:
         remedy = "restore the file or delete it"
         raise ModelError("the digests of the training rows are damaged", remedy, file=file) from None

@@ -78,6 +78,8 @@ class Split:
     """Whether it was drawn from one split, as the validation rows of it or the rest."""
     training_rows: frozenset[int] = frozenset()
     """Indices of the rows that the model to score was trained on."""
+    nearly_trained: int = 0
+    """How many of these it was trained on but for case, white space and forms of Unicode."""
     unread: tuple[str, ...] = ()
     """Columns of the source that are not read."""
     numbers: Mapping[int, int] = field(default_factory=dict)
@@ -91,7 +93,7 @@ class Split:
         """Return the rows at some indices, none of which is marked."""
         chosen = list(indices)
         rows, lines = [self.rows[index] for index in chosen], [self.lines[index] for index in chosen]
-        return replace(self, rows=rows, lines=lines, training_rows=frozenset())
+        return replace(self, rows=rows, lines=lines, training_rows=frozenset(), nearly_trained=0)
 
     def fingerprint(self) -> str:
         """Return a SHA-256 over the canonical rows: equal for equal rows, whatever file they came from."""

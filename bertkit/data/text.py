@@ -6,6 +6,7 @@ import codecs
 import gzip
 import io
 import re
+import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -187,6 +188,15 @@ def describe_record(row: Mapping[str, Any], number: int | None, what: str) -> st
     if row.get("id") is not None and str(row["id"]) not in what:
         known.append(f"id {row['id']!r}")
     return ", ".join(known)
+
+
+def normalize(text: str) -> str:
+    r"""Return what two texts have in common that differ in case, white space or forms of Unicode alone.
+
+    >>> normalize("  The Ｃａｔ\tsleeps. ")
+    'the cat sleeps.'
+    """
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def is_blank_line(line: str) -> bool:

@@ -9,10 +9,11 @@ import numpy as np
 
 from bertkit.data.checks import share_of
 from bertkit.data.rows import Columns, Split
+from bertkit.data.text import normalize
 from bertkit.findings import Finding, Place, level_of, pairs_of
 from bertkit.findings.texts import Digests, digest_others, digest_rows, read_texts
 from bertkit.progress import SILENT, Progress
-from bertkit.vectors.groups.wording import Shingles, cut_shingles, find_near, find_repeated, normalize, sign
+from bertkit.vectors.groups.wording import Shingles, cut_shingles, find_near, find_repeated, sign
 
 _REPEATED = 0.01  # share of the rows of a split; fewer do no harm
 _LEAKED = 0.1  # as large a share of its rows as `eval` accepts to be training rows

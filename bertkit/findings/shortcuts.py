@@ -16,14 +16,19 @@ from bertkit.findings.predictable import Gain, classes_of, measure_numbers, meas
 from bertkit.findings.texts import read_texts
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.linear import find_words
+from bertkit.metrics.paired import LEVEL, permutation_test
+from bertkit.metrics.slices import fisher
 from bertkit.recipe import Recipe, Row
 from bertkit.tasks import Task
 from bertkit.tokens.features import Setup
 
 _WARN = 0.2  # share of the errors of chance that a shortcut avoids
 _MOST_ROWS = 10_000
-_SURE, _COVERED, _LEAST = 0.95, 0.1, 20  # a word is one where so many of its rows have one label, and so many have it
+_LEFT, _COVERED, _LEAST = 0.1, 0.1, 20
+"""A word leaves at most this share of the errors that its label alone leaves, and this share of the label's rows have
+it, but at least so many."""
 _ALONE = " alone"  # how the names of baselines end that read a part of the input
+_ROUNDING = 1e-9
 _LETTERS = re.compile(r"[^\W\d_]+")
 
 
@@ -59,7 +64,7 @@ def _describe(name: str, what: str, gain: Gain) -> Finding:
 
 
 def _find_words(train: Split, columns: Columns, rows: Sequence[int], classes: Sequence[int]) -> list[Finding]:
-    """Find single words that tell the label of many rows (Gardner et al. 2021)."""
+    """Find single words that tell the label of many rows (Gardner et al. 2021), beyond chance over all words."""
     words = [_words_of(train.rows[row], columns) for row in rows]
     of_words: Counter[tuple[str, int]] = Counter()
     for own, label in zip(words, classes, strict=True):
@@ -67,12 +72,16 @@ def _find_words(train: Split, columns: Columns, rows: Sequence[int], classes: Se
     totals, of_labels = Counter(word for own in words for word in own), Counter(classes)
     gold = {label: train.rows[row].get(columns.gold) for row, label in zip(rows, classes, strict=True)}
     findings = []
+    tests = len(totals) * len(of_labels)
     for (word, label), count in of_words.most_common():
         prior, covered = of_labels[label] / len(classes), count / of_labels[label]
         sure = count / totals[word]
-        if min(count / _LEAST, covered / _COVERED) >= 1 and sure >= _SURE and sure - prior >= _WARN * (1 - prior):
+        if min(count / _LEAST, covered / _COVERED) < 1 or 1 - sure > _LEFT * (1 - prior) + _ROUNDING:
+            continue
+        if fisher(count, totals[word], of_labels[label], len(classes)) * tests < LEVEL:
             shown = repr(gold[label]) if isinstance(gold[label], str) else "one side of the median"
-            text = f"{word!r} is in {covered:.0%} of the rows labeled {shown}, and {sure:.0%} of its rows are"
+            text = f"{word!r} is in {covered:.0%} of the rows labeled {shown}, and {sure:.1%} of its rows are"
+            text += f" ({prior:.1%} of all)"
             places = places_of(train, (row for row, own in zip(rows, words, strict=True) if word in own))
             findings.append(Finding("warn", "shortcuts", "words", text, places, totals[word]))
     return findings[:5] or [Finding("good", "shortcuts", "words", "no single word tells the label of many rows")]
@@ -130,10 +139,16 @@ def _find_partial(splits: Mapping[str, Split], task: Task, recipe: Recipe, label
     scored = fit_and_score(task, splits["train"].rows, {"validation": validation.rows}, setup)
     scores = {name: of_baseline.get(metric) for name, of_baseline in scored.scores["validation"].items()}
     nothing = max(0.0, next(iter(scores.values()), 0.0) or 0.0)
+    alone = [name for name, score in scores.items() if name.endswith(_ALONE) and score is not None]
+    judged = scored.judged["validation"]
     findings = []
-    for name, score in scores.items():
-        if name.endswith(_ALONE) and score is not None and np.isfinite(score):
+    for name in alone:
+        if np.isfinite(score := scores[name]):
             is_shortcut = score - nothing >= _WARN * (1 - nothing)
+            if is_shortcut:  # of few rows, as large a share is right by accident
+                sides = next(iter(judged.values())), judged[name]
+                p = permutation_test(lambda of: task.score(of, setup), *sides, samples=1000)[0][metric]
+                is_shortcut = p is not None and p * len(alone) < LEVEL
             text = f"by its {name}, validation reaches {metric} {score:.3f} ({nothing:.3f} without)"
             findings.append(Finding("warn" if is_shortcut else "good", "shortcuts", "partial_input", text))
     return findings

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.rows import Columns
+from bertkit.data.text import normalize
 from bertkit.recipe import Row
-from bertkit.vectors.groups.wording import digest_text, normalize
+from bertkit.vectors.groups.wording import digest_text
 
 Digests = np.ndarray[Any, np.dtype[np.uint64]]
 

@@ -14,7 +14,7 @@ from bertkit.metrics.paired import LEVEL, holm
 
 Numbers = np.ndarray[Any, Any]
 
-LEAST_UNITS = 20  # of a slice, and of the rest; fewer show nothing but the most extreme difference
+LEAST_UNITS = 20  # of a slice, and of the rest, for tests that are not exact: those hold for many units
 
 Compare = Callable[[Numbers, Numbers, Numbers, bool], "SliceDifference"]
 
@@ -27,17 +27,19 @@ class SliceDifference:
     rate: float
     rest: float
     difference: float
-    interval: tuple[float, float]
+    interval: tuple[float, float] | None = None
     """95%, of the difference."""
-    p: float
-    """Of no difference; one-sided unless both directions were asked for."""
-    p_holm: float = 1.0
-    """`p` after Holm's correction for all slices."""
+    p: float | None = None
+    """Of no difference; one-sided unless both directions were asked for. None where it is not tested."""
+    least: float = 1.0
+    """The least p that so many units could have, whichever of them were wrong."""
+    p_holm: float | None = None
+    """`p` after Holm's correction for all slices that are tested."""
 
     @property
     def is_beyond_chance(self) -> bool:
         """Whether the corrected p is below .05."""
-        return self.p_holm < LEVEL
+        return self.p_holm is not None and self.p_holm < LEVEL
 
 
 def compare_slices(
@@ -53,6 +55,9 @@ def compare_slices(
     on each other: long rows hold more rare words. The procedure of Benjamini and Hochberg promises less, and only for
     slices that are independent or vary alike.
 
+    A slice whose p could not be low enough, whichever of its units were wrong, is not tested, and makes the correction
+    of the others no stricter (Tarone 1990).
+
     Args:
         errors: of each unit, (n,).
         decisions: of each unit, (n,).
@@ -60,22 +65,23 @@ def compare_slices(
         two_sided: whether a lower rate counts as well.
 
     Returns:
-        a comparison per slice; None where it or the rest is too small for one.
+        a comparison per slice; None where it or the rest is empty.
     """
-    compare = choose_test(errors, decisions)[1]
-    found: list[SliceDifference | None] = []
+    compare, has_any = choose_test(errors, decisions)[1], decisions > 0
+    compared: list[SliceDifference | None] = []
     for units in slices:
         is_inside = np.zeros(len(errors), dtype=bool)
         is_inside[units] = True
-        is_inside, has_any = is_inside[decisions > 0], decisions > 0
-        inside, outside = int(is_inside.sum()), int((~is_inside).sum())
-        if min(inside, outside) < LEAST_UNITS:
-            found.append(None)
-            continue
-        found.append(compare(errors[has_any], decisions[has_any], is_inside, two_sided))
-    corrected = holm([None if one is None else one.p for one in found])
+        is_inside = is_inside[has_any]
+        is_part = is_inside.any() and not is_inside.all()
+        compared.append(compare(errors[has_any], decisions[has_any], is_inside, two_sided) if is_part else None)
+    least = np.array([1.0 if one is None else one.least for one in compared])
+    levels = (LEVEL / count for count in range(1, len(least) + 1) if (least <= LEVEL / count).sum() <= count)
+    highest = next(levels, 0.0)
+    p_values = [None if one is None or one.least > highest else one.p for one in compared]
     return [
-        None if one is None or p is None else replace(one, p_holm=p) for one, p in zip(found, corrected, strict=True)
+        None if one is None else replace(one, p=p, p_holm=p_holm)
+        for one, p, p_holm in zip(compared, p_values, holm(p_values), strict=True)
     ]
 
 
@@ -84,7 +90,8 @@ def choose_test(errors: Numbers, decisions: Numbers) -> tuple[str, Compare]:
 
     * Every unit is right or wrong: Fisher's exact test.
     * Every unit has one number, such as the size of an error: the rank-sum test (Mann and Whitney 1947). Errors are so
-      skewed that a t test finds a worse slice in 10 to 14 % of all draws without one.
+      skewed that a t test finds a worse slice in 10 to 14 % of all draws without one. Of few units that are better,
+      alike or worse, the exact probabilities of all sums.
     * Units have several decisions: a t test with unequal variances of the ratio, whose residual for a unit is its
       errors less the rate times its decisions (Cochran 1977, section 6.13). The rate is that of all units, as in a
       score test: with a rate for each side, a side that has few errors by chance seems surer than it is.
@@ -93,6 +100,8 @@ def choose_test(errors: Numbers, decisions: Numbers) -> tuple[str, Compare]:
         return "score test of a ratio", _compare_ratios
     if np.isin(errors, (0, 1)).all():
         return "Fisher's exact test", _compare_binary
+    if np.isin(errors, (-1, 0, 1)).all():
+        return "rank-sum test, exact under 20 rows", _compare_signs
     return "rank-sum test", _compare_numbers
 
 
@@ -100,13 +109,15 @@ def _compare_binary(errors: Numbers, _: Numbers, is_inside: Numbers, two_sided: 
     inside, total = int(is_inside.sum()), len(errors)
     wrong, all_wrong = int(errors[is_inside].sum()), int(errors.sum())
     others, other_wrong = total - inside, all_wrong - wrong
+    p, least = exact_test(wrong, all_wrong, 0, inside, total, two_sided=two_sided)
     return SliceDifference(
         units=inside,
         rate=wrong / inside,
         rest=other_wrong / others,
         difference=wrong / inside - other_wrong / others,
         interval=newcombe_interval(wrong, inside, other_wrong, others),
-        p=fisher(wrong, inside, all_wrong, total, two_sided=two_sided),
+        p=p,
+        least=least,
     )
 
 
@@ -118,12 +129,34 @@ def fisher(wrong: int, inside: int, all_wrong: int, total: int, *, two_sided: bo
     >>> round(fisher(8, 10, 10, 30), 6)  # scipy.stats.fisher_exact([[8, 2], [2, 18]], "greater")
     0.000291
     """
-    # log of hypergeometric probabilities, of all counts that the margins allow
-    counts = np.arange(max(0, inside + all_wrong - total), min(inside, all_wrong) + 1)
-    logs = _log_choose(all_wrong, counts) + _log_choose(total - all_wrong, inside - counts)
-    logs -= _log_choose(total, np.array([inside]))
-    chosen = logs <= logs[counts == wrong] + 1e-7 if two_sided else counts >= wrong
-    return min(1.0, float(np.exp(logs[chosen]).sum()))
+    return exact_test(wrong, all_wrong, 0, inside, total, two_sided=two_sided)[0]
+
+
+def exact_test(
+    observed: int, worse: int, better: int, inside: int, total: int, *, two_sided: bool
+) -> tuple[float, float]:
+    """Compute the p of a sum of units that count 1, 0 or -1, and the least that any sum has: Fisher's test for 1 and 0.
+
+    Args:
+        observed: the sum in a slice.
+        worse: how many of all units count 1.
+        better: how many of them count -1.
+        inside: how many units are in the slice.
+        total: how many there are.
+        two_sided: whether sums count that are too low, too: all that are no more probable than the observed one.
+    """
+    ups, downs = np.arange(min(inside, worse) + 1)[:, None], np.arange(min(inside, better) + 1)
+    logs = _log_choose(worse, ups) + _log_choose(better, downs)
+    logs = logs + _log_choose(total - worse - better, inside - ups - downs) - _log_choose(total, np.array(inside))
+    sums = (ups - downs).ravel() + min(inside, better)
+    shares = np.bincount(sums, np.exp(logs).ravel())
+    possible = shares[shares > 0]  # from the lowest sum to the highest
+    share = shares[observed + min(inside, better)]
+    if two_sided:
+        p, least = (possible[possible <= most * (1 + 1e-7)].sum() for most in (share, possible.min()))
+    else:
+        p, least = shares[observed + min(inside, better) :].sum(), possible[-1]
+    return min(1.0, float(p)), min(1.0, float(least))
 
 
 def _log_choose(count: int, chosen: Numbers) -> Numbers:
@@ -149,8 +182,20 @@ def newcombe_interval(first: int, of_first: int, second: int, of_second: int) ->
     )
 
 
+def _compare_signs(errors: Numbers, decisions: Numbers, is_inside: Numbers, two_sided: bool) -> SliceDifference:
+    compared = _compare_numbers(errors, decisions, is_inside, two_sided)
+    if compared.p is not None:
+        return compared
+    few, signs = (is_inside, errors) if is_inside.sum() < LEAST_UNITS else (~is_inside, -errors)
+    counts = [int(values.sum()) for values in (signs[few], signs == 1, signs == -1, few)]
+    p, least = exact_test(*counts, len(errors), two_sided=two_sided)
+    return replace(compared, p=p, least=least)
+
+
 def _compare_numbers(errors: Numbers, decisions: Numbers, is_inside: Numbers, two_sided: bool) -> SliceDifference:
     welch = _compare_ratios(errors, decisions, is_inside, two_sided)
+    if welch.p is None:
+        return welch
     return replace(welch, p=rank_sum(errors[is_inside], errors[~is_inside], two_sided=two_sided))
 
 
@@ -177,17 +222,21 @@ def _compare_ratios(errors: Numbers, decisions: Numbers, is_inside: Numbers, two
     sides = [(errors[chosen], decisions[chosen]) for chosen in (is_inside, ~is_inside)]
     rates = [float(own.sum() / of.sum()) for own, of in sides]
     difference, pooled = rates[0] - rates[1], errors.sum() / decisions.sum()
+    units = int(is_inside.sum())
+    if min(units, len(errors) - units) < LEAST_UNITS:
+        return SliceDifference(units, rates[0], rates[1], difference)
     error, freedom = _ratio_error(sides, [pooled, pooled])
     above = float(special.stdtr(freedom, -difference / error)) if error else float(difference <= 0)
     own_error, own_freedom = _ratio_error(sides, rates)
     half = float(special.stdtrit(own_freedom, 1 - LEVEL / 2)) * own_error if own_error else 0.0
     return SliceDifference(
-        units=int(is_inside.sum()),
+        units=units,
         rate=rates[0],
         rest=rates[1],
         difference=difference,
         interval=(difference - half, difference + half),
         p=2 * min(above, 1 - above) if two_sided else above,
+        least=0.0,
     )
 
 

@@ -109,6 +109,8 @@ def _check_splits(
     result: CheckResult, readings: Readings, repeats: Repeats, recipe: Recipe, task: Task, progress: Progress
 ) -> None:
     """Add what needs no model."""
+    from bertkit.data.checks import describe_skew
+    from bertkit.findings import Finding
     from bertkit.findings.labels import count_gold, find_label_faults
     from bertkit.findings.shift import find_shift
     from bertkit.findings.shortcuts import find_shortcuts
@@ -119,6 +121,8 @@ def _check_splits(
     if task.NAMED:
         found = () if recipe.labels else readings.labels
         result.findings.extend(find_label_faults(splits, gold, recipe.labels, found))
+        skew = describe_skew(splits["train"], gold, recipe.labels or readings.labels, recipe)
+        result.findings.extend(Finding("warn", "labels", "skewed_labels", text) for text in skew)
     result.findings.extend(repeats.findings)
     with stage(progress, "looking for shortcuts", total=1):
         result.findings.extend(find_shortcuts(splits, task, recipe, readings.labels))

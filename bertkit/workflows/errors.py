@@ -55,7 +55,7 @@ class Mistakes:
     scores: dict[str, float]
     test: str
     slices: list[ComparedSlice]
-    """All that were tested, the smallest p first."""
+    """The smallest p first; those that were not tested last."""
     mistakes: list[RowAnswer]
     """All wrong rows, sorted."""
     robustness: Robustness | None = None

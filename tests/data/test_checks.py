@@ -7,10 +7,10 @@ from collections import Counter
 
 import pytest
 
-from bertkit.data.checks import find_odd_columns, find_odd_rows, refuse_swapped
+from bertkit.data.checks import describe_skew, find_odd_columns, find_odd_rows, refuse_swapped
 from bertkit.data.rows import Columns, Split
 from bertkit.errors import DataError
-from bertkit.recipe import Data
+from bertkit.recipe import Data, load_recipe
 
 CLASSES = Columns(given=("text",), gold="label", optional=("text_pair",))
 TAGS = Columns(given=("tokens",), gold="tags", lists=("tokens",))
@@ -175,3 +175,30 @@ def test_swapped_columns_are_refused_with_the_command_that_swaps_them():
 )
 def test_columns_that_are_not_swapped_are_not_refused(rows):
     refuse_swapped(split(rows), CLASSES, Data())
+
+
+@pytest.mark.parametrize(
+    ("labels", "changes", "advice"),
+    [
+        ("abbbb", {}, "give the others more weight (--set training.class_weights=balanced)."),
+        ("abbbb", {"training.class_weights": "balanced"}, None),
+        ("abbb", {}, None),
+        ("bbbbb", {}, None),  # one label alone is another error
+        (
+            "abbbb",
+            {"training.class_weights": "balanced", "best_metric": "accuracy"},
+            "choose by a metric that counts each label alike (--set best_metric=f1_macro).",
+        ),
+        (
+            "abbbb",
+            {"metrics": ["f1", "accuracy"]},
+            "give the others more weight (--set training.class_weights=balanced), and choose by a metric that counts "
+            "each label alike (--set 'metrics=[f1_macro, f1, accuracy]').",
+        ),
+        ("baaaa", {"metrics": ["f1"], "training.class_weights": "balanced"}, None),  # it is that of the rare label
+    ],
+)
+def test_skewed_labels_are_told_with_what_the_recipe_lacks(labels, changes, advice):
+    rows, recipe = split(texts(20, labels)), load_recipe("classify", changes)
+    expected = [f"16 of 20 (80.0%) training rows have the label {labels[-1]!r}: {advice}"] if advice else []
+    assert describe_skew(rows, "label", sorted(set(labels)), recipe) == expected

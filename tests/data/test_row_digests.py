@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.data.row_digests import digest_rows, mark_training_rows, read_digests, write_digests
+from bertkit.data.row_digests import digest_rows, digest_trained, mark_training_rows, read_digests, write_digests
 from bertkit.data.rows import Split
 from bertkit.errors import ModelError
 from bertkit.storage.runs import TRAINING_ROWS
@@ -13,13 +13,32 @@ ROWS = [{"text": "a fine film", "label": "good"}, {"text": "a dull film", "label
 
 
 def test_what_a_model_reads_decides_and_neither_label_nor_id(tmp_path):
-    write_digests(tmp_path, digest_rows(ROWS, "label"))
+    write_digests(tmp_path, digest_trained(ROWS, "label"))
     assert b"film" not in (tmp_path / TRAINING_ROWS).read_bytes()
-    rows = [{"text": "a dull film", "label": "good"}, {"text": "A dull film", "label": "bad"}, {**ROWS[0], "id": 1}]
+    rows = [{"text": "a dull film", "label": "good"}, {"text": "A dull movie", "label": "bad"}, {**ROWS[0], "id": 1}]
     paired = {"text": "a dull film", "text_pair": "yes", "label": "bad"}
     known = read_digests(tmp_path)
     marked = mark_training_rows(Split("test", "t.csv", [*rows, paired], [2, 3, 4, 5]), "label", known)
     assert marked.training_rows == {0, 2}
+
+
+def test_rows_are_known_but_for_case_white_space_and_forms_of_unicode(tmp_path):
+    trained = [{"text": "A fine\u00a0 film ", "label": "good"}, {"tokens": ["A", "dull", "film"]}]
+    write_digests(tmp_path, digest_trained(trained, "label"))
+    rows = [
+        {"text": text} for text in ("A fine\u00a0 film ", "a FINE film", "Ａ fine film", "a fine film.", "afine film")
+    ]
+    rows += [{"tokens": ["a", "Dull", "film"]}, {"tokens": ["a", "Dull film"]}]
+    marked = mark_training_rows(Split("test", "t.csv", rows, list(range(7))), "label", read_digests(tmp_path))
+    assert (marked.training_rows, marked.nearly_trained) == ({0, 1, 2, 5}, 3)
+    assert marked.select([3, 4]).nearly_trained == 0
+
+
+def test_digests_of_an_earlier_bertkit_know_rows_as_they_are_and_copies_of_plain_ones(tmp_path):
+    write_digests(tmp_path, digest_rows(ROWS, "label"))
+    rows = [{"text": "a fine film"}, {"text": "A DULL  film"}, {"text": "a new film"}]
+    marked = mark_training_rows(Split("test", "t.csv", rows, [2, 3, 4]), "label", read_digests(tmp_path))
+    assert (marked.training_rows, marked.nearly_trained) == ({0, 1}, 1)
 
 
 def test_a_checkpoint_has_the_digests_of_its_run(tmp_path):

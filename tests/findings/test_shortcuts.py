@@ -36,6 +36,17 @@ def test_a_word_is_named_with_its_rows():
     assert warned(rows)["words"] == first
 
 
+def test_common_words_are_no_shortcuts_where_most_rows_have_one_label():
+    """Of rows of which 95% are `x`, 95% of the rows with any word are."""
+    rng = random.Random(3)
+    labels = ["x"] * 380 + ["y"] * 20
+    rng.shuffle(labels)
+    rows = [{**row, "label": label} for row, label in zip(rows_of(400), labels, strict=True)]
+    assert warned(rows) == {}
+    rows = [{**row, "text": row["text"] + " zebra" * (row["label"] == "x")} for row in rows]
+    assert list(warned(rows)) == ["words", "length"]
+
+
 def test_lengths():
     rows = rows_of()
     for row in rows:
@@ -67,6 +78,15 @@ def test_a_part_of_the_input():
     ]
     rows = [{**row, "label": int(row["choices"][1].startswith("right"))} for row in rows]
     assert list(warned(rows[:80], "choose", rows[80:])) == ["partial_input"]
+
+
+def test_a_part_of_the_input_is_no_shortcut_where_few_rows_are_right_by_accident():
+    rng = random.Random(5)
+    rows = [
+        {"context": "a b", "choices": [rng.choice("cdefg"), rng.choice("hijkl")], "label": rng.randrange(2)}
+        for _ in range(120)
+    ]
+    assert not any(warned(rows[:40], "choose", rows[start : start + 10]) for start in range(40, 120, 10))
 
 
 def test_gold_values_that_are_no_labels_are_left_alone():

@@ -80,17 +80,53 @@ def test_several_decisions_are_a_ratio_of_sums():
 def test_the_test_fits_the_errors():
     assert choose_test(np.array([0.0, 1.0]), np.ones(2))[0] == "Fisher's exact test"
     assert choose_test(np.array([0.5, 1.0]), np.ones(2))[0] == "rank-sum test"
+    assert choose_test(np.array([-1.0, 0.0]), np.ones(2))[0] == "rank-sum test, exact under 20 rows"
     assert choose_test(np.array([0.0, 1.0]), np.array([2.0, 1.0]))[0] == "score test of a ratio"
 
 
-def test_small_slices_are_left_out_and_p_is_corrected_for_the_others():
+def test_p_is_corrected_for_the_slices_that_can_be_beyond_chance():
     rng, units = draw()
     errors = (rng.random(120) < 0.2).astype(float)
-    small, first, second = compare_slices(errors, ONES, [np.arange(5), units, np.arange(60)])
-    assert small is None
+    tiny, first, second, whole = compare_slices(errors, ONES, [np.arange(2), units, np.arange(60), np.arange(120)])
+    assert (tiny.p, tiny.p_holm, tiny.is_beyond_chance, tiny.units) == (None, None, False, 2)
+    assert whole is None
     lower, higher = sorted((first, second), key=lambda one: one.p)
     assert lower.p_holm == pytest.approx(min(1, 2 * lower.p))
     assert higher.p_holm == pytest.approx(max(lower.p_holm, higher.p))
+
+
+def test_a_rare_label_that_a_model_never_finds_is_beyond_chance_however_few_rows_it_has():
+    errors = np.zeros(300)
+    errors[:8] = 1
+    rare, frequent, long = compare_slices(errors, np.ones(300), [np.arange(9), np.arange(9, 300), np.arange(0, 300, 3)])
+    assert (rare.units, rare.rate, rare.rest) == (9, 8 / 9, 0)
+    assert rare.p == pytest.approx(stats.fisher_exact([[8, 1], [0, 291]], "greater").pvalue)
+    assert rare.is_beyond_chance
+    assert not frequent.is_beyond_chance
+    assert not long.is_beyond_chance
+
+
+@pytest.mark.parametrize("two_sided", [False, True])
+def test_few_rows_that_two_runs_differ_in_are_tested_by_all_their_sums(two_sided):
+    errors = np.repeat([1.0, -1.0, 0.0], [5, 4, 31])
+    for units in (np.r_[0:4, 20:22], np.r_[0:2, 6:38]):  # a small slice, and one with a small rest
+        (found,) = compare_slices(errors, np.ones(40), [units], two_sided=two_sided)
+        drawn = np.random.default_rng(0)
+        sums = np.array([drawn.permutation(errors)[: len(units)].sum() for _ in range(20_000)])
+        if two_sided:
+            shares = {value: (sums == value).mean() for value in np.unique(sums)}
+            expected = sum(share for share in shares.values() if share <= shares[errors[units].sum()])
+        else:
+            expected = (sums >= errors[units].sum()).mean()
+        assert found.p == pytest.approx(expected, abs=0.02)
+        assert found.interval is None
+
+
+def test_few_sizes_of_errors_are_not_tested_but_told():
+    rng, units = draw()
+    few, many = compare_slices(rng.random(120), ONES, [np.arange(5), units])
+    assert (few.units, few.p, few.interval) == (5, None, None)
+    assert many.p is not None
 
 
 def test_units_that_are_all_alike_have_no_spread():

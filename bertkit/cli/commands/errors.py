@@ -140,13 +140,15 @@ def _print_disagreement(found: Disagreement, shown: int) -> None:
 def _print_slices(slices: Sequence[ComparedSlice], test: str, columns: tuple[str, str], what: str) -> None:
     from bertkit.reports.compare import p_text
 
-    if not slices:
-        print_text("  slices: none has 20 rows, with 20 others beside")
-        return
     found = [one for one in slices if one.is_beyond_chance]
+    tested = sum(one.p is not None for one in slices)
     summary = "no slice" if not found else "1 slice" if len(found) == 1 else f"{len(found)} slices"
     what = what if len(found) < 2 else what.replace("is ", "are ", 1).replace("differs", "differ")
-    print_text(f"  {summary} {what} beyond chance, of {len(slices)} ({test}; p < .05 after Holm's correction)")
+    print_text(f"  {summary} {what} beyond chance, of {tested} ({test}; p < .05 after Holm's correction)")
+    if tested < len(slices):
+        print_text(f"  not tested (p n/a), for they have too few rows or errors: {len(slices) - tested} slices")
+    if not slices:
+        return
     table: list[dict[str, Any]] = [
         {
             "slice": f"{'* ' if one.is_beyond_chance else '  '}{one.by}: {one.value}",

@@ -41,9 +41,10 @@ class ComparedSlice:
     rate: float
     rest: float
     difference: float
-    interval: tuple[float, float]
-    p: float
-    p_holm: float
+    interval: tuple[float, float] | None
+    p: float | None
+    """None where so few rows, or errors, cannot differ beyond chance: the slice is not tested."""
+    p_holm: float | None
     is_beyond_chance: bool
     ids: list[str]
     """Of the wrong rows in it, the first few."""
@@ -80,11 +81,11 @@ def find_slices(
 
 
 def compare_groups(outcomes: Outcomes, groups: Groups, *, errors: Any = None) -> list[ComparedSlice]:
-    """Compare each group of units with the rest; the smallest corrected p comes first.
+    """Compare each group of units with the rest; the smallest corrected p comes first, what is not tested last.
 
     Args:
         outcomes: how wrong the answers are.
-        groups: of `find_slices`; those that are too small are left out.
+        groups: of `find_slices`.
         errors: of each unit, where they are not those of `outcomes`: differences of two runs, tested two-sided.
     """
     named = [(by, value, members) for by, values in groups.items() for value, members in values.items()]
@@ -99,7 +100,7 @@ def compare_groups(outcomes: Outcomes, groups: Groups, *, errors: Any = None) ->
         for (by, value, members), found in zip(named, compared, strict=True)
         if found is not None
     ]
-    return sorted(tested, key=lambda one: (one.p_holm, one.p))
+    return sorted(tested, key=lambda one: (one.p is None, one.p_holm or 0.0, one.p or 0.0))
 
 
 def _as_tested(

@@ -110,7 +110,8 @@ def _write(file: Path, found: Any, title: str, tables: Sequence[ErrorTable]) -> 
 def _picture(slices: Sequence[Any]) -> Markup | None:
     """Draw the differences of the first slices from the rest, with their intervals, beside zero."""
     spans = [svg.Span("the rest", "0", 0.0, 0.0, 0.0, own=True)]
-    for one in slices[:_MAX_SPANS]:
+    with_interval = [one for one in slices if one.interval is not None]
+    for one in with_interval[:_MAX_SPANS]:
         name = f"{one.by}: {one.value}" + (" *" if one.is_beyond_chance else "")
         spans.append(svg.Span(name, f"{one.difference:+.4f}", one.difference, *one.interval))
-    return svg.interval_strip(spans, name="difference of each slice from the rest") if slices else None
+    return svg.interval_strip(spans, name="difference of each slice from the rest") if with_interval else None

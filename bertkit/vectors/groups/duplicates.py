@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertkit.data.text import normalize
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.vectors.groups import wording
@@ -64,11 +65,7 @@ class ScannedRows:
 
     def read_shingles(self, rows: Collection[int]) -> dict[int, wording.Shingles]:
         """Read all rows once more, and return the shingles of some."""
-        return {
-            number: wording.cut_shingles(wording.normalize(row.text))
-            for number, _, row in self.read()
-            if number in rows
-        }
+        return {number: wording.cut_shingles(normalize(row.text)) for number, _, row in self.read() if number in rows}
 
 
 def scan(files: Sequence[TextFile], keep: str, *, near: bool, progress: Progress = SILENT) -> ScannedRows:
@@ -91,7 +88,7 @@ def scan(files: Sequence[TextFile], keep: str, *, near: bool, progress: Progress
         before = len(digests)
         with stage(progress, f"reading {file.path.name}"):
             for row in file:
-                normalized = wording.normalize(row.text)
+                normalized = normalize(row.text)
                 signature = wording.sign(normalized) if near else None
                 if signature is not None:
                     signatures[len(digests)] = signature

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
@@ -30,15 +29,6 @@ _FACTORS, _TERMS = np.random.default_rng(20_001).integers(1, 2**64, (2, _HASHES)
 _BASE = np.uint64(0x9E3779B1) ** np.arange(_SHINGLE, dtype=np.uint64)
 _BLOCK = 4096  # shingles that are hashed at a time
 _ERRORS = 4  # standard errors by which an estimate may be too low
-
-
-def normalize(text: str) -> str:
-    r"""Return what two texts have in common that differ in case, white space or forms of Unicode alone.
-
-    >>> normalize("  The Ｃａｔ\tsleeps. ")
-    'the cat sleeps.'
-    """
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
 
 
 def digest_text(normalized: str) -> int:

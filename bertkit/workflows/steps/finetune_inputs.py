@@ -11,7 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit import hub
-from bertkit.data.checks import describe_unseen, find_odd_columns, find_odd_rows, find_unseen_names, refuse_swapped
+from bertkit.data.checks import (
+    describe_skew,
+    describe_unseen,
+    find_odd_columns,
+    find_odd_rows,
+    find_unseen_names,
+    refuse_swapped,
+)
 from bertkit.data.columns import PAIR, describe_unread
 from bertkit.data.draw import check_draw, draw_training_rows
 from bertkit.data.hold_out import DRAWS
@@ -277,6 +284,7 @@ def _find_checked_labels(
     labels, splits = find_labels(recipe, task, splits)
     if is_checked:
         rows = describe_unseen(splits, columns.gold) if task.NAMED else []
+        rows += describe_skew(splits["train"], columns.gold, labels, recipe) if task.NAMED else []
         rows += find_odd_rows(splits, columns, found_names=labels if finds_names else ())
         _log(rows)
         odd += rows

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.checks import find_skew
 from bertkit.evaluation.baselines import (
     BASELINES_FILE,
     ScoredBaselines,
@@ -121,6 +122,8 @@ def _result(
         warnings.append(f"{metric} is undefined ({reason}): the step with the lowest loss was chosen.")
     gold = [row.get(inputs.task.COLUMNS.gold) for row in inputs.splits[name].rows]
     missing = find_missing_labels(gold, scored.predictions) if inputs.task.NAMED else []
+    skew = find_skew(inputs.splits["train"], inputs.task.COLUMNS.gold) if inputs.task.NAMED else None
+    remedy = _remedy(recipe, fit_result, missing, skew[0] if skew else "")
     return Result(
         recipe=recipe.name,
         model=recipe.model_name,
@@ -130,7 +133,7 @@ def _result(
         seconds=seconds,
         folder=str(inputs.plan.folder),
         source=inputs.splits[name].source,
-        warnings=warnings + details.warnings + find_warnings(gold, scored, lead, _remedy(recipe, fit_result, missing)),
+        warnings=warnings + details.warnings + find_warnings(gold, scored, lead, remedy),
         data_warnings=list(inputs.warnings),
         tables=details.tables,
         lead=asdict(lead) if lead else None,
@@ -138,12 +141,20 @@ def _result(
     )
 
 
-def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str]) -> str:
-    """Say what to try where a model is not above its baselines, what helps most first."""
+def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequent: str = "") -> str:
+    """Say what to try where a model is not above its baselines, what helps most first.
+
+    Args:
+        recipe: of the run.
+        fit_result: how far it came.
+        missing: labels that no row is given.
+        frequent: the label that most training rows have, if they are skewed.
+    """
     training, steps = recipe.training, []
-    if missing and training.class_weights is None:
+    if (missing or frequent) and training.class_weights is None and not recipe.data.streaming:
         names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
-        steps.append(f"--set training.class_weights=balanced (no row is given the label {names})")
+        why = f"no row is given the label {names}" if missing else f"most training rows have the label {frequent}"
+        steps.append(f"--set training.class_weights=balanced ({why})")
     if fit_result.best_step == fit_result.steps:
         longer = f"--set training.steps={2 * training.steps}" if training.steps else f"--epochs {2 * training.epochs:g}"
         steps.append(f"{longer} ({recipe.best_metric} was best at the last evaluation)")

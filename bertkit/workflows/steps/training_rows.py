@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from bertkit.data.checks import share_of
 from bertkit.data.labels import name_row
-from bertkit.data.row_digests import digest_rows, mark_training_rows, read_digests, write_digests
+from bertkit.data.row_digests import digest_trained, mark_training_rows, read_digests, write_digests
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation
 from bertkit.data.streams import SORT_WINDOW, RowStream, open_stream
@@ -50,15 +50,15 @@ def find_training_rows(
     """
     import numpy as np
 
-    own = trained = digest_rows(splits["train"].rows, gold)
+    own = trained = digest_trained(splits["train"].rows, gold)
     warnings = []
     for folder, model in models.items():
         earlier = read_digests(folder)
         if earlier is None:
             continue
-        trained = np.union1d(trained, earlier)
+        trained = np.unique(np.concatenate([trained, earlier]), axis=0)
         for name in filter(is_validation, splits):
-            split = mark_training_rows(splits[name], gold, np.setdiff1d(earlier, own))
+            split = mark_training_rows(splits[name], gold, earlier[~np.isin(earlier[:, 1], own[:, 1])])
             if split.training_rows:
                 share = share_of(len(split.training_rows), len(split.rows))
                 example = f"{split.source}:{split.lines[min(split.training_rows)]}"
@@ -87,7 +87,7 @@ def add_streamed_rows(folder: Path, trained: Digests, stream: RowStream, gold: s
         with suppress(DataError):  # of a row that training has not reached
             yield from (row for _, row in islice(stream.open(), count))
 
-    write_digests(folder, np.union1d(trained, digest_rows(read(), gold)))
+    write_digests(folder, np.concatenate([trained, digest_trained(read(), gold)]))
 
 
 def open_training_rows(recipe: Recipe, task: Task) -> RowStream:
@@ -133,7 +133,7 @@ def count_trained(folders: Mapping[str, Path]) -> list[dict[str, str]]:
     if len(digests) < len(folders) or all(np.array_equal(found, known[0]) for found in known):
         return []
     counts = {
-        name: f"{len(found):,}, {len(np.intersect1d(found, digests[first])):,} of them {first}'s"
+        name: f"{len(found):,}, {len(np.intersect1d(found[:, 0], digests[first][:, 0])):,} of them {first}'s"
         for name, found in digests.items()
     }
     return [{"setting": "texts trained on", **counts, first: f"{len(digests[first]):,}"}]
@@ -161,16 +161,25 @@ def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], cho
     return {name: _judge(mark_training_rows(split, gold, trained), choice, validated) for name, split in splits.items()}
 
 
+def describe_nearly(split: Split) -> str:
+    """Say how many of the training rows in a split are so but for case and white space; nothing where none is."""
+    near = split.nearly_trained
+    count = f"{near:,} of them " if near < len(split.training_rows) else ""
+    return f" ({count}but for case and white space)" if near else ""
+
+
 def _judge(split: Split, choice: Choice, validated: Collection[str]) -> Split:
     seen, count = split.training_rows, len(split.rows)
     is_named = not split.is_held_out and split.name not in (ALL, "train")
-    what = f"{share_of(len(seen), count)} rows to score are training rows of the model"
+    what = f"{share_of(len(seen), count)} rows to score are training rows of the model{describe_nearly(split)}"
     drop = "" if len(seen) == count else "leave these out (--training-rows drop), "
     remedy = f"score others (--data FILE), {drop}or have their scores marked (--training-rows keep)"
     is_refused = choice == "refuse" and len(seen) > (_RECURRING * count if is_named else 0)
     if (is_refused and split.fingerprint() not in validated) or (choice == "drop" and not drop):
         raise DataError(what, remedy, file=split.source, row=split.lines[min(seen)])
     if choice != "drop" or not seen:
+        if split.nearly_trained:
+            log.info(what)
         return split
     log.info(f"{what}: they are left out")
     return split.select(index for index in range(count) if index not in seen)

@@ -35,6 +35,25 @@ def test_a_run_is_tables_a_page_and_json(run, work):
     assert (found["wrong"], len(found["mistakes"]), found["slices"][0]["is_beyond_chance"]) == (30, 30, True)
 
 
+def test_a_rare_label_that_is_never_found_is_named_and_small_slices_are_listed(run, work):
+    rows = [{**row, "label": "good" if n % 10 else "bad"} for n, row in enumerate(ROWS)]
+    for row in rows[:3]:
+        row["text"] += " 1984"
+    make_run(
+        work / "rare",
+        predict([{**row, "text": row["text"].split(" ")[0] + " w"} for row in rows], {0, 10, 20, 30, 40, 50, 60}),
+    )
+    ended = run("errors", "rare", "-o", "page.html")
+    assert ended.code == 0, ended.err
+    assert re.search(r"\* label: bad +8 +0\.8750 +0\.0000 ", ended.out)
+    assert re.search(r"  label: good +72 +0\.0000 +0\.8750 ", ended.out)
+    make_run(work / "few", predict(rows, {0}))
+    ended = run("errors", "few", "-o", "page.html")
+    assert "  no slice is worse than the rest beyond chance, of 0 " in ended.out
+    assert re.search(r"  not tested \(p n/a\), for they have too few rows or errors: \d+ slices", ended.out)
+    assert re.search(r"  label: bad +8 +0\.1250 +0\.0000 .* n/a +n/a", ended.out)
+
+
 def test_two_runs_are_the_rows_where_they_differ(run, work):
     ended = run("errors", "a", "b", "--rows", 1, "-o", "page.html")
     assert ended.code == 0, ended.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
@@ -67,6 +68,20 @@ def test_odd_rows_are_told_once_and_in_the_plan(run, tiny_model, odd_data):
     assert typo == f"The label 'Good' occurs once in 400 training rows ({odd_data}/train.csv:7). Is 'good' meant?"
     assert " validation rows are training rows too, such as " in shared
     assert run(*command).err == ""  # of one process; another one would say it again
+
+
+def test_a_dry_run_tells_that_labels_are_skewed_and_its_advice_can_be_followed(run, tiny_model, toy_data):
+    say_once.cache_clear()
+    rows = [{**row, "label": "bad" if number % 20 else "good"} for number, row in enumerate(toy_rows(200, seed=1))]
+    write_csv(toy_data / "train.csv", rows)
+    command = ["finetune", "classify", "--model", tiny_model, "--data", toy_data, "--dry-run", "--json"]
+    ended = run(*command, "--set", "metrics=[accuracy]")
+    (warning,) = json.loads(ended.out)["warnings"]
+    assert warning.startswith("190 of 200 (95.0%) training rows have the label 'bad': ")
+    settings = re.findall(r"--set '?([^')]+)", warning)
+    assert settings == ["training.class_weights=balanced", "metrics=[f1_macro, accuracy]"]
+    ended = run(*command, *(word for setting in settings for word in ("--set", setting)))
+    assert (ended.code, json.loads(ended.out)["warnings"]) == (0, [])
 
 
 def test_odd_rows_are_in_the_results_and_the_report(run, tiny_model, odd_data):

@@ -88,6 +88,14 @@ def test_the_remedy_names_what_helps_most_first(changes, best_step, missing, rem
     assert _remedy(recipe, fit_result, missing).startswith(f" Try {remedy}")
 
 
+def test_of_skewed_labels_weights_are_the_first_remedy_though_each_label_is_given():
+    fit_result = FitResult([], None, None, 40, steps=40, planned=40, epochs=3.0)
+    remedy = _remedy(load_recipe("classify", {"training.epochs": 3}), fit_result, [], "good")
+    assert remedy.startswith(
+        " Try --set training.class_weights=balanced (most training rows have the label good), then --"
+    )
+
+
 def test_a_run_that_stops_early_says_so():
     recipe = load_recipe("classify", {"training.patience": 4})
     stopped = FitResult([], None, None, best_step=20, steps=40, planned=60, epochs=2.0)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from bertkit.data.checks import share_of
-from bertkit.data.row_digests import digest_rows, read_digests, write_digests
+from bertkit.data.row_digests import digest_trained, read_digests, write_digests
 from bertkit.data.rows import Split
 from bertkit.data.streams import RowStream
 from bertkit.errors import DataError, UsageError
@@ -29,7 +30,7 @@ def split_of(numbers, name: str = "validation", **facts) -> Split:
 
 def saved(folder, record=None):
     """A checkpoint whose run was trained on the texts from 0 to 99."""
-    write_digests(folder, digest_rows(rows_of(range(100)), "label"))
+    write_digests(folder, digest_trained(rows_of(range(100)), "label"))
     task = SimpleNamespace(COLUMNS=SimpleNamespace(gold="label"))
     return SimpleNamespace(folder=folder, task=task, record=record or {})
 
@@ -59,6 +60,19 @@ def test_training_rows_are_refused_dropped_or_kept(tmp_path, split, seen, caplog
     fresh = judge_training_rows(checkpoint, splits, "drop")[split.name]
     assert (fresh.rows, fresh.lines[0], fresh.training_rows) == (split.rows[seen:], 2 + seen, frozenset())
     assert "are training rows of the model: they are left out" in caplog.text
+
+
+@pytest.mark.parametrize("plain", [0, 4])
+def test_training_rows_in_other_case_and_white_space_are_told_so_and_treated_alike(tmp_path, plain, caplog):
+    caplog.set_level(logging.INFO, "bertkit")
+    rows = [{"text": f" TEXT  {number}" if number >= plain else f"text {number}", "label": "a"} for number in range(20)]
+    split = Split("all", "rows.csv", [*rows, *rows_of([200])], list(range(2, 23)))
+    told = f"20 of 21 (95.2%) rows to score are training rows of the model ({'16 of them ' * (plain > 0)}but for case"
+    with pytest.raises(DataError, match=re.escape(told)):
+        judge_training_rows(saved(tmp_path), {"all": split}, "refuse")
+    assert len(judge_training_rows(saved(tmp_path), {"all": split}, "keep")["all"].training_rows) == 20
+    assert told in caplog.text
+    assert judge_training_rows(saved(tmp_path), {"all": split}, "drop")["all"].rows == rows_of([200])
 
 
 def test_texts_that_recur_in_a_test_split_are_scored_and_marked(tmp_path):
@@ -103,7 +117,7 @@ def test_streamed_rows_are_known_when_the_run_ends(tmp_path):
         yield from enumerate(rows_of(range(130)), 2)
         raise DataError("a bad row that no step has reached")
 
-    head = digest_rows(rows_of(range(100)), "label")
+    head = digest_trained(rows_of(range(100)), "label")
     for steps, count in ((50, 100), (60, 130)):
         add_streamed_rows(tmp_path, head, RowStream("rows.csv", read, 100), "label", steps)
         assert len(read_digests(tmp_path)) == count
