@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from bertkit.data.columns import PAIR
 from bertkit.server.batching import BusyError, Lane, Ticket
 from bertkit.server.guard import NOTES
 from bertkit.server.refusals import CLIENT_GONE, RefusedError, refusal_of
@@ -27,6 +28,7 @@ from bertkit.server.schemas import (
     Refusal,
     RerankRequest,
     answer_schema,
+    column_types,
     pair_to_rank,
     row_schema,
 )
@@ -111,8 +113,13 @@ async def _classify(service: Service, request: Request, model: ServedModel, body
     texts: Sequence[Any] = given if is_batch else [[given] if isinstance(given, str) else given]
     if not texts or not all(1 <= len(of_row) <= 2 for of_row in texts):
         raise RefusedError(422, "inputs: give a text, a pair [text, text], or a list of [text] or [text, text]")
-    rows = [dict(zip(("text", "text_pair"), of_row, strict=False)) for of_row in texts]
-    assert model.rows is not None
+    assert model.rows is not None and model.predictor is not None and model.task is not None
+    takes = column_types(model.task, model.predictor.checkpoint.setup.recipe)
+    if PAIR not in takes and any(len(of_row) == 2 for of_row in texts):
+        raise RefusedError(422, "inputs: the model reads single texts, and this is a pair; write [[text], [text]]")
+    if PAIR in takes and takes[PAIR][1] and any(len(of_row) == 1 for of_row in texts):
+        raise RefusedError(422, "inputs: the model reads pairs [text, text], and this is a single text")
+    rows = [dict(zip(("text", PAIR), of_row, strict=False)) for of_row in texts]
     answers = await compute(service, request, model, model.rows, rows, _label_scores)
     return _json(f"[{', '.join(answers)}]" if is_batch else answers[0])
 
