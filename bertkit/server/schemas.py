@@ -39,6 +39,12 @@ class _Answer(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+class ClassifyParameters(_Request):
+    """What clients of the Hugging Face hub ask for beside texts."""
+
+    top_k: StrictInt | None = Field(None, ge=1, description="How many labels to tell, the highest first.")
+
+
 class ClassifyRequest(_Request):
     """Texts to classify, as text-embeddings-inference takes them: one, a pair, or a list of lists of one or two."""
 
@@ -46,6 +52,9 @@ class ClassifyRequest(_Request):
     model: Text | None = Field(None, description="Name of the model, where several classify texts.")
     truncate: Literal[True] | None = Field(None, description="Texts are read as in training: that cannot be changed.")
     raw_scores: Literal[False] = False
+    parameters: ClassifyParameters | None = Field(
+        None, description="With it, a single text has a list of lists too, as in the hub's own API."
+    )
 
 
 class RerankRequest(_Request):
