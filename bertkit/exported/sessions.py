@@ -51,6 +51,10 @@ def _open_onnx(file: Path, precision: str) -> Run:
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = count_threads(), 1
     options.log_severity_level = 3  # errors
+    weights = file.with_name(f"{file.name}.data")
+    if weights.is_file():  # read here, since ONNX Runtime maps it, and then answers by whatever overwrites it
+        content = weights.read_bytes()
+        options.add_external_initializers_from_files_in_memory([weights.name], [content], [len(content)])
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     names = [output.name for output in session.get_outputs()]
 
@@ -66,7 +70,9 @@ def _open_openvino(file: Path, precision: str) -> Run:
     # without the hint, OpenVINO computes in bf16 wherever the processor is faster at it
     hint = "bf16" if precision == "bf16" else "f32"
     options = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": count_threads()}
-    compiled = openvino.Core().compile_model(str(file), "CPU", options)
+    core = openvino.Core()
+    core.set_property({"ENABLE_MMAP": False})  # weights in a mapped file are those of whoever overwrites it
+    compiled = core.compile_model(str(file), "CPU", options)
     names = [output.any_name for output in compiled.outputs]
 
     def run(inputs: Mapping[str, Any]) -> Arrays:

@@ -106,11 +106,10 @@ def load_weights(model_class: Any, folder: Path, config: PretrainedConfig) -> tu
         if is_memory_error(error):
             raise
         raise ModelError(f"the checkpoint does not load: {first_line(error)}", file=folder) from None
-    # Where the file has one weight for several of the model's, transformers leaves these as slices of it. They would
-    # keep the whole in memory, and a library that looks for shared weights finds some.
-    for parameter in model.parameters():
-        if parameter.untyped_storage().nbytes() > parameter.nbytes:
-            parameter.data = parameter.data.clone()
+    # Transformers leaves weights in the mapped file. Whoever overwrites it later would change the model's answers, or
+    # end the process. Slices, where the file has one weight for several of the model's, would also keep the whole.
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()
     return model, report
 
 
@@ -148,8 +147,9 @@ def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:
 
     try:
         with file.open("rb") as stream:
-            is_zip = stream.read(2) == b"PK"  # torch can leave such a file on disk and read its index only
-        content = torch.load(file, map_location=device, weights_only=True, mmap=is_zip)
+            is_zip = stream.read(2) == b"PK"
+        # to check such a file, torch can leave it on disk and read its index only
+        content = torch.load(file, map_location=device, weights_only=True, mmap=is_zip and device == "meta")
     except pickle.UnpicklingError:
         what = "not only weights, or damaged: loading it could run code"
         raise ModelError(what, "get the checkpoint as model.safetensors", file=file) from None

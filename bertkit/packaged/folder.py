@@ -42,7 +42,7 @@ _LEFT_OUT = (
 """Files of an exported folder that predictions do not depend on."""
 _OF_TASK = ("COLUMNS", "read", "encode", "collator", "decode")
 _TRAINING = ("max_length", "class_weights", "label_smoothing")
-_DATA = ("columns", "label_range", "streaming")
+_DATA = ("columns", "unread", "label_range", "streaming")
 _RUNTIME = "bertkit.packaged"
 _OPENING = '''"""A model that predicts: `Model().predict(...)`, or `python -m {name}`."""
 

@@ -81,10 +81,10 @@ class PackagedModel:
         return records
 
     def _predict(self, rows: Sequence[Any], start: int) -> list[dict[str, Any]]:
-        canonical = []
+        canonical, data = [], self.setup.recipe.data
         for number, row in enumerate(rows, start + 1):
             try:
-                read = canonical_row(row, self.task.COLUMNS, self.setup.recipe.data.columns)
+                read = canonical_row(row, self.task.COLUMNS, data.columns, data.unread)
                 check_strings(read, ROWS, number)
                 canonical.append(self.task.read(read, self.setup.recipe) or read)
             except DataError as error:
@@ -100,7 +100,9 @@ class PackagedModel:
         return forward_exported(self.model, features, lengths, self.task.collator(self.setup))
 
 
-def canonical_row(row: Any, columns: Columns, mapped: Mapping[str, str | list[str]]) -> dict[str, Any]:
+def canonical_row(
+    row: Any, columns: Columns, mapped: Mapping[str, str | list[str]], unread: Sequence[str] = ()
+) -> dict[str, Any]:
     """Return a row with the columns that a task family reads.
 
     Args:
@@ -108,9 +110,10 @@ def canonical_row(row: Any, columns: Columns, mapped: Mapping[str, str | list[st
             the model was trained on, or else canonical ones.
         columns: of the task family.
         mapped: canonical column -> its name in that data, or the names of several.
+        unread: columns that the model was trained without.
 
     Raises:
-        DataError: a column is missing, or the row is neither.
+        DataError: a column is missing or was not there in training, or the row is neither.
     """
     needed = [*columns.given, *(name for name in columns.optional if name in mapped)]
     if isinstance(row, str):
@@ -120,6 +123,9 @@ def canonical_row(row: Any, columns: Columns, mapped: Mapping[str, str | list[st
         return {"text": row}
     if not isinstance(row, Mapping):
         raise DataError(f"{shorten(repr(row))} is no row", "give a text, or a dictionary of columns")
+    for name in columns.optional:
+        if name in row and name in unread and name not in mapped:
+            raise DataError(f"the model was trained without {name}", "leave it out", column=name)
     found = {name: row[name] for name in ("id",) if name in row}
     for name in needed:
         for candidate in filter(None, (name, columns.text_instead.get(name))):

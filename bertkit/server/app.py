@@ -79,9 +79,15 @@ def app_of(service: Service, cors_origins: Sequence[str] = (), root_path: str = 
     app.state.service = service
     app.add_exception_handler(HTTPException, _answer_refusal)
     app.add_exception_handler(RequestValidationError, _answer_faults)
-    if cors_origins:
-        app.add_middleware(CORSMiddleware, allow_origins=list(cors_origins), allow_methods=["*"], allow_headers=["*"])
     app.add_middleware(Guard, service=service, root_path=root_path)
+    if cors_origins:  # around the guard, so that pages may read why they are refused
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(cors_origins),
+            allow_methods=["*"],
+            allow_headers=["*"],
+            expose_headers=["Retry-After", "WWW-Authenticate", "X-Request-ID"],
+        )
     add_routes(app, service)
     _add_state(app, service)
     return app
@@ -107,9 +113,11 @@ def _add_state(app: FastAPI, service: Service) -> None:
         return JSONResponse({"object": "list", "data": list(map(describe_model, service.models.values()))})
 
     async def one_model(name: str) -> Response:
-        if name not in service.models:
-            raise RefusedError(404, f"no model is called {name!r}; there are {', '.join(service.models)}")
-        return JSONResponse(describe_model(service.models[name]) | {"name": name, "ready": not service.is_draining})
+        model = service.get(name)
+        return JSONResponse(describe_model(model) | {"name": name, "ready": not service.is_draining})
+
+    async def no_rows(name: str) -> Response:
+        raise RefusedError(404, f"{name} predicts no rows; it answers at {', '.join(service.get(name).routes)}")
 
     async def page() -> Response:
         return page_response()
@@ -120,6 +128,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
     app.add_api_route("/metrics", metrics, summary="Metrics for Prometheus", **get)
     app.add_api_route("/v1/models", models, summary="The models", **get)
     app.add_api_route("/v1/models/{name}", one_model, summary="One model", **get)
+    app.add_api_route("/v1/models/{name}:predict", no_rows, methods=["POST"], include_in_schema=False)
     app.add_api_route("/", page, include_in_schema=False, **get)
 
 

@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 from bertkit.errors import UsageError
 from bertkit.evaluation.calibration import read_calibration
 from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.modeling.heads.relevance import LOGIT, find_activation
 from bertkit.modeling.load import read_config
-from bertkit.modeling.sentence.modules import read_modules
+from bertkit.modeling.sentence.modules import SentenceModules, read_modules
 from bertkit.recipe.options import read_option
 from bertkit.server.runs import SavedModel, find_models
 from bertkit.server.schemas import classifies_texts, pair_to_rank
@@ -35,6 +36,8 @@ _ADDRESSES = {
 }
 _HEADS = {_CLASSES: "ForSequenceClassification", _RANKING: "ForSequenceClassification", _TAGS: "ForTokenClassification"}
 """What the server answers -> how the names of transformers' classes end that compute it."""
+_POOLING = {"mean": "mean", "cls": "cls", "lasttoken": "last-token"}
+"""Pooling modes that other servers know -> their names in text-embeddings-inference."""
 _DECISIONS = ("temperature", "thresholds", "abstain_below", "set_above", "decoding")
 
 
@@ -64,12 +67,18 @@ def _hand_over(model: SavedModel, server: str) -> HandOver:
     if head not in _ADDRESSES[server]:
         what = f"{SERVERS[server]} does not serve {head or 'what this run answers'}"
         raise UsageError(what, f"use replicas of bertkit serve {model.folder}", file=model.folder)
-    folder = model.folder.resolve()
+    folder, modules = model.folder.resolve(), read_modules(model.folder) if head == _VECTORS else SentenceModules()
+    if len(modules.pooling) > 1 or modules.pooling[0] not in _POOLING:
+        what = f"{SERVERS[server]} does not pool by {', '.join(modules.pooling)}"
+        raise UsageError(what, f"use replicas of bertkit serve {model.folder}", file=model.folder)
     if server == VLLM:
         words = ["vllm", "serve", str(folder), "--runner", "pooling", "--served-model-name", model.name]
     else:
         words = ["docker", "run", "-p", "8080:80", "-v", f"{folder}:/{model.name}:ro", _IMAGE]
         words += ["--model-id", f"/{model.name}", "--auto-truncate"]
+        if head == _VECTORS:  # runs of earlier versions name their pooling in a way that TEI does not read
+            words += ["--pooling", _POOLING[modules.pooling[0]]]
+            words += ["--default-prompt-name", modules.default_prompt] if modules.default_prompt else []
     return HandOver(model.name, head, shlex.join(words), _ADDRESSES[server][head], list(_left_out(model, head, server)))
 
 
@@ -94,15 +103,21 @@ def _tags_words(task: Task) -> bool:
 def _left_out(model: SavedModel, head: str, server: str) -> list[str]:
     """List what of a run another server does not do."""
     if model.saved is None or head == _VECTORS:
-        prompts = read_modules(model.folder).prompts
-        named = ", ".join(prompts)
-        if not any(prompts.values()):
-            return []
-        how = "add them to the texts yourself" if server == VLLM else "ask for them by prompt_name"
-        return [f"prompts ({named}): {how}"]
+        modules, how = read_modules(model.folder), "add them to the texts yourself"
+        if server == TEI:
+            how = "ask for them by prompt_name"
+        left = [f"prompts ({', '.join(modules.prompts)}): {how}"] if any(modules.prompts.values()) else []
+        if modules.dimension is not None:
+            left.append(f"truncate_dim {modules.dimension}: ask for it by dimensions")
+        return left
     left = [f"{name} {value}" for name, value in _decisions(model.saved).items()]
     if left:
         left = [f"decisions of this run: {', '.join(left)}; the scores come as the model computes them"]
+    if server == TEI and model.saved.recipe.options.get("multi_label"):
+        how = "send raw_scores: true, and take 1 / (1 + exp(-score)) of each"
+        left.append(f"several labels of a text: it takes the softmax over all of them; {how}")
+    if server == TEI and head == _RANKING and find_activation(model.folder) == LOGIT:
+        left.append("scores that are no probabilities: it makes some of them; send raw_scores: true")
     way = model.saved.recipe.options.get("long_text", "head")
     if head == _TAGS:
         left.append("words and entities, and windows over long texts: tags come per token, of the first tokens")

@@ -21,7 +21,7 @@ Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
 OPEN_TO_ALL = ("/", "/health", "/ready")
-"""Addresses that need no key: probes, and the page, which has nothing of the models in it."""
+"""What GET needs no key for: probes, and the page, which has nothing of the models in it."""
 
 _OF_BROWSERS = ("/docs", "/redoc", "/openapi.json")
 """Addresses of pages that cannot ask for a key themselves, so that the browser does."""
@@ -51,9 +51,7 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        scope["root_path"] = self.root_path or scope.get("root_path", "")
-        if scope["path"] == scope["root_path"]:
-            scope["path"] += "/"
+        scope = self._as_routed(scope)
         began, status = time.perf_counter(), CLIENT_GONE
         headers = dict(scope["headers"])
         number = _request_id(headers.get(b"x-request-id", b""))
@@ -86,10 +84,21 @@ class Guard:
         self.service.metrics.count(route, status, seconds)
         _log_request(scope, number, status, seconds)
 
+    def _as_routed(self, scope: Message) -> Message:
+        """Return the scope of a request with the prefix of the proxy, and with GET for HEAD.
+
+        The program that runs this app knows what was asked, and leaves out the body.
+        """
+        root = self.root_path or scope.get("root_path", "")
+        path = scope["path"] + ("/" if scope["path"] == root else "")
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        return {**scope, "root_path": root, "path": path, "method": method}
+
     def _check(self, scope: Message, headers: dict[bytes, bytes]) -> None:
         """Refuse what can be refused before the body is read."""
         path = _below_root(scope)
-        if path not in OPEN_TO_ALL and scope["method"] != "OPTIONS":
+        is_open = scope["method"] == "OPTIONS" or (scope["method"] == "GET" and path in OPEN_TO_ALL)
+        if not is_open:
             authorization = headers.get(b"authorization", b"").decode("latin-1")
             if not self.service.admits(authorization):
                 what = "no API key, or a wrong one: send Authorization: Bearer KEY"

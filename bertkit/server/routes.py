@@ -14,6 +14,7 @@ from fastapi import FastAPI, Request
 from pydantic import BaseModel
 from starlette.responses import Response
 
+from bertkit.data.columns import PAIR
 from bertkit.server.batching import BusyError, Lane, Ticket
 from bertkit.server.guard import NOTES
 from bertkit.server.refusals import CLIENT_GONE, RefusedError, refusal_of
@@ -27,6 +28,7 @@ from bertkit.server.schemas import (
     Refusal,
     RerankRequest,
     answer_schema,
+    column_types,
     pair_to_rank,
     row_schema,
 )
@@ -52,6 +54,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
         ("/embed", EmbedRequest, _embed, list[list[float]]),
         ("/v1/embeddings", EmbeddingsRequest, _openai_embed, EmbeddingsAnswer),
     ]
+    mains = {model.main_route for model in service.models.values()}
     for route, request_schema, answer, schema in shared:
         if service.find(route):
             endpoint = _make_endpoint(service, route, request_schema, answer)
@@ -59,6 +62,8 @@ def add_routes(app: FastAPI, service: Service) -> None:
             app.add_api_route(
                 route, endpoint, methods=["POST"], response_model=schema, responses=_REFUSALS, summary=about
             )
+            if mains == {route}:
+                app.add_api_route("/", endpoint, methods=["POST"], include_in_schema=False)
 
 
 def _add_rows(app: FastAPI, service: Service, model: ServedModel) -> None:
@@ -111,15 +116,21 @@ async def _classify(service: Service, request: Request, model: ServedModel, body
     texts: Sequence[Any] = given if is_batch else [[given] if isinstance(given, str) else given]
     if not texts or not all(1 <= len(of_row) <= 2 for of_row in texts):
         raise RefusedError(422, "inputs: give a text, a pair [text, text], or a list of [text] or [text, text]")
-    rows = [dict(zip(("text", "text_pair"), of_row, strict=False)) for of_row in texts]
-    assert model.rows is not None
-    answers = await compute(service, request, model, model.rows, rows, _label_scores)
-    return _json(f"[{', '.join(answers)}]" if is_batch else answers[0])
+    assert model.rows is not None and model.predictor is not None and model.task is not None
+    takes = column_types(model.task, model.predictor.checkpoint.setup.recipe)
+    if PAIR not in takes and any(len(of_row) == 2 for of_row in texts):
+        raise RefusedError(422, "inputs: the model reads single texts, and this is a pair; write [[text], [text]]")
+    if PAIR in takes and takes[PAIR][1] and any(len(of_row) == 1 for of_row in texts):
+        raise RefusedError(422, "inputs: the model reads pairs [text, text], and this is a single text")
+    rows = [dict(zip(("text", PAIR), of_row, strict=False)) for of_row in texts]
+    count = body.parameters and body.parameters.top_k
+    answers = await compute(service, request, model, model.rows, rows, lambda one: _label_scores(one, count))
+    return _json(f"[{', '.join(answers)}]" if is_batch or body.parameters else answers[0])
 
 
-def _label_scores(prediction: Mapping[str, Any]) -> str:
-    """Write the probabilities of a prediction, the highest first."""
-    ordered = sorted(prediction["probabilities"].items(), key=lambda item: -item[1])
+def _label_scores(prediction: Mapping[str, Any], count: int | None) -> str:
+    """Write the highest probabilities of a prediction in their order, all of them without a count."""
+    ordered = sorted(prediction["probabilities"].items(), key=lambda item: -item[1])[:count]
     return to_json([{"label": label, "score": score} for label, score in ordered])
 
 

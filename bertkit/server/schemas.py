@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, create_model
 
+from bertkit.tasks import row_columns
+
 if TYPE_CHECKING:
     from bertkit.recipe import Recipe
     from bertkit.tasks import Task
 
 
 def _check_text(text: str) -> str:
-    """Refuse text that JSON can write and UTF-8 cannot, which no tokenizer takes."""
+    """Refuse text that `bertkit predict` refuses: with a NUL, or one that JSON can write and UTF-8 cannot."""
+    if "\0" in text:
+        raise ValueError("a NUL character: remove it")
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -35,6 +39,12 @@ class _Answer(BaseModel):
     model_config = ConfigDict(extra="allow")
 
 
+class ClassifyParameters(_Request):
+    """What clients of the Hugging Face hub ask for beside texts."""
+
+    top_k: StrictInt | None = Field(None, ge=1, description="How many labels to tell, the highest first.")
+
+
 class ClassifyRequest(_Request):
     """Texts to classify, as text-embeddings-inference takes them: one, a pair, or a list of lists of one or two."""
 
@@ -42,6 +52,9 @@ class ClassifyRequest(_Request):
     model: Text | None = Field(None, description="Name of the model, where several classify texts.")
     truncate: Literal[True] | None = Field(None, description="Texts are read as in training: that cannot be changed.")
     raw_scores: Literal[False] = False
+    parameters: ClassifyParameters | None = Field(
+        None, description="With it, a single text has a list of lists too, as in the hub's own API."
+    )
 
 
 class RerankRequest(_Request):
@@ -130,11 +143,10 @@ def column_types(task: Task, recipe: Recipe) -> dict[str, tuple[Any, bool]]:
     Of two columns that stand for each other, such as words and plain text, neither must.
     """
     columns, own = task.COLUMNS, _own_types(task)
-    instead = columns.text_instead
-    required = {name for name in columns.given if name not in instead}
-    required |= {name for name in columns.optional if name in recipe.data.columns}
-    names = [name for name in columns.names if name not in (columns.gold, "id")]
-    return {name: (own.get(name, list[Text] if name in columns.lists else Text), name in required) for name in names}
+    return {
+        name: (own.get(name, list[Text] if name in columns.lists else Text), must and name not in columns.text_instead)
+        for name, must in row_columns(task, recipe).items()
+    }
 
 
 def form_fields(task: Task, recipe: Recipe) -> list[dict[str, Any]]:
@@ -183,12 +195,15 @@ def pair_to_rank(task: Task) -> tuple[str, str] | None:
 
 
 def describe_faults(faults: Sequence[Mapping[str, Any]]) -> str:
-    """Write what is wrong with a request in one line: the first fault of those that pydantic lists.
+    """Write what is wrong with a request in one line: the first fault that pydantic lists of the first value.
+
+    Of the types that a value may have, the one that fits best has the fault that is furthest inside.
 
     >>> describe_faults([{"loc": ("instances", 0, "text"), "msg": "Field required"}])
     'instances[0].text: Field required'
     """
-    first = faults[0]
+    of_value = [fault for fault in faults if fault["loc"][:1] == faults[0]["loc"][:1]]
+    first = max(of_value, key=lambda fault: len(fault["loc"]))
     # pydantic adds which type of several it tried, such as `list[str]`
     parts = [part for part in first["loc"] if isinstance(part, int) or (part.isidentifier() and part not in _TRIED)]
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")

@@ -13,6 +13,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.server.batching import Computer, Lane, Limits
 from bertkit.server.engines import Predictor, Vectorizer
 from bertkit.server.metrics import ServerMetrics
+from bertkit.server.refusals import RefusedError
 from bertkit.server.runs import SavedModel
 from bertkit.server.schemas import classifies_texts, pair_to_rank
 from bertkit.tasks import Task
@@ -56,6 +57,11 @@ class ServedModel:
         own += ["/rerank"] if self.task and pair_to_rank(self.task) else []
         return own + (["/embed", "/v1/embeddings"] if self.texts else [])
 
+    @property
+    def main_route(self) -> str:
+        """The address that it also answers at ``/`` as, as in text-embeddings-inference; empty if it has none there."""
+        return next((route for route in ("/embed", "/predict", "/rerank") if route in self.routes), "")
+
 
 @dataclass
 class Service:
@@ -69,6 +75,16 @@ class Service:
     """What requests must carry as a bearer token, if anything."""
     is_draining: bool = field(default=False)
     """Whether the server is about to end: it still answers, but is not ready for more."""
+
+    def get(self, name: str) -> ServedModel:
+        """Return the model of a name.
+
+        Raises:
+            RefusedError: there is none.
+        """
+        if name not in self.models:
+            raise RefusedError(404, f"no model is called {name!r}; there are {', '.join(self.models)}")
+        return self.models[name]
 
     def find(self, route: str) -> list[ServedModel]:
         """List the models that answer at an address."""

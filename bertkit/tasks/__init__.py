@@ -285,6 +285,17 @@ def with_options(setup: Setup, options: Mapping[str, Any]) -> Setup:
     return replace(setup, recipe=recipe)
 
 
+def row_columns(task: Task, recipe: Recipe) -> dict[str, bool]:
+    """Return the columns of a row to predict, and of each whether it must be there; none that the run did not read."""
+    columns, data = task.COLUMNS, recipe.data
+    names = [name for name in columns.names if name not in (columns.gold, "id")]
+    return {
+        name: name in columns.given or (name in columns.optional and name in data.columns)
+        for name in names
+        if name in data.columns or name not in data.unread
+    }
+
+
 def example_row(task: Task, recipe: Recipe) -> str:
     """Write the options of `bertkit predict` that stand for one row, with dots for the values."""
     columns = task.COLUMNS

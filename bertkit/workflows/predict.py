@@ -23,7 +23,7 @@ from bertkit.evaluation.scoring import run_model
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.tasks import Task, drop_private_keys
+from bertkit.tasks import Task, drop_private_keys, row_columns
 
 log = logging.getLogger("bertkit")
 
@@ -142,16 +142,17 @@ def with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:
     Raises:
         UsageError: a column that the recipe needs is missing, or one is unknown.
     """
-    columns = task.COLUMNS
-    names = [name for name in columns.names if name != columns.gold]
+    columns, needed = task.COLUMNS, row_columns(task, recipe)
+    names = [*needed, "id"]
     for name in row:
+        if name in columns.optional and name not in names:
+            raise UsageError(f"the model was trained without {name}", "leave it out")
         if name not in names:
             raise UsageError(f"no canonical column is called {name!r}", closest(name, names))
     for name, instead in columns.text_instead.items():
         if name in row and instead in row:
             raise UsageError(f"{name} and {instead} are two forms of the same input", "give one of them")
-    required = [*columns.given, *(name for name in columns.optional if name in recipe.data.columns)]
-    for name in required:
+    for name in (name for name, is_needed in needed.items() if is_needed):
         if name not in row and columns.text_instead.get(name) not in row:
             instead = columns.text_instead.get(name, name)
             raise UsageError(f"this recipe needs {instead} too", f'--row {instead}="..."')

@@ -50,6 +50,13 @@ def test_a_wrong_row_is_described(row, columns, message):
         canonical_row(row, columns, {})
 
 
+def test_a_second_text_that_the_model_was_trained_without_is_refused():
+    row = {"text": "a", "text_pair": "b"}
+    with pytest.raises(DataError, match="the model was trained without text_pair"):
+        canonical_row(row, PAIR, {}, ["text_pair"])
+    assert canonical_row(row, PAIR, {"text_pair": "text_pair"}, ["text_pair"]) == row
+
+
 def test_settings_are_copied_with_changes():
     settings = PackagedSettings(max_length=9, label_smoothing=0.0)
     assert vars(settings.model_copy(update={"max_length": 3})) == {"max_length": 3, "label_smoothing": 0.0}

@@ -25,10 +25,7 @@ def test_the_schema_has_each_models_rows_and_answers(client):
 
 def test_models_are_listed_with_what_a_form_needs(client):
     listed = {model["id"]: model for model in client.get("/v1/models").json["data"]}
-    assert listed["run"]["columns"] == [
-        {"name": "text", "type": "text", "required": True},
-        {"name": "text_pair", "type": "text", "required": False},
-    ]
+    assert listed["run"]["columns"] == [{"name": "text", "type": "text", "required": True}]
     assert listed["run"]["labels"] == ["bad", "good"]
     assert listed["vectors"]["routes"] == ["/embed", "/v1/embeddings"]
     assert client.get("/v1/models/run").json["ready"]

@@ -30,7 +30,9 @@ def test_a_key_is_asked_for_where_there_is_one(changed_client):
     assert locked.post("/predict", {"inputs": "a"}, authorization="Bearer wrong").status == 401
     assert [locked.get(path).status for path in ("/", "/health", "/ready")] == [200, 200, 200]
     assert [locked.get(path).status for path in ("/metrics", "/v1/models", "/docs", "/openapi.json")] == [401] * 4
-    assert changed_client(api_key="key").post("/predict", {"inputs": "a"}, authorization="Bearer key").status == 200
+    open_to = changed_client(api_key="key")
+    for scheme in ("Bearer", "bearer"):
+        assert open_to.post("/predict", {"inputs": "a"}, authorization=f"{scheme} key").status == 200
 
 
 def test_a_browser_asks_for_the_key_of_the_documentation(changed_client):
@@ -42,6 +44,23 @@ def test_a_browser_asks_for_the_key_of_the_documentation(changed_client):
     assert [locked.get("/docs", authorization=f"{scheme} key").status for scheme in ("Basic", "Digest")] == [401, 401]
     schema = locked.get("/openapi.json", authorization="Bearer key").json
     assert schema["components"]["securitySchemes"]["HTTPBearer"]["scheme"] == "bearer"
+
+
+def test_a_page_of_another_website_reads_why_it_is_refused(changed_client):
+    locked = changed_client(cors_origins=["https://a.example"], api_key="key", limits={"body_bytes": 100})
+    refused = locked.post("/predict", {"inputs": "a"}, origin="https://a.example")
+    assert (refused.status, refused.headers["www-authenticate"]) == (401, "Bearer")
+    assert refused.headers["access-control-allow-origin"] == "https://a.example"
+    assert "WWW-Authenticate" in refused.headers["access-control-expose-headers"]
+    large = locked.post(
+        "/predict", b"x" * 101, origin="https://a.example", authorization="Bearer key", content_length="101"
+    )
+    assert (large.status, large.headers["access-control-allow-origin"]) == (413, "https://a.example")
+
+
+def test_a_head_is_answered_as_a_get(client):
+    for path, status in (("/health", 200), ("/ready", 200), ("/", 200), ("/v1/models/run", 200), ("/nowhere", 404)):
+        assert asyncio.run(client.ask("HEAD", path, [b""], {})).status == status
 
 
 def test_a_request_is_logged_by_its_status(client, caplog, monkeypatch):

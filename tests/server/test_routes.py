@@ -53,6 +53,25 @@ def test_texts_are_classified_in_the_shape_of_tei(client):
     assert client.post("/predict", {"inputs": []}).status == 422
 
 
+def test_what_clients_of_the_hub_send_beside_texts_is_taken_or_refused(client):
+    both = client.post("/predict", {"inputs": TEXTS[0]}).json
+    assert client.post("/predict", {"inputs": TEXTS[0], "parameters": {}}).json == [both]  # as they expect it
+    assert client.post("/predict", {"inputs": TEXTS[0], "parameters": {"top_k": 1}}).json == [both[:1]]
+    refused = client.post("/predict", {"inputs": TEXTS[0], "parameters": {"function_to_apply": "none"}})
+    assert (refused.status, refused.json["error"][:35]) == (422, "parameters.function_to_apply: Extra")
+
+
+def test_one_kind_of_models_answers_at_the_root(service, changed_client):
+    assert changed_client().post("/", {"inputs": "good"}).status == 405
+    alone = changed_client(models={"run": service.models["run"]}, api_key="key")
+    assert alone.post("/", {"inputs": "good"}).status == 401
+    asked = [alone.post(path, {"inputs": "good"}, authorization="Bearer key").json for path in ("/", "/predict")]
+    assert asked[0] == asked[1]
+    assert alone.get("/").headers["content-type"].startswith("text/html")
+    vectors = changed_client(models={"vectors": service.models["vectors"]})
+    assert len(vectors.post("/", {"inputs": TEXTS}).json) == len(TEXTS)
+
+
 def test_vectors_are_those_of_transformers(client, sentence_folder):
     expected = embed_plainly(sentence_folder, TEXTS)
     reply = client.post("/embed", {"inputs": TEXTS})
@@ -89,10 +108,17 @@ def test_vectors_in_the_shape_of_openai(client, sentence_folder):
         ("/v1/models/run:predict", {"instances": [{"text": 3}]}, 422, "instances[0].text: Input should be"),
         ("/v1/models/run:predict", {"instances": [{"words": "a"}]}, 422, "instances[0].text: Field required"),
         ("/v1/models/run:predict", {"instances": [{"text": "a", "x": 1}]}, 422, "instances[0].x: Extra"),
+        ("/v1/models/nix:predict", {"instances": []}, 404, "no model is called 'nix'; there are run, vectors"),
+        ("/v1/models/vectors:predict", {}, 404, "vectors predicts no rows; it answers at /embed, /v1/embeddings"),
         ("/v1/models/run:predict", {"instances": []}, 422, "instances: List should have at least 1"),
         ("/v1/models/run:predict", {"instances": [{"text": "a"}] * 65}, 413, "65 inputs: send at most 64"),
         ("/v1/models/run:predict", b'{"instances": [', 400, "the body is not JSON"),
         ("/predict", b'{"inputs": "\\ud800"}', 422, "inputs: half of a surrogate pair"),
+        ("/predict", {"inputs": "a\0b"}, 422, "inputs: a NUL character: remove it"),
+        ("/predict", {"inputs": ["a", "b"]}, 422, "inputs: the model reads single texts"),
+        ("/predict", {"inputs": [["a"], ["a", "b"]]}, 422, "inputs: the model reads single texts"),
+        ("/v1/models/run:predict", {"instances": [{"text": "a", "text_pair": "b"}]}, 422, "instances[0].text_pair: Ex"),
+        ("/embed", {"inputs": ["a\0"]}, 422, "a NUL character: remove it"),
         ("/predict", {"inputs": "a", "model": "vectors"}, 404, "none is called 'vectors' here; there are run"),
         ("/predict", {"inputs": [["a", "b", "c"]]}, 422, "inputs: give a text, a pair"),
         ("/predict", {"inputs": "a", "truncate": False}, 422, "truncate: Input should be True"),

@@ -308,6 +308,11 @@ def test_a_row_needs_the_columns_of_its_recipe(run, trained, options, expected):
     assert (ended.code, ended.last) == (2, f"error: {expected}")
 
 
+def test_a_row_has_no_second_text_for_a_model_of_single_texts(run, trained):
+    ended = run("predict", trained, "--row", "text=good", "--row", "text_pair=bad")
+    assert (ended.code, ended.last) == (2, "error: the model was trained without text_pair - leave it out")
+
+
 def test_special_tokens_in_a_text_are_text(run, trained):
     (marked,) = predict(run, trained, "--text", "good [SEP] [MASK] [CLS] film")
     from bertkit.modeling.load import load_tokenizer

@@ -137,7 +137,8 @@ class InferenceModel(nn.Module):
             # a sum is not finite if any of its values is not
             if not weight.is_floating_point() or not weight.sum(dtype=torch.float32).isfinite():
                 return False
-            self.register_parameter(name.replace(".", "/"), nn.Parameter(weight.float()))
+            # a copy, since the file is mapped, and may be overwritten later
+            self.register_parameter(name.replace(".", "/"), nn.Parameter(weight.to(torch.float32, copy=True)))
         return True
 
     def forward(

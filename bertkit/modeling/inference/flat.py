@@ -40,6 +40,7 @@ def load_flat_encoder(folder: Path, config: PretrainedConfig, dtype: torch.dtype
         saved = load_file(folder / "model.safetensors")
     except (OSError, SafetensorError):
         return None
+    # tables and norms are copied below, as layers are: the file is mapped, and may be overwritten later
     prefix, shapes = f"{architecture_of(config).prefix}.", encoder_shapes(config)
     rooms = {name.split(".")[0] for name in shapes}
     weights = {name.removeprefix(prefix): weight for name, weight in saved.items()}
@@ -65,7 +66,7 @@ class FlatEncoder(nn.Module):
         self.config, self.first_position = config, first_position(config)
         tables = ["word", "position", *(["token_type"] if architecture.reads_token_types else [])]
         self.tables = nn.ParameterDict(
-            {name: _fixed(weights[f"embeddings.{name}_embeddings.weight"]) for name in tables}
+            {name: _fixed(weights[f"embeddings.{name}_embeddings.weight"].clone()) for name in tables}
         )
         self.norm = _norm(weights, "embeddings.LayerNorm", epsilon)
         has_project = "embeddings_project.weight" in weights
@@ -175,7 +176,7 @@ def _linear(weights: Weights, dtype: torch.dtype, *names: str) -> nn.Linear:
 
 
 def _norm(weights: Weights, name: str, epsilon: float) -> nn.LayerNorm:
-    weight, bias = weights[f"{name}.weight"], weights[f"{name}.bias"]
+    weight, bias = (weights[f"{name}.{part}"].clone() for part in ("weight", "bias"))
     norm = nn.LayerNorm(len(weight), eps=epsilon, device="meta")
     norm.weight, norm.bias = _fixed(weight), _fixed(bias)
     return norm

@@ -27,7 +27,7 @@ _VECTOR = "sentence_embedding"
 POOLING_MODES = ("mean", "cls", "max", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 """How the states of a text's tokens become one vector, in the words of sentence-transformers."""
 
-_OLD_MODES = {
+OLD_MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
     "pooling_mode_mean_tokens": "mean",
@@ -35,6 +35,7 @@ _OLD_MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+"""Keys that older versions and other servers read -> the mode that each switches on."""
 _KNOWN = ("Transformer", "Pooling", "Normalize", "Dense", "Dropout")
 """Modules of a folder whose texts have one dense vector each."""
 
@@ -214,7 +215,7 @@ def read_encoder_settings(folder: Path) -> dict[str, Any]:
 
 def _pooling_modes(config: Mapping[str, Any], file: Path) -> tuple[str, ...]:
     """Return the pooling modes of a config, which older ones switch on one by one."""
-    old = [mode for key, mode in _OLD_MODES.items() if config.get(key)]
+    old = [mode for key, mode in OLD_MODES.items() if config.get(key)]
     found = config.get("pooling_mode") or old or "mean"
     modes = (found,) if isinstance(found, str) else tuple(found)
     for mode in modes:

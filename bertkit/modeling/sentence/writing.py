@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.modeling.sentence.modules import ENCODER_SETTINGS, MODULES, SETTINGS, SentenceModules
+from bertkit.modeling.sentence.modules import ENCODER_SETTINGS, MODULES, OLD_MODES, SETTINGS, SentenceModules
 from bertkit.storage.files import write_json
 
 _CLASSES = {
@@ -28,7 +28,10 @@ def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
         width: hidden size of the encoder.
     """
     mode = modules.pooling[0] if len(modules.pooling) == 1 else list(modules.pooling)
-    pooling = {"embedding_dimension": width, "pooling_mode": mode, "include_prompt": modules.include_prompt}
+    # text-embeddings-inference, vLLM and older versions read the old keys; all others read these too
+    switches = {key: name in modules.pooling for key, name in OLD_MODES.items()}
+    pooling = {"word_embedding_dimension": width, **switches, "pooling_mode": mode}
+    pooling["include_prompt"] = modules.include_prompt  # vLLM takes the first key that is true
     later = [(type(module).__name__, dict[str, Any]()) for module in modules.after]
     write_folder(folder, modules, [("Pooling", pooling), *later], model_type="SentenceTransformer", encoder={})
 

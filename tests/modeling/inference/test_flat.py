@@ -8,7 +8,9 @@ import transformers
 from torch.nn import functional
 
 from bertkit.modeling.architectures import ARCHITECTURES
+from bertkit.modeling.inference.answers import load_for_inference
 from bertkit.modeling.inference.flat import FlatEncoder, attend, load_flat_encoder
+from bertkit.modeling.load import load_model
 from tests.modeling.inference.test_answers import damage_file, save_tiny, set_keys
 from tests.modeling.tiny_models import make_tiny_batch
 
@@ -21,6 +23,25 @@ def load_both(folder, dtype=torch.float32):
     flat = load_flat_encoder(folder, encoder.config, dtype)
     assert isinstance(flat, FlatEncoder)
     return encoder, flat
+
+
+@pytest.mark.parametrize("loader", ["flat", "answers", "transformers"])
+def test_a_model_does_not_change_with_the_file_that_it_was_loaded_from(loader, tmp_path):
+    head = "AutoModelForSequenceClassification"
+    folder = save_tiny(tmp_path, "bert", head)
+    config = transformers.AutoConfig.from_pretrained(folder)
+    load = {
+        "flat": lambda: load_flat_encoder(folder, config, torch.float32),
+        "answers": lambda: load_for_inference(head, folder, ("no", "yes")),
+        "transformers": lambda: load_model(head, folder, ("no", "yes"), new_head=False).eval(),
+    }
+    model, batch = load[loader](), make_tiny_batch(LENGTHS)
+    with torch.inference_mode():
+        before = model(**batch)[0].clone()
+        file = folder / "model.safetensors"
+        with file.open("r+b") as stream:  # as `cp` does: the same inode
+            stream.write(bytes(file.stat().st_size))
+        assert torch.equal(model(**batch)[0], before)
 
 
 def assert_equal_states(folder, batch, dtype=torch.float32, **tolerance):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from bertkit.modeling.sentence.modules import Normalize, SentenceModules, read_modules
 from bertkit.modeling.sentence.writing import write_modules
 
@@ -13,3 +15,11 @@ def test_what_is_written_is_read(tmp_path):
     )
     write_modules(tmp_path, modules, width=8)
     assert read_modules(tmp_path) == modules
+
+
+def test_the_pooling_is_written_as_older_versions_and_other_servers_read_it_too(tmp_path):
+    write_modules(tmp_path, SentenceModules(pooling=("cls",)), width=8)
+    pooling = json.loads((tmp_path / "1_Pooling" / "config.json").read_text())
+    assert pooling["pooling_mode"] == "cls"
+    assert (pooling["pooling_mode_cls_token"], pooling["pooling_mode_mean_tokens"]) == (True, False)
+    assert next(key for key, value in pooling.items() if value is True) == "pooling_mode_cls_token"
