@@ -6,7 +6,6 @@ import copy
 import hashlib
 import json
 import logging
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from bertkit.modeling.load import fingerprint, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.progress import Progress, stage
 from bertkit.recipe import Distillation, Recipe
-from bertkit.storage.cache import cache_folder, say_once, touch, writing
+from bertkit.storage.cache import cache_folder, read_arrays, write_arrays
 from bertkit.tasks import Task
 from bertkit.tokens.features import Feature, are_several, find_template, max_tokens
 from bertkit.tokens.long_texts import long_text, reads_windows
@@ -132,8 +131,8 @@ def _logits_of(
     task, setup, machine = student.task, student.setup, student.machine
     keeps = setup.recipe.data.cache and is_ours(task.encode)
     key = [content_key(split, setup), teacher.fingerprint, teacher.labels, machine.precision, machine.device]
-    file = cache_folder("teachers") / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.npz"
-    kept = _read(file) if keeps else None
+    file = cache_folder("teachers") / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.arrays"
+    kept = read_arrays(file) if keeps else None
     if kept is not None:
         log.info(f"logits of {teacher.name} for {len(features):,} texts: read from {file}")
         return kept
@@ -146,7 +145,7 @@ def _logits_of(
     outputs, _ = run_model(loaded, features, progress, f"running {teacher.name}")
     logits = _gather(outputs, features, [teacher.labels.index(name) for name in setup.labels])
     if keeps:
-        _write(logits, file)
+        write_arrays(file, logits)
     return logits
 
 
@@ -240,29 +239,3 @@ def _content(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
     templates = [find_template(tokenizer, pair=pair) for pair in (False, True)]
     special = [(template.before, template.between, template.after) for template in templates]
     return [tokenizer.get_vocab(), *(backend[part] for part in ("normalizer", "pre_tokenizer", "model")), special]
-
-
-def _read(file: Path) -> Logits | None:
-    """Read kept logits; None where there are none, or damaged ones: the file has a checksum of each array."""
-    import numpy as np
-
-    try:
-        with np.load(file) as archive:
-            logits = {name: archive[name] for name in archive.files}
-    except FileNotFoundError:
-        return None
-    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
-        log.info(f"the teacher's logits in {file} cannot be read ({error}): they are computed again")
-        return None
-    touch(file)
-    return logits
-
-
-def _write(logits: Logits, file: Path) -> None:
-    import numpy as np
-
-    try:
-        with writing(file) as temporary, temporary.open("wb") as stream:
-            np.savez(stream, **logits)
-    except OSError as error:
-        say_once(f"the teachers' logits are not kept: {error}; set BERTKIT_CACHE to use another folder")

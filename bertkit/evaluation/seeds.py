@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,13 +13,19 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.rows import Split
-from bertkit.evaluation.scoring import predictions_file
+from bertkit.evaluation.checkpoint import find_checkpoint
+from bertkit.evaluation.scoring import predictions_file, score_split, write_predictions
 from bertkit.metrics.baselines import find_unbeaten
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resample_mean
+from bertkit.progress import SILENT
+from bertkit.recipe import load_recipe
+from bertkit.storage.checksums import is_whole
 from bertkit.storage.seeds import seed_folder
 from bertkit.tasks import Compared, Task, with_options
 from bertkit.tokens.features import Setup
+
+log = logging.getLogger("bertkit")
 
 METHOD = "Student, over seeds and resampled rows"
 _ROUNDING = 1e-6  # relative: predictions are kept as they are, but sums of other arrays may round differently
@@ -88,7 +95,7 @@ def describe_run(
         return SeedRun(seed, name, status, failure=str(record.get("error", status)), seconds=seconds)
     scores = {result["split"]: result["scores"] for result in record["results"]}
     first = record["results"][0]
-    answers = {json.dumps(record["prediction"]) for record in read_predictions(folder / name, validation.name)}
+    answers = {json.dumps(record["prediction"]) for record in read_predictions(folder / name, record, validation)}
     gold = {json.dumps(row[task.COLUMNS.gold], sort_keys=True, default=str) for row in validation.rows}
     failure = None
     if len(answers) == 1 and len(gold) > 1:
@@ -136,9 +143,30 @@ def find_best(runs: Sequence[SeedRun], split: str, metric: str) -> int | None:
     return -max(scored)[1] if scored else None
 
 
-def read_predictions(run: Path, split: str) -> list[dict[str, Any]]:
-    """Read the predictions that a finished run has stored for a split, one record per row."""
-    with (run / predictions_file(split)).open(encoding="utf-8") as stream:
+def read_predictions(run: Path, record: Mapping[str, Any], split: Split) -> list[dict[str, Any]]:
+    """Read the predictions that a finished run has stored for a split, one record per row.
+
+    Where they are missing or damaged, its model computes them anew, and they are stored again.
+
+    Raises:
+        ModelError: the model is damaged too.
+    """
+    file = run / predictions_file(split.name)
+    try:
+        if is_whole(file, record.get("predictions", {}).get(file.name)):
+            return _read_lines(file)
+    except (ValueError, RecursionError):  # of an earlier release, which kept no checksum
+        pass
+    log.info(f"{file} is missing or damaged, so its predictions are computed anew")
+    checkpoint = find_checkpoint(load_recipe(str(run / "recipe.yaml"), {"model": str(run)})).load(calibrated=False)
+    predictions = score_split(checkpoint, split, SILENT).predictions
+    details = checkpoint.task.details(predictions, split.rows, checkpoint.setup)
+    write_predictions(run, split, predictions, details)
+    return _read_lines(file)
+
+
+def _read_lines(file: Path) -> list[dict[str, Any]]:
+    with file.open(encoding="utf-8") as stream:
         return [json.loads(line) for line in stream]
 
 
@@ -148,7 +176,7 @@ def read_compared(
     """Compare a run's stored predictions with the gold values; None where what is stored does not suffice."""
     setup = with_options(setup, record.get("tuned", {}))
     try:
-        return task.compare(read_predictions(run, split.name), split.rows, setup), setup
+        return task.compare(read_predictions(run, record, split), split.rows, setup), setup
     except KeyError:  # of a key that is not written to disk, such as a vector
         return None
 

@@ -18,7 +18,7 @@ from bertkit.evaluation.script_predictions import ENDINGS, parse_script_predicti
 from bertkit.metrics.intervals import Setting
 from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage import runs
-from bertkit.storage.checksums import refuse_several
+from bertkit.storage.checksums import is_whole, refuse_several
 from bertkit.storage.files import split_lines
 from bertkit.storage.seeds import find_seeds, seed_folder
 from bertkit.tasks import Answer, Compared, Prediction, Task, load_task
@@ -192,6 +192,8 @@ def _read_run(name: str, folder: Path, record: Mapping[str, Any], split: str | N
         remedy = f"there are: {', '.join(splits)}; score others with `bertkit eval --split {chosen} --output DIR`"
         raise DataError(f"the run has no predictions of split {chosen!r}", remedy, file=folder)
     file = folder / predictions_file(chosen)
+    if file.is_file() and not is_whole(file, record.get("predictions", {}).get(file.name)):
+        raise DataError("the file of predictions does not match its checksum", _ANEW, file=file)
     return StoredRun(name, file, {**record, "split": chosen}, _read_predictions(file))
 
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import logging
 import warnings
-import zipfile
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +22,6 @@ from bertkit.storage import cache
 if TYPE_CHECKING:
     from bertkit.vectors.embedder import Embedder
 
-log = logging.getLogger("bertkit")
 
 Values = np.ndarray[Any, Any]
 
@@ -193,16 +190,10 @@ def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) 
     digest = hashlib.sha256(f"{embedder.describe()}".encode())
     for text in texts:
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
-    file = cache.cache_folder("vectors") / f"{digest.hexdigest()}.npz"
-    if file.is_file():
-        try:
-            with file.open("rb") as stream, np.load(stream, allow_pickle=False) as kept:  # a zip file has checksums
-                vectors: Values = kept["vectors"]
-            cache.touch(file)
-            return vectors
-        except (ValueError, KeyError, OSError, zipfile.BadZipFile):
-            log.info(f"{file} is damaged, so the vectors are computed anew")
-    vectors = embedder.encode(texts, progress=progress)
-    with cache.writing(file) as temporary, temporary.open("wb") as output:
-        np.savez(output, vectors=vectors)
+    file = cache.cache_folder("vectors") / f"{digest.hexdigest()}.arrays"
+    kept = cache.read_arrays(file)
+    if kept is None:
+        kept = {"vectors": embedder.encode(texts, progress=progress)}
+        cache.write_arrays(file, kept)
+    vectors: Values = kept["vectors"]
     return vectors

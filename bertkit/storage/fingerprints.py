@@ -10,6 +10,8 @@ from typing import Any
 
 import bertkit
 
+_DIGEST = hashlib.sha256().digest_size
+
 
 def file_fingerprint(file: Path) -> str:
     """Compute the SHA-256 of a file's bytes."""
@@ -23,6 +25,17 @@ def feed_file(digest: Any, file: Path) -> None:
     with file.open("rb") as stream:
         while block := stream.read(1 << 20):
             digest.update(block)
+
+
+def with_digest(content: bytes) -> bytes:
+    """Return bytes with their SHA-256 behind them."""
+    return content + hashlib.sha256(content).digest()
+
+
+def without_digest(content: Any) -> Any | None:
+    """Return the bytes that `with_digest` was given, a slice of the same type; None where they are damaged."""
+    body, digest = content[:-_DIGEST], content[-_DIGEST:]
+    return body if hashlib.sha256(body).digest() == bytes(digest) else None
 
 
 def json_fingerprint(values: Any) -> str:

@@ -24,7 +24,7 @@ import bertkit
 from bertkit.data.rows import Split
 from bertkit.recipe import Row
 from bertkit.storage.cache import cache_folder, say_once, touch, writing
-from bertkit.storage.fingerprints import feed_file, package_fingerprint, tokenizer_content
+from bertkit.storage.fingerprints import feed_file, package_fingerprint, tokenizer_content, without_digest
 from bertkit.tokens.features import IGNORED, Feature, Setup, are_several, count_tokens, longest_text
 
 log = logging.getLogger("bertkit")
@@ -35,7 +35,6 @@ Encode = Callable[[Sequence[Row], Setup], list[Feature]]
 _SCHEMA = 1  # of the files
 _BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json")  # prompts and lengths
 _LEAST_ROWS = 1000  # fewer rows are encoded faster than a file is found, opened and checked
-_DIGEST = hashlib.sha256().digest_size
 
 
 class FeatureColumns(Sequence[Feature]):
@@ -183,9 +182,8 @@ def _read(file: Path) -> FeatureColumns | None:
             return None
         with pa.memory_map(str(file)) as stream:
             content = stream.read_buffer()
-        # The file ends with the SHA-256 of all before it. Columns are views of the mapped file and not copies.
-        body, digest = content[:-_DIGEST], content[-_DIGEST:]
-        if hashlib.sha256(body).digest() != digest.to_pybytes():
+        # Columns are views of the mapped file and not copies.
+        if (body := without_digest(content)) is None:
             raise pa.ArrowInvalid("the checksum differs")
         columns = FeatureColumns(pa.ipc.open_file(pa.BufferReader(body)).read_all())
     except pa.ArrowInvalid:

@@ -143,15 +143,16 @@ def _compute(
     progress: Progress,
 ) -> list[Path]:
     """Compute the parts of this process that are not there, and return the files of all parts."""
-    from bertkit.vectors.embedding.parts import write_part
+    from bertkit.vectors.embedding.parts import is_whole, write_part
 
     files, found = [], 0
     for part in parts:
         file = folder.file(part.number, part.digest())
         files.append(file)
-        if file.exists():
+        is_ours = part.number % launch.size == launch.rank
+        if is_whole(file) if is_ours else file.exists():
             found += 1
-        elif part.number % launch.size == launch.rank:
+        elif is_ours:
             if found:
                 log.info(f"going on after {found:,} parts that an interrupted command has left")
                 found = 0

@@ -94,6 +94,21 @@ def test_rows_that_have_changed_are_embedded_again(embed, expected, small_parts,
     np.testing.assert_allclose(np.load("out.npy"), expected[[9, *range(1, 10)]], atol=1e-6)
 
 
+def test_a_damaged_part_is_embedded_again(embed, expected, small_parts, monkeypatch):
+    write_csv(Path("rows.csv"), [*ROWS[:7], {"uid": "x", "text": ""}])
+    assert embed("rows.csv", "-o", "out.npy").code == 3
+    part = sorted(Path(".out.npy.parts").glob("*.arrow"))[1]
+    content = bytearray(part.read_bytes())
+    content[len(content) // 2] ^= 1
+    part.write_bytes(content)
+    write_csv(Path("rows.csv"), ROWS)
+    monkeypatch.setattr(Embedder, "encode", count(texts := [], Embedder.encode))
+    ended = embed("rows.csv", "-o", "out.npy")
+    assert ended.code == 0 and f"{part.name} is damaged, so its vectors are computed anew" in ended.err
+    assert texts == [3, 3, 1]  # the first of four parts was whole
+    np.testing.assert_allclose(np.load("out.npy"), expected, atol=1e-6)
+
+
 def count(calls, function):
     def counted(self, texts, **keywords):
         calls.append(len(texts))

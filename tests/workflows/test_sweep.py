@@ -37,6 +37,15 @@ def test_each_trial_is_an_ordinary_run_and_only_missing_ones_are_trained(run, ti
     monkeypatch.setattr(workflow, "run_inputs", lambda inputs, **_: pytest.fail(str(inputs.plan.folder)))
     again = run("sweep", *common, *RATES, "--output", "both")
     assert (again.code, "best of 2: " in again.out, "to expect on other rows: " in again.out) == (0, True, True)
+    predictions = Path("both/trial-0002/predictions.jsonl")
+    whole = predictions.read_bytes()
+    for damaged in (whole.replace(b"good", b"bad", 1), whole[: len(whole) // 2], b""):
+        predictions.write_bytes(damaged)
+        compared = run("compare", "both/trial-0001", "both/trial-0002")
+        assert (compared.code, "does not match its checksum" in compared.last) == (3, True)
+        repaired = run("sweep", *common, *RATES, "--output", "both")
+        assert "is missing or damaged, so its predictions are computed anew" in repaired.err
+        assert (repaired.code, repaired.out, predictions.read_bytes()) == (0, again.out, whole)
     other = run("sweep", *common, *RATES, "--output", "both", "--max-length", 9)
     assert (other.code, "holds trials of another sweep (recipe.training.max_length: " in other.last) == (2, True)
     both = run("sweep", *common, *RATES, "--learning-rate", "3e-3", "--output", "both")

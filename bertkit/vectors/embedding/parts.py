@@ -6,19 +6,23 @@ options the vectors are of. The name of a part has a digest of its rows, so that
 
 from __future__ import annotations
 
-import json
+import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.storage.files import write_bytes, write_json
+from bertkit.storage.files import write_bytes
+from bertkit.storage.fingerprints import with_digest, without_digest
+from bertkit.storage.records import read_signed, write_signed
 
 if TYPE_CHECKING:
     import numpy as np
 
     from bertkit.vectors.embedding.units import UnitVectors
+
+log = logging.getLogger("bertkit")
 
 VECTOR = "embedding"
 """The column with the vectors."""
@@ -47,11 +51,14 @@ class PartFolder:
         if fresh or not self.has_parts():
             self.delete()
         try:
-            plan = json.loads((self.folder / _PLAN).read_text(encoding="utf-8"))
-            before, precision = plan["identity"], str(plan["precision"])
-        except (OSError, ValueError, KeyError, TypeError):
+            plan = read_signed(self.folder / _PLAN, ResourceError("damaged"))
+        except ResourceError:
+            log.info(f"{self.folder / _PLAN} is damaged, so all vectors are computed anew")
+            plan = None
+        if plan is None:
             self.delete()
             return None
+        before, precision = plan["identity"], str(plan["precision"])
         changed = [name for name in {**before, **self.identity} if before.get(name) != self.identity.get(name)]
         if changed:
             options = " and ".join(f"{name} {before.get(name)}" for name in changed)
@@ -62,7 +69,7 @@ class PartFolder:
     def begin(self, precision: str) -> None:
         """Note what the parts are of, before the first is written."""
         self.folder.mkdir(exist_ok=True)
-        write_json(self.folder / _PLAN, {"identity": self.identity, "precision": precision})
+        write_signed(self.folder / _PLAN, {"identity": self.identity, "precision": precision})
 
     def file(self, number: int, digest: str) -> Path:
         """Return the file of a part, which is there once its vectors are."""
@@ -97,7 +104,16 @@ def write_part(file: Path, ids: Sequence[Any], result: UnitVectors) -> None:
         writer.write_table(table)
     for other in file.parent.glob(f"{file.name.partition('-')[0]}-*.arrow"):
         other.unlink(missing_ok=True)
-    write_bytes(file, sink.getvalue().to_pybytes())
+    write_bytes(file, with_digest(sink.getvalue().to_pybytes()))
+
+
+def is_whole(file: Path) -> bool:
+    """Tell whether a part is there; one that is damaged is deleted, which is logged."""
+    if not file.exists() or _map_part(file) is not None:
+        return file.exists()
+    log.info(f"{file} is damaged, so its vectors are computed anew")
+    file.unlink()
+    return False
 
 
 def read_parts(files: Sequence[Path]) -> Iterator[Any]:
@@ -109,14 +125,22 @@ def read_parts(files: Sequence[Path]) -> Iterator[Any]:
     import pyarrow
 
     for file in files:
-        try:
-            with pyarrow.memory_map(str(file)) as source:
-                table = pyarrow.ipc.open_file(source).read_all()
-        except pyarrow.ArrowInvalid:
+        if (content := _map_part(file)) is None:
             file.unlink()
-            raise ResourceError("the part was damaged, and is deleted", "repeat the command", file=file) from None
+            raise ResourceError("the part was damaged, and is deleted", "repeat the command", file=file)
+        table = pyarrow.ipc.open_file(pyarrow.BufferReader(content)).read_all()
         if table.num_rows:
             yield table
+
+
+def _map_part(file: Path) -> Any | None:
+    """Map a part into memory; None where it is damaged."""
+    import pyarrow
+
+    if not file.stat().st_size:
+        return None
+    with pyarrow.memory_map(str(file)) as source:
+        return without_digest(source.read_buffer())
 
 
 def vectors_of(table: Any) -> np.ndarray[Any, Any]:

@@ -14,13 +14,14 @@ import numpy as np
 from bertkit.errors import ModelError, UsageError
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import sync_folder, write_json
-from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.vectors.groups.clusters import Clustering
 from bertkit.vectors.groups.stored import Matrix
 
 MANIFEST = "clusters.json"
 _TENSORS = "clusters.safetensors"
 _FORMAT = 1
+_CHECKSUM = "manifest_sha256"
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def save_clusters(folder: Path, saved: SavedClusters, map_writer: Any) -> None:
                 "sha256": file_fingerprint(temporary / _TENSORS),
                 "topics": [asdict(topic) for topic in saved.topics],
             }
-            write_json(temporary / MANIFEST, content)
+            write_json(temporary / MANIFEST, {**content, _CHECKSUM: json_fingerprint(content)})
             temporary.rename(folder)
             sync_folder(folder.parent)
         finally:
@@ -111,6 +112,8 @@ def load_clusters(folder: Path) -> SavedClusters:
     remedy = "write it again with `bertkit cluster --save`"
     try:
         facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        if facts.pop(_CHECKSUM, None) not in (None, json_fingerprint(facts)):  # an earlier release wrote none
+            raise ModelError("the clusters are damaged: their checksum differs", remedy, file=folder / MANIFEST)
         topics = [Topic(**topic) for topic in facts.pop("topics")]
         if facts.pop("format") != _FORMAT:
             raise ModelError("clusters of another version of bertkit", remedy, file=folder)
@@ -118,7 +121,7 @@ def load_clusters(folder: Path) -> SavedClusters:
             raise ModelError("the clusters are damaged: their checksum differs", remedy, file=folder / _TENSORS)
         clustering = Clustering(**load_file(folder / _TENSORS))
         return SavedClusters(clustering, topics, facts)
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, SafetensorError) as error:
         raise ModelError(f"the clusters cannot be read: {error}", remedy, file=folder) from None
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -14,8 +16,9 @@ from typing import IO, Any
 
 import numpy as np
 
-from bertkit.errors import DataError, ModelError
-from bertkit.storage.files import to_json, write_json
+from bertkit.errors import DataError, ModelError, ResourceError
+from bertkit.storage.files import to_json
+from bertkit.storage.records import read_signed, write_signed
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.manifest import (
     ENDS,
@@ -28,6 +31,8 @@ from bertkit.vectors.search.manifest import (
     describe_files,
 )
 
+log = logging.getLogger("bertkit")
+
 Numbers = np.ndarray[Any, Any]
 
 JOURNAL = "journal.json"
@@ -36,8 +41,8 @@ JOURNAL = "journal.json"
 class ShardWriter:
     """Appends rows with their vectors to a new shard; a context manager.
 
-    After each chunk, a journal records the lengths of the files. A kill leaves files that are longer than that; the
-    next process truncates them and goes on after the last chunk.
+    After each chunk, a journal records the lengths of the files and their checksums. A kill leaves files that are
+    longer than that; the next process truncates them and goes on after the last chunk.
 
     Args:
         folder: used by this shard only, and locked by this process.
@@ -60,6 +65,7 @@ class ShardWriter:
     def __enter__(self) -> ShardWriter:
         """Open the files and truncate them to the last complete chunk; `rows` is how many rows they have."""
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._digests = {name: hashlib.sha256() for name in SHARD_FILES}  # of what the journal covers, without headers
         journal = self._read_journal()
         self.rows: int = journal.get("rows", 0)
         self.coverage = Coverage(**journal.get("coverage", {}))
@@ -94,11 +100,16 @@ class ShardWriter:
         rounded = round_to_bf16(vectors)
         lines = [(to_json(record) + "\n").encode() for record in records]
         ends = self._end + np.cumsum([len(line) for line in lines])
-        self._streams[VECTORS].write(vectors.tobytes())
-        self._streams[ROUNDED].write(rounded.tobytes())
-        self._streams[ROWS].write(b"".join(lines))
-        self._streams[ENDS].write(ends.astype("<i8").tobytes())
-        self._streams[IDS].write(np.array([hash_id(record["id"]) for record in records], "<u8").tobytes())
+        contents = {
+            VECTORS: vectors.tobytes(),
+            ROUNDED: rounded.tobytes(),
+            ROWS: b"".join(lines),
+            ENDS: ends.astype("<i8").tobytes(),
+            IDS: np.array([hash_id(record["id"]) for record in records], "<u8").tobytes(),
+        }
+        for name, content in contents.items():
+            self._streams[name].write(content)
+            self._digests[name].update(content)
         self.rows, self.coverage, self._end = self.rows + len(lines), self.coverage + coverage, int(ends[-1])
         self._longest = max(self._longest, float(np.linalg.norm(vectors, axis=1).max()))
         self._rounding = max(self._rounding, float(np.linalg.norm(vectors - widen(rounded), axis=1).max()))
@@ -121,7 +132,8 @@ class ShardWriter:
             os.fsync(stream.fileno())
         lengths = {"longest": self._longest, "rounding": self._rounding}
         state = {"rows": self.rows, "coverage": asdict(self.coverage), "end": self._end, **lengths}
-        write_json(self.folder / JOURNAL, {"origin": self.origin, **state})
+        digests = {name: digest.hexdigest() for name, digest in self._digests.items()}
+        write_signed(self.folder / JOURNAL, {"origin": self.origin, **state, "digests": digests})
 
     def _open(self, name: str) -> IO[bytes]:
         file = self.folder / name
@@ -129,16 +141,34 @@ class ShardWriter:
         return self._opened.enter_context(file.open("r+b"))
 
     def _read_journal(self) -> dict[str, Any]:
-        """Return the journal if it is of the same origin and no file is shorter than it says, else an empty one."""
+        """Return the journal if it is of the same origin and the files begin as it says, else an empty one."""
         try:
-            journal: dict[str, Any] = json.loads((self.folder / JOURNAL).read_text(encoding="utf-8"))
-            sizes = {name: (self.folder / name).stat().st_size for name in SHARD_FILES}
-            fits = sizes[ROWS] >= journal["end"] and all(
-                sizes[name] >= _bytes(dtype, width, journal["rows"]) for name, (dtype, width) in self.columns.items()
-            )
-            return journal if self.origin is not None and journal["origin"] == self.origin and fits else {}
-        except (OSError, ValueError, KeyError, TypeError):
+            journal = read_signed(self.folder / JOURNAL, ResourceError(f"{JOURNAL} is damaged", file=self.folder))
+            if journal is None or self.origin is None or journal["origin"] != self.origin:
+                return {}
+            digests = {name: self._digest(name, journal) for name in SHARD_FILES}
+            for name, digest in digests.items():
+                if digest.hexdigest() != journal["digests"][name]:
+                    raise ResourceError(f"{name} is damaged", file=self.folder)
+        except ResourceError as error:
+            log.info(f"{error}: all rows are embedded anew")
             return {}
+        self._digests = digests
+        return journal
+
+    def _digest(self, name: str, journal: Mapping[str, Any]) -> Any:
+        """Compute the SHA-256 of what a journal says a file has, without its header."""
+        dtype, width = self.columns.get(name, ("", None))
+        header = _write_header(io.BytesIO(), dtype, width, 0) if dtype else 0
+        remaining = _bytes(dtype, width, journal["rows"]) if dtype else journal["end"]
+        digest = hashlib.sha256()
+        if (self.folder / name).is_file():
+            with (self.folder / name).open("rb") as stream:
+                stream.seek(header)
+                while remaining and (block := stream.read(min(remaining, 1 << 20))):
+                    digest.update(block)
+                    remaining -= len(block)
+        return digest
 
 
 class Shard:

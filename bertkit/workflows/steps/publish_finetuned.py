@@ -29,6 +29,7 @@ from bertkit.reports.card import CardFacts, model_card, name_model, name_models
 from bertkit.reports.examples import Example
 from bertkit.reports.html import Facts, write_report
 from bertkit.storage import runs
+from bertkit.storage.checksums import list_files
 from bertkit.storage.files import write_json
 from bertkit.storage.records import without_folder
 from bertkit.tasks import Answer, Compared, Details, example_row
@@ -93,6 +94,7 @@ def publish(
         tuned=_tuned(inputs, setup.recipe),
         baselines=write_learned(folder, baselines.learned),
         results=[without_folder(result) for result in results],
+        predictions=list_files(folder, with_rows),
         **({"compared_models": list(compared_models)} if compared_models else {}),
     )
     facts = _gather_facts(outcome, record)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.vectors.embedding.parts import PartFolder, read_parts, vectors_of, write_part
+from bertkit.vectors.embedding.parts import PartFolder, is_whole, read_parts, vectors_of, write_part
 from bertkit.vectors.embedding.units import UnitVectors
 
 VECTORS = np.eye(3, 2, dtype=np.float32)
@@ -53,7 +53,28 @@ def test_a_part_of_other_rows_is_replaced(begun):
     assert table.column("id").to_pylist() == ["1", "2", str(2**70)]
 
 
-def test_a_damaged_part_is_deleted_and_named(begun):
+DAMAGE = {
+    "flipped": lambda content: content[:90] + bytes([content[90] ^ 1]) + content[91:],
+    "half": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_part_is_not_taken_for_one(damage, begun, tmp_path, caplog):
+    caplog.set_level("INFO", "bertkit")
+    file, plan = begun.file(0, "d" * 64), begun.folder / "plan.json"
+    assert is_whole(file)
+    file.write_bytes(damage(file.read_bytes()))
+    assert not is_whole(file) and not file.exists()
+    assert f"{file} is damaged, so its vectors are computed anew" in caplog.text
+    write_part(file, ["a", "b", "c"], UnitVectors(VECTORS, range(3)))
+    plan.write_bytes(damage(plan.read_bytes()))
+    assert PartFolder(tmp_path / "out.npy", OPTIONS).open(fresh=False) is None
+    assert f"{plan} is damaged, so all vectors are computed anew" in caplog.text
+
+
+def test_a_part_that_is_damaged_meanwhile_is_deleted_and_named(begun):
     file = begun.file(0, "d" * 64)
     file.write_bytes(b"ARROW1" + bytes(100))
     with pytest.raises(ResourceError, match=r"the part was damaged, and is deleted .* - repeat the command"):

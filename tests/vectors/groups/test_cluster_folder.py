@@ -70,6 +70,14 @@ def test_a_damaged_folder_is_refused(name, content, message, tmp_path):
         load_clusters(tmp_path / "topics")
 
 
+def test_one_changed_letter_of_the_manifest_is_noticed(tmp_path):
+    save(tmp_path / "topics")
+    file = tmp_path / "topics" / "clusters.json"
+    file.write_text(file.read_text().replace("kmeans", "kmeanz"))
+    with pytest.raises(ModelError, match=r"their checksum differs \(.*clusters\.json\)"):
+        load_clusters(tmp_path / "topics")
+
+
 @pytest.mark.parametrize(
     ("described", "dimension", "message"),
     [

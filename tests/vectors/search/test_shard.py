@@ -9,6 +9,7 @@ import pytest
 
 from bertkit.errors import DataError, ModelError
 from bertkit.vectors.search.coverage import Coverage
+from bertkit.vectors.search.manifest import SHARD_FILES
 from bertkit.vectors.search.shard import JOURNAL, Shard, ShardWriter, prepare
 from tests.vectors.search.test_index import make_vectors
 
@@ -56,6 +57,22 @@ def test_a_journal_of_more_than_is_there_is_not_trusted(tmp_path):
         stream.truncate(10)
     assert (tmp_path / "shard" / JOURNAL).exists()
     assert write(tmp_path / "shard", vectors)[0] == 0
+
+
+@pytest.mark.parametrize("name", [*SHARD_FILES, JOURNAL])
+@pytest.mark.parametrize("damage", ["flipped", "half", "empty"])
+def test_what_was_cut_off_and_is_damaged_is_written_anew(damage, name, tmp_path, caplog):
+    caplog.set_level("INFO", "bertkit")
+    vectors = make_vectors(70)
+    _, whole = write(tmp_path / "whole" / "shard", vectors)
+    with ShardWriter(tmp_path / "shard", 16, "dot", ORIGIN) as writer:
+        writer.append(records(0, 30), vectors[:30], Coverage())
+    file = tmp_path / "shard" / name
+    content = bytearray(file.read_bytes())
+    content[150] ^= 1
+    file.write_bytes({"flipped": content, "half": content[: len(content) // 2], "empty": b""}[damage])
+    assert write(tmp_path / "shard", vectors) == (0, whole)
+    assert f"{name} is damaged" in caplog.text and "all rows are embedded anew" in caplog.text
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
