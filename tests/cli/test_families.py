@@ -76,20 +76,25 @@ def command_of(case: str) -> str:
     return max((name for name in every_command() if f"{case} ".startswith(f"{name} ")), key=len)
 
 
-@functools.cache
-def run_of(name: str, factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """Fine-tune the demo model twice, and return both folders."""
-    folder = factory.mktemp(name)
-    for seed in (1, 2):
-        changes = {"data.limit": 300 if name == "wsd" else 24, "training.seed": seed}
-        fine_tune(name, folder / str(seed), **changes)
-    return folder / "1" / "run", folder / "2" / "run"
+@pytest.fixture(scope="module")
+def run_of(tmp_path_factory):
+    """Fine-tune the demo model twice for a recipe, once in all tests, and return both folders."""
+
+    @functools.cache
+    def make(name: str) -> tuple[Path, Path]:
+        folder = tmp_path_factory.mktemp(name)
+        for seed in (1, 2):
+            changes = {"data.limit": 300 if name == "wsd" else 24, "training.seed": seed}
+            fine_tune(name, folder / str(seed), **changes)
+        return folder / "1" / "run", folder / "2" / "run"
+
+    return make
 
 
 @pytest.fixture
-def arguments(tmp_path, tmp_path_factory):
+def arguments(tmp_path, run_of):
     def fill(name: str, case: str) -> list[str]:
-        run, again = run_of(name, tmp_path_factory)
+        run, again = run_of(name)
         records = [json.loads(line) for line in (run / "predictions.jsonl").read_text().split("\n")[:4] if line]
         rows, texts = tmp_path / "rows.jsonl", tmp_path / "texts.txt"
         rows.write_text("".join(json.dumps(record) + "\n" for record in records))
