@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+FACTS = ("languages", "tokens", "license", "parameters")
+"""What a source can be wrong about."""
 
 _FILE = Path(__file__).with_suffix(".yaml")
 
@@ -32,6 +35,8 @@ class PublishedEncoder:
     """The named size of its shape, for pretraining."""
     vectors: bool = False
     """Whether it was trained for vectors of sentences."""
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Where each of `FACTS` is from: a page, ``counted`` from the named size, or ``memory``."""
 
     def reads(self, language: str) -> bool:
         """Tell whether it was trained on a language; one for more languages than are listed may have been."""
@@ -98,7 +103,15 @@ def as_table(encoders: list[PublishedEncoder]) -> list[dict[str, str]]:
 
 def _read() -> list[PublishedEncoder]:
     entries: list[Mapping[str, Any]] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
-    return [PublishedEncoder(**{**entry, "languages": _languages(entry["languages"])}) for entry in entries]
+    return [
+        PublishedEncoder(**{**entry, "languages": _languages(entry["languages"]), "sources": _sources(entry)})
+        for entry in entries
+    ]
+
+
+def _sources(entry: Mapping[str, Any]) -> dict[str, str]:
+    counted = {"parameters": "counted"} if "size" in entry else {}
+    return {**dict.fromkeys(FACTS, "memory"), **counted, **entry.get("sources", {})}
 
 
 def _languages(value: list[str] | int) -> tuple[str, ...] | int:

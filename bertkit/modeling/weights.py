@@ -226,6 +226,9 @@ def initialize_anew(model: PreTrainedModel, modules: Iterable[nn.Module]) -> Non
         module.apply(model._init_weights)
 
 
+_OF_ADAPTER = ".base_layer."  # what peft calls a layer inside its adapter
+
+
 def refuse_misfit(model: PreTrainedModel, report: dict[str, Any], folder: Path) -> None:
     """Raise ModelError where weights of the encoder are missing, unexpected or of another shape than the config has."""
     prefix = f"{model.base_model_prefix}."
@@ -237,6 +240,9 @@ def refuse_misfit(model: PreTrainedModel, report: dict[str, Any], folder: Path) 
         inner = name.removeprefix(prefix)
         return inner.split(".")[0] in modules and not inner.endswith(_BUFFERS)
 
+    if any(_OF_ADAPTER in name for name in report["unexpected_keys"]):
+        what = "a checkpoint of a training with adapters (training.lora), which are not merged into its weights"
+        raise ModelError(what, "name the finished run, whose model has them merged", file=folder)
     mismatched = [entry[0] if isinstance(entry, tuple) else entry for entry in report["mismatched_keys"]]
     for problem, names in (
         ("lacks", report["missing_keys"]),

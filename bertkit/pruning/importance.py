@@ -64,7 +64,7 @@ def score_units(
         most: padded tokens per batch.
 
     Raises:
-        UsageError: the model computes no loss on these rows.
+        UsageError: the model computes no loss on these rows, or its encoder is frozen under its head.
         ModelError: its layers are not known.
     """
     import torch
@@ -83,7 +83,11 @@ def score_units(
         for numbers in sorted_batches(lengths_of(features).tolist(), most):
             batch = collate([features[number] for number in numbers])
             outputs = model(**{name: value.to(model.device) for name, value in batch.items()})
-            (loss_of(outputs) * count_items(batch)).backward()
+            loss = loss_of(outputs)
+            if not loss.requires_grad:  # of a head that reads the states of a frozen encoder
+                what = "the encoder of this model is frozen under its head, so the importance of its units is unknown"
+                raise UsageError(what, "name a run that has trained its encoder")
+            (loss * count_items(batch)).backward()
             for layer, total in zip(layers, totals, strict=True):
                 # a mask has one number per row and unit, (rows, 1, units); layers with shared weights have several
                 gradients = [mask.grad for mask in masks[layer] if mask.grad is not None]

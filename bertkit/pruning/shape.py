@@ -52,7 +52,7 @@ def make_shape(
     try:
         chosen = read_layers(layers)
     except ValueError:
-        remedy = "give a number from 1, or layers in ascending order, counted from 0: --layers 0,2,4"
+        remedy = "give how many, from 1, or which, counted from 0: --layers 0,2,4, and `--layers 0,` the first alone"
         raise UsageError(f"--layers {layers}", remedy) from None
     return Shape(tuple(chosen) if isinstance(chosen, list) else chosen, heads, intermediate, tuple(vocabulary or ()))
 

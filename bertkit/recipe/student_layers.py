@@ -11,17 +11,18 @@ _MAX_LAYERS = 1000  # more than any encoder has, and few enough to list
 def read_layers(value: Any) -> int | list[int] | None:
     """Read the layers of a student from a recipe or a command: ascending indexes from 0, or a number of layers.
 
-    >>> read_layers("0, 2, 4"), read_layers([1, 5]), read_layers("3"), read_layers(None)
-    ([0, 2, 4], [1, 5], 3, None)
+    >>> read_layers("0, 2, 4"), read_layers([1, 5]), read_layers("3"), read_layers("0,"), read_layers(None)
+    ([0, 2, 4], [1, 5], 3, [0], None)
 
     Raises:
         ValueError: neither of these.
     """
     if value is None:
         return None
-    layers = value.split(",") if isinstance(value, str) else value
-    if isinstance(value, str) and len(layers) == 1:
-        layers = int(value) if _is_layer(value) else value
+    layers = value
+    if isinstance(value, str):
+        is_list, parts = "," in value, value.rstrip().removesuffix(",").split(",")
+        layers = parts if is_list else int(value) if _is_layer(value) else value
     if isinstance(layers, int) and not isinstance(layers, bool) and 1 <= layers <= _MAX_LAYERS:
         return layers
     if isinstance(layers, list) and layers and all(map(_is_layer, layers)):

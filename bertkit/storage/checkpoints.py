@@ -18,6 +18,8 @@ from bertkit.storage.files import sync_folder, write_json
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 
 MANIFEST = "bertkit-manifest.json"
+BY_SIGNAL = "by_signal"
+"""Whether a checkpoint is there because a signal asked for it, between those that every such run saves."""
 OPTIMIZER = "optimizer.pt"
 """Two thirds of a checkpoint, which nothing but a resume reads."""
 _SCHEMA = 1
@@ -153,6 +155,17 @@ def keep_only(run: Path, steps: Iterable[int]) -> None:
             discard(folder)
     for leftover in run.glob(".discarded-*"):
         shutil.rmtree(leftover, ignore_errors=True)
+
+
+def discard_signalled(run: Path, last: int) -> None:
+    """Delete the checkpoints that a signal asked for, but that of the last step: a run that went on has no use for."""
+    for folder in _by_step(run):
+        try:
+            is_by_signal = read_manifest(folder).get(BY_SIGNAL)
+        except (FileNotFoundError, ValueError, RecursionError):  # no complete checkpoint
+            continue
+        if is_by_signal and folder != checkpoint_folder(run, last):
+            discard(folder)
 
 
 def discard(folder: Path) -> None:

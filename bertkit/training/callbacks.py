@@ -44,7 +44,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.training, self.best_metric, self.stop, self.progress = training, best_metric, stop, progress
         self.batches, self.budget, self.tenth = batches, batches.budget, 0
         self.figures: dict[str, Any] = {}
-        self.began, self.first_step = 0.0, 0
+        self.began, self.first_step, self.is_by_signal = 0.0, 0, False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Restore the losses summed since the last log line, where the run resumes from a checkpoint."""
@@ -81,9 +81,11 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         if self.budget:
             self.budget.read()
             control.should_training_stop = control.should_training_stop or self.budget.is_over
-        if self._is_time_to_evaluate(state):
+        is_due = self._is_time_to_evaluate(state)
+        if is_due:
             control.should_evaluate = control.should_save = control.should_log = True
         self._agree_on_signals()
+        self.is_by_signal = not is_due
         if self.stop.signal or self.stop.save:
             control.should_save = True
             control.should_training_stop = control.should_training_stop or bool(self.stop.signal)
@@ -117,6 +119,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             facts = {
                 "step": state.global_step,
                 "finished": self._is_last(state) or exhausted,
+                checkpoints.BY_SIGNAL: self.is_by_signal,
                 MANIFEST_SECONDS: self.budget.used if self.budget else 0.0,
                 MANIFEST_LOSSES: losses,
                 MANIFEST_STATE: self.batches.state(state.global_step),
@@ -126,7 +129,9 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             folder = checkpoints.checkpoint_folder(self._run(), state.global_step)
             _forget_run_folder(folder, state)
             checkpoints.commit(folder, facts)
-            if not self.training.keep_all_checkpoints:
+            if self.training.keep_all_checkpoints:
+                checkpoints.discard_signalled(self._run(), state.global_step)
+            else:
                 checkpoints.keep_only(self._run(), {state.global_step, state.best_global_step or state.global_step})
         self.trainer.accelerator.wait_for_everyone()
         if exhausted:

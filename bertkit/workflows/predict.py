@@ -27,6 +27,9 @@ from bertkit.tasks import Task, drop_private_keys, row_columns
 
 log = logging.getLogger("bertkit")
 
+_Read = tuple[int, dict[str, Any], Row]
+"""The line of a row, its columns, and the canonical ones."""
+
 CHUNK = 4096  # rows in memory at a time: enough to sort by length, little enough for any file
 
 
@@ -178,19 +181,10 @@ def read_chunks(
     """
     recipe, task = saved.recipe, saved.task
     columns = replace(task.COLUMNS, gold="")
-    blank, fault = 0, None
+    blank, faults = 0, list[DataError]()
     rows = canonical_records(records, recipe.data, columns, source)
-    while fault is None:
-        chunk: list[tuple[int, dict[str, Any], Row]] = []
-        try:
-            for record in itertools.islice(rows, CHUNK):
-                chunk.append(record)  # one by one, so that a fault leaves those before
-        except DataError as error:
-            if source != "-" or not chunk:
-                raise
-            fault = error
-        if not chunk:
-            break
+    rows = _hold_back(rows, faults) if source == "-" else rows
+    while chunk := list(itertools.islice(rows, CHUNK)):
         originals, canonical = [], []
         for line, original, row in chunk:
             try:
@@ -201,10 +195,18 @@ def read_chunks(
             originals.append(original)
             blank += any(is_blank(value) for name, value in row.items() if name not in columns.blank)
         yield originals, canonical
-    if fault is not None:
+    for fault in faults:
         raise fault
     if blank:
         log.info(f"rows without text, predicted all the same: {blank:,}")
+
+
+def _hold_back(rows: Iterable[_Read], faults: list[DataError]) -> Iterator[_Read]:
+    """Yield rows until the end or a fault, which is kept for later."""
+    try:
+        yield from rows
+    except DataError as error:
+        faults.append(error)
 
 
 def _predict_chunks(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.hub.encoders import as_table, list_encoders
+from bertkit.hub.encoders import FACTS, as_table, list_encoders
 from bertkit.modeling.sizes import find_size
 
 ROOT = Path(__file__).parent.parent.parent
@@ -21,6 +21,13 @@ def test_entries_are_whole_and_named_once():
         assert re.fullmatch(r"[\w.-]+/[\w.-]+", one.name)
         assert one.use and not one.use.endswith(".")
         assert isinstance(one.languages, int) or all(re.fullmatch("[a-z]{2}", code) for code in one.languages)
+
+
+def test_every_fact_says_where_it_is_from():
+    for one in list_encoders():
+        assert tuple(one.sources) == FACTS
+        assert all(source in ("memory", "counted") or source.startswith("https://") for source in one.sources.values())
+        assert (one.sources["parameters"] == "counted") == (one.size is not None)
 
 
 def test_parameters_are_those_of_the_named_sizes():

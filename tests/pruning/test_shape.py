@@ -20,6 +20,7 @@ ALBERT = {**BERT, "model_type": "albert", "num_hidden_groups": 1}
 
 def test_options_become_a_shape():
     assert make_shape("4", None, None, None) == Shape(layers=4)
+    assert make_shape("0,", None, None, None) == Shape(layers=(0,))
     assert make_shape("0,2", 3, 8, ["rows"]) == Shape((0, 2), 3, 8, ("rows",))
     assert make_shape("4", None, None, None).is_measured and not make_shape("0,1", None, None, ["rows"]).is_measured
 
@@ -28,8 +29,8 @@ def test_options_become_a_shape():
     ("options", "message"),
     [
         ((None, None, None, None), "nothing to prune - give --layers, --heads, --intermediate or --vocabulary"),
-        (("0", None, None, None), "--layers 0 - give a number from 1, or layers in ascending order"),
-        (("2,1", None, None, None), "--layers 2,1 - give a number"),
+        (("0", None, None, None), "--layers 0 - give how many, from 1, or which"),
+        (("2,1", None, None, None), "--layers 2,1 - give how many"),
         ((None, 0, None, None), "--heads 0 - keep at least 1"),
         ((None, None, -1, None), "--intermediate -1 - keep at least 1"),
     ],

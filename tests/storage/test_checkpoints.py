@@ -64,6 +64,15 @@ def test_only_some_steps_are_kept_and_remains_are_deleted(tmp_path):
     assert sorted(folder.name for folder in tmp_path.iterdir()) == ["checkpoint-10", "checkpoint-20"]
 
 
+def test_what_a_signal_saved_goes_but_for_the_last(tmp_path):
+    for step, by_signal in ((2, False), (3, True), (4, False), (5, True)):
+        folder = write(tmp_path, step)
+        checkpoints.commit(folder, {checkpoints.BY_SIGNAL: by_signal})
+    (write(tmp_path, 1) / checkpoints.MANIFEST).write_text("{")
+    checkpoints.discard_signalled(tmp_path, 5)
+    assert sorted(folder.name for folder in tmp_path.iterdir()) == [f"checkpoint-{step}" for step in (1, 2, 4, 5)]
+
+
 def test_a_folder_to_write_is_cleared_first(tmp_path):
     folder = write(tmp_path, 3)
     checkpoints.clear(folder)

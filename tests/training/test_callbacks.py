@@ -64,7 +64,9 @@ def test_a_resumed_run_needs_no_room_for_what_it_has_written(run, tiny_model, to
     assert f"skipping checkpoint-{record['steps']}: it was not finished" in ended.err
 
 
-def test_usr1_saves_a_checkpoint_and_the_run_goes_on(run, tiny_model, toy_data, monkeypatch):
+@pytest.mark.parametrize(("options", "kept"), [([], 1), (["--set", "training.keep_all_checkpoints=true"], 2)])
+def test_usr1_saves_a_checkpoint_and_the_run_goes_on(run, tiny_model, toy_data, monkeypatch, options, kept):
+    """In the end, the run has the checkpoints that it would have without the signal."""
     from bertkit.storage import checkpoints
     from bertkit.training import fit
 
@@ -78,8 +80,10 @@ def test_usr1_saves_a_checkpoint_and_the_run_goes_on(run, tiny_model, toy_data, 
 
     monkeypatch.setattr(fit._Trainer, "compute_loss", compute_loss)
     monkeypatch.setattr(checkpoints, "commit", lambda folder, facts: (saved.append(folder.name), commit(folder, facts)))
-    assert finetune(run, tiny_model, toy_data, "--epochs", 2).code == 0
+    assert finetune(run, tiny_model, toy_data, "--epochs", 2, *options).code == 0
     assert saved == ["checkpoint-6", "checkpoint-8", "checkpoint-12"]
+    there = {folder.name for folder in Path("runs/classify").glob("checkpoint-*")}
+    assert "checkpoint-8" not in there and len(there) >= kept
 
 
 @pytest.mark.parametrize("budget", [None, SimpleNamespace(share=0.4)])

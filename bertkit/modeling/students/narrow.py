@@ -115,13 +115,21 @@ def keep_tokens(model: PreTrainedModel, ids: Sequence[int]) -> None:
 
 
 def renumber_tokens(config: PretrainedConfig, ids: Sequence[int]) -> None:
-    """Replace the ids of special tokens in a config by their numbers among the tokens that are kept."""
+    """Replace the ids of special tokens in a config by their numbers among the tokens that are kept.
+
+    One that no tokenizer has is None, or where the config wants a number, the first that is beyond all tokens.
+    """
+    from huggingface_hub.errors import StrictDataclassFieldValidationError
+
     numbers = {before: now for now, before in enumerate(ids)}
     for name, value in list(config.to_dict().items()):
         if name.endswith("token_id") and value is not None:
             several = isinstance(value, list)
             found = [numbers[one] for one in (value if several else [value]) if one in numbers]
-            setattr(config, name, found if several else (found[0] if found else None))
+            try:
+                setattr(config, name, found if several else (found[0] if found else None))
+            except StrictDataclassFieldValidationError:
+                setattr(config, name, len(ids))
 
 
 def head_size(config: PretrainedConfig) -> int:

@@ -179,7 +179,9 @@ def finish(run: Run, record: Mapping[str, Any], fit_result: FitResult, published
         published: the files of its models, whose checksums go into the record.
     """
     folder = run.plan.folder
-    if not run.plan.recipe.training.keep_all_checkpoints:
+    if run.plan.recipe.training.keep_all_checkpoints:
+        checkpoints.discard_signalled(folder, fit_result.steps)
+    else:
         checkpoints.keep_only(folder, {fit_result.best_step, fit_result.steps})
     if not run.plan.recipe.training.keep_optimizer:
         checkpoints.trim(folder)

@@ -126,6 +126,11 @@ def test_a_run_leaves_a_merged_model_and_adapters_apart(peft, run, tiny_model, t
     assert again.code == 0, again.err
     expected = json.loads((folder / "eval_results.json").read_text())["eval_accuracy"]
     assert json.loads(again.out)["results"][0]["scores"]["accuracy"] == expected
+    (checkpoint, *_) = folder.glob("checkpoint-*")
+    for command in ("eval", "quantize", "predict"):
+        more = {"eval": ["--data", toy_data, "--training-rows", "keep"], "quantize": ["--output", "q"]}
+        ended = run(command, checkpoint, *more.get(command, ["--text", "a"]))
+        assert (ended.code, "a checkpoint of a training with adapters" in ended.last) == (4, True), ended.err
     merged = TEXTS.from_pretrained(folder)
     apart = peft.PeftModel.from_pretrained(TEXTS.from_pretrained(tiny_model, num_labels=2), folder / ADAPTER)
     batch = make_tiny_batch()

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import pytest
 import torch
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
 from bertkit.modeling.architectures import ARCHITECTURES, layers_of, types_with
-from bertkit.modeling.students.narrow import keep_heads, keep_layers, keep_neurons, keep_tokens, only_layers
+from bertkit.modeling.students.narrow import (
+    keep_heads,
+    keep_layers,
+    keep_neurons,
+    keep_tokens,
+    only_layers,
+    renumber_tokens,
+)
 from bertkit.modeling.students.units import feed_forwards_of
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
@@ -84,6 +91,12 @@ def test_heads_that_are_left_out_contribute_nothing(model_type):
     again = build_again(model)
     assert again.config.num_attention_heads == 2 and again.config.head_dim == 4
     assert torch.allclose(again(**batch).logits, expected, atol=1e-6)
+
+
+def test_a_special_token_that_no_tokenizer_has_bars_nothing():
+    config = AutoConfig.for_model("eurobert", vocab_size=60, pad_token_id=0, eos_token_id=5)  # its mask is 128002
+    renumber_tokens(config, [0, 1, 5, 6])
+    assert (config.pad_token_id, config.eos_token_id, config.mask_token_id) == (0, 2, 4)
 
 
 @pytest.mark.parametrize("model_type", slow_unless(("electra",), ARCHITECTURES))
