@@ -28,6 +28,7 @@ from bertkit.modeling.weights import (
     refuse_non_finite,
     refuse_other_types,
 )
+from bertkit.storage.checkpoints import newest_model
 from bertkit.storage.exports import refuse_exported
 from bertkit.storage.fingerprints import feed_file
 from bertkit.tokens.vocabulary import refuse_foreign
@@ -52,7 +53,13 @@ def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
     """
     file = folder / "config.json"
     if not file.is_file():
-        raise ModelError("no config.json", "name a folder with config.json, weights and tokenizer", file=folder)
+        newest = newest_model(folder)
+        remedy = (
+            f"name its newest checkpoint: {newest}"
+            if newest
+            else "name a folder with config.json, weights and tokenizer"
+        )
+        raise ModelError("no config.json", remedy, file=folder)
     config = read_json_object(file)
     check_config(config, file)
     refuse_exported(folder)

@@ -20,7 +20,10 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-OPEN_TO_ALL = ("/", "/health", "/ready")
+PROBES = ("/health", "/ready")
+"""Addresses that are answered however many connections are open."""
+
+OPEN_TO_ALL = ("/", *PROBES)
 """What GET needs no key for: probes, and the page, which has nothing of the models in it."""
 
 _OF_BROWSERS = ("/docs", "/redoc", "/openapi.json")
@@ -62,7 +65,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 added = [(b"x-request-id", number.encode())]
-                if self.service.is_draining or status in (408, 413):
+                if self.service.is_draining or status in (408, 413, 503):
                     added.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *added]
             await send(message)
@@ -104,6 +107,8 @@ class Guard:
                 what = "no API key, or a wrong one: send Authorization: Bearer KEY"
                 scheme = 'Basic realm="bertkit: the password is the API key"' if path in _OF_BROWSERS else "Bearer"
                 raise RefusedError(401, what, {"WWW-Authenticate": scheme})
+        if path not in PROBES and self.service.is_full():
+            raise RefusedError(503, "too many connections are open", {"Retry-After": "1"})
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.service.limits.body_bytes:
             raise self._too_large()

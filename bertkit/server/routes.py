@@ -123,7 +123,7 @@ async def _classify(service: Service, request: Request, model: ServedModel, body
     if PAIR in takes and takes[PAIR][1] and any(len(of_row) == 1 for of_row in texts):
         raise RefusedError(422, "inputs: the model reads pairs [text, text], and this is a single text")
     rows = [dict(zip(("text", PAIR), of_row, strict=False)) for of_row in texts]
-    count = body.parameters and body.parameters.top_k
+    count = None if body.parameters is None else body.parameters.top_k
     answers = await compute(service, request, model, model.rows, rows, lambda one: _label_scores(one, count))
     return _json(f"[{', '.join(answers)}]" if is_batch or body.parameters else answers[0])
 

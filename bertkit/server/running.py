@@ -15,9 +15,11 @@ import uvicorn
 from fastapi import FastAPI
 from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
-from bertkit.errors import ResourceError, UsageError
+from bertkit.errors import ResourceError, StoppedError, UsageError
+from bertkit.server.batching import Limits
 from bertkit.server.service import Service
 
+_OTHER_FILES = 128  # that this process opens beside its connections
 _LAST_SECONDS = 1.0  # for a request on its way when the server stops listening
 
 
@@ -48,20 +50,34 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def run_server(app: FastAPI, server: socket.socket, started: Callable[[], None] = lambda: None) -> None:
-    """Serve an app until a signal, and then answer every request that has come; call `started` once it listens."""
+    """Serve an app until a signal, and then answer every request that has come; call `started` once it listens.
+
+    Raises:
+        StoppedError: a second signal came, and requests were given up.
+    """
+    running = make_server(app, started)
+    running.run(sockets=[server])
+    if count := running.given_up:
+        what = f"stopped by a second {running.signal.name}; {count} request{'s were' if count > 1 else ' was'} given up"
+        raise StoppedError(what, signal=running.signal)
+
+
+def make_server(app: FastAPI, started: Callable[[], None] = lambda: None) -> _GracefulServer:
+    """Build what runs an app."""
     service: Service = app.state.service
-    limits = service.limits
+    most = _count_connections(service.limits.connections)
     config = uvicorn.Config(
         app,
-        http=_patient_protocol(limits.read_seconds),
+        http=_patient_protocol(service.limits, most),
         ws="none",
         log_config=None,
         access_log=False,
         server_header=False,
-        limit_concurrency=limits.connections,
         timeout_graceful_shutdown=None,
     )
-    _GracefulServer(config, service, started).run(sockets=[server])
+    running = _GracefulServer(config, service, started)
+    service.is_full = lambda: len(running.server_state.connections) > most
+    return running
 
 
 class _GracefulServer(uvicorn.Server):
@@ -72,6 +88,8 @@ class _GracefulServer(uvicorn.Server):
         self.service = service
         self.tell_started = started
         self.ends_at: float | None = None
+        self.given_up = 0
+        self.signal = signal.SIGTERM
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -85,6 +103,7 @@ class _GracefulServer(uvicorn.Server):
     def handle_exit(self, sig: int, _: FrameType | None) -> None:
         if self.ends_at is not None:  # asked again: in-flight requests are given up
             self.force_exit = self.should_exit = True
+        self.signal = signal.Signals(sig)
         self.service.is_draining = True
         wait = self.service.limits.drain_seconds if sig == signal.SIGTERM else 0.0
         self.ends_at = time.monotonic() + wait
@@ -105,6 +124,14 @@ class _GracefulServer(uvicorn.Server):
         while self.server_state.connections and not self.force_exit and time.monotonic() < until:
             await asyncio.sleep(0.02)
         await super().shutdown(sockets)
+        self.given_up = len(self.server_state.tasks)
+        for connection in list(self.server_state.connections):  # before their tasks are cancelled, which answers 500
+            connection.transport.abort()
+        until = time.monotonic() + _LAST_SECONDS
+        while self.server_state.tasks and time.monotonic() < until:
+            await asyncio.sleep(0.02)
+        if self.force_exit:  # uvicorn leaves this out, and a thread that computes at the end of a process aborts it
+            await self.lifespan.shutdown()
 
     def _make_protocol(self) -> asyncio.Protocol:
         make: Any = self.config.http_protocol_class
@@ -129,17 +156,71 @@ def _accept_waiting(listener: socket.socket) -> list[socket.socket]:
     return accepted
 
 
-def _patient_protocol(seconds: float) -> type[asyncio.Protocol]:
-    """Build the protocol that closes a connection on which no request begins for so many seconds."""
+class _PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
+    """A connection that has its time for every request and every answer.
 
-    class PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self.loop.call_later(seconds, self._close_if_silent)
+    Where there are too many, the one that has waited longest for a request makes place for a new one: maybe a probe.
+    """
 
-        def _close_if_silent(self) -> None:
-            if self.cycle is None and not self.transport.is_closing():
-                with suppress(Exception):
-                    self.transport.close()
+    limits: Limits
+    most: int
+    waiting: dict[Any, asyncio.TimerHandle | None]
+    """All connections without a request, in the order in which they began to wait, and what ends one that is late."""
+    unread: asyncio.TimerHandle | None = None
 
-    return PatientProtocol
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=0)
+        if len(self.connections) > self.most and self.waiting:
+            next(iter(self.waiting)).transport.abort()
+        self.waiting[self] = self.loop.call_later(self.limits.read_seconds, transport.close)
+
+    def data_received(self, data: bytes) -> None:
+        before = self.cycle
+        if self in self.waiting and self.waiting[self] is None:  # this is the beginning of a further request
+            self.waiting[self] = self.loop.call_later(self.limits.read_seconds, self.transport.close)
+        super().data_received(data)
+        if self.cycle is not before:
+            self._stop_waiting()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete:
+            self.waiting[self] = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.unread = self.loop.call_later(self.limits.answer_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self.unread is not None:
+            self.unread.cancel()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._stop_waiting()
+        super().connection_lost(exc)
+
+    def _stop_waiting(self) -> None:
+        timer = self.waiting.pop(self, None)
+        if timer is not None:
+            timer.cancel()
+
+
+def _patient_protocol(limits: Limits, most: int) -> type[asyncio.Protocol]:
+    """Build the protocol of a server's connections, of which there may be so many."""
+    return type("PatientProtocol", (_PatientProtocol,), {"limits": limits, "most": most, "waiting": {}})
+
+
+def _count_connections(wanted: int) -> int:
+    """Return how many connections may be open, after a try to let this process open as many files."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = wanted + _OTHER_FILES
+    if soft < needed and resource.RLIM_INFINITY not in (soft, hard):
+        soft = min(needed, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return wanted if soft == resource.RLIM_INFINITY else max(1, min(wanted, soft - _OTHER_FILES))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import hmac
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 
@@ -75,6 +75,8 @@ class Service:
     """What requests must carry as a bearer token, if anything."""
     is_draining: bool = field(default=False)
     """Whether the server is about to end: it still answers, but is not ready for more."""
+    is_full: Callable[[], bool] = lambda: False
+    """Whether more connections are open than may be."""
 
     def get(self, name: str) -> ServedModel:
         """Return the model of a name.

@@ -94,6 +94,11 @@ def newest_whole(run: Path, *, to_train: bool = False) -> tuple[Path | None, lis
     return None, skipped
 
 
+def newest_model(folder: Path) -> Path | None:
+    """Find the checkpoint of the most steps in a folder that holds a model, also one that another program wrote."""
+    return next((each for each in reversed(_by_step(folder)) if (each / "config.json").is_file()), None)
+
+
 def trim(run: Path) -> int:
     """Delete the optimizer states in a run's checkpoints, which stay complete, and return how many bytes that frees.
 

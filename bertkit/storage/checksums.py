@@ -89,11 +89,9 @@ def _check_checkpoint(folder: Path) -> None:
 def _check_run(folder: Path) -> None:
     record = _read_record(folder)
     if record.get("status", "finished") != "finished":
-        raise ModelError(
-            f"the run is not finished ({record['status']})",
-            "repeat the command that started it, or name one of its checkpoint folders",
-            file=folder,
-        )
+        newest, _ = checkpoints.newest_whole(folder)
+        remedy = "repeat the command that started it" + (f", or name its newest checkpoint: {newest}" if newest else "")
+        raise ModelError(f"the run is not finished ({record['status']})", remedy, file=folder)
     refuse_several(folder, record)
     if "files" not in record:
         say_once(f"{folder} has no checksums, since an earlier bertkit wrote it: its files are used unchecked")

@@ -47,6 +47,7 @@ def serve(
     Raises:
         UnavailableError: the packages of the extra ``serve`` are missing.
         ResourceError: the port is taken.
+        StoppedError: a second signal came, and requests were given up.
         BertkitError: a run cannot be served.
     """
     check_packages()

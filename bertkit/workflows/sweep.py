@@ -129,6 +129,8 @@ def dry_run(
 ) -> SweepPlan:
     """Check everything that can be checked without training, and return what the sweep would do."""
     job = _check(recipe, search, changes or {}, output, fresh=fresh)
+    if not fresh:
+        _check_trials(job)
     points = [] if search.method == "tpe" else list(itertools.islice(search.points(job.seed), search.trials))
     last = {axis.key: axis.extremes[-1] for axis in search.axes}  # more epochs have more checkpoints
     plan = finetune_inputs.dry_run(job.recipe(last), output=storage.trial_folder(job.folder, search.trials + 1))

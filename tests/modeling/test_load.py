@@ -175,6 +175,16 @@ def test_code_in_a_checkpoint_is_never_run(copy, monkeypatch):
         load(copy)
 
 
+def test_a_folder_of_checkpoints_names_the_newest(tmp_path):
+    for step in (9, 10):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+        (tmp_path / f"checkpoint-{step}" / "config.json").write_text("{}")
+    (tmp_path / "checkpoint-11").mkdir()
+    with pytest.raises(ModelError) as caught:
+        models.read_config(tmp_path)
+    assert caught.value.remedy == f"name its newest checkpoint: {tmp_path / 'checkpoint-10'}"
+
+
 @pytest.mark.parametrize(("missing", "what"), [("config.json", "no config.json"), ("model.safetensors", "no weights")])
 def test_incomplete_folders(copy, missing, what):
     (copy / missing).unlink()

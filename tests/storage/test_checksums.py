@@ -113,8 +113,9 @@ def test_a_checkpoint_is_checked_but_for_what_only_a_resume_needs(finished):
 @pytest.mark.parametrize("status", ["running", "stopped", "failed", "diverged"])
 def test_a_run_that_is_not_finished_is_refused(finished, status):
     runs.write_record(finished, {"status": status})
-    with pytest.raises(ModelError, match=f"the run is not finished .{status}."):
+    with pytest.raises(ModelError, match=f"the run is not finished .{status}.") as caught:
         check_model(finished)
+    assert caught.value.remedy.endswith(f"or name its newest checkpoint: {finished / 'checkpoint-5'}")
     check_model(finished / "checkpoint-5")
 
 

@@ -14,7 +14,7 @@ import pytest
 from bertkit.errors import DivergedError, ModelError, UsageError
 from bertkit.recipe.space import make_search
 from bertkit.storage import runs
-from bertkit.storage.sweeps import claimed_sweep, find_trials, read_settings, read_summary, write_settings
+from bertkit.storage.sweeps import claimed_sweep, find_trials, read_settings, read_summary, trial_folder, write_settings
 from bertkit.workflows import sweep as workflow
 from bertkit.workflows.sweep import dry_run, sweep
 from tests.kills import TRAINING_STEP, check_equal
@@ -134,6 +134,16 @@ def test_processes_of_torchrun_are_refused(monkeypatch, tmp_path):
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(UsageError, match="under torchrun"):
         sweep("classify", make_search("grid", ["training.epochs=1,2"], None), DEMO, output=tmp_path / "sweep")
+
+
+def test_a_dry_run_refuses_the_folder_of_other_trials(diverging, tmp_path):
+    search, output = make_search("grid", ["training.epochs=1,2"], None), tmp_path / "sweep"
+    with pytest.raises(DivergedError):
+        sweep("classify", search, DEMO, output=output)
+    (trial_folder(output, 1) / "checkpoint-1").mkdir()
+    dry_run("classify", search, DEMO, output=output)
+    with pytest.raises(UsageError):
+        dry_run("classify", search, {**DEMO, "training.warmup_ratio": 0.3}, output=output)
 
 
 def test_a_dry_run_lists_the_trials_and_writes_nothing(tmp_path):

@@ -142,7 +142,7 @@ def _finetune_seeds(
     from bertkit.workflows.steps.seeds import finetune_seeds
 
     if dry_run:
-        print_dry_run(check(recipe, seeds, output=output, fresh=fresh), as_json=json, runs=len(seeds))
+        print_dry_run(check(recipe, seeds, output=output, fresh=fresh, jobs=jobs), as_json=json, runs=len(seeds))
         return
     summary, error = finetune_seeds(
         recipe, seeds, output=output, fresh=fresh, jobs=jobs, soup=soup, progress=TerminalProgress()

@@ -64,10 +64,8 @@ def finetune_seeds(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    folder = _check(recipe, seeds, output)
+    folder = _check(recipe, seeds, output, jobs)
     recipe = recipe if fresh else _as_begun(recipe, folder)
-    if jobs < 1:
-        raise UsageError(f"--jobs {jobs}", "name the number of runs that train at the same time")
     with stage(progress, "reading the data", total=1):
         inputs = read_inputs(_with_seed(recipe, seeds[0]), storage.seed_folder(folder, seeds[0]))
     with storage.claimed_seeds(folder, fresh=fresh):
@@ -88,17 +86,25 @@ def finetune_seeds(
         return summary, diverged
 
 
-def dry_run(recipe: Recipe, seeds: Sequence[int], *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
+def dry_run(
+    recipe: Recipe, seeds: Sequence[int], *, output: str | Path | None = None, fresh: bool = False, jobs: int = 1
+) -> DryRun:
     """Check everything that can be checked without training, and return what the runs would do."""
-    folder = _check(recipe, seeds, output)
+    folder = _check(recipe, seeds, output, jobs)
     recipe = recipe if fresh else _as_begun(recipe, folder)
     first = storage.seed_folder(folder, seeds[0])
     plan = finetune_inputs.dry_run(_with_seed(recipe, seeds[0]), output=first, fresh=fresh)
+    for seed in () if fresh else seeds[1:]:
+        begun = storage.seed_folder(folder, seed)
+        if runs.read_record(begun):  # it may be another run
+            finetune_inputs.dry_run(_with_seed(recipe, seed), output=begun)
     return replace(plan, folder=str(folder), disk_bytes=len(seeds) * plan.disk_bytes)
 
 
-def _check(recipe: Recipe, seeds: Sequence[int], output: str | Path | None) -> Path:
-    """Return the folder of the seeds after checking that it may be one."""
+def _check(recipe: Recipe, seeds: Sequence[int], output: str | Path | None, jobs: int) -> Path:
+    """Return the folder of the seeds after checking that it may be one, and that so many may train at a time."""
+    if jobs < 1:
+        raise UsageError(f"--jobs {jobs}", "name the number of runs that train at the same time")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UsageError("several seeds under torchrun", "launch one run per seed: --seed 1, --seed 2, ...")
     folder = runs.run_folder(output, f"{recipe.name}-seeds")

@@ -104,6 +104,16 @@ def test_no_more_runs_at_a_time_than_threads(monkeypatch, asked, threads, found)
     assert workflow._count_jobs(asked, SILENT) == found
 
 
+def test_a_dry_run_refuses_what_the_command_refuses(demo, tmp_path):
+    with pytest.raises(UsageError, match="--jobs 0"):
+        dry_run(demo, (1, 2), output=tmp_path / "seeds", jobs=0)
+    folder = tmp_path / "seeds" / "seed-2"
+    (folder / "checkpoint-1").mkdir(parents=True)
+    runs.write_record(folder, {"status": "running", "identity": {"recipe": {"task": "another"}}})
+    with pytest.raises(UsageError):
+        dry_run(demo, (1, 2), output=tmp_path / "seeds")
+
+
 def test_a_dry_run_counts_the_disk_of_all_runs(demo, tmp_path):
     one, three = (dry_run(demo, seeds, output=tmp_path / "seeds") for seeds in [(1,), (1, 2, 3)])
     assert three.disk_bytes == 3 * one.disk_bytes and three.folder == str(tmp_path / "seeds")
