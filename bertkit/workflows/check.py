@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +12,7 @@ from bertkit import hub
 from bertkit.errors import RecipeError, UnavailableError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, typed_path
+from bertkit.storage.outputs import claimed_folder
 from bertkit.tasks import load_task
 
 if TYPE_CHECKING:
@@ -70,15 +73,31 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
     task = load_task(recipe)
     if recipe.data.streaming:
         raise RecipeError("the rows of a stream are not compared", "--set data.streaming=false")
-    from bertkit.data.rows import find_unread
-    from bertkit.findings.cleaning import find_removable, find_sources, write_copies
-    from bertkit.findings.faults import describe_faults
-    from bertkit.findings.reading import read_all
-    from bertkit.findings.repeats import find_repeats
+    from bertkit.findings.cleaning import find_sources
 
     saved = _open_trained(recipe) if settings.long_text else None
     folder = None if settings.fix is None else typed_path(settings.fix)
     sources = {} if folder is None else find_sources(recipe.data, folder)
+    with nullcontext() if folder is None else claimed_folder(folder):
+        return _check(recipe, task, settings, saved, sources, folder, progress)
+
+
+def _check(
+    recipe: Recipe,
+    task: Task,
+    settings: CheckSettings,
+    saved: SavedCheckpoint | None,
+    sources: Mapping[str, Path],
+    folder: Path | None,
+    progress: Progress,
+) -> CheckResult:
+    """Do what `check` does, once the folder of the copy is locked."""
+    from bertkit.data.rows import find_unread
+    from bertkit.findings.cleaning import find_removable, write_copies
+    from bertkit.findings.faults import describe_faults
+    from bertkit.findings.reading import read_all
+    from bertkit.findings.repeats import find_repeats
+
     with stage(progress, "reading the data", total=1):
         readings = read_all(recipe, task)
     result = CheckResult(
