@@ -1,6 +1,6 @@
 """Ctrl-C while a command starts and ends. It is imported first, so it imports nothing that takes time."""
 
-import _signal as signal  # `signal` itself imports enum, a quarter of the start
+import _signal as signal  # type: ignore[import-not-found]  # `signal` imports enum: a quarter of the start
 import os
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -73,55 +72,40 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
     task = load_task(recipe)
     if recipe.data.streaming:
         raise RecipeError("the rows of a stream are not compared", "--set data.streaming=false")
-    from bertkit.findings.cleaning import find_sources
+    from bertkit.data.rows import find_unread
+    from bertkit.findings.cleaning import find_removable, find_sources, write_copies
+    from bertkit.findings.faults import describe_faults
+    from bertkit.findings.reading import read_all
+    from bertkit.findings.repeats import find_repeats
 
     saved = _open_trained(recipe) if settings.long_text else None
     folder = None if settings.fix is None else typed_path(settings.fix)
     sources = {} if folder is None else find_sources(recipe.data, folder)
     with nullcontext() if folder is None else claimed_folder(folder):
-        return _check(recipe, task, settings, saved, sources, folder, progress)
-
-
-def _check(
-    recipe: Recipe,
-    task: Task,
-    settings: CheckSettings,
-    saved: SavedCheckpoint | None,
-    sources: Mapping[str, Path],
-    folder: Path | None,
-    progress: Progress,
-) -> CheckResult:
-    """Do what `check` does, once the folder of the copy is locked."""
-    from bertkit.data.rows import find_unread
-    from bertkit.findings.cleaning import find_removable, write_copies
-    from bertkit.findings.faults import describe_faults
-    from bertkit.findings.reading import read_all
-    from bertkit.findings.repeats import find_repeats
-
-    with stage(progress, "reading the data", total=1):
-        readings = read_all(recipe, task)
-    result = CheckResult(
-        recipe=recipe.name,
-        source=recipe.data.source or "the recipe's files",
-        rows={name: len(split.rows) for name, split in readings.splits.items()},
-        findings=[*describe_faults(readings.faults), *readings.findings],
-        left_out=readings.left_out,
-        unread=list(find_unread(readings.splits)),
-    )
-    readings.splits = {name: split for name, split in readings.splits.items() if split.rows}
-    if "train" not in readings.splits:
-        result.left_out.append("everything else: no training row can be read")
+        with stage(progress, "reading the data", total=1):
+            readings = read_all(recipe, task)
+        result = CheckResult(
+            recipe=recipe.name,
+            source=recipe.data.source or "the recipe's files",
+            rows={name: len(split.rows) for name, split in readings.splits.items()},
+            findings=[*describe_faults(readings.faults), *readings.findings],
+            left_out=readings.left_out,
+            unread=list(find_unread(readings.splits)),
+        )
+        readings.splits = {name: split for name, split in readings.splits.items() if split.rows}
+        if "train" not in readings.splits:
+            result.left_out.append("everything else: no training row can be read")
+            return result
+        with stage(progress, "comparing rows", total=1):
+            repeats = find_repeats(readings.splits, task.COLUMNS)
+        _check_splits(result, readings, repeats, recipe, task, progress)
+        _check_with_model(result, readings, recipe, task, settings, progress)
+        if saved is not None:
+            result.findings.extend(_compare_ways(saved, progress))
+        if folder is not None:
+            removable = find_removable(readings.splits, repeats, readings.faults)
+            result.removed.update(write_copies(sources, recipe.data, removable, folder))
         return result
-    with stage(progress, "comparing rows", total=1):
-        repeats = find_repeats(readings.splits, task.COLUMNS)
-    _check_splits(result, readings, repeats, recipe, task, progress)
-    _check_with_model(result, readings, recipe, task, settings, progress)
-    if saved is not None:
-        result.findings.extend(_compare_ways(saved, progress))
-    if folder is not None:
-        removable = find_removable(readings.splits, repeats, readings.faults)
-        result.removed.update(write_copies(sources, recipe.data, removable, folder))
-    return result
 
 
 def _check_splits(

@@ -59,7 +59,9 @@ def test_what_is_printed_on_a_closed_descriptor_reaches_no_file(tmp_path, closed
 
 def test_a_closed_stdin_has_no_rows(tmp_path, trained):
     ended = shell(tmp_path, f"bertkit predict classify - --model {trained} <&-")
-    assert (ended.returncode, ended.stderr.count("\n"), "no rows" in ended.stderr) == (3, 1, True), ended.stderr
+    assert (ended.returncode, ended.stderr.count("\n"), "the file is empty" in ended.stderr) == (3, 1, True), (
+        ended.stderr
+    )
 
 
 def test_an_error_keeps_its_exit_code_where_nothing_can_be_printed(tmp_path):

@@ -140,8 +140,8 @@ def _report_long(inputs: FinetuneInputs) -> None:
     from bertkit.findings.lengths import find_long
 
     setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
-    rows = inputs.splits["train"].rows[:_FIRST] if "train" in inputs.splits else []
-    if rows and (long := find_long(rows, inputs.task, setup)[0]):
+    rows = inputs.splits["train"].rows[:_FIRST]
+    if long := find_long(rows, inputs.task, setup)[0]:
         many = f"{share_of(len(set(long)), len(rows))} of the first {len(rows):,} training rows"
         log.info(f"{many} are longer than {max_tokens(setup):,} tokens: `bertkit check` tells what becomes of them")
 
