@@ -92,7 +92,8 @@ def _run() -> int:
 
     try:
         refuse_undecodable(sys.argv)
-        code = int(app(prog_name="bertkit", standalone_mode=False) or 0)
+        with stdio.interruptible():
+            code = int(app(prog_name="bertkit", standalone_mode=False) or 0)
         return _fail("stopped by Ctrl-C", code, {}) if code == 130 else code  # so typer returns a KeyboardInterrupt
     except BertkitError as error:
         return _refuse(error)
@@ -103,15 +104,23 @@ def _run() -> int:
         from bertkit.cli.mistakes import usage_error
 
         return _refuse(usage_error(error))
-    except (KeyboardInterrupt, typer.Abort):
+    except KeyboardInterrupt:
         return _fail("stopped by Ctrl-C", 130, {})
     except OSError as error:
         return _refuse(_name_error(error))
     except Exception as error:  # a bug: its traceback is saved to a file and the exit code is 1
+        if _is_interrupt(error):
+            return _fail("stopped by Ctrl-C", 130, {})
         from bertkit.recipe.plugins import fault_of_own_module
 
         fault = _name_memory_error(error) or fault_of_own_module(error) or _name_missing_package(error)
         return _crash() if fault is None else _refuse(fault)
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Tell whether an error came of Ctrl-C, which libraries wrap; typer also aborts where a file ends too soon."""
+    before = error.__cause__ or error.__context__
+    return isinstance(error, KeyboardInterrupt) or (before is not None and _is_interrupt(before))
 
 
 def _name_missing_package(error: Exception) -> BertkitError | None:

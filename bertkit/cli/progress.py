@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bertkit.cli.output import format_duration
+from bertkit.cli.output import format_duration, printable
 from bertkit.storage.runs import is_main_process
 
 _INTERVAL = 10.0  # seconds between lines where stderr is no terminal
@@ -28,6 +28,7 @@ class TerminalProgress:
 
     def start(self, what: str, total: int, done: int = 0) -> None:
         """Begin a stage of `total` steps, of which `done` are done; stages may be nested."""
+        what = printable(what)  # it may have the name of a file
         self.outer.append((what, total, done, time.monotonic()))
         self.last_line = time.monotonic()
         if self.live:

@@ -7,8 +7,13 @@ import errno
 import io
 import json
 import os
+import signal
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+from bertkit.cli.interrupts import end
 
 _NOBODY_READS = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ENXIO, errno.ECONNRESET)
 """A pipe without a reader, a terminal that is gone, a descriptor that was closed."""
@@ -44,10 +49,23 @@ def prepare() -> None:
         except OSError:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # this one: it is the lowest that is free
     if sys.stdin is None:
-        sys.stdin = io.TextIOWrapper(io.FileIO(0, closefd=False))
+        sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
     codecs.register_error("json", _escape)
     sys.stdout = _tolerant(sys.stdout, 1, "json")
     sys.stderr = _tolerant(sys.stderr, 2, "backslashreplace")
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Let Ctrl-C raise KeyboardInterrupt meanwhile, so that what was begun is cleaned up."""
+    ends = signal.getsignal(signal.SIGINT) is end
+    try:
+        if ends:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        yield
+    finally:
+        if ends:
+            signal.signal(signal.SIGINT, end)
 
 
 def is_read() -> bool:

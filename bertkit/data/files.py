@@ -7,14 +7,17 @@ import re
 import stat
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from bertkit.data.formats import Format, find_format, format_of, known_endings, load_formats
 from bertkit.data.text import Record
 from bertkit.errors import DataError, ResourceError, UsageError, closest
 from bertkit.recipe import Data
+
+_Item = TypeVar("_Item")
 
 SPLIT_NAMES = {
     "train": ("train", "training"),
@@ -158,6 +161,17 @@ def _ending(path: Path, data: Data) -> str:
     _, ending = format_of(path.name)
     is_gzip = data.format != "auto" and path.name.lower().endswith(".gz")
     return ending or (".gz" if is_gzip else "")
+
+
+def first_of(items: Iterable[_Item], limit: int | None) -> Iterator[_Item]:
+    """Return the first so many of some rows; all of them where no limit is given.
+
+    Raises:
+        UsageError: there is no such number of rows.
+    """
+    if limit is not None and not 0 < limit < 2**63:
+        raise UsageError(f"--limit {limit}", "give a number of rows, from 1")
+    return islice(items, limit)
 
 
 def _read_stdin(data: Data) -> Iterator[Record]:

@@ -98,8 +98,8 @@ def _choose(groups: Sequence[_Group], data: Data, count: int) -> Iterator[int]:
         rest, chosen = rest - 1, chosen + len(group.rows)
         yield from group.rows
     if kept:
-        names = ", ".join(sorted(kept)[:5]) + (", ..." if len(kept) > 5 else "")
-        log.info(f"fewer rows of {names} are held out: a label never leaves training")
+        names = ", ".join(sorted(kept)[:5]) + (f" and {len(kept) - 5:,} more" if len(kept) > 5 else "")
+        log.info(f"all {len(left):,} labels are in training, so fewer rows of {names} are held out")
 
 
 def _as_share(draw: bytes) -> float:

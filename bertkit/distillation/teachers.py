@@ -22,7 +22,8 @@ from bertkit.modeling.load import fingerprint, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.progress import Progress, stage
 from bertkit.recipe import Distillation, Recipe
-from bertkit.storage.cache import cache_folder, read_arrays, write_arrays
+from bertkit.storage.arrays import read_arrays, write_arrays
+from bertkit.storage.cache import cache_folder
 from bertkit.tasks import Task
 from bertkit.tokens.features import Feature, are_several, find_template, max_tokens
 from bertkit.tokens.long_texts import long_text, reads_windows

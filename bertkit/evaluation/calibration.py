@@ -75,7 +75,7 @@ def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> S
         return None
     try:
         calibration = SavedCalibration(**json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, RecursionError):
         raise ModelError(
             "the calibration is damaged", "run `bertkit calibrate` again, or delete it", file=file
         ) from None

@@ -128,14 +128,16 @@ def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
 
 def _encode(split: Split, checkpoint: Checkpoint) -> Sequence[Feature]:
     """Encode the rows of a split; without gold labels where the model lacks some, for it could compute no loss."""
-    from bertkit.tokens.feature_cache import encode_split
+    from bertkit.tokens.feature_cache import encode_split, say_truncated
 
     setup, gold = checkpoint.setup, checkpoint.task.COLUMNS.gold
     if checkpoint.lacking:
         setup = replace(setup, labels=setup.labels[: -checkpoint.lacking])
         rows = [{name: value for name, value in row.items() if name != gold} for row in split.rows]
         split = replace(split, rows=rows)
-    return encode_split(split, setup, checkpoint.task.encode)
+    features = encode_split(split, setup, checkpoint.task.encode)
+    say_truncated(features, len(split.rows), setup)
+    return features
 
 
 def _score_outputs(

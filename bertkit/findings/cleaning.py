@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 
 from bertkit.data.files import read_records
@@ -12,10 +11,11 @@ from bertkit.data.layout import PLAIN, follow_source
 from bertkit.data.output import copy_parquet, write_records
 from bertkit.data.rows import NO_LABEL, NO_TEXT, Split
 from bertkit.data.sources import files_by_split, single_file
-from bertkit.errors import DataError, ResourceError, UsageError
+from bertkit.errors import DataError, UsageError
 from bertkit.findings.repeats import Repeats
 from bertkit.recipe import Data
-from bertkit.storage.outputs import claimed
+from bertkit.storage.disk import disk_errors
+from bertkit.storage.outputs import refuse_existing, staged
 
 _SAME_FORMAT = (".csv", ".tsv", ".jsonl", ".parquet")
 _REMOVABLE = {NO_TEXT: "rows with an empty text", NO_LABEL: "rows without a label"}
@@ -31,8 +31,7 @@ def find_sources(data: Data, folder: Path) -> dict[str, Path]:
     Raises:
         UsageError: the folder is not a new or an empty one, a split has several files or none, or rows are limited.
     """
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError("not an empty folder", "name a new one: --fix writes a copy, never in place", file=folder)
+    refuse_existing(folder)
     if data.limit is not None:
         raise UsageError("--fix with --limit", "leave the limit out: only rows that are checked can go")
     if file := single_file(data) if data.source != "demo" else None:
@@ -63,28 +62,26 @@ def find_removable(splits: Mapping[str, Split], repeats: Repeats, faults: Iterab
 
 
 def write_copies(sources: Mapping[str, Path], data: Data, lines: Lines, folder: Path) -> dict[str, int]:
-    """Write the files without the rows that go, and return why -> how many went.
+    """Write the files without the rows that go, all or none, and return why -> how many went.
+
+    The caller holds `claimed_folder`.
 
     A copy has the format, the delimiter and the encoding of its file, or is .jsonl where that format is not one that
     bertkit writes.
 
     Raises:
+        UsageError: there is something in the folder by now.
         ResourceError: the folder cannot be written.
     """
     is_plain = all(getattr(data, key) == Data.model_fields[key].default for key in _READING)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResourceError(f"cannot be created: {error.strerror}", "choose another folder", file=folder) from None
     removed: dict[str, int] = {}
-    with ExitStack() as held:
+    with disk_errors(folder.parent), staged(folder) as staging:
         for name, file in sources.items():
             gone = lines.get(str(file), {})
             for why in gone.values():
                 removed[why] = removed.get(why, 0) + 1
             ending = format_of(file.name)[1].removesuffix(".gz")
-            copy = folder / f"{name}{ending if ending in _SAME_FORMAT and is_plain else '.jsonl'}"
-            held.enter_context(claimed(copy))
+            copy = staging / f"{name}{ending if ending in _SAME_FORMAT and is_plain else '.jsonl'}"
             _write_copy(file, copy, data, gone.keys())
     return removed
 

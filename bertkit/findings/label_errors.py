@@ -17,7 +17,7 @@ from bertkit.findings import EXAMPLES, Finding, Place, level_of
 from bertkit.findings.texts import read_texts
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.storage import cache
+from bertkit.storage import arrays, cache
 
 if TYPE_CHECKING:
     from bertkit.vectors.embedder import Embedder
@@ -191,9 +191,9 @@ def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) 
     for text in texts:
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
     file = cache.cache_folder("vectors") / f"{digest.hexdigest()}.arrays"
-    kept = cache.read_arrays(file)
+    kept = arrays.read_arrays(file)
     if kept is None:
         kept = {"vectors": embedder.encode(texts, progress=progress)}
-        cache.write_arrays(file, kept)
+        arrays.write_arrays(file, kept)
     vectors: Values = kept["vectors"]
     return vectors

@@ -15,6 +15,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row
 from bertkit.storage.cache import cache_folder
 from bertkit.storage.columns import ColumnWriter, locked, map_columns
+from bertkit.storage.disk import disk_errors
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.embedding.units import UNITS, UnitVectors
@@ -98,7 +99,7 @@ class LayerReader:
         inputs = [read(row) for row in rows]
         origin = json_fingerprint([_SCHEMA, unit, self._fingerprint(), inputs])
         folder = cache_folder("layers") / origin
-        with locked(folder):
+        with disk_errors(folder), locked(folder):
             found = map_columns(folder)
             if found is None:
                 self._write(folder, origin, inputs, encode, progress)

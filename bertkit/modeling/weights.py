@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
 
+_NOT_ONLY_WEIGHTS = "not only weights, or damaged: loading it could run code"
 _AGAIN = "fetch the checkpoint again"
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
 _BUFFERS = ("position_ids", "token_type_ids")  # in old checkpoints, and learned by nobody
@@ -102,7 +103,7 @@ def load_weights(model_class: Any, folder: Path, config: PretrainedConfig) -> tu
             output_loading_info=True,
             trust_remote_code=False,
         )
-    except (ValueError, OSError, RuntimeError, LookupError, SafetensorError) as error:
+    except (ValueError, OSError, RuntimeError, LookupError, SafetensorError, pickle.UnpicklingError) as error:
         if is_memory_error(error):
             raise
         raise ModelError(f"the checkpoint does not load: {first_line(error)}", file=folder) from None
@@ -151,8 +152,7 @@ def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:
         # to check such a file, torch can leave it on disk and read its index only
         content = torch.load(file, map_location=device, weights_only=True, mmap=is_zip and device == "meta")
     except pickle.UnpicklingError:
-        what = "not only weights, or damaged: loading it could run code"
-        raise ModelError(what, "get the checkpoint as model.safetensors", file=file) from None
+        raise ModelError(_NOT_ONLY_WEIGHTS, "get the checkpoint as model.safetensors", file=file) from None
     except Exception as error:  # torch's reader raises whatever a damaged file makes it stumble over
         if is_memory_error(error):
             raise
@@ -276,8 +276,10 @@ def refuse_non_finite(parameters: Iterable[tuple[str, Any]], folder: Path) -> No
 def first_line(error: BaseException) -> str:
     """Return the first line of an error's message, at most 300 characters; its class name where it has none.
 
-    A line that ends with a colon is joined with the next one.
+    A line that ends with a colon is joined with the next one. That of torch for a pickle would advise to run its code.
     """
+    if "weights_only" in str(error):
+        return _NOT_ONLY_WEIGHTS
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return " ".join(lines[: 2 if lines[0].endswith(":") else 1])[:300]
 

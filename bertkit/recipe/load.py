@@ -168,7 +168,7 @@ def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any])
             values["data"]["config"] = data["config"]  # the made-up rows are those for this data set
         if not names_language({**values["data"], "source": source}):
             values["data"].pop("language", None)
-    elif isinstance(data, dict) and ("data.files.train" in changes or "train" in (changes.get("data.files") or ())):
+    elif isinstance(data, dict) and _names_training_files(changes):
         values["data"] = {key: value for key, value in data.items() if key != "documents"}
     model, distillation = changes.get("model"), values.get("distillation")
     if model is not None and model != values.get("model"):
@@ -176,6 +176,11 @@ def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any])
             values.pop(key, None)
         if isinstance(distillation, dict):  # the student was to be made of its teacher
             values["distillation"] = {key: value for key, value in distillation.items() if key != "student_layers"}
+
+
+def _names_training_files(changes: Mapping[str, Any]) -> bool:
+    files = changes.get("data.files")
+    return "data.files.train" in changes or (isinstance(files, Mapping) and "train" in files)
 
 
 def _splits_in(source: str, splits: dict[str, Any]) -> dict[str, Any]:

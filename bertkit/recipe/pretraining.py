@@ -33,7 +33,9 @@ class Corpus(Section):
     validation_share: Finite = Field(
         0.01, gt=0, lt=1, description="share of documents held out if there is no validation split"
     )
-    limit: int | None = Field(None, ge=2, description="use only this many documents of each split, the first ones")
+    limit: int | None = Field(
+        None, ge=2, le=2**63 - 1, description="use only this many documents of each split, the first ones"
+    )
     streaming: bool = Field(False, description="stream a hub data set, twice, instead of downloading it first")
 
 

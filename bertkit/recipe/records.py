@@ -50,7 +50,9 @@ class Data(Section):
         description="single file: `by_hash` holds out about the share, and no row changes sides when the file grows; "
         "`by_label` holds out the share of each label to the row",
     )
-    limit: int | None = Field(None, ge=1, description="use only this many rows of each split, the first ones")
+    limit: int | None = Field(
+        None, ge=1, le=2**63 - 1, description="use only this many rows of each split, the first ones"
+    )
     per_class: int | None = Field(
         None, ge=1, description="train on only this many rows of each label, drawn by `training.seed`"
     )

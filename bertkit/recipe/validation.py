@@ -86,7 +86,7 @@ def shown(value: Any) -> str:
 
 def _name(path: Sequence[int | str]) -> str:
     """Return a key's dotted name, without what pydantic adds to its path."""
-    keys = path[:-2] if path[-1] == "[key]" else path
+    keys = path[:-2] if path[-1:] == ("[key]",) else path
     return ".".join(str(key) for key in keys if not str(key).startswith(_VARIANTS))
 
 

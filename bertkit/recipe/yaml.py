@@ -137,6 +137,9 @@ def _refuse_unused(text: str, file: object) -> None:
             raise RecipeError("lists or mappings nest too deep", "flatten them", file=file)
         row = event.start_mark.line + 1 if file is not None and event.start_mark else None
         tag = getattr(event, "tag", None)
+        if any("\ud800" <= character <= "\udfff" for character in getattr(event, "value", "")):
+            what = "half a character (a lone surrogate), which is no text"
+            raise RecipeError(what, "write the whole character", file=file, row=row)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise RecipeError("anchors and aliases are not used in recipes", "write it out", file=file, row=row)
         if tag:

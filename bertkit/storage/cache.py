@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import logging
 import os
 import secrets
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from bertkit.recipe import typed_path
 from bertkit.storage import files
-from bertkit.storage.fingerprints import with_digest, without_digest
 
 log = logging.getLogger("bertkit")
 
@@ -35,40 +32,14 @@ def writing(file: Path) -> Iterator[Path]:
     Files of the same folder that nobody has read for 30 days are then deleted, so that it does not grow for ever.
     """
     file.parent.mkdir(parents=True, exist_ok=True)
-    with files.replacing(file) as temporary:
-        yield temporary
+    try:
+        with files.replacing(file) as temporary:
+            yield temporary
+    except OSError as error:
+        if error.errno and not error.filename:
+            error.filename = str(file)  # a write does not know where it goes, and a caller would name its own output
+        raise
     sweep(file.parent)
-
-
-def read_arrays(file: Path) -> dict[str, Any] | None:
-    """Read the arrays that `write_arrays` has cached; None where there are none, or damaged ones, which is logged."""
-    import numpy as np
-
-    try:
-        content = without_digest(file.read_bytes())
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        say_once(f"cached numbers cannot be read: {error}; set BERTKIT_CACHE to use another folder")
-        return None
-    if content is None:
-        log.info(f"{file} is damaged, so its numbers are computed anew")
-        return None
-    touch(file)
-    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
-        return {name: archive[name] for name in archive.files}
-
-
-def write_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
-    """Cache arrays with a checksum of all of them; where they cannot be written, that is logged."""
-    import numpy as np
-
-    np.savez(content := io.BytesIO(), **arrays)
-    try:
-        with writing(file) as temporary:
-            temporary.write_bytes(with_digest(content.getvalue()))
-    except OSError as error:
-        say_once(f"numbers are not cached: {error}; set BERTKIT_CACHE to use another folder")
 
 
 def touch(file: Path) -> None:

@@ -85,6 +85,7 @@ def write_bytes(file: Path, content: bytes) -> None:
         temporary.replace(file)
         sync_folder(file.parent)
     except OSError as error:
+        temporary.unlink(missing_ok=True)  # its room is needed
         if error.errno and not error.filename:
             error.filename = str(file)  # a write does not know where it goes
         raise

@@ -74,22 +74,59 @@ def claimed_folder(output: Path) -> Iterator[None]:
 
 @contextmanager
 def building(folder: Path) -> Iterator[Path]:
-    """Hold the lock of a folder, and yield one beside it, which takes its name once everything is in it.
+    """Hold the lock of a folder, and yield one that takes its name; see `claimed_folder` and `staged`."""
+    with claimed_folder(folder), staged(folder) as staging:
+        yield staging
+
+
+@contextmanager
+def staged(folder: Path) -> Iterator[Path]:
+    """Yield a folder beside one, which takes its name once everything is in it; the caller holds `claimed_folder`.
 
     Raises:
-        ResourceError: another process is writing it, or the folders above it cannot be created.
-        OSError: a write is refused, or there is such a folder by then.
+        UsageError: there is something in the folder, or it is a file.
+        OSError: a write is refused.
     """
-    with claimed_folder(folder):
-        staging = folder.with_name(f".{folder.resolve().name}.building")
-        shutil.rmtree(staging, ignore_errors=True)  # of a killed process
-        try:
-            staging.mkdir()
-            yield staging
-            staging.rename(folder)
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-        sync_folder(folder.parent)
+    refuse_existing(folder)
+    real = folder.resolve()
+    staging = real.with_name(f".{real.name}.building")
+    shutil.rmtree(staging, ignore_errors=True)  # of a killed process
+    try:
+        staging.mkdir()
+        yield staging
+        refuse_existing(folder)
+        staging.rename(real)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+    sync_folder(real.parent)
+
+
+def refuse_existing(folder: Path, *beside: Path) -> None:
+    """Check that a folder is not there yet, or empty.
+
+    Args:
+        folder: to be written.
+        beside: what else the command writes.
+
+    Raises:
+        UsageError: there is something in it, or it is a file or the working directory.
+    """
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir()) or folder.samefile(Path.cwd())):
+        sweep_locks([folder, *beside])
+        raise UsageError("it exists already, and is kept as it is", "name a new folder", file=folder)
+
+
+def sweep_locks(outputs: Iterable[Path]) -> None:
+    """Delete the locks that a killed process has left of outputs which will not be written now."""
+    for output in outputs:
+        if _lock_beside(output).exists():
+            with suppress(ResourceError), _locked_beside(output):  # which deletes it
+                pass
+
+
+def was_interrupted(output: Path) -> bool:
+    """Tell whether a process that claimed an output was killed before it was written."""
+    return _lock_beside(output).exists() and not output.exists()
 
 
 def sweep_temporaries(file: Path) -> None:
@@ -105,8 +142,7 @@ def _locked_beside(output: Path) -> Iterator[None]:
     def refuse(holder: str) -> ResourceError:
         return ResourceError(f"{holder} is writing this output", f"wait for it, or {_ANOTHER}", file=output)
 
-    path = output.resolve()  # the same lock, whatever links lead there
-    lock = path.with_name(f".{path.name}.lock")
+    lock = _lock_beside(output)
     with ExitStack() as held:
         try:
             held.enter_context(locked(lock, refuse=refuse))
@@ -114,6 +150,11 @@ def _locked_beside(output: Path) -> Iterator[None]:
             raise _unwritable(error, output) from None
         held.callback(_delete, lock)  # while it is held: afterwards it may be another process's
         yield
+
+
+def _lock_beside(output: Path) -> Path:
+    path = output.resolve()  # the same lock, whatever links lead there
+    return path.with_name(f".{path.name}.lock")
 
 
 def _delete(lock: Path) -> None:

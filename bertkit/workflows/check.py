@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,6 +11,7 @@ from bertkit import hub
 from bertkit.errors import RecipeError, UnavailableError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, typed_path
+from bertkit.storage.outputs import claimed_folder
 from bertkit.tasks import load_task
 
 if TYPE_CHECKING:
@@ -79,30 +81,31 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
     saved = _open_trained(recipe) if settings.long_text else None
     folder = None if settings.fix is None else typed_path(settings.fix)
     sources = {} if folder is None else find_sources(recipe.data, folder)
-    with stage(progress, "reading the data", total=1):
-        readings = read_all(recipe, task)
-    result = CheckResult(
-        recipe=recipe.name,
-        source=recipe.data.source or "the recipe's files",
-        rows={name: len(split.rows) for name, split in readings.splits.items()},
-        findings=[*describe_faults(readings.faults), *readings.findings],
-        left_out=readings.left_out,
-        unread=list(find_unread(readings.splits)),
-    )
-    readings.splits = {name: split for name, split in readings.splits.items() if split.rows}
-    if "train" not in readings.splits:
-        result.left_out.append("everything else: no training row can be read")
+    with nullcontext() if folder is None else claimed_folder(folder):
+        with stage(progress, "reading the data", total=1):
+            readings = read_all(recipe, task)
+        result = CheckResult(
+            recipe=recipe.name,
+            source=recipe.data.source or "the recipe's files",
+            rows={name: len(split.rows) for name, split in readings.splits.items()},
+            findings=[*describe_faults(readings.faults), *readings.findings],
+            left_out=readings.left_out,
+            unread=list(find_unread(readings.splits)),
+        )
+        readings.splits = {name: split for name, split in readings.splits.items() if split.rows}
+        if "train" not in readings.splits:
+            result.left_out.append("everything else: no training row can be read")
+            return result
+        with stage(progress, "comparing rows", total=1):
+            repeats = find_repeats(readings.splits, task.COLUMNS)
+        _check_splits(result, readings, repeats, recipe, task, progress)
+        _check_with_model(result, readings, recipe, task, settings, progress)
+        if saved is not None:
+            result.findings.extend(_compare_ways(saved, progress))
+        if folder is not None:
+            removable = find_removable(readings.splits, repeats, readings.faults)
+            result.removed.update(write_copies(sources, recipe.data, removable, folder))
         return result
-    with stage(progress, "comparing rows", total=1):
-        repeats = find_repeats(readings.splits, task.COLUMNS)
-    _check_splits(result, readings, repeats, recipe, task, progress)
-    _check_with_model(result, readings, recipe, task, settings, progress)
-    if saved is not None:
-        result.findings.extend(_compare_ways(saved, progress))
-    if folder is not None:
-        removable = find_removable(readings.splits, repeats, readings.faults)
-        result.removed.update(write_copies(sources, recipe.data, removable, folder))
-    return result
 
 
 def _check_splits(

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.output import write_records, writer_for
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.storage.outputs import claimed, claimed_folder, refuse_inputs
+from bertkit.storage.disk import disk_errors
+from bertkit.storage.outputs import claimed, claimed_folder, refuse_existing, refuse_inputs, staged
 from bertkit.vectors.groups.cluster_folder import (
     SavedClusters,
     Topic,
     load_clusters,
-    refuse_existing,
     refuse_other_vectors,
     save_clusters,
 )
@@ -115,20 +115,23 @@ def _cluster(
             vectors, settings.method, count, min_size=settings.min_size, seed=settings.seed
         )
         topics = _describe(vectors, found, filled_texts)
-    if save is not None:
-        facts = {
-            "method": settings.method,
-            "seed": settings.seed,
-            "rows": len(filled),
-            "column": texts.column,
-            "model": source.model,
-            "prompt": source.prompt_text,
-            "dimension": vectors.shape[1],
-            "vectors": source.describe(),
-        }
-        saved = SavedClusters(clustering, topics, facts)
-        save_clusters(save, saved, lambda folder: _write_map(folder, vectors, found, filled_texts, topics))
-    noise = _write_rows(output, texts, contents, found, topics)
+    facts = {
+        "method": settings.method,
+        "seed": settings.seed,
+        "rows": len(filled),
+        "column": texts.column,
+        "model": source.model,
+        "prompt": source.prompt_text,
+        "dimension": vectors.shape[1],
+        "vectors": source.describe(),
+    }
+    with ExitStack() as parts:  # the folder appears last, so that the same command goes on after a kill
+        if save is not None:
+            parts.enter_context(disk_errors(save.parent))
+            staging = parts.enter_context(staged(save))
+            save_clusters(staging, SavedClusters(clustering, topics, facts))
+            _write_map(staging, vectors, found, filled_texts, topics)
+        noise = _write_rows(output, texts, contents, found, topics)
     return ClusterResult(settings.method, len(contents), topics, noise, silhouettes)
 
 
@@ -205,7 +208,7 @@ def _claimed(output: Path | None, save: Path | None) -> Iterator[None]:
 def _check_outputs(texts: TextFile, source: VectorSource, output: Path | None, save: Path | None) -> None:
     """Check that nothing that is read, or that exists as a folder of clusters, would be overwritten."""
     if save is not None:
-        refuse_existing(save)
+        refuse_existing(save, *([] if output is None else [output]))
     if output is not None:
         writer_for(output)
         vectors = [("the file with the vectors", file) for file in source.files]

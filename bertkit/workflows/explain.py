@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.files import first_of
 from bertkit.data.text import Record
 from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
@@ -183,7 +184,7 @@ def _answer(
         rows = _find_mistaken_rows(recipe.model, mistakes)
         chunks = iter([([dict(one) for one in rows], rows)])
     else:
-        records: Iterable[Record] = itertools.islice(open_records(source, row, saved.recipe), limit)
+        records: Iterable[Record] = first_of(open_records(source, row, saved.recipe), limit)
         chunks = read_chunks(records, saved, str(source or "--row"))
     first = next(chunks)  # a bad row is found before the model is loaded
     with stage(progress, f"loading {saved.recipe.model_name}"):

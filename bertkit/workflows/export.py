@@ -15,7 +15,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.exports import Export, refuse_exported
-from bertkit.storage.outputs import building
+from bertkit.storage.outputs import building, refuse_existing
 from bertkit.storage.recipes import recipe_of
 from bertkit.tasks import load_task
 
@@ -151,12 +151,6 @@ def load_recipe_of(model: str, recipe: str | None, *, data: str | None, limit: i
     settings = {"model": model, "data.source": data, "data.limit": limit}
     changes = {name: value for name, value in settings.items() if value is not None}
     return load_recipe(recipe or recipe_of(model), changes)
-
-
-def refuse_existing(folder: Path) -> None:
-    """Raise UsageError where the folder to write is there already."""
-    if folder.exists():
-        raise UsageError("the output exists already, and is never replaced", "name another --output", file=folder)
 
 
 def find_split(saved: SavedCheckpoint, *, required: bool) -> tuple[Split | None, list[str]]:

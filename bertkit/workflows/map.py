@@ -21,7 +21,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import write_text
-from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.storage.outputs import claimed, refuse_inputs, sweep_locks, was_interrupted
 from bertkit.vectors.embedding.sources import TextSource
 
 if TYPE_CHECKING:
@@ -170,10 +170,12 @@ def _check(files: MapFiles, settings: MapSettings) -> None:
 
 
 def _check_outputs(files: MapFiles, source: TextSource) -> None:
-    """Check that nothing that is read, or that is there already, would be overwritten."""
+    """Check that nothing that is read, or that is there already, would be overwritten; the page is written last."""
+    replaces = files.fresh or was_interrupted(files.page)
     for file in files.all:
         refuse_inputs(file, [("the file to map", typed_path(source.file))] if source.file is not None else [])
-        if (file.exists() or file.is_symlink()) and not files.fresh:
+        if (file.exists() or file.is_symlink()) and not replaces:
+            sweep_locks(files.all)
             what = "the file exists already, and is kept as it is"
             raise UsageError(what, "name another file, or replace it with --fresh", file=file)
 

@@ -33,9 +33,9 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.exports import is_exported, read_export
-from bertkit.storage.outputs import building
+from bertkit.storage.outputs import building, refuse_existing
 from bertkit.tasks import load_task
-from bertkit.workflows.export import export, load_recipe_of, refuse_existing
+from bertkit.workflows.export import export, load_recipe_of
 
 if TYPE_CHECKING:
     from bertkit.evaluation.parity import Parity

@@ -216,9 +216,12 @@ def _predict_chunks(
     source: str,
     columns: FileLayout | None,
 ) -> Iterator[dict[str, Any]]:
+    from bertkit.tokens.feature_cache import say_truncated
+
     task, number = checkpoint.task, itertools.count()
     for originals, rows in chunks:
         features = task.encode(rows, checkpoint.setup)
+        say_truncated(features, len(rows), checkpoint.setup)
         outputs, _ = run_model(checkpoint, features, progress, "predicting")
         predictions = map(drop_private_keys, task.decode(outputs, features, rows, checkpoint.setup))
         for original, row, prediction in zip(originals, rows, predictions, strict=True):

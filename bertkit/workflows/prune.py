@@ -24,7 +24,7 @@ from bertkit.pruning.vocabulary import TokenCorpus, check_files, count_changed, 
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.recipe.load import recipe_command
 from bertkit.storage.disk import check_space, disk_errors
-from bertkit.storage.outputs import building
+from bertkit.storage.outputs import building, refuse_existing
 from bertkit.tasks import load_task
 from bertkit.workflows.evaluate import splits_to_score
 from bertkit.workflows.steps.training_rows import judge_training_rows
@@ -109,14 +109,13 @@ def prune(
         inputs = _read(model, typed_path(output), shape, recipe, changes or {}, measured_rows)
     check_space(inputs.folder, weight_bytes(inputs.source))
     with disk_errors(inputs.folder.parent), building(inputs.folder) as staging:
-        _refuse_existing(inputs.folder)  # another process may have written it by now
         return _prune(inputs, staging, progress)
 
 
 def _read(
     model: str, folder: Path, shape: Shape, name: str | None, changes: Mapping[str, Any], measured_rows: int
 ) -> _Inputs:
-    _refuse_existing(folder)
+    refuse_existing(folder)
     source = hub.find_model(model)
     shape = check_shape(shape, read_config(source))
     _check_vocabulary(shape, source)
@@ -136,11 +135,6 @@ def _read(
     validation = judge_training_rows(saved, splits_to_score(saved, "validation"), "refuse")["validation"]
     train = splits_to_score(saved, "train")["train"] if needs_rows else None
     return _Inputs(model, source, folder, shape, saved, train, validation, measured_rows)
-
-
-def _refuse_existing(folder: Path) -> None:
-    if folder.exists() or folder.is_symlink():
-        raise UsageError("the folder exists already, and is kept as it is", "choose another --output", file=folder)
 
 
 def _check_vocabulary(shape: Shape, source: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -12,12 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.corpus.deduplicate import find_duplicates, split_documents
 from bertkit.corpus.documents import find_corpus
-from bertkit.errors import UsageError
 from bertkit.modeling.load import quiet_transformers
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Corpus, typed_path
 from bertkit.storage.disk import disk_errors
-from bertkit.storage.outputs import claimed_folder
+from bertkit.storage.outputs import claimed_folder, refuse_existing, staged
 from bertkit.tokens.splitting import Splitting
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
@@ -66,7 +64,7 @@ def train_tokenizer(
         DataError: there is no text, or too little.
     """
     folder = typed_path(output)
-    _check_free(folder)
+    refuse_existing(folder)
     with claimed_folder(folder):
         return _train(data, spec, folder, progress)
 
@@ -83,7 +81,8 @@ def _train(data: Corpus, spec: TokenizerSpec, folder: Path, progress: Progress) 
     quiet_transformers()
     tokenizer = train_from_texts(spec, lambda: read_texts("train"))
     figures, splitting = _measure(tokenizer, read_texts("validation"))
-    _save(tokenizer, folder)
+    with disk_errors(folder), staged(folder) as staging:
+        tokenizer.save_pretrained(staging)
     return TokenizerReport(
         folder=str(folder),
         type=spec.type,
@@ -128,22 +127,3 @@ def _warnings(spec: TokenizerSpec, size: int, splitting: Splitting) -> list[str]
             "or missing in the training text; use more text, or --type bpe, which has no unknown tokens"
         )
     return warnings
-
-
-def _check_free(folder: Path) -> None:
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise UsageError(f"{folder} is not empty", "nothing was written; choose another --output")
-
-
-def _save(tokenizer: PreTrainedTokenizerFast, folder: Path) -> None:
-    """Write the folder so that it is there complete or not at all."""
-    beside = folder.with_name(f".{folder.name}.tmp")  # what a killed process left of it is overwritten
-    shutil.rmtree(beside, ignore_errors=True)
-    with disk_errors(folder):
-        try:
-            beside.mkdir()
-            tokenizer.save_pretrained(beside)
-            _check_free(folder)
-            beside.replace(folder)
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)

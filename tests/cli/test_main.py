@@ -117,6 +117,26 @@ def test_a_bug_leaves_its_traceback_in_a_file(run, monkeypatch):
     assert "Traceback" in file.read_text()
 
 
+def test_a_file_that_ends_too_soon_is_no_interrupt(run, monkeypatch):
+    def fail() -> None:
+        raise EOFError("no data left in file")
+
+    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
+    ended = run("version")
+    assert (ended.code, "stopped by Ctrl-C" in ended.err, "bertkit failed" in ended.last) == (1, False, True)
+
+
+def test_an_interrupt_that_a_library_has_wrapped_is_one(run, monkeypatch):
+    def fail() -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as error:
+            raise RuntimeError("the export failed") from error
+
+    monkeypatch.setattr("bertkit.storage.runs.versions", fail)
+    assert (run("version").code, run("version").err) == (130, "error: stopped by Ctrl-C\n")
+
+
 NO_MEMORY = "out of memory - try a smaller --batch-size or --max-length"
 
 

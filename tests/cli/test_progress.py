@@ -43,6 +43,11 @@ def test_the_eta_counts_only_steps_of_this_process(capsys, clock):
     assert capsys.readouterr().err == "training: 95/100  eta 20.0 s\n"
 
 
+def test_a_name_cannot_speak_to_the_terminal(capsys):
+    TerminalProgress().start("writing a\x1b[31m.csv", 0)
+    assert capsys.readouterr().err == "writing a\\x1b[31m.csv ...\n"
+
+
 def test_the_other_processes_of_a_launch_are_silent(capsys, clock, monkeypatch):
     monkeypatch.setenv("RANK", "1")
     shown = TerminalProgress()

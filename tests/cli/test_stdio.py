@@ -57,6 +57,13 @@ def test_what_is_printed_on_a_closed_descriptor_reaches_no_file(tmp_path, closed
     assert (tmp_path / "mine.yaml").read_text() == (tmp_path / "other.yaml").read_text()
 
 
+def test_a_closed_stdin_has_no_rows(tmp_path, trained):
+    ended = shell(tmp_path, f"bertkit predict classify - --model {trained} <&-")
+    assert (ended.returncode, ended.stderr.count("\n"), "the file is empty" in ended.stderr) == (3, 1, True), (
+        ended.stderr
+    )
+
+
 def test_an_error_keeps_its_exit_code_where_nothing_can_be_printed(tmp_path):
     assert shell(tmp_path, "bertkit recipes show nosuch >&- 2>&-").returncode == 2
     assert shell(tmp_path, "bertkit recipes show nosuch --json 2>&1 | true").returncode == 2

@@ -52,7 +52,7 @@ def test_a_damaged_one_and_one_of_other_weights_are_refused(folder):
     with pytest.raises(ModelError, match="the calibration is of other weights than those beside it") as raised:
         read_calibration(folder, ONE.task)
     assert raised.value.remedy == "run `bertkit calibrate` again, or delete it"
-    for content in ("{", '{"temperature": 1}', "[]"):
+    for content in ("{", '{"temperature": 1}', "[]", "[" * 100_000):
         file.write_text(content)
         with pytest.raises(ModelError, match="the calibration is damaged"):
             read_calibration(folder, ONE.task)

@@ -26,7 +26,7 @@ def test_sources_are_one_file_per_split(here):
     for data, target, match in (
         (Data(source="demo"), here / "new", "without files"),
         (Data(source="nyu-mll/glue"), here / "new", "without files"),
-        (Data(source=str(folder)), folder, "not an empty folder"),
+        (Data(source=str(folder)), folder, "exists already, and is kept as it is"),
         (Data(source=str(folder), limit=5), here / "new", "--fix with --limit"),
     ):
         with pytest.raises(UsageError, match=match):
@@ -52,8 +52,8 @@ def test_copies_keep_their_formats(here):
     )
     sources = {name: here / file for name, file in (("a", "a.csv"), ("b", "b.txt"), ("c", "c.parquet"))}
     lines = {str(here / "a.csv"): {2: "why"}, str(here / "c.parquet"): {2: "why"}}
-    assert write_copies(sources, Data(), lines, here / "new" / "folder") == {"why": 2}
-    new = here / "new" / "folder"
+    assert write_copies(sources, Data(), lines, here / "new") == {"why": 2}
+    new = here / "new"
     assert (new / "a.csv").read_text() == "text,label\ny,2\n"
     assert len((new / "b.jsonl").read_text().splitlines()) == 2
     table = parquet.read_table(new / "c.parquet")

@@ -81,6 +81,11 @@ def test_a_config_with_a_value_of_another_type(folder, field, value):
         load_config(folder)
 
 
+def test_torchs_advice_to_run_the_code_of_a_pickle_is_not_repeated():
+    advice = "Weights only load failed. (1) Re-running `torch.load` with `weights_only` set to `False` will"
+    assert first_line(RuntimeError(advice)) == "not only weights, or damaged: loading it could run code"
+
+
 def test_the_first_line_of_an_error():
     assert first_line(ValueError("\n  a word\nmore")) == "a word"
     assert first_line(ValueError("x" * 999)) == "x" * 300

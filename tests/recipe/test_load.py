@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from bertkit.errors import RecipeError
@@ -210,3 +212,19 @@ def test_a_recipe_with_rows_of_its_own_drops_what_is_of_its_parents_rows(here):
 def test_named_training_files_bring_their_own_documents(changes):
     assert load_pretrain_recipe("mlm", changes).data.documents == "auto"
     assert load_pretrain_recipe("mlm", {"data.files.validation": "a.txt"}).data.documents == "articles"
+
+
+@pytest.mark.parametrize("value", [True, 1, -1.5, "x", [1], {"x": 1}, {1: 2}, None, "\ud800", {"\ud800": 1}])
+@pytest.mark.parametrize("base", [{}, {"data.source": "demo", "model": "demo"}], ids=["own", "demo"])
+def test_any_value_of_any_key_is_taken_or_refused_in_one_line(value, base):
+    recipe = load_recipe("sst2")
+    keys = [*type(recipe).model_fields, *(f"data.{name}" for name in type(recipe.data).model_fields)]
+    keys += [f"training.{name}" for name in type(recipe.training).model_fields]
+    for key in [*keys, "\ud800", "data.\ud800", "data.files.train", "options.x"]:
+        with contextlib.suppress(RecipeError):
+            load_recipe("sst2", {**base, key: value})
+
+
+def test_a_limit_is_a_number_that_python_can_count_to():
+    with pytest.raises(RecipeError, match=r"data.limit = 9223372036854775808 is out of range"):
+        load_recipe("sst2", {"data.limit": 2**63})

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from bertkit.storage.cache import cache_folder, read_arrays, sweep, touch, write_arrays, writing
+from bertkit.errors import ResourceError
+from bertkit.storage.cache import cache_folder, sweep, touch, writing
+from bertkit.storage.disk import disk_errors
 
 
 def age(file: Path, days: float) -> None:
@@ -73,16 +75,7 @@ def test_a_folder_goes_as_a_whole_or_not_at_all(tmp_path):
     ]
 
 
-@pytest.mark.parametrize("damage", ["flipped", "half", "empty"])
-def test_cached_arrays_are_read_whole_or_not_at_all(damage, tmp_path, caplog):
-    caplog.set_level("INFO", "bertkit")
-    file = tmp_path / "new" / "kept.arrays"
-    assert read_arrays(file) is None
-    write_arrays(file, {"vectors": np.arange(6.0).reshape(2, 3)})
-    assert read_arrays(file)["vectors"].tolist() == [[0, 1, 2], [3, 4, 5]]
-    content = file.read_bytes()
-    for place in range(0, len(content), 7):
-        flipped = bytes([*content[:place], content[place] ^ 1, *content[place + 1 :]])
-        file.write_bytes({"flipped": flipped, "half": content[:place], "empty": b""}[damage])
-        assert read_arrays(file) is None
-    assert "is damaged, so its numbers are computed anew" in caplog.text
+def test_a_full_disk_under_the_cache_is_named_and_not_that_of_the_output(tmp_path):
+    with pytest.raises(ResourceError) as raised, disk_errors(tmp_path / "output"), writing(tmp_path / "cached"):
+        raise OSError(errno.ENOSPC, "No space left on device")
+    assert raised.value.file == str(tmp_path / "cached")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from pathlib import Path
 
 import pytest
 from transformers import AutoModelForSequenceClassification
 
+from bertkit.storage.cache import say_once
 from tests.conftest import LEARN, finetune, toy_rows, write_csv
 from tests.kills import read_lines
 
@@ -121,6 +123,16 @@ def test_a_dry_run_writes_nothing(run, tiny_model, toy_data):
     assert "rows     train 96, validation 40" in ended.out
     assert "steps    12" in ended.out
     assert not Path("runs").exists()
+
+
+def test_texts_that_are_truncated_are_told_by_a_dry_run_eval_and_predict(run, tiny_model, toy_data, trained):
+    dry = finetune(run, tiny_model, toy_data, "--dry-run", "--max-length", 8)
+    assert re.search(r"\d+ of 96 \(\S+%\) of the first 96 training rows are longer than 8 tokens", dry.err)
+    assert "longer than" not in finetune(run, tiny_model, toy_data, "--dry-run").err
+    for command in (["eval", "--data", toy_data], ["predict", toy_data / "validation.csv"]):
+        say_once.cache_clear()
+        arguments = [command[0], "classify", *command[1:], "--model", trained, "--set", "training.max_length=8"]
+        assert "some rows reach 8 tokens: what is longer is truncated" in run(*arguments).err
 
 
 def test_own_rows_by_a_recipe_of_three_lines(run, tiny_model):

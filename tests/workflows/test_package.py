@@ -63,8 +63,9 @@ def refuse_damage(folder: Path) -> None:
 
 def test_what_cannot_be_packaged_is_refused_before_anything_is_written(exported, run):
     Path("there").mkdir()
+    Path("there", "mine").touch()
     for arguments, code, message in (
-        (("-o", "there"), 2, "the output exists already"),
+        (("-o", "there"), 2, "exists already, and is kept as it is"),
         (("-o", "out", "--name", "numpy"), 2, "there is a module numpy already"),
         (("-o", "out", "--wheel", "one"), 2, "'one' is no version of a wheel"),
         (("-o", "out", "--to", "openvino"), 2, "--to openvino, and the model is exported to onnx already"),

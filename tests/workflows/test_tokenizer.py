@@ -180,7 +180,7 @@ def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path
     ended = run(*options, "--type", "bpe")
     assert (ended.code, ended.last) == (
         2,
-        "error: mine is not empty - nothing was written; choose another --output",
+        "error: it exists already, and is kept as it is (mine) - name a new folder",
     )
     assert {file: file.read_bytes() for file in Path("mine").iterdir()} == before
     ended = run(*options[:-1], "other", "--cased")
@@ -247,8 +247,8 @@ def test_a_full_disk_ends_in_one_line_and_leaves_nothing(run, monkeypatch):
 
 
 def test_what_a_killed_process_left_is_deleted(run):
-    Path(".t.tmp").mkdir()
-    Path(".t.tmp", "half.json").write_text("{")
+    Path(".t.building").mkdir()
+    Path(".t.building", "half.json").write_text("{")
     assert run("pretrain", "tokenizer", "--data", "demo", "--limit", "50", "--output", "t").code == 0
     assert [entry.name for entry in Path().iterdir()] == ["t"]
     assert not Path("t", "half.json").exists()
@@ -270,7 +270,7 @@ def test_a_second_training_into_one_folder_is_refused_at_once(corpus, tmp_path, 
         patched.setattr(workflow, "find_corpus", lambda _: pytest.fail("text is read"))
         with claimed_folder(folder), pytest.raises(ResourceError, match="is writing this output"):
             learn(corpus, "wordpiece", folder)
-    (folder.parent / ".t.tmp").mkdir()  # a killed process left it
-    (folder.parent / ".t.tmp" / "tokenizer.json").write_text("half of")
+    (folder.parent / ".t.building").mkdir()  # a killed process left it
+    (folder.parent / ".t.building" / "tokenizer.json").write_text("half of")
     learn(corpus, "wordpiece", folder)
     assert [entry.name for entry in folder.parent.iterdir()] == ["t"]

@@ -89,7 +89,7 @@ def command(
 
     chosen = CheckSettings(label_errors, long_text, fix, needs_model=model is not None)
     result = check(loaded, chosen, progress=TerminalProgress())
-    print_result(result, fix, as_json=json)
+    print_result(result, fix if result.rows.get("train") else None, as_json=json)  # else there is no copy
     if result.count("fail") or (strict and result.count("warn")):
         raise typer.Exit(3)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,9 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.errors import ModelError, UsageError
-from bertkit.storage.disk import disk_errors
-from bertkit.storage.files import sync_folder, write_json
+from bertkit.errors import ModelError
+from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.vectors.groups.clusters import Clustering
 from bertkit.vectors.groups.stored import Matrix
@@ -49,53 +47,23 @@ class SavedClusters:
     """
 
 
-def refuse_existing(folder: Path) -> None:
-    """Check that a folder is not there yet.
+def save_clusters(folder: Path, saved: SavedClusters) -> None:
+    """Write clusters into a folder, which is new."""
+    from safetensors.numpy import save
 
-    Raises:
-        UsageError: it is.
-    """
-    if folder.exists() or folder.is_symlink():
-        raise UsageError("the folder exists already, and is kept as it is", "choose another --save", file=folder)
-
-
-def save_clusters(folder: Path, saved: SavedClusters, map_writer: Any) -> None:
-    """Write a folder of clusters that appears when all of it is written; the caller holds `claimed_folder`.
-
-    Args:
-        folder: to be created.
-        saved: what is in it.
-        map_writer: called with the folder to add a map to.
-
-    Raises:
-        UsageError: the folder exists.
-        ResourceError: it cannot be written.
-    """
-    from safetensors.numpy import save_file
-
-    with disk_errors(folder.parent):
-        refuse_existing(folder)
-        temporary = folder.with_name(f".{folder.name}.tmp")
-        shutil.rmtree(temporary, ignore_errors=True)  # what a killed process left
-        try:
-            temporary.mkdir()
-            clustering = saved.clustering
-            tensors = {"points": clustering.points, "point_labels": clustering.point_labels}
-            if clustering.components is not None:
-                tensors["components"] = clustering.components
-            save_file({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}, temporary / _TENSORS)
-            map_writer(temporary)
-            content = {
-                "format": _FORMAT,
-                **saved.facts,
-                "sha256": file_fingerprint(temporary / _TENSORS),
-                "topics": [asdict(topic) for topic in saved.topics],
-            }
-            write_json(temporary / MANIFEST, {**content, _CHECKSUM: json_fingerprint(content)})
-            temporary.rename(folder)
-            sync_folder(folder.parent)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+    clustering = saved.clustering
+    tensors = {"points": clustering.points, "point_labels": clustering.point_labels}
+    if clustering.components is not None:
+        tensors["components"] = clustering.components
+    # not by `save_file`, whose files only their owner may read
+    (folder / _TENSORS).write_bytes(save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}))
+    content = {
+        "format": _FORMAT,
+        **saved.facts,
+        "sha256": file_fingerprint(folder / _TENSORS),
+        "topics": [asdict(topic) for topic in saved.topics],
+    }
+    write_json(folder / MANIFEST, {**content, _CHECKSUM: json_fingerprint(content)})
 
 
 def load_clusters(folder: Path) -> SavedClusters:

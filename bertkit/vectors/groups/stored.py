@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +12,15 @@ import numpy as np
 
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.storage.arrays import map_npy
 from bertkit.vectors.embedding.quantize import from_int8
 
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
 """Vectors, (rows, dimension)."""
 
 _VECTOR = "embedding"
+_DAMAGE = (ValueError, OSError, LookupError, TypeError, AttributeError, RuntimeError)
+"""What the readers of formats raise of a damaged file."""
 _COMPARED = ("model", "pooling", "layers", "normalize", "truncate_dim", "max_length", "prompts", "include_prompt")
 
 
@@ -35,15 +39,15 @@ def read_vectors(file: Path, rows: int, progress: Progress = SILENT) -> Matrix:
     if not file.is_file():
         raise DataError("no such file", "name the file that `bertkit embed` wrote", file=file)
     with stage(progress, "reading vectors"):
+        note = _read_metadata(file) or {}
+        if note.get("dtype") == "binary":
+            raise DataError("binary vectors, which are too coarse", "run `bertkit embed` without --dtype", file=file)
         try:
             vectors = _READERS[file.suffix](file)
-        except (ValueError, OSError, KeyError) as error:
+            if note.get("dtype") == "int8":
+                vectors = from_int8(vectors, np.array(note["ranges"], dtype=np.float32))
+        except _DAMAGE as error:
             raise DataError(f"the vectors cannot be read: {error}", "write the file again", file=file) from None
-    note = _read_metadata(file) or {}
-    if note.get("dtype") == "binary":
-        raise DataError("binary vectors, which are too coarse", "run `bertkit embed` without --dtype", file=file)
-    if note.get("dtype") == "int8":
-        vectors = from_int8(vectors, np.array(note["ranges"], dtype=np.float32))
     if vectors.ndim != 2 or vectors.dtype.kind != "f":
         what = f"an array of {vectors.dtype} with {vectors.ndim} axes, not rows of floating-point numbers"
         raise DataError(what, "write float32 or float16 vectors, one per row", file=file)
@@ -82,15 +86,13 @@ def to_unit_length(vectors: Matrix) -> Matrix:
 
 def _read_metadata(file: Path) -> dict[str, Any] | None:
     """Read the note of `bertkit embed`: in the metadata of the format, or beside a file that has none."""
-    with suppress(OSError, ValueError, KeyError):
+    with suppress(*_DAMAGE):
         if file.suffix == ".parquet":
             from pyarrow import parquet
 
             text: Any = (parquet.read_schema(file).metadata or {}).get(b"bertkit")
         elif file.suffix == ".safetensors":
-            from safetensors import safe_open
-
-            with safe_open(file, framework="numpy") as opened:
+            with _opened_safetensors(file) as opened:
                 text = (opened.metadata() or {}).get("bertkit")
         else:
             text = file.with_name(f"{file.name}.json").read_text(encoding="utf-8")
@@ -122,18 +124,29 @@ def _read_jsonl(file: Path) -> np.ndarray[Any, Any]:
 
 
 def _read_npy(file: Path) -> np.ndarray[Any, Any]:
-    vectors: np.ndarray[Any, Any] = np.load(file, allow_pickle=False, mmap_mode="r")
+    vectors: np.ndarray[Any, Any] = map_npy(file)
     return vectors
 
 
 def _read_safetensors(file: Path) -> np.ndarray[Any, Any]:
-    from safetensors.numpy import load_file
+    with _opened_safetensors(file) as opened:
+        names = list(opened.keys())
+        if len(names) > 1:
+            _check_column(file, names)
+        vectors: np.ndarray[Any, Any] = opened.get_tensor(_VECTOR if len(names) > 1 else names[0])
+    return vectors
 
-    tensors = load_file(file)
-    if len(tensors) == 1:
-        return next(iter(tensors.values()))
-    _check_column(file, list(tensors))
-    return tensors[_VECTOR]
+
+@contextmanager
+def _opened_safetensors(file: Path) -> Iterator[Any]:
+    """Open a file of tensors; raises ValueError where it is damaged."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(file, framework="numpy") as opened:
+            yield opened
+    except SafetensorError as error:
+        raise ValueError(str(error)) from None
 
 
 def _check_column(file: Path, names: list[str]) -> None:

@@ -78,9 +78,9 @@ def build_index(
             entry = build_approximate(building, shards, approximate, queries=given, progress=progress)
             manifest = replace(manifest, approximate=entry)
         write_manifest(building, manifest)
+        (building / info.folder / JOURNAL).unlink(missing_ok=True)
         building.rename(folder)
         sync_folder(folder.parent)
-        (folder / info.folder / JOURNAL).unlink(missing_ok=True)
     return Index.open(folder)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -11,12 +12,30 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.errors import UsageError
+from bertkit.errors import BertkitError, UsageError
 from bertkit.vectors.search.approximate import ApproximateSearch
 from bertkit.vectors.search.exact import exact_search, gather
 from bertkit.vectors.search.lexical import LexicalIndex
-from bertkit.vectors.search.manifest import ROWS, Manifest, read_manifest
+from bertkit.vectors.search.manifest import ROWS, Manifest, check_files, read_manifest
 from bertkit.vectors.search.shard import Numbers, Shard, hash_id, prepare
+
+
+@contextmanager
+def naming_damage(folder: Path) -> Iterator[None]:
+    """Read an index; where that fails, compare the checksums of its files.
+
+    They are not compared before, since a query reads a small part of them.
+
+    Raises:
+        DataError: a file is damaged.
+    """
+    try:
+        yield
+    except BertkitError:
+        raise
+    except Exception:
+        read_manifest(folder, verify=True)
+        raise
 
 
 class Index:
@@ -54,7 +73,10 @@ class Index:
     def approximate(self) -> ApproximateSearch | None:
         """The approximate search of the index; None where it has none."""
         entry = self.manifest.approximate
-        return None if entry is None else ApproximateSearch.open(self.folder, entry)
+        if entry is None:
+            return None
+        check_files(self.folder, entry["files"], verify=True)  # all of it is read, by a library that may crash
+        return ApproximateSearch.open(self.folder, entry)
 
     @cached_property
     def words(self) -> LexicalIndex:

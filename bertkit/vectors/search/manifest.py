@@ -117,11 +117,11 @@ def read_manifest(index: Path, *, verify: bool = False) -> Manifest:
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         raise DataError("the manifest of the index is damaged", "build the index again", file=file) from None
     for shard in manifest.shards:
-        _check_files(index / shard.folder, shard.files, verify)
+        check_files(index / shard.folder, shard.files, verify)
     if manifest.lexical is not None:
-        _check_files(index / manifest.lexical["folder"], manifest.lexical["files"], verify)
+        check_files(index / manifest.lexical["folder"], manifest.lexical["files"], verify)
     if manifest.approximate is not None:
-        _check_files(index, manifest.approximate["files"], verify)
+        check_files(index, manifest.approximate["files"], verify)
     return manifest
 
 
@@ -138,7 +138,8 @@ def _no_index(index: Path) -> UsageError:
     return UsageError(f"not an index: it has no {MANIFEST}", "build one with `bertkit search build`", file=index)
 
 
-def _check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], verify: bool) -> None:
+def check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], verify: bool) -> None:
+    """Compare files of an index with what its manifest says; raises as `read_manifest` does."""
     for name, entry in files.items():
         file = folder / name
         if not file.is_file():

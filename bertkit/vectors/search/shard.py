@@ -17,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from bertkit.errors import DataError, ModelError, ResourceError
+from bertkit.storage.arrays import map_npy
 from bertkit.storage.files import to_json
 from bertkit.storage.records import read_signed, write_signed
 from bertkit.vectors.search.coverage import Coverage
@@ -36,6 +37,7 @@ log = logging.getLogger("bertkit")
 Numbers = np.ndarray[Any, Any]
 
 JOURNAL = "journal.json"
+_DTYPES = {VECTORS: "<f4", ROUNDED: "<u2", ENDS: "<i8", IDS: "<u8"}
 
 
 class ShardWriter:
@@ -55,12 +57,8 @@ class ShardWriter:
     def __init__(self, folder: Path, dimension: int, similarity: str, origin: Mapping[str, Any] | None = None) -> None:
         self.folder, self.similarity = folder, similarity
         self.origin = None if origin is None else json.loads(to_json(origin))
-        self.columns: dict[str, tuple[str, int | None]] = {
-            VECTORS: ("<f4", dimension),
-            ROUNDED: ("<u2", dimension),
-            ENDS: ("<i8", None),
-            IDS: ("<u8", None),
-        }
+        widths = {VECTORS: dimension, ROUNDED: dimension}
+        self.columns = {name: (dtype, widths.get(name)) for name, dtype in _DTYPES.items()}
 
     def __enter__(self) -> ShardWriter:
         """Open the files and truncate them to the last complete chunk; `rows` is how many rows they have."""
@@ -207,13 +205,12 @@ class Shard:
         return records
 
     def _map(self, name: str) -> Numbers:
-        # Copy on write, since torch warns of arrays that cannot be written; nobody writes them.
         try:
-            mapped: Numbers = np.load(self.folder / name, mmap_mode="c")
+            mapped: Numbers = map_npy(self.folder / name)
         except ValueError:
-            raise DataError(
-                "a file of the index is damaged", "build the index again", file=self.folder / name
-            ) from None
+            mapped = np.zeros(0)
+        if mapped.dtype != _DTYPES[name] or len(mapped) != self.info.rows or not mapped.flags.c_contiguous:
+            raise DataError("a file of the index is damaged", "build the index again", file=self.folder / name)
         return mapped
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertkit import hub
-from bertkit.data.files import read_records
+from bertkit.data.files import first_of, read_records
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
 from bertkit.errors import DataError, UsageError, closest
@@ -59,7 +59,7 @@ def measure(
     if not isinstance(column, str):
         raise UsageError("a text has one column", "name it with --column")
     with stage(progress, f"reading {name}", total=1):
-        records = islice(_read(source, settings, split), settings.limit)
+        records = first_of(_read(source, settings, split), settings.limit)
         rows = [parse_row(record, column, name) for record in records]
     if not rows:
         raise DataError("no rows", "name a file that has some", file=name)

@@ -12,12 +12,12 @@ from typing import Any
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
-from bertkit.storage.outputs import claimed_folder
+from bertkit.storage.outputs import claimed_folder, sweep_locks
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.approximate import check_method
 from bertkit.vectors.search.build import Chunk, Chunks, add_to_index, build_index, delete_from_index
 from bertkit.vectors.search.coverage import Coverage, measure_coverage
-from bertkit.vectors.search.index import Index
+from bertkit.vectors.search.index import Index, naming_damage
 from bertkit.vectors.search.models import choose_prompts, describe, embedder_of
 from bertkit.vectors.search.rows import TextRows, read_queries
 
@@ -91,6 +91,7 @@ def build(
     """
     output = typed_path(output)
     if output.exists():
+        sweep_locks([output])
         raise UsageError("the index exists", "add to it with `bertkit search add`, or choose another", file=output)
     if options.approximate is not None:
         check_method(options.approximate, 0)
@@ -127,7 +128,7 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progres
     folder = typed_path(folder)
     Index.open(folder)
     with claimed_folder(folder):
-        index = Index.open(folder)
+        index = Index.open(folder, verify=True)  # its words are counted again, of all rows
         embedder = embedder_of(index.manifest, "document", folder=folder, model=model)
         rows = replace(rows, first_id=index.manifest.total, passages=index.manifest.passages).split_for(embedder)
         with stage(progress, f"checking the rows of {rows.file}"):
@@ -146,7 +147,7 @@ def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
     """
     folder = typed_path(folder)
     Index.open(folder)
-    with claimed_folder(folder):
+    with claimed_folder(folder), naming_damage(folder):
         index = Index.open(folder)
         numbers = {name: [number] for name, number in index.find_ids(ids).items()}
         numbers |= index.find_documents(name for name in ids if name not in numbers)

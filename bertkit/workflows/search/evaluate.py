@@ -9,6 +9,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.files import first_of
 from bertkit.errors import DataError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
@@ -83,11 +84,11 @@ def evaluate(
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
     folder, file = typed_path(folder), typed_path(file)
-    index = Index.open(folder)
+    index = Index.open(folder, verify=True)
     _ = index.words
     if reranker is not None:
         _ = reranker.saved
-    relevance = dict(islice(read_relevance(file).items(), limit))
+    relevance = dict(first_of(read_relevance(file).items(), limit))
     names = _Names(index, by_document=_is_by_document(index, relevance, file))
     with stage(progress, f"loading {model or index.manifest.model}"):
         embedder = embedder_of(index.manifest, "query", folder=folder, model=model)

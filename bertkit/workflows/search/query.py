@@ -14,7 +14,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.search.index import Index
+from bertkit.vectors.search.index import Index, naming_damage
 from bertkit.vectors.search.lexical import LexicalIndex
 from bertkit.vectors.search.models import embedder_of
 from bertkit.vectors.search.retrieval import SearchMethod, search
@@ -58,7 +58,8 @@ def query(
     if prompt is not None and prompt != built_for:
         what = f"--prompt {prompt}, but the index was built for queries with {_prompt_name(built_for)}"
         raise UsageError(what, "leave --prompt out, or build the index with --query-prompt", file=index.folder)
-    words = _find_words(index, method)
+    with naming_damage(index.folder):
+        words = _find_words(index, method)
     if method.reranker is not None:
         _ = method.reranker.saved
     if method.k > len(index):
@@ -72,7 +73,13 @@ def query(
         with stage(progress, f"loading {model or index.manifest.model}"):
             embedder = embedder_of(index.manifest, "query", folder=index.folder, model=model)
     chunks = _chunks(chain([first], remaining))
-    return (record for chunk in chunks for record in _search(index, embedder, words, chunk, method, progress))
+
+    def records() -> Iterator[dict[str, Any]]:
+        with naming_damage(index.folder):
+            for chunk in chunks:
+                yield from _search(index, embedder, words, chunk, method, progress)
+
+    return records()
 
 
 def _find_words(index: Index, method: SearchMethod) -> LexicalIndex | None:

@@ -18,6 +18,7 @@ from bertkit.data.checks import (
     find_odd_rows,
     find_unseen_names,
     refuse_swapped,
+    share_of,
 )
 from bertkit.data.columns import PAIR, describe_unread
 from bertkit.data.draw import check_draw, draw_training_rows
@@ -29,7 +30,7 @@ from bertkit.data.streams import RowStream
 from bertkit.errors import UnavailableError
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.layers import check_layers, count_layers
-from bertkit.modeling.load import fingerprint, loaded_weight_bytes, read_config
+from bertkit.modeling.load import fingerprint, load_tokenizer, loaded_weight_bytes, read_config
 from bertkit.recipe import WHAT_IS_KEPT, Recipe, Row, write_yaml
 from bertkit.storage import runs
 from bertkit.storage.cache import say_once
@@ -37,6 +38,7 @@ from bertkit.storage.checkpoints import most_bytes, written_bytes
 from bertkit.storage.disk import check_space
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
+from bertkit.tokens.features import Setup, max_tokens
 from bertkit.training.automatic import choose_training
 from bertkit.workflows.steps.run import RunPlan
 from bertkit.workflows.steps.supervision import Supervision, make_supervision
@@ -49,6 +51,7 @@ log = logging.getLogger("bertkit")
 
 # The model and the rows count by content, not by where they are, how they are checked or whether their features are
 # kept.
+_FIRST = 1000  # rows whose lengths a dry run counts
 _NOT_IDENTITY: dict[str, Any] = {"about": True, "published": True, "model": True, "training": WHAT_IS_KEPT}
 _LOCATION = {"source", "files", "config", "revision", "cache", "label_range", "hold_out", "unread", "empty_label"}
 
@@ -109,6 +112,7 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
         log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
     elif not fresh:
         runs.check_claim(inputs.plan.folder, inputs.plan.identity)
+    _report_long(inputs)
     training = inputs.recipe.training
     steps = training.total_steps(inputs.rows["train"])
     # where all weights are trained; each has two moments in a checkpoint
@@ -130,6 +134,17 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
         warnings=list(inputs.warnings),
         unread=list(find_unread(inputs.splits)),
     )
+
+
+def _report_long(inputs: FinetuneInputs) -> None:
+    """Say how many of the first training rows are longer than the maximum length."""
+    from bertkit.findings.lengths import find_long
+
+    setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+    rows = inputs.splits["train"].rows[:_FIRST]
+    if long := find_long(rows, inputs.task, setup)[0]:
+        many = f"{share_of(len(set(long)), len(rows))} of the first {len(rows):,} training rows"
+        log.info(f"{many} are longer than {max_tokens(setup):,} tokens: `bertkit check` tells what becomes of them")
 
 
 def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = False) -> FinetuneInputs:

@@ -31,4 +31,4 @@ def test_findings_are_printed_and_the_exit_code_tells(run, tiny_model, toy_data,
 def test_mistakes(run, tiny_model, toy_data):
     ended = run("check", "classify", "--model", tiny_model, "--data", toy_data, "--fix", toy_data)
     assert ended.code == 2
-    assert "not an empty folder" in ended.last
+    assert "exists already, and is kept as it is" in ended.last

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 
 import numpy as np
@@ -89,3 +90,20 @@ def test_what_embed_notes_is_read(ending, tmp_path, tiny_model):
         embed_to_file(embedder, TextSource(rows), file, dtype=dtype)
         assert read_description(file) == json.loads(json.dumps(embedder.describe()))
         np.testing.assert_allclose(read_vectors(file, 2), exact, atol=error)
+
+
+@pytest.mark.parametrize("ending", [".npy", ".safetensors", ".jsonl", ".parquet"])
+def test_damaged_files_are_read_or_refused_in_one_line(ending, tmp_path):
+    file = write_vectors(tmp_path / f"vectors{ending}")
+    content = file.read_bytes()
+    step = max(1, len(content) // 150)
+    flipped = [content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :] for at in range(0, len(content), step)]
+    for damaged in (*flipped, *(content[:at] for at in range(0, len(content), step))):
+        file.write_bytes(damaged)
+        with contextlib.suppress(DataError):
+            read_vectors(file, 4)
+            read_description(file)
+    for empty in (b"", content[: len(content) // 2]):
+        file.write_bytes(empty)
+        with pytest.raises(DataError):
+            read_vectors(file, 4)

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 
 import numpy as np
 import pytest
 
-from bertkit.errors import UsageError
+from bertkit.errors import DataError, UsageError
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.retrieval import SearchMethod
 from bertkit.vectors.search.rows import TextRows
-from bertkit.workflows.search import build, query, query_to_file
+from bertkit.workflows.search import add, build, evaluate, query, query_to_file
 from tests.conftest import toy_rows, write_csv
 
 ROWS = toy_rows(40, seed=1)
@@ -81,3 +82,22 @@ def test_results_go_to_a_file_that_is_none_of_the_index(folder, here):
     for output, message in [(folder / "shard-00000" / "rows.jsonl", "a file of the index"), ("found.npy", "ending")]:
         with pytest.raises(UsageError, match=message):
             query_to_file(records, output, index=folder)
+
+
+def test_a_damaged_index_ends_in_one_line_whatever_is_damaged(folder, tiny_model, tmp_path):
+    more = TextRows.open(write_csv(tmp_path / "more.csv", ROWS[:2]))
+    for file in sorted(file for file in folder.rglob("*") if file.is_file()):
+        content = file.read_bytes()
+        for at in {0, 9, 20, 61, len(content) // 2, len(content) - 3}:
+            if at >= len(content):
+                continue
+            file.write_bytes(content[:at] + bytes([content[at] ^ 0x44]) + content[at + 1 :])
+            for by in ("vectors", "words"):
+                with contextlib.suppress(DataError, UsageError):  # what is not read is not noticed
+                    list(query(Index.open(folder), [({}, "the good film")], SearchMethod(by=by, k=40)))
+            with pytest.raises(DataError):
+                add(folder, more)
+            with pytest.raises(DataError):
+                evaluate(folder, tmp_path / "relevance.jsonl")
+        file.write_bytes(content)
+    assert len(ask(folder, "the good film")) == 10
