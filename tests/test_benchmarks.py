@@ -39,7 +39,19 @@ FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 
 @pytest.mark.parametrize(
     "name",
-    ["groups", "load", "linear", "long_texts", "pictures", "probing", "pruning", "quality", "schedules", "speed"],
+    [
+        "groups",
+        "load",
+        "linear",
+        "long_texts",
+        "null_tables",
+        "pictures",
+        "probing",
+        "pruning",
+        "quality",
+        "schedules",
+        "speed",
+    ],
 )
 def test_examples(name):
     tried = doctest.testmod(importlib.import_module(f"benchmarks.{name}"))

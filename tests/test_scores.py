@@ -21,6 +21,8 @@ from benchmarks.coverage import (
     SIZES,
     SURE,
 )
+from benchmarks.null_tables import DRAWS, SKEWS
+from benchmarks.null_tables import RESULTS as NULL
 from bertkit.objectives import load_objective, objective_names
 from bertkit.recipe import load_recipe, recipe_names
 from bertkit.recipe.pretraining import PretrainRecipe
@@ -84,6 +86,18 @@ def test_the_page_has_the_coverage_of_calibrations():
         column = CALIBRATION_SIZES.index(cell["n"]) + 4
         shown = re.match(r" (?:\*\*)?(\d+\.\d)", line.split("|")[column])[1]
         assert shown == f"{100 * cell['held'] / cell['intervals']:.1f}"
+
+
+def test_the_page_has_the_false_alarms_that_were_counted_and_they_are_rare():
+    cells = json.loads(NULL.read_text(encoding="utf-8"))["cells"]
+    table = PAGE.partition("## False alarms")[2]
+    for what in dict.fromkeys(cell["what"] for cell in cells):
+        counted = [cell for cell in cells if cell["what"] == what]
+        assert [(cell["share"], cell["draws"]) for cell in counted] == [(share, DRAWS) for share in SKEWS]
+        line = next(line for line in table.splitlines() if line.startswith(f"| {what} |"))
+        assert re.findall(r"(\d+)% \(", line) == [f"{100 * cell['alarms'] / DRAWS:.0f}" for cell in counted]
+        if what.startswith("check"):
+            assert max(cell["alarms"] for cell in counted) < 0.05 * DRAWS, what
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda entry: f"{entry['where']}-{entry['metrics'][0]}")

@@ -139,15 +139,15 @@ def _find_partial(splits: Mapping[str, Split], task: Task, recipe: Recipe, label
     scored = fit_and_score(task, splits["train"].rows, {"validation": validation.rows}, setup)
     scores = {name: of_baseline.get(metric) for name, of_baseline in scored.scores["validation"].items()}
     nothing = max(0.0, next(iter(scores.values()), 0.0) or 0.0)
-    alone = [name for name, score in scores.items() if name.endswith(_ALONE) and score is not None]
+    alone = {name: score for name, score in scores.items() if name.endswith(_ALONE) and score is not None}
     judged = scored.judged["validation"]
     findings = []
-    for name in alone:
-        if np.isfinite(score := scores[name]):
+    for name, score in alone.items():
+        if np.isfinite(score):
             is_shortcut = score - nothing >= _WARN * (1 - nothing)
             if is_shortcut:  # of few rows, as large a share is right by accident
                 sides = next(iter(judged.values())), judged[name]
-                p = permutation_test(lambda of: task.score(of, setup), *sides, samples=1000)[0][metric]
+                p = permutation_test(lambda of: task.score(dict(of), setup), *sides, samples=1000)[0][metric]
                 is_shortcut = p is not None and p * len(alone) < LEVEL
             text = f"by its {name}, validation reaches {metric} {score:.3f} ({nothing:.3f} without)"
             findings.append(Finding("warn" if is_shortcut else "good", "shortcuts", "partial_input", text))

@@ -187,8 +187,8 @@ def _compare_signs(errors: Numbers, decisions: Numbers, is_inside: Numbers, two_
     if compared.p is not None:
         return compared
     few, signs = (is_inside, errors) if is_inside.sum() < LEAST_UNITS else (~is_inside, -errors)
-    counts = [int(values.sum()) for values in (signs[few], signs == 1, signs == -1, few)]
-    p, least = exact_test(*counts, len(errors), two_sided=two_sided)
+    observed, worse, better = (int(values.sum()) for values in (signs[few], signs == 1, signs == -1))
+    p, least = exact_test(observed, worse, better, int(few.sum()), len(errors), two_sided=two_sided)
     return replace(compared, p=p, least=least)
 
 

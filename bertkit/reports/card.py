@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import Template
@@ -14,7 +13,7 @@ from bertkit.metrics.tag_schemes import is_entity_tag
 from bertkit.recipe import PretrainRecipe, Recipe
 from bertkit.reports.examples import is_finite
 from bertkit.reports.html import Facts, cell_text, duration_text, metric_names, score_text
-from bertkit.reports.templates import load_template
+from bertkit.reports.templates import load_template, name_model
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
@@ -90,19 +89,6 @@ def model_card(facts: Facts, card: CardFacts) -> str:
         has_entities=all(map(is_entity_tag, facts.labels)),
     )
     return _with_front_matter(data, body)
-
-
-def name_model(model: str) -> str:
-    """Return what a model is called: that in a local folder by its name, or its id where the hub's cache has it.
-
-    >>> name_model("google-bert/bert-base-uncased")
-    'google-bert/bert-base-uncased'
-    """
-    folder = Path(model)
-    if not folder.exists():
-        return model
-    cached = re.search(r"/models--([^/]+)/snapshots/", folder.absolute().as_posix())
-    return cached[1].replace("--", "/") if cached else folder.resolve().name
 
 
 def name_models(facts: Facts, recipe: Recipe) -> Facts:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -29,8 +30,21 @@ def load_template(name: str, **filters: Callable[..., Any]) -> Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(filters, unbroken=keep_words, breakable=break_names)
+    environment.filters.update(filters, unbroken=keep_words, breakable=break_names, named=name_model)
     return environment.get_template(name)
+
+
+def name_model(model: str) -> str:
+    """Return what a model is called: that in a local folder by its name, or its id where the hub's cache has it.
+
+    >>> name_model("google-bert/bert-base-uncased")
+    'google-bert/bert-base-uncased'
+    """
+    folder = Path(model)
+    if not folder.exists():
+        return model
+    cached = re.search(r"/models--([^/]+)/snapshots/", folder.absolute().as_posix())
+    return cached[1].replace("--", "/") if cached else folder.resolve().name
 
 
 def keep_words(text: str) -> Markup:

@@ -37,7 +37,7 @@ class RankSettings:
     """How encoders are ranked."""
 
     by: str | None = None
-    """``h_score`` or ``logme``; None for the former where gold values are classes, else for the latter."""
+    """``logme`` or ``h_score``, each less its value on shuffled gold values; None for the former."""
     layers: str = "mean"
     """``mean``, ``last``, ``best`` or the number of a layer."""
     examples: int = MOST_EXAMPLES
@@ -116,6 +116,9 @@ def rank(
     _check_settings(settings)
     check_models(models, settings.layers)
     task = load_task(recipe)
+    if recipe.task == "zero_shot":
+        what = "frozen vectors do not tell what a model that was trained on other labels answers (zero-shot)"
+        raise UsageError(what, "bertkit eval --zero-shot scores such models; rank with --set task=text_classification")
     with stage(progress, "reading the data", total=1):
         _, splits = read_labeled(recipe)
         from bertkit.insight.ranking.examples import choose_examples
@@ -195,7 +198,7 @@ def _choose_order(by: str | None, examples: RankedExamples) -> str:
 
     if by == H_SCORE and not examples.is_named:
         raise UsageError("the H-score is one of classes, and these gold values are numbers", f"--by {LOGME}")
-    return by or (H_SCORE if examples.is_named else LOGME)
+    return by or LOGME
 
 
 def open_reader(model: str, recipe: Recipe) -> LayerReader:
@@ -225,7 +228,8 @@ def _order(
     from bertkit.insight.ranking.uncertainty import are_alike
     from bertkit.metrics.selection import find_pareto
 
-    values = [one.scores[by] for one in scored]
+    # what wide vectors come to by chance tells nothing about them
+    values = [one.scores[by] - one.shuffled for one in scored]
     order = sorted(range(len(models)), key=lambda number: -values[number])
     efficient = find_pareto(values, [cost.tokens_per_second for cost in costs])
 

@@ -15,8 +15,9 @@ from huggingface_hub import ModelCard
 
 from bertkit.packaged.license import find_license
 from bertkit.recipe import load_recipe
-from bertkit.reports.card import CardFacts, model_card, name_model, name_models
+from bertkit.reports.card import CardFacts, model_card, name_models
 from bertkit.reports.html import Facts
+from bertkit.reports.templates import name_model
 
 FACTS = Facts(
     name="cola",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import html
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -10,6 +12,8 @@ from jinja2 import UndefinedError
 
 from bertkit.reports import templates
 from bertkit.reports.templates import load_template
+from tests.conftest import toy_rows, write_csv
+from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 
 def test_pages_escape_and_markdown_does_not(tmp_path, monkeypatch):
@@ -47,3 +51,40 @@ def test_the_pages_have_tables_to_check():
 
 def _twice(text: str) -> str:
     return 2 * text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "title"),
+    [
+        (("attention", "show", "a cat", "--model", "MODEL", "-o", "page.html"), "tiny"),
+        (("attention", "heads", "FILE", "--model", "MODEL", "-o", "page.html"), "tiny: heads"),
+        (("map", "FILE", "--column", "text", "--model", "MODEL", "-o", "page.html"), "60 texts"),
+        (("probe", "classify", "--data", "FILE", "--model", "MODEL", "-o", "page.html"), "classify in tiny"),
+        (
+            ("rank", "classify", "--data", "FILE", "--models", "MODEL", "demo", "-o", "page.html"),
+            "classify: 2 encoders",
+        ),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else "",
+)
+def test_a_page_has_the_short_name_of_a_model_and_no_path(arguments, title, run, tiny_model, tmp_path):
+    model, file = tmp_path / "home" / "me" / "tiny", tmp_path / "home" / "me" / "rows.csv"
+    shutil.copytree(tiny_model, model)
+    write_csv(file, toy_rows(60, seed=4))
+    ended = run(*({"MODEL": str(model), "FILE": str(file)}.get(word, word) for word in arguments))
+    assert ended.code == 0, ended.err
+    page = html.unescape(Path("page.html").read_text())
+    assert f"<title>{title} · bertkit {arguments[0]}</title>" in page
+    assert "home/me" not in page
+
+
+def test_pages_of_runs_have_no_path_and_two_of_one_name_are_told_apart(run, tmp_path):
+    rows = make_rows(40)
+    paths = [
+        str(make_run(tmp_path / "home" / name / "run", predict(rows, {number}))) for number, name in enumerate("ab")
+    ]
+    for arguments, title in ((paths[:1], "mine: mistakes of run"), (paths, "mine: run (first) and run (second)")):
+        assert run("errors", *arguments, "-o", "page.html").code == 0
+        page = Path("page.html").read_text()
+        assert f"<title>{title} " in page
+        assert "/home/" not in page

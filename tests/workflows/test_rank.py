@@ -10,7 +10,10 @@ import pytest
 from bertkit.data.row_digests import digest_rows, write_digests
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.insight.layer_vectors import LayerReader
+from bertkit.insight.ranking.cost import EncoderCost
+from bertkit.insight.ranking.examples import LayerFeatures, RankedExamples
 from bertkit.insight.ranking.h_score import h_score
+from bertkit.insight.ranking.measure import score_encoder
 from bertkit.recipe import load_recipe
 from bertkit.workflows import rank as ranking
 from bertkit.workflows.rank import RankSettings, check_models, rank, write_page
@@ -32,9 +35,9 @@ def test_encoders_are_ordered_by_their_score_and_costed(recipe, tiny_model, tmp_
     shutil.copytree(tiny_model, trained)
     write_digests(trained, digest_rows(rows[:9], "label"))
     found = rank(recipe, [str(trained), "demo"], FEW)
-    assert (found.unit, found.classes, found.by, found.precision) == ("text", 2, "h_score", "fp32")
+    assert (found.unit, found.classes, found.by, found.precision) == ("text", 2, "logme", "fp32")
     first, second = found.encoders
-    assert first.scores["h_score"] >= second.scores["h_score"]
+    assert first.scores["logme"] - first.shuffled >= second.scores["logme"] - second.shuffled
     assert first.is_like_first and not second.is_like_next and first.is_like_next == second.is_like_first
     assert any(one.is_efficient for one in found.encoders)
     (note,) = found.notes
@@ -92,16 +95,39 @@ def test_rows_that_do_not_fit_are_refused_before_models_are_loaded(tiny_model, t
         rank(load_recipe("regress", {"data.source": str(numbers)}), models, RankSettings("h_score"))
 
 
+def test_zero_shot_recipes_are_refused(recipe, tiny_model):
+    with pytest.raises(UsageError, match="eval --zero-shot"):
+        rank(recipe.model_copy(update={"task": "zero_shot", "options": {}}), ["demo", str(tiny_model)], FEW)
+
+
+def test_wide_vectors_do_not_come_first_by_what_they_score_with_shuffled_labels():
+    """Which the H-score does: it goes by how many dimensions there are beside examples."""
+    draw = np.random.default_rng(0)
+    gold = draw.integers(0, 2, 200)
+    examples = RankedExamples("text", [{}] * 200, gold, np.arange(200), [np.arange(200)], 2)
+    narrow, wide = (draw.normal(size=(200, 1, width)) * np.arange(1, width + 1) ** -0.5 for width in (8, 256))
+    narrow += 0.4 * gold[:, None, None] * np.arange(1, 9) ** -0.5
+    for by in ("h_score", "logme"):
+        sides = [np.repeat(side, 2, axis=1) for side in (narrow, wide)]
+        scored = [score_encoder(LayerFeatures([side]), examples, "last", by) for side in sides]
+        if by == "h_score":
+            assert scored[0].scores[by] < scored[1].scores[by]
+        cost = EncoderCost(1, 1.0, 1.0, 1, 1, "unknown", "unknown")
+        ordered = ranking._order(["narrow", "wide"], by, scored, [cost, cost], [0.0, 0.0])
+        assert [one.model for one in ordered] == ["narrow", "wide"]
+        assert ordered[1].is_chance
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "unit", "by"),
     [
-        ("mrpc", "pair", "h_score"),
+        ("mrpc", "pair", "logme"),
         ("stsb", "pair", "logme"),
         ("similarity", "two texts", "logme"),
-        ("ner", "word", "h_score"),
-        ("wsd", "target", "h_score"),
-        ("few-shot", "text", "h_score"),
+        ("ner", "word", "logme"),
+        ("wsd", "target", "logme"),
+        ("few-shot", "text", "logme"),
     ],
 )
 def test_each_task_family_with_labels_is_ranked(name, unit, by, tiny_model):

@@ -60,8 +60,8 @@ def command(
     more: MoreArgument = None,
     models: ModelsOption = None,
     by: Annotated[
-        Literal["h_score", "logme"] | None,
-        typer.Option(help="Score to order by.", metavar="SCORE", show_default="h_score for classes, logme for numbers"),
+        Literal["logme", "h_score"] | None,
+        typer.Option(help="Score to order by, less that of shuffled labels.", metavar="SCORE", show_default="logme"),
     ] = None,
     layers: Annotated[
         str,
@@ -119,6 +119,7 @@ def _print(found: Ranking) -> None:
 def _score_row(one: RankedEncoder, found: Ranking, names: dict[str, str]) -> dict[str, Any]:
     own = {names[found.by]: format_number(one.scores[found.by]).strip(), "95% CI": format_interval(one.interval)}
     own["shuffled"] = format_number(one.shuffled).strip()
+    own["gain"] = format_number(one.scores[found.by] - one.shuffled).strip()
     others = {names[name]: value for name, value in one.scores.items() if name != found.by}
     layer = {"layer": str(one.layer)} if found.layers == "best" else {}
     return {"encoder": f"{'* ' if one.is_efficient else '  '}{one.model}", **own, **others, **layer}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from bertkit.metrics.basic import with_direction
 from bertkit.reports import svg
 from bertkit.reports.compare import p_text
 from bertkit.reports.html import score_text
-from bertkit.reports.templates import load_template, write_page
+from bertkit.reports.templates import load_template, name_model, write_page
 
 MAX_ROWS = 2000  # of a table; a page of them has about 1 MB
 _MAX_SPANS = 12
@@ -74,11 +74,15 @@ def write_mistakes(file: Path, found: Any) -> None:
         for one in found.mistakes[:MAX_ROWS]
     ]
     table = ErrorTable("mistakes", "What it gets wrong", columns, rows, len(found.mistakes))
-    _write(file, found, f"{found.recipe}: mistakes of {found.run}", [table])
+    _write(file, found, f"{found.recipe}: mistakes of {name_model(found.run)}", [table])
 
 
 def write_disagreement(file: Path, found: Any) -> None:
     """Write the page of where two runs differ; `found` as `bertkit.workflows.errors.find_disagreement` returns it."""
+    names = [name_model(run) for run in (found.first, found.second)]
+    if names[0] == names[1]:
+        names = [f"{name} ({side})" for name, side in zip(names, ("first", "second"), strict=True)]
+    found = replace(found, first=names[0], second=names[1])
     tables = []
     for name, worse, pairs in (
         ("second", found.second, found.only_second_wrong),

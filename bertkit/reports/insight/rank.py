@@ -12,7 +12,7 @@ from markupsafe import Markup
 from bertkit.reports import svg
 from bertkit.reports.html import score_text
 from bertkit.reports.insight.errors import SCRIPT
-from bertkit.reports.templates import load_template, write_page
+from bertkit.reports.templates import load_template, name_model, write_page
 
 SCORE_NAMES = {"h_score": "H-score", "logme": "LogME", "knn": "kNN", "linear_probe": "linear probe"}
 _MOST_CHARACTERS = 28  # of a name in the picture
@@ -21,8 +21,12 @@ _MOST_CHARACTERS = 28  # of a name in the picture
 def write_ranking(file: Path, found: Any) -> None:
     """Write the page of a ranking; `found` as `bertkit.workflows.rank.rank` returns it."""
     digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+    notes = found.notes
+    for one in found.encoders:
+        notes = [note.replace(one.model, name_model(one.model)) for note in notes]
     page = load_template("insight/rank.html.j2", score=score_text, size=size_text).render(
         page=found,
+        notes=notes,
         columns=[SCORE_NAMES[name] for name in found.encoders[0].scores],
         by=SCORE_NAMES[found.by],
         frontier=draw_frontier(found),
@@ -39,11 +43,11 @@ def draw_frontier(found: Any) -> Markup:
         svg.Point(
             one.cost.tokens_per_second,
             one.scores[found.by],
-            f"{one.model}: {one.scores[found.by]:.4f}, {one.cost.tokens_per_second:,.0f} tokens/s",
+            f"{name_model(one.model)}: {one.scores[found.by]:.4f}, {one.cost.tokens_per_second:,.0f} tokens/s",
             low=one.interval[0],
             high=one.interval[1],
             radius=4.5 if one.is_efficient else 3,
-            label=short_name(one.model),
+            label=short_name(name_model(one.model)),
         )
         for one in found.encoders
     ]
@@ -55,9 +59,9 @@ def draw_frontier(found: Any) -> Markup:
 
 def _draw_scores(found: Any) -> Markup:
     spans = [
-        svg.Span(one.model, f"{one.scores[found.by]:.4f}", one.scores[found.by], low, high, own=one.is_like_first)
+        svg.Span(name_model(one.model), f"{score:.4f}", score, one.interval[0], one.interval[1], own=one.is_like_first)
         for one in found.encoders
-        for low, high in [one.interval]
+        for score in [one.scores[found.by]]
     ]
     return svg.interval_strip(spans, name=f"{SCORE_NAMES[found.by]} of each encoder")
 

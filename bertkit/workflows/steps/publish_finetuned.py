@@ -25,9 +25,10 @@ from bertkit.evaluation.scoring import Result, Scored, describe_scores, suffix_o
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.basic import why_undefined
 from bertkit.recipe import Recipe
-from bertkit.reports.card import CardFacts, model_card, name_model, name_models
+from bertkit.reports.card import CardFacts, model_card, name_models
 from bertkit.reports.examples import Example
 from bertkit.reports.html import Facts, write_report
+from bertkit.reports.templates import name_model
 from bertkit.storage import runs
 from bertkit.storage.checksums import list_files
 from bertkit.storage.files import write_json

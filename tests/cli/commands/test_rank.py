@@ -17,8 +17,8 @@ SMALL = ["--data", "demo", "--rows", 40, "--set", "training.precision=fp32", "--
 def test_encoders_are_tables_a_page_and_json(run, tiny_model, timed_once):
     ended = run("rank", "cola", "--models", "demo", tiny_model, *SMALL, "--output", "page.html")
     assert ended.code == 0, ended.err
-    assert ended.out.startswith("cola, train: 40 texts, 2 classes; H-score of the mean of layers\n  scores\n")
-    assert re.search(r"    encoder +H-score +95% CI +shuffled +LogME +kNN +linear probe\n", ended.out)
+    assert ended.out.startswith("cola, train: 40 texts, 2 classes; LogME of the mean of layers\n  scores\n")
+    assert re.search(r"    encoder +LogME +95% CI +shuffled +gain +H-score +kNN +linear probe\n", ended.out)
     assert re.search(r"      demo +0\.9M +[\d,]+ +0% +\S+( MB)? +128 +unknown +unknown\n", ended.out)
     assert "  * no other is both as good and as fast: " in ended.out
     assert ended.out.endswith("page.html: written\n\nNext:\n  open page.html\n")
@@ -27,7 +27,7 @@ def test_encoders_are_tables_a_page_and_json(run, tiny_model, timed_once):
     assert {one["model"] for one in found["encoders"]} == {"demo", str(tiny_model)}
     shown = re.search(r"[* ] demo +(\S+) ", ended.out)[1]
     own = next(one for one in found["encoders"] if one["model"] == "demo")
-    assert f"{own['scores']['h_score']:.4f}" == shown
+    assert f"{own['scores']['logme']:.4f}" == shown
 
 
 def test_mistakes_are_answered_in_one_line(run, tmp_path):

@@ -1,0 +1,153 @@
+"""How often `check`, `errors`, `compare` and `rank` find something where there is nothing to find.
+
+    python -m benchmarks.null_tables --pairs FILE [--model DIR ...]
+
+`--pairs` has JSON lines with `text`, `text_pair` and any label. Labels are drawn anew, at random and as skewed as a row
+of the table says; mistakes fall on rows at random. Results are written to benchmarks/results/null_tables.json, and
+`make scores` puts them into docs/scores.md. `rank` is measured with two or more models. One core takes 15 minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cases import ROOT
+
+RESULTS = ROOT / "benchmarks" / "results" / "null_tables.json"
+DRAWS, SKEWS = 100, (0.5, 0.8, 0.95)
+TRAIN, VALIDATION, RANKED = 400, 200, 300
+WRONG = 0.15  # of the rows
+
+
+def draw_labels(count: int, share: float, draw: np.random.Generator) -> np.ndarray:
+    """Return labels of which a share is 1, in random order.
+
+    >>> int(draw_labels(200, 0.8, np.random.default_rng(0)).sum())
+    160
+    """
+    return draw.permutation((np.arange(count) < round(share * count)).astype(int))
+
+
+def check_draw(rows: Sequence[dict[str, Any]], share: float, draw: np.random.Generator) -> dict[str, bool]:
+    """Tell which findings of `check` warn of rows whose labels and split are random."""
+    from bertkit.data.rows import Split
+    from bertkit.findings.shift import find_shift
+    from bertkit.findings.shortcuts import find_shortcuts
+    from bertkit.recipe import load_recipe
+    from bertkit.tasks import load_task
+
+    recipe = load_recipe("classify", {"metrics": ["accuracy"]})
+    task, names = load_task(recipe), ("bad", "good")
+    chosen = draw.permutation(len(rows))[: TRAIN + VALIDATION]
+    labels = draw_labels(len(chosen), share, draw)
+    ids = draw.permutation(10**6)[: len(chosen)]
+    drawn = [
+        {**rows[row], "label": names[label], "id": str(one)}
+        for row, label, one in zip(chosen, labels, ids, strict=True)
+    ]
+    splits = {
+        name: Split(name, f"{name}.csv", part, list(range(len(part))))
+        for name, part in (("train", drawn[:TRAIN]), ("validation", drawn[TRAIN:]))
+    }
+    found = [*find_shortcuts(splits, task, recipe, names), *find_shift(splits, task.COLUMNS)]
+    alarms = dict.fromkeys((f"check: {finding.name}" for finding in found), False)
+    return alarms | {f"check: {finding.name}": True for finding in found if finding.level != "good"}
+
+
+def errors_draw(rows: Sequence[dict[str, Any]], share: float, draw: np.random.Generator) -> dict[str, bool]:
+    """Tell whether a slice is called worse, or a run better, where mistakes fall on rows at random."""
+    from bertkit.insight.mistakes.slices import find_slices
+    from bertkit.metrics.paired import compare_paired
+    from bertkit.metrics.slices import compare_slices
+    from bertkit.recipe import load_recipe
+    from bertkit.tasks import load_task
+
+    count = TRAIN
+    chosen = draw.permutation(len(rows))[:count]
+    labels = [str(label) for label in draw_labels(count, share, draw)]
+    drawn = [{**rows[row], "label": label} for row, label in zip(chosen, labels, strict=True)]
+    scorer: Any = SimpleNamespace(task=load_task(load_recipe("classify")))
+    groups = find_slices(scorer, drawn, [[row] for row in range(count)])
+    slices = [np.array(members) for values in groups.values() for members in values.values()]
+    first, second = ((draw.random(count) < WRONG).astype(float) for _ in range(2))
+    sides = ({"right": 1 - first}, {"right": 1 - second})
+    compared = compare_paired(lambda judged: {"accuracy": float(judged["right"].mean())}, *sides, samples=1000)
+    p = compared["accuracy"].p
+
+    def is_any(errors: np.ndarray, *, two_sided: bool) -> bool:
+        found = compare_slices(errors, np.ones(count), slices, two_sided=two_sided)
+        return any(one is not None and one.is_beyond_chance for one in found)
+
+    return {
+        "errors: any slice of a run": is_any(first, two_sided=False),
+        "errors: any slice of two runs": is_any(second - first, two_sided=True),
+        "compare: accuracy of two runs": p is not None and p < 0.05,
+    }
+
+
+def rank_draw(vectors: Sequence[np.ndarray], share: float, draw: np.random.Generator) -> dict[str, bool]:
+    """Tell whether encoders are told apart, or from shuffled labels, by labels that are random."""
+    from bertkit.insight.ranking.logme import log_me
+    from bertkit.insight.ranking.uncertainty import are_alike, deal_blocks, interval_of, leave_blocks_out
+
+    labels = draw_labels(RANKED, share, draw)
+    blocks = deal_blocks(np.arange(RANKED))
+    gains, left_out, is_better = [], [], False
+    for matrix in vectors:
+        score = log_me(matrix, labels)
+        shuffled = float(np.mean([log_me(matrix, draw.permutation(labels)) for _ in range(5)]))
+        parts = leave_blocks_out(lambda kept, matrix=matrix: log_me(matrix[kept], labels[kept]), blocks)  # type: ignore[misc]
+        is_better |= interval_of(score, parts)[0] > shuffled
+        gains.append(score - shuffled)
+        left_out.append(parts)
+    apart = not are_alike((gains[0], gains[1]), (left_out[0], left_out[1]))
+    return {"rank: two encoders told apart": apart, "rank: any encoder above shuffled labels": bool(is_better)}
+
+
+def read_vectors(model: str, rows: Sequence[dict[str, Any]]) -> np.ndarray:
+    """Read the vectors that `rank` scores, (rows, width): the mean of all layers."""
+    from bertkit.insight.layer_vectors import LayerReader
+
+    texts = [{"text": row["text"]} for row in rows[:RANKED]]
+    return np.asarray(LayerReader(model, 64, "fp32").read(texts, "text").vectors[:, 1:].mean(axis=1), dtype=np.float64)
+
+
+def measure(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Count the alarms of all draws at each share of the more frequent label."""
+    lines = Path(asked.pairs).read_text(encoding="utf-8").rstrip("\n").split("\n")
+    rows = [{name: row[name] for name in ("text", "text_pair")} for row in map(json.loads, lines)]
+    vectors = [read_vectors(model, rows) for model in asked.model]
+    for share in SKEWS:
+        draw, alarms, draws = np.random.default_rng(round(100 * share)), Counter[str](), Counter[str]()
+        for _ in range(asked.draws):
+            found = check_draw(rows, share, draw) | errors_draw(rows, share, draw)
+            found |= rank_draw(vectors, share, draw) if len(vectors) > 1 else {}
+            draws.update(found.keys())
+            alarms.update(name for name, is_alarm in found.items() if is_alarm)
+        yield from (
+            {"what": name, "share": share, "alarms": alarms[name], "draws": count} for name, count in draws.items()
+        )
+
+
+def main() -> None:
+    """Measure, and write the results."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", required=True)
+    parser.add_argument("--model", nargs="*", default=[])
+    parser.add_argument("--draws", type=int, default=DRAWS)
+    asked = parser.parse_args()
+    settings = {"draws": asked.draws, "train": TRAIN, "validation": VALIDATION, "ranked": RANKED, "wrong": WRONG}
+    results = {**settings, "cells": list(measure(asked))}
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
