@@ -91,8 +91,8 @@ Where there is nothing to find, nothing should be found. The rows are pairs of M
 with Wilson's 95% interval. `rank` reads {ranked} texts with all-MiniLM-L6-v2 and the demo model.
 
 The 6% of `errors` are within the noise: in 600 further draws at 95:5, it found a slice of a run in 2.5%, and one of two
-runs in 2.3%. `check --label-errors` is not here: random labels are wrong, and it says so. `probe` calls nothing a finding; a control
-stands beside each of its scores. `python -m benchmarks.null_tables` counts again.
+runs in 2.3%. `check --label-errors` is not here: random labels are wrong, and it says so. `probe` calls nothing a
+finding; a control stands beside each of its scores. `python -m benchmarks.null_tables` counts again.
 
 | what is found | {shares} |
 |---|{columns}
