@@ -141,6 +141,16 @@ def write_csv(file: Path, rows: list[dict[str, object]]) -> Path:
     return file
 
 
+def rewrite_predictions(run: Path, lines: Iterable[str]) -> None:
+    """Replace the stored predictions of a run, as those of an earlier release, whose record has no checksum of them."""
+    from bertkit.storage import runs
+
+    (run / "predictions.jsonl").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    record = runs.read_record(run)
+    del record["predictions"]
+    runs.write_record(run, record)
+
+
 def write_jsonl(file: Path, rows: Iterable[dict[str, object]]) -> Path:
     file.parent.mkdir(exist_ok=True)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

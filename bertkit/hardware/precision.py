@@ -17,6 +17,7 @@ _NOT_SLOWER = 0.7  # well below 1, so that noise does not change the choice wher
 _TOKENS, _MULTIPLICATIONS = 1024, 2**31  # of a product that is tried: fewer tokens where widths are large
 _WIDEST = 8192  # a config may name any number
 _LEAST_TURNS, _TURNS, _SECONDS = 6, 20, 0.08  # of a trial: the time ends it, but not before the least turns
+_NARROW = 128  # hidden size below which a product takes no longer than its call, so that a trial would tell chance
 _WIDTHS = (768, 3072)  # of BERT base, tried where those of a model are not known
 _FP32_ERROR = 1e-5  # relative; fp32 products of these sizes are off by 5e-7, bf16 products by 3e-3
 
@@ -56,7 +57,7 @@ def detect_hardware(precision: str, *, avoid_bf16: bool = False, widths: tuple[i
     else:
         why = "as asked"
     backend = "torch"
-    if precision == "fp32" and device == "cpu" and onednn_is_exact():
+    if precision == "fp32" and device == "cpu" and widths[0] >= _NARROW and onednn_is_exact():
         gain = _gain(device, torch.float32, widths)
         backend = "onednn" if gain >= _NOT_SLOWER else "torch"
         why += f"; products of oneDNN, as exact, are {gain:.1f} times as fast as torch's"

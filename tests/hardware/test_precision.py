@@ -39,6 +39,12 @@ def test_the_trial_leaves_the_setting_as_it_was():
     assert torch.backends.mkldnn.matmul.fp32_precision == before
 
 
+def test_narrow_models_have_one_backend_whatever_a_trial_says(monkeypatch):
+    monkeypatch.setattr(precision, "onednn_is_exact", lambda: True)
+    monkeypatch.setattr(precision, "_gain", lambda *_: 2.2)
+    assert precision.detect_hardware("fp32", widths=(64, 256)).matmul_backend == "torch"
+
+
 @pytest.mark.parametrize(("gain", "products"), [(2.2, "onednn"), (1.0, "onednn"), (0.5, "torch")])
 def test_onednn_multiplies_where_it_is_exact_and_not_slower(monkeypatch, gain, products):
     monkeypatch.setattr(precision, "onednn_is_exact", lambda: True)

@@ -66,8 +66,8 @@ def test_the_recipe_of_an_earlier_run_loads_as_the_recipe_of_today(tmp_path):
     new = {name.partition(".")[2]: old.partition(".")[2] for old, name in KEYS.items()}
     values["training"] = {new.get(key, key): value for key, value in values["training"].items()}
     assert {"short_last_layer", "trim_vocabulary"} <= values["training"].keys()
-    write_yaml(values, tmp_path / "recipe.yaml")
-    assert load_recipe(str(tmp_path / "recipe.yaml")) == recipe
+    write_yaml(values, tmp_path / "earlier.yaml")
+    assert load_recipe(str(tmp_path / "earlier.yaml")) == recipe
 
 
 @pytest.mark.parametrize("key", ["training.short_last_layers", "training.copies", "data.short_last_layer"])

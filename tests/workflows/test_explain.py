@@ -12,7 +12,7 @@ from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe
 from bertkit.workflows.explain import explain, measure
 from bertkit.workflows.finetune import finetune
-from tests.conftest import WORDS, toy_rows, write_csv
+from tests.conftest import WORDS, rewrite_predictions, toy_rows, write_csv
 
 CUE = "superb"
 
@@ -84,7 +84,7 @@ def test_the_most_confident_mistakes_of_a_run_are_explained(run, trained, tmp_pa
     wrong = sorted(rows[3:6], key=lambda row: -max(row["probabilities"].values()))
     for row in wrong:
         row["label"] = {"good": "bad", "bad": "good"}[row["label"]]
-    (run_folder / "predictions.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    rewrite_predictions(run_folder, map(json.dumps, rows))
     ended = run("explain", run_folder, "--mistakes", 2, "--json")
     assert ended.code == 0, ended.err
     rows = json.loads(ended.out)["rows"]

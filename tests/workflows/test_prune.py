@@ -84,7 +84,7 @@ def test_a_plain_encoder_is_pruned_to_named_layers_and_a_corpus(run, tiny_model,
     corpus = write_jsonl(tmp_path / "text" / "corpus.jsonl", [{"text": "the good film"}, {"text": "a song, or so?"}])
     ended = run("prune", tiny_model, "-o", "plain", "--layers", "1", "--vocabulary", corpus)
     assert ended.last.startswith("error:") and "is no run, so there are no rows to measure importance on" in ended.last
-    ended = run("prune", tiny_model, "-o", "plain", "--layers", "1,", "--vocabulary", corpus)
+    ended = run("prune", tiny_model, "-o", "plain", "--layers", "1,,", "--vocabulary", corpus)
     assert ended.code == 2
     ended = run("prune", tiny_model, "-o", "plain", "--layers", "0,1", "--vocabulary", corpus)
     assert ended.code == 0, ended.err

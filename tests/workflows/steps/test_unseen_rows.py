@@ -14,7 +14,7 @@ from bertkit.errors import DataError, UsageError
 from bertkit.recipe import load_recipe
 from bertkit.workflows.compare import compare
 from bertkit.workflows.finetune import finetune
-from tests.conftest import few_resamples, toy_rows, write_csv
+from tests.conftest import few_resamples, rewrite_predictions, toy_rows, write_csv
 
 FRESH = toy_rows(30, seed=9)
 
@@ -91,8 +91,7 @@ def test_what_has_no_rows_or_no_model_is_refused(weeks, tmp_path):
 
 def test_runs_of_other_rows_are_told_how_to_be_compared(weeks, run):
     shutil.copytree(weeks / "old", weeks / "copy")
-    lines = (weeks / "copy" / "predictions.jsonl").read_text().splitlines(keepends=True)
-    (weeks / "copy" / "predictions.jsonl").write_text("".join(lines[1:]))
+    rewrite_predictions(weeks / "copy", (weeks / "copy" / "predictions.jsonl").read_text().splitlines()[1:])
     ended = run("compare", weeks / "old", weeks / "copy")
     assert ended.code == 3 and "`bertkit compare RUN RUN --on FILE`" in ended.last
     file = write_csv(weeks / "fresh.csv", FRESH)
