@@ -90,8 +90,7 @@ Where there is nothing to find, nothing should be found. The rows are pairs of M
 `errors` tests up to 14 slices of them, by label among others. A cell is how often something is found in {draws} draws,
 with Wilson's 95% interval. `rank` reads {ranked} texts with all-MiniLM-L6-v2 and the demo model.
 
-The 6% of `errors` are within the noise: in 600 further draws at 95:5, it found a slice of a run in 2.5%, and one of two
-runs in 2.3%. `check --label-errors` is not here: random labels are wrong, and it says so. `probe` calls nothing a
+`check --label-errors` is not here: random labels are wrong, and it says so. `probe` calls nothing a
 finding; a control stands beside each of its scores. `python -m benchmarks.null_tables` counts again.
 
 | what is found | {shares} |
