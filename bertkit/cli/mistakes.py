@@ -10,6 +10,7 @@ from typing import Any
 from bertkit.errors import UsageError, closest
 
 _NAMES = {
+    "--vocab-size": "--vocabulary-size",
     "--lr": "--learning-rate",
     "--bs": "--batch-size",
     "--train-batch-size": "--batch-size",
@@ -118,7 +119,9 @@ def _suggest_option(typed: str, context: Any) -> str:
     trains = "--fresh" in options
     if key and "--set" in options and (trains or not key.startswith("training.")):
         return f"write --set {key}=..."
-    matches = difflib.get_close_matches(name, options, n=2, cutoff=0.7)
+    words = set(name[2:].split("-"))
+    matches = [option for option in options if words <= set(option[2:].split("-"))][:2]
+    matches = matches or difflib.get_close_matches(name, options, n=2, cutoff=0.7)
     return f"did you mean {' or '.join(matches)}?" if matches else ""
 
 

@@ -363,6 +363,14 @@ def test_errors_as_json(run):
             ["finetune", "cola", "--weight-decay", "0"],
             "no option is called --weight-decay - write --set training.weight_decay=...",
         ),
+        (
+            ["pretrain", "tokenizer", "--vocab_size", "9"],
+            "no option is called --vocab_size - write --vocabulary-size",
+        ),
+        (
+            ["pretrain", "tokenizer", "--size", "9"],
+            "no option is called --size - did you mean --vocabulary-size?",
+        ),
         (["finetune", "cola", "--seeed", "0"], "no option is called --seeed - did you mean --seed or --seeds?"),
         (["finetune", "cola", "-x"], "no option is called -x - see `bertkit finetune --help`"),
         (["predict", "cola", "--lr", "0"], "no option is called --lr - see `bertkit predict --help`"),
