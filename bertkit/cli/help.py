@@ -54,18 +54,20 @@ class ReadableCommand(_Readable, TyperCommand):
         if _READ_RECIPES & {parameter.name for parameter in self.params}:
             self.params.insert(-1, _trust_option())
 
-
-@cache
-def _trust_option() -> Any:
-    """Build the option as typer does for a function, once for all commands: the commands need not have it."""
-
-    def trust(value: bool) -> None:
-        if value:
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command, which need not take the option: it is about the process, and parsing changes nothing."""
+        if ctx.params.pop("trust", False):
             from bertkit.recipe.plugins import trust_folders
 
             trust_folders()
+        return super().invoke(ctx)
 
-    def command(trust: bool = typer.Option(False, "--trust", help=_TRUST, callback=trust, expose_value=False)) -> None:
+
+@cache
+def _trust_option() -> Any:
+    """Build the option as typer does for a function, once for all commands."""
+
+    def command(trust: bool = typer.Option(False, "--trust", help=_TRUST)) -> None:
         """Hold the option."""
 
     holder = typer.Typer(add_completion=False)

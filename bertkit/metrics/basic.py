@@ -207,6 +207,11 @@ def compute_metrics(recipe: Recipe, gold: Values, predicted: Values) -> dict[str
     return scores
 
 
+def is_script(metric: str) -> bool:
+    """Tell whether a metric is a script of `evaluate` that is found by its path."""
+    return metric.startswith(EVALUATE_PREFIX) and "/" in metric
+
+
 def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
     """Check that the recipe's metrics are among a family's, and its best metric among the recipe's.
 
@@ -217,7 +222,7 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
     for name in recipe.metrics:
         if name not in names and not (name.startswith(EVALUATE_PREFIX) and EVALUATE_PREFIX in names):
             raise RecipeError(f"no metric is called {name!r}", closest(name, names))
-        if name.startswith(EVALUATE_PREFIX) and "/" in name and not recipe._may_run_code:
+        if is_script(name) and not recipe._may_run_code:
             raise refuse_code(f"the metric {name}")
     if not uses_evaluate and recipe.best_metric not in recipe.metrics:
         raise RecipeError(

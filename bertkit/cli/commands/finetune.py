@@ -174,14 +174,16 @@ def print_next_steps(results: Sequence[Result]) -> None:
     """Print the commands that a user may want to run after a training."""
     if not results:
         return
+    from bertkit.metrics.basic import is_script
     from bertkit.recipe import load_recipe
     from bertkit.tasks import example_row, load_task
 
     folder = shlex.quote(str(results[0].folder))
     recipe = load_recipe(f"{results[0].folder}/recipe.yaml")
+    recipe._may_run_code = True  # it has been run just now
     print_line("\nNext:")
     print_line(f"  open {folder}/report.html")
-    trust = " --trust" if "." in recipe.task else ""
+    trust = " --trust" if "." in recipe.task or any(map(is_script, recipe.metrics)) else ""
     print_line(f"  bertkit predict {folder} {example_row(load_task(recipe), recipe)}{trust}")
     print_line(f"  bertkit eval {folder}{trust}")
     print_line(f"  hf upload YOUR_NAME/{shlex.quote(recipe.name)} {folder}")

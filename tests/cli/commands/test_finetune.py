@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from bertkit.cli.commands.finetune import print_dry_run, print_next_steps
+from bertkit.recipe import load_recipe, write_yaml
 from bertkit.workflows.steps.finetune_inputs import DryRun
 
 PLAN = DryRun(
@@ -34,6 +36,14 @@ def test_a_plan_as_json_has_every_field(capsys):
     printed = json.loads(capsys.readouterr().out)
     assert printed["rows"] == {"train": None, "validation": 1043}
     assert len(printed["labels"]) == 30
+
+
+@pytest.mark.parametrize(("metric", "trust"), [("evaluate:./mine.py", " --trust"), ("f1_macro", "")])
+def test_next_steps_say_that_a_metric_of_your_own_needs_trust(tmp_path, capsys, metric, trust):
+    recipe = load_recipe("classify", {"metrics": ["accuracy", metric], "best_metric": "accuracy"})
+    write_yaml(recipe.model_dump(mode="json", exclude_defaults=True), tmp_path / "recipe.yaml")
+    print_next_steps([SimpleNamespace(folder=tmp_path)])
+    assert f"bertkit eval {tmp_path}{trust}\n" in capsys.readouterr().out
 
 
 def test_no_results_have_no_next_steps(capsys):
