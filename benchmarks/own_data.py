@@ -110,8 +110,6 @@ def _rule_table(runs: Sequence[Report]) -> str:
     groups: dict[tuple[Any, ...], dict[str, dict[int, Report]]] = {}
     for report in runs:
         key = report["key"]
-        if key["rows"] in SCREENED and key["set"] != "sst2" and not key.get("recipe"):
-            continue
         recipe, settings = key.get("recipe", ""), key["settings"]
         if recipe and settings:
             recipe, settings = f"{recipe}`, {settings['steps']} `steps", {}
@@ -121,7 +119,8 @@ def _rule_table(runs: Sequence[Report]) -> str:
             of_set.setdefault(side, {})[key["seed"]] = report
     for (name, rows, layers, recipe), sides in sorted(groups.items()):
         auto, fixed = sides.get("auto", {}), sides.get("fixed", {})
-        if not auto:
+        is_screened = rows in SCREENED and len(auto) < 2 and not recipe  # in the table of the screening
+        if not auto or is_screened:
             continue
         numbers = " ".join(f"{setting} {value:g}" for setting, value in FIXED[name].items())
         both = [auto[seed]["score"] - fixed[seed]["score"] for seed in sorted(auto.keys() & fixed.keys())]

@@ -26,7 +26,7 @@ from bertkit.errors import DataError, ResourceError
 from bertkit.progress import Progress
 from bertkit.recipe.pretraining import Corpus
 from bertkit.storage.cache import cache_folder, sweep
-from bertkit.storage.columns import ColumnWriter, locked, map_columns
+from bertkit.storage.columns import ColumnWriter, map_columns, map_or_write
 from bertkit.storage.fingerprints import file_fingerprint, package_fingerprint, tokenizer_content
 
 if TYPE_CHECKING:
@@ -89,9 +89,8 @@ def read_corpus(
     try:
         mapped = map_columns(folder)
         if mapped is None:
-            with locked(folder):
-                # once more under the lock: another process may have prepared it while this one was waiting
-                mapped = map_columns(folder) or _prepare(folder, source, tokenizer, progress)
+            # once more under the lock: another process may have prepared it while this one was waiting
+            mapped = map_or_write(folder, lambda: _prepare(folder, source, tokenizer, progress))
             sweep(folder.parent)
     except OSError as error:
         what = f"the corpus cannot be prepared: {error.strerror or error}"
@@ -153,10 +152,8 @@ def _fingerprint(file: Path) -> list[str]:
         raise ResourceError("no permission to read", "check its permissions", file=file) from None
 
 
-def _prepare(
-    folder: Path, source: CorpusSource, tokenizer: PreTrainedTokenizerFast, progress: Progress
-) -> tuple[dict[str, Numbers], dict[str, Any]]:
-    """Write the columns of a corpus, starting where an earlier process stopped, and map them."""
+def _prepare(folder: Path, source: CorpusSource, tokenizer: PreTrainedTokenizerFast, progress: Progress) -> None:
+    """Write the columns of a corpus, starting where an earlier process stopped."""
     began = time.monotonic()
     deduplication = find_duplicates(source, progress)
     with ColumnWriter(folder, _dtypes(tokenizer), deduplication.content) as columns:
@@ -171,10 +168,6 @@ def _prepare(
         _check(state["facts"], source.data)
         columns.finish(state["facts"])
     _log_facts(state["facts"], deduplication, time.monotonic() - began)
-    mapped = map_columns(folder)
-    if mapped is None:
-        raise ResourceError("the files differ from what was written", "check the disk", file=folder)
-    return mapped
 
 
 def _write(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -198,12 +199,8 @@ def run_model(
     collate = checkpoint.task.collator(checkpoint.setup)
     progress.start(title, len(features))
     try:
-        parts = [[feature] for feature in features] if alone else [features]
-        done_parts = [
-            forward(checkpoint.model, part, collate, precision=checkpoint.machine.precision, tick=tick)
-            for part in parts
-        ]
-        outputs, loss = [output for part, _ in done_parts for output in part], None if alone else done_parts[0][1]
+        run = partial(forward, checkpoint.model, collate=collate, precision=checkpoint.machine.precision, tick=tick)
+        outputs, loss = ([run([feature])[0][0] for feature in features], None) if alone else run(features)
     finally:
         progress.finish()
     return [_with_logits(output, checkpoint.lacking) for output in outputs] if checkpoint.lacking else outputs, loss

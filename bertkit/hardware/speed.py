@@ -73,9 +73,13 @@ class Timing:
         """The fastest of each item: other work on the machine can only slow it down."""
         return [min(of_item) for of_item in zip(*self.rounds, strict=True)]
 
+    def totals(self, items: slice = slice(None)) -> list[float]:
+        """Return the seconds that each round took for some items."""
+        return [sum(seconds[items]) for seconds in self.rounds]
+
     def spread(self, items: slice = slice(None)) -> float:
         """Return by which share the slowest round took longer than the fastest."""
-        return spread([sum(seconds[items]) for seconds in self.rounds])
+        return spread(self.totals(items))
 
 
 def spread(values: Sequence[float]) -> float:
@@ -94,8 +98,8 @@ def times_as_fast(first: Timing, second: Timing, items: slice = slice(None)) -> 
     >>> times_as_fast(steady, Timing([[1.0], [1.1]])), times_as_fast(busy, steady)
     (2.0, None)
     """
-    one, other = ([sum(seconds[items]) for seconds in timing.rounds] for timing in (first, second))
-    if spread([before / after for before, after in zip(one, other, strict=True)]) > STEADY:
+    rounds = zip(first.totals(items), second.totals(items), strict=True)
+    if spread([before / after for before, after in rounds]) > STEADY:
         return None
     return sum(first.seconds[items]) / sum(second.seconds[items])
 

@@ -14,7 +14,7 @@ from bertkit.errors import DataError, ModelError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row
 from bertkit.storage.cache import cache_folder
-from bertkit.storage.columns import ColumnWriter, locked, map_columns
+from bertkit.storage.columns import ColumnWriter, map_or_write
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.vectors.embedder import Embedder
@@ -99,13 +99,8 @@ class LayerReader:
         inputs = [read(row) for row in rows]
         origin = json_fingerprint([_SCHEMA, unit, self._fingerprint(), inputs])
         folder = cache_folder("layers") / origin
-        with disk_errors(folder), locked(folder):
-            found = map_columns(folder)
-            if found is None:
-                self._write(folder, origin, inputs, encode, progress)
-                found = map_columns(folder)
-        assert found is not None  # written just now, under the lock
-        columns, facts = found
+        with disk_errors(folder):
+            columns, facts = map_or_write(folder, lambda: self._write(folder, origin, inputs, encode, progress))
         vectors = columns["vectors"].reshape(facts["vectors"], -1, facts["width"])
         return LayerVectors(vectors, columns["rows"], columns["index"])
 

@@ -75,13 +75,14 @@ def compare_slices(
         is_inside = is_inside[has_any]
         is_part = is_inside.any() and not is_inside.all()
         compared.append(compare(errors[has_any], decisions[has_any], is_inside, two_sided) if is_part else None)
-    least = np.array([1.0 if one is None else one.least for one in compared])
+    least = np.array([1.0 if comparison is None else comparison.least for comparison in compared])
+    # the level of the first count that is not exceeded by the slices which could reach it
     levels = (LEVEL / count for count in range(1, len(least) + 1) if (least <= LEVEL / count).sum() <= count)
     highest = next(levels, 0.0)
-    p_values = [None if one is None or one.least > highest else one.p for one in compared]
+    p_values = [None if comparison is None or comparison.least > highest else comparison.p for comparison in compared]
     return [
-        None if one is None else replace(one, p=p, p_holm=p_holm)
-        for one, p, p_holm in zip(compared, p_values, holm(p_values), strict=True)
+        None if comparison is None else replace(comparison, p=p, p_holm=p_holm)
+        for comparison, p, p_holm in zip(compared, p_values, holm(p_values), strict=True)
     ]
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import DataError, ModelError, shorten
+from bertkit.storage.files import split_lines
 
 _PROGRAM = """
 import sys
@@ -70,5 +71,5 @@ def measure_cold_start(folder: Path, name: str, row: Mapping[str, Any]) -> ColdS
         if ended.returncode == DataError.exit_code:
             raise DataError(reason)
         raise ModelError(f"the package does not run: {reason}", "report it, with this line")
-    found = json.loads(ended.stdout.strip().split("\n")[-1])
-    return ColdStart(found["seconds"], found["memory"], tuple(found["imported"]), found["answer"])
+    measured = json.loads(split_lines(ended.stdout)[-1])
+    return ColdStart(measured["seconds"], measured["memory"], tuple(measured["imported"]), measured["answer"])

@@ -10,13 +10,14 @@ from __future__ import annotations
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 
+from bertkit.errors import ResourceError
 from bertkit.storage import files
 from bertkit.storage.cache import touch
 from bertkit.storage.files import write_json
@@ -129,6 +130,22 @@ def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | Non
     log.info(f"the numbers in {folder} are damaged and are computed again")
     manifest.unlink(missing_ok=True)
     return None
+
+
+def map_or_write(folder: Path, write: Callable[[], None]) -> tuple[dict[str, Numbers], dict[str, Any]]:
+    """Map the columns of a folder as `map_columns` does; where there are none, `write` them first, under its lock.
+
+    Raises:
+        ResourceError: what was written cannot be read back.
+    """
+    with locked(folder):
+        stored = map_columns(folder)
+        if stored is None:
+            write()
+            stored = map_columns(folder)
+    if stored is None:
+        raise ResourceError("the files differ from what was written", "check the disk", file=folder)
+    return stored
 
 
 def locked(folder: Path) -> AbstractContextManager[None]:

@@ -141,7 +141,7 @@ def _print_slices(slices: Sequence[ComparedSlice], test: str, columns: tuple[str
     from bertkit.reports.compare import p_text
 
     found = [one for one in slices if one.is_beyond_chance]
-    tested = sum(one.p is not None for one in slices)
+    tested = sum(part.p is not None for part in slices)
     summary = "no slice" if not found else "1 slice" if len(found) == 1 else f"{len(found)} slices"
     what = what if len(found) < 2 else what.replace("is ", "are ", 1).replace("differs", "differ")
     print_text(f"  {summary} {what} beyond chance, of {tested} ({test}; p < .05 after Holm's correction)")

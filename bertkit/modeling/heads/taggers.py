@@ -23,7 +23,7 @@ from bertkit.modeling.heads.generic import EncoderHead, class_with_head
 from bertkit.modeling.info import info_of, tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.storage.cache import cache_folder, sweep
-from bertkit.storage.columns import ColumnWriter, locked, map_columns
+from bertkit.storage.columns import ColumnWriter, map_or_write
 from bertkit.tokens.feature_cache import add_values, lengths_of
 from bertkit.tokens.features import Collator, Feature
 
@@ -156,16 +156,17 @@ def cache_states(model: PreTrainedModel, features: Sequence[Feature], run: Calla
     for feature in features:
         digest.update(np.array(feature["input_ids"], dtype=np.int32).tobytes() + b";")
     folder = cache_folder("states") / digest.hexdigest()[:32]
-    with locked(folder):
-        stored = map_columns(folder)
-        if stored is None:
-            _write_states(compute_states(model, features, run), folder)
-            stored = map_columns(folder)
-        else:
-            log.info(f"hidden states of {len(features):,} texts: read from {folder}")
+    is_written = False
+
+    def write() -> None:
+        nonlocal is_written
+        _write_states(compute_states(model, features, run), folder)
+        is_written = True
+
+    columns, facts = map_or_write(folder, write)
+    if not is_written:
+        log.info(f"hidden states of {len(features):,} texts: read from {folder}")
     sweep(folder.parent)
-    assert stored is not None  # written just now, under the lock
-    columns, facts = stored
     # All texts end to end, (tokens of all features, ...), split into views where each ends. Pages of the file are read
     # when a batch needs them, so states may be larger than memory.
     states = columns["states"].reshape(-1, *facts["shape"])
