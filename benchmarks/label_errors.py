@@ -70,8 +70,8 @@ def describe(method: str, errors: list[int], flipped: set[int], rows: int, seed:
 
 def rank_of_check(model: Any, rows: list[dict[str, str]]) -> list[int]:
     """Return the rows that `check` ranks, the likeliest error first."""
+    from bertkit.checks.label_errors import find_label_errors
     from bertkit.data.rows import Columns, Split
-    from bertkit.findings.label_errors import find_label_errors
 
     split = Split("train", "train", rows, list(range(len(rows))))
     found = find_label_errors({"train": split}, Columns(given=("text",), gold="label"), model)
@@ -80,7 +80,7 @@ def rank_of_check(model: Any, rows: list[dict[str, str]]) -> list[int]:
 
 def count_planted(embedder: Any, file: Path, share: float, seed: int) -> dict[str, Any]:
     """Replace a share of the labels of a file by others, and return how many errors are expected."""
-    from bertkit.findings.label_errors import count_errors, embed_rows, load_cleanlab, predict_labels
+    from bertkit.checks.label_errors import count_errors, embed_rows, load_cleanlab, predict_labels
     from bertkit.progress import SILENT
 
     rows = [json.loads(line) for line in file.read_text(encoding="utf-8").rstrip("\n").split("\n")]
@@ -126,7 +126,7 @@ def predict_fine_tuned(model: str, rows: list[dict[str, str]], work: Path) -> An
 
 def measure_fine_tuned(model: str, embedder: Any, rows: list[dict[str, str]], work: Path) -> dict[str, list[int]]:
     """Return the rankings by fine-tuned models, and by the mean of these and of what `check` takes."""
-    from bertkit.findings.label_errors import embed_rows, load_cleanlab, predict_labels
+    from bertkit.checks.label_errors import embed_rows, load_cleanlab, predict_labels
     from bertkit.progress import SILENT
 
     labels = np.array([int(row["label"]) for row in rows])

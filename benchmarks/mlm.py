@@ -48,7 +48,7 @@ class MlmCase:
 def run_bertkit(case: MlmCase, variant: str, folder: str) -> None:
     """Pretrain as `bertkit pretrain mlm` does; scoring waits for the end, which a measurement never reaches."""
     from bertkit.modeling import masked_head
-    from bertkit.objectives import mlm
+    from bertkit.pretraining.objectives import mlm
     from bertkit.recipe import load_pretrain_recipe
     from bertkit.workflows.pretrain import pretrain
 

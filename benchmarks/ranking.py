@@ -113,8 +113,8 @@ def score_last(recipe: Any, model: str) -> dict[str, float]:
     from bertkit.insight.ranking.layers import pool_layers
     from bertkit.insight.ranking.measure import H_SCORE, ORDERS
     from bertkit.tasks import load_task
+    from bertkit.workflows.finetune.inputs import read_labeled
     from bertkit.workflows.rank import open_reader
-    from bertkit.workflows.steps.finetune_inputs import read_labeled
 
     examples = choose_examples(load_task(recipe), read_labeled(recipe)[1]["train"], ROWS)
     vectors = read_features(open_reader(model, recipe), examples).pooled(pool_layers("last"))

@@ -19,7 +19,7 @@ _PUBLIC = {
     "load_recipe": "bertkit.recipe",
     "load_pretrain_recipe": "bertkit.recipe",
     "finetune": "bertkit.workflows.finetune",
-    "finetune_seeds": "bertkit.workflows.steps.seeds",
+    "finetune_seeds": "bertkit.workflows.finetune.seeds",
     "make_search": "bertkit.recipe.space",
     "sweep": "bertkit.workflows.sweep",
     "pretrain": "bertkit.workflows.pretrain",

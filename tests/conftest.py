@@ -254,8 +254,8 @@ def loopback(tmp_path, monkeypatch):
     import datasets
     from huggingface_hub import constants
 
-    from bertkit.hub import repositories
     from bertkit.storage.cache import say_once
+    from bertkit.storage.hub import repositories
     from tests.loopback_hub import serve_hub
 
     monkeypatch.delenv("HF_HUB_OFFLINE")

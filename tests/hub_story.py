@@ -39,10 +39,10 @@ def fill(hub: Hub, folder: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
 
-    from bertkit.demo.rows import demo_rows
-    from bertkit.demo.sets import demo_set_for
-    from bertkit.hub import find_model
+    from bertkit.data.demo.rows import demo_rows
+    from bertkit.data.demo.sets import demo_set_for
     from bertkit.recipe import load_recipe
+    from bertkit.storage.hub import find_model
 
     if not folder.exists():
         shutil.copytree(find_model("demo"), folder / "model")

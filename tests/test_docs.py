@@ -11,7 +11,7 @@ import pytest
 
 from bertkit.metrics.basic import CLASSIFICATION, REGRESSION
 from bertkit.modeling.sizes import find_size, size_names
-from bertkit.objectives import objective_names
+from bertkit.pretraining.objectives import objective_names
 from bertkit.recipe import (
     Corpus,
     Data,
@@ -96,7 +96,7 @@ def test_the_reference_has_every_renamed_key():
 
 def test_every_key_of_a_recipe_that_a_page_names_exists():
     families = [importlib.import_module(f"bertkit.tasks.{name}") for name in task_names()]
-    families += [importlib.import_module(f"bertkit.objectives.{name}") for name in objective_names()]
+    families += [importlib.import_module(f"bertkit.pretraining.objectives.{name}") for name in objective_names()]
     known = {
         "training": {*Training.model_fields, *Pretraining.model_fields},
         "data": {*Data.model_fields, *Corpus.model_fields},

@@ -17,10 +17,10 @@ import pytest
 import yaml
 
 import bertkit
-from bertkit.demo.rows import demo_rows
-from bertkit.demo.sets import demo_set_for
-from bertkit.hub import find_model
+from bertkit.data.demo.rows import demo_rows
+from bertkit.data.demo.sets import demo_set_for
 from bertkit.recipe.load import load_recipe, recipe_names
+from bertkit.storage.hub import find_model
 from tests.conftest import toy_rows, write_csv, write_jsonl
 
 ROOT = Path(__file__).parent.parent
@@ -34,7 +34,7 @@ NOT_RUN = {
     "bertkit recipes copy cola recipes/": "writes into a clone of bertkit",
     "bertkit recipes check recipes/": "checks what the line above has written",
     "bertkit serve runs": "serves until it is stopped; tests/workflows/test_serve.py does that",
-    "cd packages": "changes the folder; tests/workflows/test_package.py runs packages in theirs",
+    "cd packages": "changes the folder; tests/workflows/package/test_package.py runs packages in theirs",
     "python -m cola_model": "the same",
     "curl ": "asks the server of the line above",
     "BERTKIT_RUNS=": "serves until it is stopped",

@@ -23,7 +23,7 @@ from benchmarks.coverage import (
 )
 from benchmarks.null_tables import DRAWS, SKEWS
 from benchmarks.null_tables import RESULTS as NULL
-from bertkit.objectives import load_objective, objective_names
+from bertkit.pretraining.objectives import load_objective, objective_names
 from bertkit.recipe import load_recipe, recipe_names
 from bertkit.recipe.pretraining import PretrainRecipe
 from bertkit.tasks import EVALUATE_PREFIX, load_task, reranking

@@ -34,8 +34,8 @@ def import_everything() -> None:
     import bertkit.workflows.evaluate
     import bertkit.workflows.finetune
     import bertkit.workflows.pretrain  # noqa: F401
-    from bertkit.hub import find_model
     from bertkit.metrics.intervals import bootstrap_intervals, find_intervals
+    from bertkit.storage.hub import find_model
 
     with contextlib.redirect_stderr(io.StringIO()):  # of a progress bar
         for name in ("AutoTokenizer", "AutoModelForMaskedLM"):

@@ -20,18 +20,18 @@ from typing import Any
 
 from transformers import BertForMaskedLM, BertTokenizer
 
-from bertkit.demo.prose import SECOND_TEXT
-from bertkit.demo.rows import demo_text
+from bertkit.data.demo.prose import SECOND_TEXT
+from bertkit.data.demo.rows import demo_text
 
 PARAGRAPHS = 100_000, 50_000
 """How many the first text has, and the second."""
 LETTERS = string.ascii_lowercase + "æœøßłđðþ" + string.digits
 SIGNS = string.punctuation + "‘’“”–—…•°£€"
-FOLDER = Path(__file__).parent.parent / "bertkit" / "demo" / "model"
+FOLDER = Path(__file__).parent.parent / "bertkit" / "data" / "demo" / "model"
 CARD = """# The demo model
 
 A BERT with less than a million parameters, pretrained by `make demo-model` on paragraphs that a small grammar writes
-(`bertkit/demo/`). It knows a few hundred words and lets you try bertkit without a network.
+(`bertkit/data/demo/`). It knows a few hundred words and lets you try bertkit without a network.
 **Its scores cannot be compared with those of any other model.**
 
 On held-out paragraphs it predicts {masked_accuracy:.0%} of the masked words. Its perplexity is {perplexity:.1f}; that

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bertkit.hub.encoders import as_table, list_encoders
+from bertkit.storage.hub.encoders import as_table, list_encoders
 
 PAGE = Path(__file__).parent.parent / "docs" / "encoders.md"
 BEGIN, END = "<!-- encoders -->\n", "<!-- end of encoders -->\n"

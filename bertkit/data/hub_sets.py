@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertkit import hub
 from bertkit.data.text import Record
 from bertkit.errors import DataError, UnavailableError
 from bertkit.recipe import Data
+from bertkit.storage import hub
 from bertkit.storage.cache import say_once
 
 _SPLIT = re.compile(r"(\w+(?:\.\w+)*)(\[[^\]]*\])?")  # a split, or a slice of one such as train[:10%]

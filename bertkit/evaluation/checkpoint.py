@@ -9,7 +9,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
-from bertkit import hub
 from bertkit.data.labels import match_names, placeholder_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError
@@ -19,7 +18,7 @@ from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_
 from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.modeling.weights import read_json_object
 from bertkit.recipe import Recipe, typed_path
-from bertkit.storage import runs
+from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.tasks import Task, load_task, with_options
 from bertkit.tokens import long_texts
@@ -36,7 +35,7 @@ class Checkpoint:
     """A model that scores and predicts, with all that its answers depend on."""
 
     model: Any
-    """One of torch, or a `bertkit.exported.ExportedModel`, which takes arrays."""
+    """One of torch, or a `bertkit.runtime.ExportedModel`, which takes arrays."""
     task: Task
     setup: Setup
     machine: Machine
@@ -50,8 +49,8 @@ class Checkpoint:
 
     def use_machine(self) -> None:
         """Let torch multiply as this model was loaded for: where several are loaded, the last one decided that."""
-        from bertkit.exported import ExportedModel
         from bertkit.hardware.precision import use_matmul_backend
+        from bertkit.runtime import ExportedModel
 
         if not isinstance(self.model, ExportedModel):
             use_matmul_backend(self.machine)
@@ -136,9 +135,9 @@ class SavedCheckpoint:
             ModelError: the graph computes something else than the recipe asks for.
             UnavailableError: the library is not installed.
         """
-        from bertkit.exported import open_exported, open_tokenizer
-        from bertkit.exported.sessions import count_threads
         from bertkit.hardware.precision import Machine
+        from bertkit.runtime import open_exported, open_tokenizer
+        from bertkit.runtime.sessions import count_threads
 
         export = read_export(self.folder)
         tokenizer: Any = open_tokenizer(self.folder, export)

@@ -6,10 +6,10 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from bertkit import hub
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint, open_checkpoint
 from bertkit.recipe import Recipe, typed_path
+from bertkit.storage import hub
 from bertkit.storage.seeds import is_seeds_folder, members_of, read_seeds
 from bertkit.tasks import Output, Task, load_task
 from bertkit.tokens.features import Feature, Setup

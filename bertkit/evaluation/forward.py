@@ -19,7 +19,7 @@ from bertkit.tokens.features import (
 if TYPE_CHECKING:
     from torch import nn
 
-    from bertkit.exported import ExportedModel
+    from bertkit.runtime import ExportedModel
 
 Output = dict[str, Any]
 Tick = Callable[[int], None]
@@ -39,7 +39,7 @@ def forward(
         the outputs of each feature as float32 arrays (without the batch dimension), and the mean loss, None where
         features have no labels.
     """
-    from bertkit.exported import ExportedModel, forward_exported
+    from bertkit.runtime import ExportedModel, forward_exported
 
     if isinstance(model, ExportedModel):
         return forward_exported(model, features, lengths_of(features).tolist(), collate, tick), None
@@ -109,7 +109,7 @@ def sorted_batches(lengths: Sequence[int], tokens: int | None = None) -> list[li
 def _tokens_at_once() -> int:
     torch = sys.modules.get("torch")  # which exported models do not need
     if torch is None:
-        from bertkit.exported.sessions import count_threads
+        from bertkit.runtime.sessions import count_threads
 
         return tokens_for(count_threads())
     return TOKENS_AT_ONCE if torch.cuda.is_available() else tokens_for(torch.get_num_threads())

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import DataError
 from bertkit.evaluation.forward import gather_from_all, rank_and_size, sorted_batches
-from bertkit.objectives import Objective, PretrainSetup, Totals
+from bertkit.pretraining.objectives import Objective, PretrainSetup, Totals
+from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.progress import Progress, stage
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import Collator, Feature

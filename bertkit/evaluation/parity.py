@@ -13,11 +13,11 @@ import numpy as np
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Scored, score_split
-from bertkit.exported import ExportedModel
 from bertkit.hardware.speed import time_by_turns, times_as_fast
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import compare_paired
 from bertkit.progress import Progress
+from bertkit.runtime import ExportedModel
 from bertkit.tokens.features import Collator
 
 TOLERANCE = 1e-4

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.labels import placeholder_names
 from bertkit.errors import ModelError, UnavailableError
-from bertkit.hub import WEIGHTS, bytes_left_out
 from bertkit.modeling.architectures import first_position, is_causal
 from bertkit.modeling.cls_only import read_one_token
 from bertkit.modeling.heads.outputs import compute_head_in_fp32
@@ -31,6 +30,7 @@ from bertkit.modeling.weights import (
 from bertkit.storage.checkpoints import newest_model
 from bertkit.storage.exports import refuse_exported
 from bertkit.storage.fingerprints import feed_file
+from bertkit.storage.hub import WEIGHTS, bytes_left_out
 from bertkit.tokens.vocabulary import refuse_foreign
 
 if TYPE_CHECKING:

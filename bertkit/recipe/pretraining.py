@@ -97,7 +97,7 @@ class PretrainRecipe(Section):
 
     name: FolderName
     about: str = ""
-    objective: str = Field(description="objective: a module of bertkit.objectives, or an importable module")
+    objective: str = Field(description="objective: a module of bertkit.pretraining.objectives, or an importable module")
     model: Location | None = Field(None, description="checkpoint to continue from; by default, a new model of `size`")
     size: str = Field("base", description="size of a new model; see `bertkit pretrain sizes`")
     model_options: dict[str, Any] = Field({}, description="any fields of the config of a new model")

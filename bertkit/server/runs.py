@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertkit import hub
 from bertkit.errors import ModelError, UnavailableError, UsageError
 from bertkit.evaluation.ensemble import find_members
 from bertkit.modeling.sentence.formats import DENSE, find_format
 from bertkit.recipe import load_recipe, names_several, typed_path
 from bertkit.recipe.load import recipe_command
-from bertkit.storage import runs
+from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported
 from bertkit.storage.recipes import find_recipe
 

@@ -39,11 +39,11 @@ class Export:
     task: str
     """The task family whose outputs the graph computes."""
     reads: str
-    """What a row is to the graph; see `bertkit.exported.model`."""
+    """What a row is to the graph; see `bertkit.runtime.model`."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     tokenizer: Mapping[str, Any]
-    """What `tokenizer.json` does not say; see `bertkit.exported.tokenizer`."""
+    """What `tokenizer.json` does not say; see `bertkit.runtime.tokenizer`."""
     precision: str = "fp32"
     options: Mapping[str, Any] = field(default_factory=dict)
     """Those of the recipe."""

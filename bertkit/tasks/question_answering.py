@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.corpus.sentences import split_sentences
 from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
@@ -34,6 +33,7 @@ from bertkit.tokens.features import (
     tokenize_texts,
 )
 from bertkit.tokens.lost import find_lost_answers
+from bertkit.tokens.sentences import split_sentences
 
 if TYPE_CHECKING:
     import torch

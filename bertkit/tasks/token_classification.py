@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit import hub
 from bertkit.data.labels import name_of, spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
@@ -24,6 +23,7 @@ from bertkit.modeling.heads.targets import tag_targets
 from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
+from bertkit.storage import hub
 from bertkit.tasks import Answer, Details, RunModule, check_texts, no_tuning
 from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_template, padding_collator, token_budget
 from bertkit.tokens.lost import find_unread_words

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
-from bertkit.corpus.tokenized import TokenizedCorpus
 from bertkit.errors import DataError
-from bertkit.objectives import Examples, Objective, PretrainSetup
+from bertkit.pretraining.objectives import Examples, Objective, PretrainSetup
+from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Collator, Feature
 from bertkit.training.batching import Shares, longest_rows
 from bertkit.training.budget import Budget

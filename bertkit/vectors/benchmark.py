@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bertkit import hub
 from bertkit.errors import UnavailableError, UsageError
 from bertkit.progress import Progress, stage
+from bertkit.storage import hub
 from bertkit.vectors.search.models import PROMPTS
 
 if TYPE_CHECKING:

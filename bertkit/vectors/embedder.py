@@ -8,7 +8,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from bertkit import hub
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.layers import read_layer_choice
 from bertkit.modeling.sentence.modules import (
@@ -19,6 +18,7 @@ from bertkit.modeling.sentence.modules import (
     with_options,
 )
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.storage import hub
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.vectors.embedding.library import find_unknown, open_library, read_known
 

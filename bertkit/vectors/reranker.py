@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from bertkit import hub
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.modeling.sentence.formats import LATE, find_format
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import load_recipe
+from bertkit.storage import hub
 
 if TYPE_CHECKING:
     import numpy as np

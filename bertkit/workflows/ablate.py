@@ -26,7 +26,7 @@ from bertkit.evaluation.ablations import (
     find_unlearned,
     name_variants,
 )
-from bertkit.objectives import load_objective
+from bertkit.pretraining.objectives import load_objective
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import PretrainRecipe, Recipe, load_pretrain_recipe, load_recipe
 from bertkit.recipe.space import Point, Search
@@ -36,11 +36,11 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import write_json
 from bertkit.storage.records import without_folder
 from bertkit.workflows.compare import compare, write_page
+from bertkit.workflows.finetune.inputs import read_rows
+from bertkit.workflows.finetune.seeds import finetune_seeds
 from bertkit.workflows.pretrain import run_inputs
-from bertkit.workflows.steps.estimate import Estimate, estimate
-from bertkit.workflows.steps.finetune_inputs import read_rows
-from bertkit.workflows.steps.pretrain_inputs import read_inputs
-from bertkit.workflows.steps.seeds import finetune_seeds
+from bertkit.workflows.pretrain.estimate import Estimate, estimate
+from bertkit.workflows.pretrain.inputs import read_inputs
 
 log = logging.getLogger("bertkit")
 

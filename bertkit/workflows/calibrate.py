@@ -22,11 +22,11 @@ from bertkit.evaluation.calibration import (
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
 from bertkit.evaluation.scoring import Scored, score_split
+from bertkit.evaluation.training_rows import Choice, judge_training_rows
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.outputs import claimed
 from bertkit.workflows.evaluate import splits_to_score
-from bertkit.workflows.steps.training_rows import Choice, judge_training_rows
 
 if TYPE_CHECKING:
     from bertkit.metrics.calibration import Fold

@@ -7,19 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertkit import hub
 from bertkit.errors import RecipeError, UnavailableError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, typed_path
+from bertkit.storage import hub
 from bertkit.storage.outputs import claimed_folder
 from bertkit.tasks import load_task
 
 if TYPE_CHECKING:
+    from bertkit.checks import Finding
+    from bertkit.checks.label_errors import LabelError
+    from bertkit.checks.reading import Readings
+    from bertkit.checks.repeats import Repeats
     from bertkit.evaluation.checkpoint import SavedCheckpoint
-    from bertkit.findings import Finding
-    from bertkit.findings.label_errors import LabelError
-    from bertkit.findings.reading import Readings
-    from bertkit.findings.repeats import Repeats
     from bertkit.tasks import Task
     from bertkit.tokens.features import Setup
 
@@ -72,11 +72,11 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
     task = load_task(recipe)
     if recipe.data.streaming:
         raise RecipeError("the rows of a stream are not compared", "--set data.streaming=false")
+    from bertkit.checks.cleaning import find_removable, find_sources, write_copies
+    from bertkit.checks.faults import describe_faults
+    from bertkit.checks.reading import read_all
+    from bertkit.checks.repeats import find_repeats
     from bertkit.data.rows import find_unread
-    from bertkit.findings.cleaning import find_removable, find_sources, write_copies
-    from bertkit.findings.faults import describe_faults
-    from bertkit.findings.reading import read_all
-    from bertkit.findings.repeats import find_repeats
 
     saved = _open_trained(recipe) if settings.long_text else None
     folder = None if settings.fix is None else typed_path(settings.fix)
@@ -112,11 +112,11 @@ def _check_splits(
     result: CheckResult, readings: Readings, repeats: Repeats, recipe: Recipe, task: Task, progress: Progress
 ) -> None:
     """Add what needs no model."""
+    from bertkit.checks import Finding
+    from bertkit.checks.labels import count_gold, find_label_faults
+    from bertkit.checks.shift import find_shift
+    from bertkit.checks.shortcuts import find_shortcuts
     from bertkit.data.checks import describe_skew
-    from bertkit.findings import Finding
-    from bertkit.findings.labels import count_gold, find_label_faults
-    from bertkit.findings.shift import find_shift
-    from bertkit.findings.shortcuts import find_shortcuts
 
     splits, gold = readings.splits, task.COLUMNS.gold
     if gold:
@@ -141,7 +141,7 @@ def _check_with_model(
     progress: Progress,
 ) -> None:
     """Add what needs the tokenizer of the model and, for label errors, its vectors."""
-    from bertkit.findings.lengths import find_lost_tokens
+    from bertkit.checks.lengths import find_lost_tokens
 
     try:
         setup = _load_setup(recipe, readings.labels)
@@ -159,8 +159,8 @@ def _check_with_model(
     if not settings.label_errors:
         result.left_out.append("label errors: look for them with --label-errors, which computes vectors of all texts")
         return
-    from bertkit.findings.label_errors import find_label_errors
-    from bertkit.findings.tag_errors import find_tag_errors
+    from bertkit.checks.label_errors import find_label_errors
+    from bertkit.checks.tag_errors import find_tag_errors
     from bertkit.vectors.embedder import Embedder
 
     find = find_tag_errors if {"tokens", "tags"} <= set(task.COLUMNS.names) else find_label_errors
@@ -180,8 +180,8 @@ def _check_with_model(
 
 def _open_trained(recipe: Recipe) -> SavedCheckpoint:
     """Open the trained checkpoint whose ways to read long texts are compared."""
+    from bertkit.checks.long_text_ways import check_ways
     from bertkit.evaluation.checkpoint import find_checkpoint
-    from bertkit.findings.long_text_ways import check_ways
 
     saved = find_checkpoint(recipe)
     check_ways(saved)
@@ -190,9 +190,9 @@ def _open_trained(recipe: Recipe) -> SavedCheckpoint:
 
 def _compare_ways(saved: SavedCheckpoint, progress: Progress) -> list[Finding]:
     """Compare the ways to read long texts on the first validation split, without rows that the model was trained on."""
-    from bertkit.findings.long_text_ways import compare_ways
+    from bertkit.checks.long_text_ways import compare_ways
+    from bertkit.evaluation.training_rows import judge_training_rows
     from bertkit.workflows.evaluate import splits_to_score
-    from bertkit.workflows.steps.training_rows import judge_training_rows
 
     splits = judge_training_rows(saved, splits_to_score(saved, None), "drop")
     return compare_ways(saved, next(iter(splits.values())), progress)

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertkit.distillation.students import TeacherSupervision
+from bertkit.compression.students import TeacherSupervision
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.parity import time_in_turns
 from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
@@ -19,10 +19,10 @@ from bertkit.recipe import Distillation, Recipe
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.tasks import Task
+from bertkit.training.run import wait_for_all
+from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
-from bertkit.workflows.steps import finetune_inputs
-from bertkit.workflows.steps.finetune_inputs import DryRun, FinetuneInputs, read_inputs
-from bertkit.workflows.steps.run import wait_for_all
+from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, read_inputs
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.vectors.embedding.sources import Part, TextSource, read_row_parts
 from bertkit.vectors.embedding.units import UNITS, Unit, check_unit
-from bertkit.workflows.steps.launch import Launch
+from bertkit.vectors.launch import Launch
 
 if TYPE_CHECKING:
     from bertkit.vectors.embedder import Embedder

@@ -35,13 +35,13 @@ from bertkit.evaluation.scoring import (
     score_split,
     write_predictions,
 )
+from bertkit.evaluation.training_rows import Choice, judge_training_rows
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.workflows.steps.training_rows import Choice, judge_training_rows
 
 if TYPE_CHECKING:
     from bertkit.vectors.benchmark import BenchmarkScores

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import logging
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import hub
 from bertkit.errors import DataError, ModelError, UnavailableError, UsageError
+from bertkit.evaluation.calibration import CALIBRATION_FILE, read_calibration, write_calibration
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.modeling.sentence.modules import SETTINGS, is_sentence_folder
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.recipe import Recipe, Row, load_recipe, typed_path
+from bertkit.recipe import Recipe, Row, load_recipe, typed_path, write_yaml
+from bertkit.storage import hub, runs
+from bertkit.storage.checksums import list_files
 from bertkit.storage.disk import disk_errors
-from bertkit.storage.exports import Export, refuse_exported
+from bertkit.storage.exports import MANIFEST, Export, refuse_exported, write_export
 from bertkit.storage.outputs import building, refuse_existing
 from bertkit.storage.recipes import recipe_of
 from bertkit.tasks import load_task
@@ -22,6 +26,7 @@ from bertkit.tasks import load_task
 if TYPE_CHECKING:
     from bertkit.data.rows import Split
     from bertkit.evaluation.parity import Compute, Parity
+    from bertkit.modeling.inference.graphs.convert import Converted
 
 log = logging.getLogger("bertkit")
 
@@ -67,7 +72,7 @@ def export(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    from bertkit.exported.backends import check_backend
+    from bertkit.runtime.backends import check_backend
 
     check_backend(to)
     folder, saved = open_source(Source(model, recipe, data, limit), output)
@@ -180,10 +185,9 @@ def convert_checkpoint(
     saved: SavedCheckpoint, before: Checkpoint, target: GraphFormat, staging: Path
 ) -> tuple[Export, Any]:
     """Write a graph and what it takes to open it; return its manifest, and the model as a graph reads it."""
-    from bertkit.exported.backends import FILES
     from bertkit.modeling.inference.graphs.convert import convert
     from bertkit.modeling.inference.graphs.texts import TextGraph
-    from bertkit.workflows.steps.exported_folder import describe_export, write_beside
+    from bertkit.runtime.backends import FILES
 
     known = before.setup.tokenizer.model_input_names
     names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in known]
@@ -191,7 +195,7 @@ def convert_checkpoint(
     file = staging / FILES[target.backend]
     converted = convert(model, names, target.backend, file, calibration=target.calibration)
     described = replace(describe_export(saved, before, converted, target.backend), precision=target.precision)
-    write_beside(staging, saved, before)
+    write_supporting_files(staging, saved, before)
     complete(staging, described, {})  # so that it can be opened
     return described, TextGraph(model)
 
@@ -199,7 +203,6 @@ def convert_checkpoint(
 def complete(staging: Path, described: Export, reports: dict[str, Any]) -> None:
     """Write reports, and the manifest over all files."""
     from bertkit.storage.files import write_json
-    from bertkit.workflows.steps.exported_folder import write_manifest
 
     for name, content in reports.items():
         write_json(staging / name, content)
@@ -231,7 +234,7 @@ def measure(
 ) -> Parity:
     """Compare outputs, speed and scores of a model and of the graph that was made from it."""
     from bertkit.evaluation.parity import SHAPES, Parity, compare_outputs, compare_scores, random_texts, time_both
-    from bertkit.exported import ExportedModel
+    from bertkit.runtime import ExportedModel
 
     split, notes = scored
     assert isinstance(after.model, ExportedModel)
@@ -252,3 +255,53 @@ def measure(
         return Parity(largest, cosine, times, notes=notes)
     scores, flips = compare_scores(before, after, split, progress)
     return Parity(largest, cosine, times, split.name, len(split.rows), scores, flips, notes)
+
+
+_COPIED = (runs.TRAINING_ROWS, "baselines.json", "modules.json", SETTINGS)
+_UNLISTED = (MANIFEST, CALIBRATION_FILE)  # a calibration may come later, and names the files that it is of
+_IN_RECORD = ("status", "identity", "machine", "tuned", "split_file", "baselines", "best_step")
+
+
+def describe_export(saved: SavedCheckpoint, before: Checkpoint, converted: Converted, backend: str) -> Export:
+    """Return what the manifest says of a graph."""
+    from bertkit.runtime import tokenizer_settings
+
+    return Export(
+        backend=backend,
+        file=converted.file,
+        task=saved.recipe.task,
+        reads=converted.reads,
+        inputs=converted.inputs,
+        outputs=converted.outputs,
+        tokenizer=tokenizer_settings(before.setup.tokenizer),
+        options=dict(before.setup.recipe.options),
+        probabilities=converted.probabilities,
+        record={name: saved.record[name] for name in _IN_RECORD if name in saved.record},
+        versions=runs.versions(),
+    )
+
+
+def write_supporting_files(folder: Path, saved: SavedCheckpoint, before: Checkpoint) -> None:
+    """Write the tokenizer, the config, the recipe, and of the run what scoring needs."""
+    before.setup.tokenizer.save_pretrained(folder)
+    shutil.copyfile(saved.folder / "config.json", folder / "config.json")
+    copied = [saved.folder / name for name in _COPIED]
+    if is_sentence_folder(saved.folder):
+        copied += [file for file in saved.folder.glob("*/config.json") if not file.parent.name.startswith(".")]
+        copied += list(saved.folder.glob("sentence_*_config.json"))
+    for file in filter(Path.is_file, copied):
+        target = folder / file.relative_to(saved.folder)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copyfile(file, target)
+    write_yaml(saved.recipe.model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
+    calibration = read_calibration(saved.folder, saved.recipe.task)
+    if calibration is not None:
+        from bertkit.modeling.load import fingerprint
+
+        write_calibration(folder, replace(calibration, model=fingerprint(folder)))
+
+
+def write_manifest(folder: Path, export: Export) -> None:
+    """Write the manifest of a folder over all files that are in it."""
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name not in _UNLISTED]
+    write_export(folder, export, list_files(folder, [str(file.relative_to(folder)) for file in files]))

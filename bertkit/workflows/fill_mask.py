@@ -10,12 +10,12 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import hub
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
 from bertkit.modeling.weights import load_config
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.storage import hub
 from bertkit.storage.cache import say_once
 from bertkit.tokens.features import Feature, find_template
 

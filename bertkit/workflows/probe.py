@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import hub
 from bertkit.errors import RecipeError, UsageError, closest
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, load_recipe, recipe_names
+from bertkit.storage import hub
 from bertkit.storage.outputs import claimed
 from bertkit.workflows.compare import check_page
 

@@ -9,25 +9,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import hub
+from bertkit.compression.choose_units import Kept, choose, keep, load_to_measure
+from bertkit.compression.compare_pruned import PrunedSide, compare
+from bertkit.compression.pruned_folder import PrunedFacts, publish
+from bertkit.compression.target_shape import ROWS, TRAINING, Shape, check_shape
+from bertkit.compression.vocabulary import TokenCorpus, check_files, count_changed, trim_vocabulary
 from bertkit.data.rows import Split
 from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.evaluation.training_rows import judge_training_rows
 from bertkit.modeling.load import load_tokenizer, read_config, weight_bytes
 from bertkit.modeling.sentence.formats import SPARSE, find_format
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.pruning.choose import Kept, choose, keep, load_to_measure
-from bertkit.pruning.compare import PrunedSide, compare
-from bertkit.pruning.folder import PrunedFacts, publish
-from bertkit.pruning.shape import ROWS, TRAINING, Shape, check_shape
-from bertkit.pruning.vocabulary import TokenCorpus, check_files, count_changed, trim_vocabulary
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.recipe.load import recipe_command
+from bertkit.storage import hub
 from bertkit.storage.disk import check_space, disk_errors
 from bertkit.storage.outputs import building, refuse_existing
 from bertkit.tasks import load_task
 from bertkit.workflows.evaluate import splits_to_score
-from bertkit.workflows.steps.training_rows import judge_training_rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

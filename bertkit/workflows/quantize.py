@@ -61,7 +61,7 @@ def quantize(
         MarginError: the score may lose more than the margin, or a vector has a cosine below `LEAST_COSINE`.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
-    from bertkit.exported.backends import check_backend
+    from bertkit.runtime.backends import check_backend
 
     if to not in TARGETS:
         raise UsageError(f"--to {to} is not known", closest(to, TARGETS))

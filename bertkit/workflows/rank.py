@@ -9,16 +9,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertkit import hub
 from bertkit.data.checks import share_of
 from bertkit.data.row_digests import mark_training_rows, read_digests
 from bertkit.errors import UsageError
 from bertkit.modeling.layers import count_layers
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
+from bertkit.storage import hub
 from bertkit.storage.outputs import claimed
 from bertkit.tasks import load_task
-from bertkit.workflows.steps.finetune_inputs import read_labeled
+from bertkit.workflows.finetune.inputs import read_labeled
 
 if TYPE_CHECKING:
     from bertkit.data.rows import Split

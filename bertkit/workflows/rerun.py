@@ -21,10 +21,11 @@ from bertkit.storage import runs
 from bertkit.storage.files import split_lines
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
+from bertkit.training.run import RunPlan, wait_for_all
 from bertkit.workflows import distill, finetune, pretrain
-from bertkit.workflows.steps import finetune_inputs, pretrain_inputs
-from bertkit.workflows.steps.run import RunPlan, wait_for_all
-from bertkit.workflows.steps.seeds import use_threads
+from bertkit.workflows.finetune import inputs as finetune_inputs
+from bertkit.workflows.finetune.seeds import use_threads
+from bertkit.workflows.pretrain import inputs as pretrain_inputs
 
 log = logging.getLogger("bertkit")
 

@@ -7,12 +7,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertkit import hub
 from bertkit.data.files import read_records
 from bertkit.data.formats import format_of
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Data, typed_path
+from bertkit.storage import hub
 
 if TYPE_CHECKING:
     from bertkit.insight.tokenization import TextFigures, TextTokenizer, TextTokens

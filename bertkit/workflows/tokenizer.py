@@ -9,9 +9,9 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.corpus.deduplicate import find_duplicates, split_documents
-from bertkit.corpus.documents import find_corpus
 from bertkit.modeling.load import quiet_transformers
+from bertkit.pretraining.deduplicate import find_duplicates, split_documents
+from bertkit.pretraining.documents import find_corpus
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Corpus, typed_path
 from bertkit.storage.disk import disk_errors

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from bertkit import hub
-from bertkit.hub import repositories
+from bertkit.storage import hub
+from bertkit.storage.hub import repositories
 from tests.conftest import LEARN, toy_rows
 from tests.loopback_hub import Hub
 

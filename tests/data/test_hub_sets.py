@@ -8,8 +8,8 @@ import pytest
 
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.errors import DataError, UnavailableError
-from bertkit.hub import repositories
 from bertkit.recipe import Data, load_recipe
+from bertkit.storage.hub import repositories
 from tests.data.test_sources import hub_folder
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])

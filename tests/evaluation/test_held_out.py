@@ -9,9 +9,9 @@ import pytest
 
 from bertkit.errors import DataError
 from bertkit.evaluation.held_out import held_out_features, measure
-from bertkit.objectives import mlm
+from bertkit.pretraining.objectives import mlm
 from bertkit.progress import SILENT
-from tests.objectives.texts import make_corpus, make_setup
+from tests.pretraining.objectives.texts import make_corpus, make_setup
 
 
 def test_the_seed_of_a_run_changes_no_masks():

@@ -10,7 +10,7 @@ from bertkit.evaluation.parity import compare_outputs, random_texts, time_both, 
 from bertkit.evaluation.scoring import score_split
 from bertkit.hardware.speed import Timing
 from bertkit.progress import SILENT
-from tests.pruning.measured import load_measured
+from tests.compression.measured import load_measured
 
 INPUTS = ("input_ids", "attention_mask")
 

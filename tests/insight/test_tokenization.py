@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit import hub
 from bertkit.insight.tokenization import TextTokenizer, load_text_tokenizer, measure_texts, tokenize_text
+from bertkit.storage import hub
 
 
 def make(**words) -> TextTokenizer:

@@ -15,10 +15,10 @@ from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.heads.generic import model_class
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_model
-from bertkit.objectives import clm
+from bertkit.pretraining.objectives import clm
 from tests.conftest import make_tokenizer
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
-from tests.objectives.texts import make_setup
+from tests.pretraining.objectives.texts import make_setup
 
 TEXTS, CHOICES = "AutoModelForSequenceClassification", "AutoModelForMultipleChoice"
 SIZES = {

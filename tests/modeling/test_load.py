@@ -12,9 +12,9 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
 from bertkit.errors import ModelError
-from bertkit.hub import find_model
 from bertkit.modeling import load as models
 from bertkit.modeling.info import info_of
+from bertkit.storage.hub import find_model
 from tests.conftest import make_tokenizer
 
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}

@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
-from bertkit.packaged.license import find_license
 from bertkit.recipe import load_recipe
 from bertkit.reports.card import CardFacts, model_card, name_models
 from bertkit.reports.html import Facts
 from bertkit.reports.templates import name_model
+from bertkit.workflows.package.license import find_license
 
 FACTS = Facts(
     name="cola",

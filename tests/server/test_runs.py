@@ -6,7 +6,7 @@ import pytest
 
 from bertkit.errors import BertkitError, ModelError, UsageError
 from bertkit.server.runs import find_models
-from tests.exported.hand_made import write_vectors
+from tests.runtime.hand_made import write_vectors
 
 
 def test_a_run_has_the_name_of_its_folder_or_a_given_one(trained, sentence_folder):

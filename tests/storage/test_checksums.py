@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import ModelError
-from bertkit.hub import models
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.checksums import check_model, list_files
+from bertkit.storage.hub import models
 
 
 def flip(file: Path) -> None:

@@ -7,9 +7,9 @@ import json
 import pytest
 
 from bertkit.errors import ModelError
-from bertkit.hub import find_model
 from bertkit.storage.exports import MANIFEST, is_exported, read_export, refuse_exported
-from tests.exported.hand_made import make_export, write_exported
+from bertkit.storage.hub import find_model
+from tests.runtime.hand_made import make_export, write_exported
 
 
 @pytest.fixture

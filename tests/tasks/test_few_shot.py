@@ -72,7 +72,7 @@ def test_a_run_predicts_as_logistic_regression_on_the_vectors_of_its_training_ro
     recipe = load_recipe("few-shot", {**changes, "model": str(folder / "run")})
     assert json.loads((folder / "run" / "run.json").read_text())["rows"] == {"train": 16, "validation": 30}
     assert evaluate(recipe)[0].scores == result.scores
-    from bertkit.workflows.steps.finetune_inputs import read_inputs
+    from bertkit.workflows.finetune.inputs import read_inputs
 
     rows = read_inputs(load_recipe("few-shot", changes), folder / "other").splits["train"].rows
     embedder = bertkit.Embedder(str(folder / "run"), precision="fp32")

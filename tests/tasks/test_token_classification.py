@@ -26,7 +26,7 @@ from bertkit.tasks import token_classification as task
 from bertkit.tokens.features import Setup
 from bertkit.tokens.words import split_text
 from bertkit.workflows.finetune import finetune
-from bertkit.workflows.steps.finetune_inputs import read_inputs
+from bertkit.workflows.finetune.inputs import read_inputs
 from tests.conftest import WORDS, make_tokenizer, write_jsonl
 from tests.kills import read_lines
 

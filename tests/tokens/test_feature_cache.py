@@ -20,7 +20,7 @@ from bertkit.tasks import load_task
 from bertkit.tokens import feature_cache
 from bertkit.tokens.feature_cache import FeatureColumns, add_values, content_key, encode_split, lengths_of, longest_of
 from bertkit.tokens.features import Setup, count_tokens, longest_text
-from bertkit.workflows.steps.finetune_inputs import find_labels
+from bertkit.workflows.finetune.inputs import find_labels
 from tests.conftest import make_tokenizer
 
 TOKENIZER = make_tokenizer()

@@ -6,9 +6,9 @@ import json
 
 import pytest
 
-from bertkit import hub
 from bertkit.errors import ModelError
 from bertkit.modeling.load import load_tokenizer
+from bertkit.storage import hub
 from bertkit.tokens.features import tokenize_texts
 from bertkit.tokens.light import lowercases, read_light_tokenizer
 

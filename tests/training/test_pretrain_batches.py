@@ -6,10 +6,10 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from bertkit.objectives import mlm
+from bertkit.pretraining.objectives import mlm
 from bertkit.tokens.features import IGNORED
 from bertkit.training.pretrain_batches import PretrainBatches
-from tests.objectives.texts import make_corpus, make_setup
+from tests.pretraining.objectives.texts import make_corpus, make_setup
 
 LONG, SHORT, SHARE = 32, 12, 0.75
 

@@ -13,7 +13,7 @@ from bertkit.storage import runs
 from bertkit.workflows import ablate as workflow
 from bertkit.workflows.ablate import ablate
 from tests.kills import TRAINING_STEP, check_equal
-from tests.workflows.test_pretrain import DEMO
+from tests.workflows.pretrain.test_pretrain import DEMO
 
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 64}
 TEXT = {

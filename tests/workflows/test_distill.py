@@ -66,7 +66,7 @@ def narrow_demo(tmp_path_factory) -> Path:
     """A student of the demo model's words that is narrower than the demo model, and without dropout."""
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from bertkit.hub import find_model
+    from bertkit.storage.hub import find_model
 
     folder = tmp_path_factory.mktemp("narrow") / "demo"
     config = BertConfig.from_pretrained(find_model("demo"))

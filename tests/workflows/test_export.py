@@ -11,7 +11,7 @@ import pytest
 from bertkit.errors import UsageError
 from bertkit.workflows.export import export, find_split, load_recipe_of
 from tests.conftest import toy_rows, write_csv
-from tests.exported.hand_made import write_exported
+from tests.runtime.hand_made import write_exported
 
 WITHOUT = {"torch", "transformers", "datasets"}
 TEXT = "the movie was good"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import DataError, ModelError, UsageError
-from bertkit.hub import find_model
+from bertkit.storage.hub import find_model
 from bertkit.workflows.fill_mask import fill_mask
 
 TEXT = "The doctors [MASK] in the [MASK]."

@@ -14,8 +14,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer
 
-from bertkit.hub import find_model
 from bertkit.modeling.architectures import ARCHITECTURES
+from bertkit.storage.hub import find_model
 from tests.conftest import write_jsonl
 from tests.kills import TRAINING_STEP, check_equal, read_lines, slow_unless
 from tests.modeling.heads.test_generic import CHOICE, HEADS, QUESTION

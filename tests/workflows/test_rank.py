@@ -16,8 +16,8 @@ from bertkit.insight.ranking.h_score import h_score
 from bertkit.insight.ranking.measure import score_encoder
 from bertkit.recipe import load_recipe
 from bertkit.workflows import rank as ranking
+from bertkit.workflows.finetune.inputs import read_labeled
 from bertkit.workflows.rank import RankSettings, check_models, rank, write_page
-from bertkit.workflows.steps.finetune_inputs import read_labeled
 from tests.conftest import toy_rows, write_csv
 
 FEW = RankSettings(examples=60)

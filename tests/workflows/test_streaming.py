@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.demo.rows import demo_rows
-from bertkit.demo.sets import DEMO_SETS
+from bertkit.data.demo.rows import demo_rows
+from bertkit.data.demo.sets import DEMO_SETS
 from tests.conftest import toy_rows, write_csv
 from tests.kills import TRAINING_STEP, check_equal, everything, slow_unless
 

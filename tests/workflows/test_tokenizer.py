@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.corpus.deduplicate import find_duplicates, split_documents
-from bertkit.corpus.documents import find_corpus
+from bertkit.pretraining.deduplicate import find_duplicates, split_documents
+from bertkit.pretraining.documents import find_corpus
 from bertkit.progress import Silent
 from bertkit.recipe import Corpus
 from bertkit.tokens.train import make_spec

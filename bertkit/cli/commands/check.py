@@ -22,7 +22,7 @@ from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import shorten
 
 if TYPE_CHECKING:
-    from bertkit.findings import Finding
+    from bertkit.checks import Finding
     from bertkit.workflows.check import CheckResult
 
 NAME = "check"

@@ -48,7 +48,7 @@ def command(
 
     Any encoder that transformers has a class for will do, and need not be listed here.
     """
-    from bertkit.hub.encoders import as_table, list_encoders
+    from bertkit.storage.hub.encoders import as_table, list_encoders
 
     found = list_encoders(
         language=language,

@@ -39,7 +39,7 @@ from bertkit.errors import UsageError
 if TYPE_CHECKING:
     from bertkit.evaluation.scoring import Result
     from bertkit.recipe import Recipe, SeveralTasks
-    from bertkit.workflows.steps.finetune_inputs import DryRun
+    from bertkit.workflows.finetune.inputs import DryRun
 
 JobsOption = Annotated[
     int, typer.Option("--jobs", help="With --seeds: train so many at the same time, each in a process.", metavar="N")
@@ -98,7 +98,7 @@ def command(
     from bertkit.workflows.finetune import finetune
 
     if dry_run:
-        from bertkit.workflows.steps.finetune_inputs import dry_run as check
+        from bertkit.workflows.finetune.inputs import dry_run as check
 
         print_dry_run(check(loaded, output=output, fresh=fresh), as_json=json)
         return
@@ -107,8 +107,8 @@ def command(
 
 
 def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bool, fresh: bool, json: bool) -> None:
-    from bertkit.workflows.steps.several import dry_run as check
-    from bertkit.workflows.steps.several import finetune_several
+    from bertkit.workflows.finetune.several import dry_run as check
+    from bertkit.workflows.finetune.several import finetune_several
 
     if dry_run:
         print_dry_run(check(several, output=output, fresh=fresh), as_json=json)
@@ -138,8 +138,8 @@ def _finetune_seeds(
     jobs: int,
     json: bool,
 ) -> None:
-    from bertkit.workflows.steps.seeds import dry_run as check
-    from bertkit.workflows.steps.seeds import finetune_seeds
+    from bertkit.workflows.finetune.seeds import dry_run as check
+    from bertkit.workflows.finetune.seeds import finetune_seeds
 
     if dry_run:
         print_dry_run(check(recipe, seeds, output=output, fresh=fresh, jobs=jobs), as_json=json, runs=len(seeds))

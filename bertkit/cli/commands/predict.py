@@ -169,7 +169,7 @@ def _find_predictors(
         if precision or coverage or settings["options.abstain_below"] or zero_shot:
             what = "--zero-shot, --precision, --abstain-below or --coverage with a recipe of several tasks"
             raise UsageError(what, "name the recipe of one task")
-        from bertkit.workflows.steps import predict_several
+        from bertkit.workflows.predict import several as predict_several
 
         several = load_tasks(recipe, settings, changes)
         return predict_several.predict_several, predict_several.predict_several_to_file, several

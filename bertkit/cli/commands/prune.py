@@ -21,7 +21,7 @@ from bertkit.cli.output import (
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
-    from bertkit.pruning.compare import PrunedSide
+    from bertkit.compression.compare_pruned import PrunedSide
     from bertkit.workflows.prune import Pruned
 
 NAME = "prune"
@@ -92,7 +92,7 @@ def command(
     All layers keep one shape, so the result is a plain checkpoint for transformers and everything that loads its
     models. Size, speed and scores are compared with those before. Fine-tune or distill the result afterwards.
     """
-    from bertkit.pruning.shape import make_shape
+    from bertkit.compression.target_shape import make_shape
     from bertkit.recipe import parse_changes
 
     shape = make_shape(layers, heads, intermediate, vocabulary)

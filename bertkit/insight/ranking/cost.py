@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bertkit.hardware.speed import peak_memory, restart_peak_memory, time_by_turns
-from bertkit.hub.encoders import list_encoders
 from bertkit.metrics.linear import sample
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Row
+from bertkit.storage.hub.encoders import list_encoders
 
 if TYPE_CHECKING:
     from bertkit.vectors.embedder import Embedder

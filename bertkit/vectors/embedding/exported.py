@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, UsageError
-from bertkit.exported.forward import forward_exported
-from bertkit.exported.model import ExportedModel
-from bertkit.exported.sessions import PACKAGES, open_graph
-from bertkit.exported.tokenizer import open_tokenizer
 from bertkit.modeling.sentence.formats import DENSE, find_format
 from bertkit.modeling.sentence.modules import SentenceModules
+from bertkit.runtime.forward import forward_exported
+from bertkit.runtime.model import ExportedModel
+from bertkit.runtime.sessions import PACKAGES, open_graph
+from bertkit.runtime.tokenizer import open_tokenizer
 from bertkit.storage.exports import listed_files, read_export
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.tokens.features import Feature, pad_features

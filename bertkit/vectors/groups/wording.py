@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.corpus.deduplicate import digest_of
+from bertkit.pretraining.deduplicate import digest_of
 from bertkit.progress import SILENT, Progress, stage
 
 LONG = 100

@@ -9,8 +9,8 @@ from functools import cached_property
 from operator import itemgetter
 from typing import NamedTuple
 
-from bertkit.corpus.sentences import split_sentences
 from bertkit.errors import UsageError
+from bertkit.tokens.sentences import split_sentences
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.coverage import Coverage, count_tokens, tokenize
 

@@ -7,13 +7,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertkit import hub
 from bertkit.data.files import first_of, read_records
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Data, typed_path
+from bertkit.storage import hub
 from bertkit.storage.outputs import claimed
 from bertkit.workflows.attention.show import check_output
 

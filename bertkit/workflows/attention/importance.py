@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit import hub
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
+from bertkit.storage import hub
 from bertkit.storage.outputs import claimed
 from bertkit.workflows.attention.show import check_output
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from bertkit.compression.importance import HeadImportance
     from bertkit.evaluation.scoring import Scored
     from bertkit.metrics.intervals import Interval
-    from bertkit.pruning.importance import HeadImportance
     from bertkit.tasks import Task
 
 ROWS = 256
@@ -63,9 +63,9 @@ def rank_by_importance(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     from bertkit.evaluation.checkpoint import find_checkpoint
+    from bertkit.evaluation.training_rows import judge_training_rows
     from bertkit.modeling.load import read_config
     from bertkit.workflows.evaluate import splits_to_score
-    from bertkit.workflows.steps.training_rows import judge_training_rows
 
     check_output(output, recipe.model, {})
     read_config(hub.find_model(recipe.model))  # of an exported run no head can be left out
@@ -73,9 +73,9 @@ def rank_by_importance(
     with stage(progress, "reading the data", total=1):
         name, chosen = next(iter(judge_training_rows(saved, splits_to_score(saved, split), "refuse").items()))
     chosen = chosen.first(rows)
+    from bertkit.compression.choose_units import load_to_measure
+    from bertkit.compression.importance import score_heads
     from bertkit.evaluation.scoring import score_split
-    from bertkit.pruning.choose import load_to_measure
-    from bertkit.pruning.importance import score_heads
 
     with stage(progress, f"loading {recipe.model_name}"):
         checkpoint = load_to_measure(saved, saved.load(inference=True, calibrated=False))

@@ -8,10 +8,10 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertkit import hub
 from bertkit.errors import UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
+from bertkit.storage import hub
 from bertkit.storage.outputs import check_page_name, claimed, refuse_inputs
 
 if TYPE_CHECKING:

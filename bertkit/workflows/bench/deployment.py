@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from bertkit import hub
 from bertkit.data.rows import Split
 from bertkit.errors import ModelError, UnavailableError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
@@ -17,6 +16,7 @@ from bertkit.evaluation.parity import time_in_turns
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
+from bertkit.storage import hub
 from bertkit.storage.exports import is_exported
 from bertkit.storage.outputs import check_page_name, claimed, refuse_inputs
 from bertkit.tasks import Task, load_task
@@ -182,7 +182,7 @@ def _load_ways(
 def _export_ways(
     saved: SavedCheckpoint, folder: Path, notes: list[str], progress: Progress
 ) -> Iterator[tuple[str, int, Checkpoint]]:
-    from bertkit.exported.backends import check_backend
+    from bertkit.runtime.backends import check_backend
 
     before = load_plain(saved)
     calibration: Any = None

@@ -25,15 +25,15 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Setup, text_lengths
 from bertkit.training.automatic import choose_training
-from bertkit.workflows.steps.finetune_inputs import FinetuneInputs, read_inputs
+from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from bertkit.hardware.precision import Machine
+    from bertkit.training.run import RunPlan
     from bertkit.training.signals import StopFlag
     from bertkit.training.timing import TimedStep
-    from bertkit.workflows.steps.run import RunPlan
 
 log = logging.getLogger("bertkit")
 

@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.cli.commands.finetune import print_dry_run, print_next_steps
 from bertkit.recipe import load_recipe, write_yaml
-from bertkit.workflows.steps.finetune_inputs import DryRun
+from bertkit.workflows.finetune.inputs import DryRun
 
 PLAN = DryRun(
     recipe="cola",

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from bertkit.cli.commands.package import print_package
-from bertkit.packaged.cold_start import ColdStart
 from bertkit.workflows.package import PackageResult
+from bertkit.workflows.package.cold_start import ColdStart
 
 RESULT = PackageResult(
     model="runs/a",

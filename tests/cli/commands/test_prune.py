@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bertkit.cli.commands.prune import print_pruned
+from bertkit.compression.compare_pruned import PrunedSide
 from bertkit.metrics.paired import Difference
-from bertkit.pruning.compare import PrunedSide
 from bertkit.workflows.prune import Pruned
 
 SIDES = (PrunedSide(2000, 8_000_000), PrunedSide(1000, 4_000_000))

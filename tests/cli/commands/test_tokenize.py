@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 
-from bertkit.hub import find_model
+from bertkit.storage.hub import find_model
 
 
 def test_a_text_is_a_table_of_tokens(run):

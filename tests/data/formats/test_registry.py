@@ -87,7 +87,7 @@ def test_a_new_module_is_a_new_format(starred, here, monkeypatch):
 
 
 def test_what_is_pretrained_on_follows_from_the_formats():
-    from bertkit.corpus.documents import _ENDINGS
+    from bertkit.pretraining.documents import _ENDINGS
 
     assert {".csv", ".json", ".jsonl", ".ndjson", ".parquet", ".tsv", ".txt"} <= set(_ENDINGS)
     assert not {".conll", ".conllu"} & set(_ENDINGS)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from tests.conftest import WORDS
 from tests.kills import check_kill
-from tests.objectives.test_distil import save_teacher
+from tests.pretraining.objectives.test_distil import save_teacher
 
 
 @pytest.fixture(scope="module")

@@ -9,10 +9,10 @@ import re
 import numpy as np
 import pytest
 
+from bertkit.compression.importance import HeadImportance
 from bertkit.insight.attention.heads import MeasuredHead, MeasuredHeads
 from bertkit.insight.attention.patterns import PATTERNS
 from bertkit.insight.attention.relations import RelationScore
-from bertkit.pruning.importance import HeadImportance
 from bertkit.reports.insight.attention_heads import write_heads, write_importance
 from bertkit.workflows.attention.importance import ImportantHeads
 from tests.reports.insight.test_attention import CHROMIUM, HOSTILE, browse, read_data, unpack

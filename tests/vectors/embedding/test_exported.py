@@ -10,7 +10,7 @@ import pytest
 from bertkit import Embedder
 from bertkit.errors import ModelError, UsageError
 from tests.conftest import make_tokenizer
-from tests.exported.hand_made import write_exported, write_vectors
+from tests.runtime.hand_made import write_exported, write_vectors
 
 TEXTS = ["the film was good", "good " * 40, "a"]
 

@@ -13,7 +13,7 @@ from bertkit.errors import UsageError
 from bertkit.workflows.bench import deploy, write_page
 from bertkit.workflows.bench.deployment import GRAPHS, Deployed, check_output, mark_best
 from tests.conftest import toy_rows, write_csv
-from tests.exported.hand_made import write_exported
+from tests.runtime.hand_made import write_exported
 
 
 def make_way(way: str, milliseconds: float, score: float) -> Deployed:

@@ -26,8 +26,8 @@ from bertkit.cli.output import format_duration, format_number, print_json, print
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
-    from bertkit.workflows.steps.estimate import Estimate
-    from bertkit.workflows.steps.publish_pretrained import Pretrained
+    from bertkit.workflows.pretrain.estimate import Estimate
+    from bertkit.workflows.pretrain.publish import Pretrained
 
 NAME = "recipe"
 ORDER = 3
@@ -98,7 +98,7 @@ def run_pretraining(
     """Pretrain with a recipe and these settings, or estimate what that would take, and print the result."""
     loaded = load_pretraining(recipe, settings, changes)
     if dry_run:
-        from bertkit.workflows.steps.estimate import estimate
+        from bertkit.workflows.pretrain.estimate import estimate
 
         print_estimate(estimate(loaded, output=output, progress=TerminalProgress()), as_json=json)
     else:

@@ -20,7 +20,7 @@ def command(recipe: RecipeArgument, changes: SetOption = None, json: JsonOption 
         load_several(recipe, settings).recipes.values() if is_several else [load_any_recipe(recipe, settings)]
     ):
         if isinstance(loaded, PretrainRecipe):
-            from bertkit.objectives import load_objective
+            from bertkit.pretraining.objectives import load_objective
 
             load_objective(loaded)
         else:

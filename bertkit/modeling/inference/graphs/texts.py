@@ -2,7 +2,7 @@
 
 Models of bertkit read rows, which may have several texts, and leave out the texts that a row lacks. How many there are
 depends on the data, which a graph cannot follow. So a graph reads texts, arrays (texts, tokens), and
-`bertkit.exported.model` deals rows out to it. Only the head over windows reads rows itself.
+`bertkit.runtime.model` deals rows out to it. Only the head over windows reads rows itself.
 """
 
 from __future__ import annotations

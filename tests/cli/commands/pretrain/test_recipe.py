@@ -6,8 +6,8 @@ import json
 from dataclasses import replace
 
 from bertkit.cli.commands.pretrain.recipe import print_estimate, print_pretrained
-from bertkit.workflows.steps.estimate import Estimate
-from bertkit.workflows.steps.publish_pretrained import Pretrained
+from bertkit.workflows.pretrain.estimate import Estimate
+from bertkit.workflows.pretrain.publish import Pretrained
 
 MODEL = {
     "role": "teacher",

@@ -10,14 +10,14 @@ import numpy as np
 import torch
 
 from bertkit.evaluation.forward import forward
-from bertkit.exported import ExportedModel, open_tokenizer, tokenizer_settings
-from bertkit.exported.backends import FILES
-from bertkit.exported.sessions import open_graph
 from bertkit.modeling.inference.graphs.convert import Converted, convert
 from bertkit.modeling.inference.graphs.texts import TextGraph
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_tokenizer
 from bertkit.recipe import load_recipe
+from bertkit.runtime import ExportedModel, open_tokenizer, tokenizer_settings
+from bertkit.runtime.backends import FILES
+from bertkit.runtime.sessions import open_graph
 from bertkit.storage.exports import Export
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup

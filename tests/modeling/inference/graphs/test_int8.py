@@ -8,8 +8,8 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
-from bertkit.exported.sessions import open_graph
 from bertkit.modeling.inference.graphs.convert import convert
+from bertkit.runtime.sessions import open_graph
 
 
 @pytest.mark.slow

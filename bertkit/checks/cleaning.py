@@ -1,0 +1,102 @@
+"""Cleaned copies of the files of a data set: rows that can go without a doubt are left out, none is changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from bertkit.checks.repeats import Repeats
+from bertkit.data.files import read_records
+from bertkit.data.formats import format_of
+from bertkit.data.layout import PLAIN, follow_source
+from bertkit.data.output import copy_parquet, write_records
+from bertkit.data.rows import NO_LABEL, NO_TEXT, Split
+from bertkit.data.sources import files_by_split, single_file
+from bertkit.errors import DataError, UsageError
+from bertkit.recipe import Data
+from bertkit.storage.disk import disk_errors
+from bertkit.storage.outputs import refuse_existing, staged
+
+_SAME_FORMAT = (".csv", ".tsv", ".jsonl", ".parquet")
+_REMOVABLE = {NO_TEXT: "rows with an empty text", NO_LABEL: "rows without a label"}
+_READING = ("format", "header", "delimiter", "quoting", "encoding")
+
+Lines = dict[str, dict[int, str]]
+"""File -> line of a row that goes -> why."""
+
+
+def find_sources(data: Data, folder: Path) -> dict[str, Path]:
+    """Return name of a copy without its ending -> the file to copy.
+
+    Raises:
+        UsageError: the folder is not a new or an empty one, a split has several files or none, or rows are limited.
+    """
+    refuse_existing(folder)
+    if data.limit is not None:
+        raise UsageError("--fix with --limit", "leave the limit out: only rows that are checked can go")
+    if file := single_file(data) if data.source != "demo" else None:
+        return {file.name.partition(".")[0]: file}
+    files = None if data.source == "demo" or not data.source else files_by_split(data)
+    if files is None:
+        raise UsageError(f"--fix without files: {data.source or 'no source'}", "save the rows to files first")
+    for split, paths in files.items():
+        if len(paths) > 1:
+            raise UsageError(f"the {split} split is in {len(paths)} files", "join them first", file=paths[0])
+    return {data.splits.get(split, split): paths[0] for split, paths in files.items()}
+
+
+def find_removable(splits: Mapping[str, Split], repeats: Repeats, faults: Iterable[DataError]) -> Lines:
+    """Collect the rows that can go: those without a text or a label, and training rows that repeat others."""
+    lines: Lines = {}
+    for fault in faults:
+        if fault.what in _REMOVABLE and fault.row is not None:
+            lines.setdefault(str(fault.file), {})[fault.row] = _REMOVABLE[fault.what]
+    train = splits["train"]
+    for indices, why in (
+        (repeats.repeated, "training rows that repeat an earlier one"),
+        (repeats.leaked, "training rows that another split has too"),
+    ):
+        for index in indices:
+            lines.setdefault(train.source, {})[train.lines[index]] = why
+    return lines
+
+
+def write_copies(sources: Mapping[str, Path], data: Data, lines: Lines, folder: Path) -> dict[str, int]:
+    """Write the files without the rows that go, all or none, and return why -> how many went.
+
+    The caller holds `claimed_folder`.
+
+    A copy has the format, the delimiter and the encoding of its file, or is .jsonl where that format is not one that
+    bertkit writes.
+
+    Raises:
+        UsageError: there is something in the folder by now.
+        ResourceError: the folder cannot be written.
+    """
+    is_plain = all(getattr(data, key) == Data.model_fields[key].default for key in _READING)
+    removed: dict[str, int] = {}
+    with disk_errors(folder.parent), staged(folder) as staging:
+        for name, file in sources.items():
+            gone = lines.get(str(file), {})
+            for why in gone.values():
+                removed[why] = removed.get(why, 0) + 1
+            ending = format_of(file.name)[1].removesuffix(".gz")
+            copy = staging / f"{name}{ending if ending in _SAME_FORMAT and is_plain else '.jsonl'}"
+            _write_copy(file, copy, data, gone.keys())
+    return removed
+
+
+def _write_copy(file: Path, copy: Path, data: Data, gone: Iterable[int]) -> None:
+    left_out = set(gone)
+    if file.suffix == copy.suffix == ".parquet":
+        copy_parquet(file, copy, _kept(file, left_out))
+        return
+    kept = (record for line, record in read_records(file, data) if line not in left_out)
+    write_records(kept, copy, follow_source(PLAIN, copy, file, data))
+
+
+def _kept(file: Path, left_out: set[int]) -> Sequence[bool]:
+    """Tell of each row of a Parquet file, whose rows count from 1, whether it stays."""
+    from pyarrow import parquet
+
+    return [row not in left_out for row in range(1, parquet.ParquetFile(file).metadata.num_rows + 1)]

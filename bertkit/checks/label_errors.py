@@ -1,0 +1,199 @@
+"""Labels that may be wrong: confident learning over cross-validated probabilities (Northcutt et al. 2021)."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from bertkit.checks import EXAMPLES, Finding, Place, level_of
+from bertkit.checks.texts import read_texts
+from bertkit.data.rows import Columns, Split
+from bertkit.errors import UnavailableError
+from bertkit.metrics.intervals import wilson_interval
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.storage import arrays, cache
+
+if TYPE_CHECKING:
+    from bertkit.vectors.embedder import Embedder
+
+
+Values = np.ndarray[Any, Any]
+
+FOLDS = 5
+EXTRA = "pip install 'bertkit[check]'"
+_LEAST = FOLDS  # rows of a label, one for each fold
+_WARN = 0.01  # share of the rows
+_SURE = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # of the rows, which may be the ones without doubt
+_FEWEST_SURE = 100
+
+
+class LabelError(NamedTuple):
+    """A row whose label may be wrong, the label that may be right, and how probable the given one is."""
+
+    file: str
+    row: int
+    label: str
+    suggested: str
+    probability: float
+    text: str
+    word: str = ""
+    """The word that the tag is of, where words have labels."""
+
+
+class ErrorCount(NamedTuple):
+    """How many labels are wrong: the number to expect, and its 95% interval."""
+
+    expected: int
+    low: int
+    high: int
+
+
+@dataclass(frozen=True)
+class LabelErrors:
+    """What is known about the labels of a data set."""
+
+    finding: Finding
+    ranked: list[LabelError]
+    """The rows whose label may be wrong, the likeliest first."""
+    count: ErrorCount | None = None
+    """None where words have labels: nobody knows how errors spread over them."""
+
+
+def find_label_errors(
+    splits: Mapping[str, Split], columns: Columns, embedder: Embedder, progress: Progress = SILENT
+) -> LabelErrors | None:
+    """Rank the rows of all splits whose labels may be wrong, the likeliest first; None where rows have no one label.
+
+    Raises:
+        UnavailableError: cleanlab is not installed.
+    """
+    rank = load_cleanlab()
+    every = [(split, row) for split in splits.values() for row in range(len(split.rows))]
+    gold: list[Any] = [split.rows[row].get(columns.gold) for split, row in every]
+    if not all(value is None or isinstance(value, str) for value in gold):
+        return None
+    counts = Counter(gold)
+    chosen = [number for number, name in enumerate(gold) if name is not None and counts[name] >= _LEAST]
+    names = sorted({gold[number] for number in chosen})
+    if len(names) < 2:
+        return None
+    labels = np.array([names.index(gold[number]) for number in chosen])
+    rows = [every[number] for number in chosen]
+    texts = [read_texts(split.rows[row], columns) for split, row in rows]
+    vectors = embed_rows(texts, embedder, progress)
+    with stage(progress, "predicting each label from the other rows"):
+        probabilities = predict_labels([" ".join(of_row.values()) for of_row in texts], vectors, labels)
+    errors = [
+        LabelError(
+            rows[index][0].source,
+            rows[index][0].lines[rows[index][1]],
+            names[labels[index]],
+            names[int(probabilities[index].argmax())],
+            round(float(probabilities[index, labels[index]]), 4),
+            " | ".join(texts[index].values()),
+        )
+        for index in rank(labels, probabilities)
+    ]
+    count = count_errors(labels, probabilities)
+    text = (
+        f"about {count.expected:,} of {len(rows):,} labels are wrong (95% interval {count.low:,} to {count.high:,}); "
+        f"{len(errors):,} may be, and are ranked"
+    )
+    return LabelErrors(describe(errors, text, count.expected / len(rows)), errors, count)
+
+
+def describe(errors: Sequence[LabelError], text: str, share: float) -> Finding:
+    """Build the line about errors, with their share of the rows."""
+    places = tuple(Place(error.file, error.row) for error in errors[:EXAMPLES])
+    return Finding(level_of(share, warn=_WARN), "labels", "label_errors", text, places, len(errors))
+
+
+def count_errors(labels: Values, probabilities: Values) -> ErrorCount:
+    """Estimate how many labels are wrong from the rows whose label is surest, whatever label they were given.
+
+    Where the text leaves no doubt, a label that differs is an error. So the share that differs among the surest rows is
+    the rate of errors, if these do not depend on the text (anchor points: Liu and Tao 2016, theorem 3). How many of the
+    rows are sure enough is not known: of several shares, the one with the lowest upper end of the interval is taken,
+    for the model's own mistakes only add to it.
+
+    Args:
+        labels: the given ones, (rows,).
+        probabilities: of models that have not seen the row, (rows, labels).
+    """
+    surest = np.argsort(-probabilities.max(axis=1), kind="stable")
+    differs = np.cumsum((probabilities.argmax(axis=1) != labels)[surest])
+    sizes = [min(max(int(share * len(labels)), _FEWEST_SURE), len(labels)) for share in _SURE]
+    found = [(differs[size - 1] / size, *wilson_interval(int(differs[size - 1]), size)) for size in sizes]
+    return ErrorCount(*(round(rate * len(labels)) for rate in min(found, key=lambda rates: rates[2])))
+
+
+def predict_labels(texts: Sequence[str], vectors: Values, labels: Values, seed: int = 42) -> Values:
+    """Return the probability of each label for each row, from models that have not seen the row.
+
+    The mean of two logistic regressions: on the vectors, which know what words mean, and on the words themselves, which
+    know what is said in this data set.
+    """
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.feature_extraction.text import TfidfVectorizer
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    scaled = (vectors - vectors.mean(axis=0)) / np.maximum(vectors.std(axis=0), 1e-6)
+    words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+").fit_transform(texts)
+    of_each = []
+    with warnings.catch_warnings():  # the last digits of a probability change no ranking
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        for features, strength in ((scaled, 0.1), (words, 10.0)):
+            model = LogisticRegression(C=strength, max_iter=300)
+            of_each.append(cross_val_predict(model, features, labels, cv=folds, method="predict_proba"))
+    return np.asarray(sum(of_each) / len(of_each))
+
+
+def load_cleanlab() -> Any:
+    """Return the function of cleanlab that ranks rows, from labels and the probabilities of each.
+
+    Raises:
+        UnavailableError: cleanlab is not installed.
+    """
+    try:
+        from cleanlab.filter import find_label_issues
+    except ImportError:
+        raise UnavailableError("they need the package cleanlab", EXTRA) from None
+
+    def rank(labels: Values, probabilities: Values) -> list[int]:
+        found = find_label_issues(labels, probabilities, return_indices_ranked_by="self_confidence", n_jobs=1)
+        ranked: list[int] = found.tolist()
+        return ranked
+
+    return rank
+
+
+def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder, progress: Progress) -> Values:
+    """Return a vector per row: those of its texts beside one another; of a pair, their difference and product too."""
+    columns = list(texts[0])
+    of_columns = [_embed_column([of_row.get(name, "") for of_row in texts], embedder, progress) for name in columns]
+    if len(columns) == 2:
+        first, second = of_columns
+        of_columns += [np.abs(first - second), first * second]
+    return np.concatenate(of_columns, axis=1)
+
+
+def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) -> Values:
+    """Compute the vectors of texts, or read those that an earlier check has kept."""
+    digest = hashlib.sha256(f"{embedder.describe()}".encode())
+    for text in texts:
+        digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
+    file = cache.cache_folder("vectors") / f"{digest.hexdigest()}.arrays"
+    kept = arrays.read_arrays(file)
+    if kept is None:
+        kept = {"vectors": embedder.encode(texts, progress=progress)}
+        arrays.write_arrays(file, kept)
+    vectors: Values = kept["vectors"]
+    return vectors

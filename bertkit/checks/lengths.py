@@ -1,0 +1,129 @@
+"""What a tokenizer makes of the texts: unknown tokens, tokens per word, and what is lost beyond the maximum length."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bertkit.checks import Finding, level_of, places_of
+from bertkit.checks.faults import describe_refusal
+from bertkit.checks.texts import read_texts
+from bertkit.data.checks import share_of
+from bertkit.data.rows import Split
+from bertkit.errors import DataError
+from bertkit.metrics.linear import sample
+from bertkit.recipe import Row
+from bertkit.tasks import Task
+from bertkit.tokens.features import Feature, Setup, max_tokens, text_lengths, tokenize_texts
+from bertkit.tokens.long_texts import SHORTENED, reads_windows, shares_read
+from bertkit.tokens.splitting import Splitting
+
+_MOST_ROWS = 100_000  # of a split
+_MOST_TEXTS = 20_000  # whose tokens are counted
+_UNENDING = 10**9  # tokens
+_WARN_LOST, _WARN_UNKNOWN, _FAIL_UNKNOWN, _WARN_FERTILITY = 0.01, 0.01, 0.2, 3.0
+
+
+def find_lost_tokens(splits: Mapping[str, Split], task: Task, setup: Setup) -> list[Finding]:
+    """Describe the tokens of each split, and the rows that are longer than the maximum length."""
+    return [
+        finding
+        for split in splits.values()
+        for finding in (*_describe_tokens(split, task, setup), *_find_truncated(split, task, setup))
+    ]
+
+
+def _describe_tokens(split: Split, task: Task, setup: Setup) -> list[Finding]:
+    """Describe how many tokens a word has, and the share of unknown tokens."""
+    texts = list(dict.fromkeys(text for row in split.rows for text in read_texts(row, task.COLUMNS).values() if text))
+    texts = sample(texts, _MOST_TEXTS)
+    if not texts:
+        return []
+    encodings, splitting = tokenize_texts(setup.tokenizer, texts), Splitting()
+    for text, encoding in zip(texts, encodings, strict=True):
+        splitting.add(text, encoding.ids, encoding.offsets, setup.tokenizer.unk_token_id)
+    is_unknown = [setup.tokenizer.unk_token_id in encoding.ids for encoding in encodings]
+    unknown, fertility = splitting.unknown_rate, splitting.fertility
+    level = level_of(unknown, warn=_WARN_UNKNOWN, fail=_FAIL_UNKNOWN)
+    lost = {text for text, has_unknown in zip(texts, is_unknown, strict=True) if has_unknown}
+    rows = (
+        index
+        for index, row in enumerate(split.rows)
+        if level != "good" and lost & set(read_texts(row, task.COLUMNS).values())
+    )
+    is_odd = fertility >= _WARN_FERTILITY and level == "good"
+    text = f"{split.name}: {fertility:.2f} tokens per word, {unknown:.2%} of the tokens unknown"
+    return [
+        Finding("warn" if is_odd else level, "tokens", "unknown_tokens", text, places_of(split, rows), sum(is_unknown))
+    ]
+
+
+def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
+    """Describe the rows that are longer than the recipe's maximum, and the gold values that are lost with the rest."""
+    indices = sample(range(len(split.rows)), _MOST_ROWS)
+    rows = [split.rows[index] for index in indices]
+    limit = max_tokens(setup)
+    try:
+        long, lengths = find_long(rows, task, setup)
+    except DataError as error:
+        return [describe_refusal(error, "tokens", "unreadable_rows")]
+    spread = f"half up to {_rank(lengths, 0.5)}, 99% up to {_rank(lengths, 0.99)}, the longest {lengths.max():,}"
+    if not long:
+        text = f"{split.name}: no row is longer than {limit} tokens ({spread})"
+        return [Finding("good", "tokens", "truncated", text)]
+    long_rows = [rows[index] for index in long]
+    features = task.encode(long_rows, setup)
+    is_windowed = len(features) > len(long_rows) or ("long_text" in task.OPTIONS and reads_windows(setup.recipe))
+    share = len(long) / len(rows)
+    what = "are read in overlapping windows" if is_windowed else "truncated"
+    text = f"{split.name}: {share_of(len(long), len(rows))} rows are longer than {limit} tokens and {what} ({spread})"
+    level = "good" if is_windowed else level_of(share, warn=_WARN_LOST)
+    places = places_of(split, [indices[index] for index in long])
+    truncated = Finding(level, "tokens", "truncated", text, places, len(long))
+    ways = [_describe_ways(split, long_rows, setup)] if "long_text" in task.OPTIONS else []
+    return [truncated, *ways, *_find_lost_gold(split, task, features, long_rows, [indices[index] for index in long])]
+
+
+def find_long(rows: Sequence[Row], task: Task, setup: Setup) -> tuple[list[int], np.ndarray[Any, Any]]:
+    """Return the indices of the rows that are longer than the recipe's maximum, and the tokens of all, (features,).
+
+    Raises:
+        DataError: a row that cannot be encoded.
+    """
+    tokenizer = copy.copy(setup.tokenizer)
+    tokenizer.model_max_length = _UNENDING
+    training = setup.recipe.training.model_copy(update={"max_length": _UNENDING})
+    unending = replace(setup, tokenizer=tokenizer, recipe=setup.recipe.model_copy(update={"training": training}))
+    features = task.encode(rows, unending)
+    lengths = np.array([max(text_lengths(feature)) for feature in features])
+    return [features[number]["row"] for number in np.flatnonzero(lengths > max_tokens(setup))], lengths
+
+
+def _describe_ways(split: Split, rows: Sequence[Row], setup: Setup) -> Finding:
+    """Describe how much of the rows that are too long each way to read them would read."""
+    in_one, in_windows, windows = shares_read(rows, setup)
+    text = f"{split.name}: of the tokens of these rows, {', '.join(SHORTENED)} read {in_one:.1%}"
+    text += f", windows {in_windows:.1%} in {windows:.1f} windows per row"
+    return Finding("good", "tokens", "long_text_ways", text)
+
+
+def _find_lost_gold(
+    split: Split, task: Task, features: Sequence[Feature], rows: Sequence[Any], indices: Sequence[int]
+) -> list[Finding]:
+    """Describe the rows whose gold value no feature has, for a family that can tell."""
+    find = getattr(task, "find_lost_gold", None)
+    if find is None or task.COLUMNS.gold not in rows[0]:
+        return []
+    lost = find(features, rows)
+    share = len(lost) / len(split.rows)
+    text = f"{split.name}: {share_of(len(lost), len(split.rows))} rows lose gold answers beyond the maximum length"
+    places = places_of(split, [indices[number] for number in lost])
+    return [Finding(level_of(share, warn=_WARN_LOST), "tokens", "lost_gold", text, places, len(lost))]
+
+
+def _rank(lengths: Any, share: float) -> int:
+    return int(np.quantile(lengths, share, method="higher"))

@@ -1,0 +1,117 @@
+"""What a trained model scores on rows that are too long for it, in each way that it can read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from bertkit.checks import Finding
+from bertkit.checks.lengths import find_long
+from bertkit.data.rows import Split
+from bertkit.errors import UsageError
+from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.evaluation.scoring import run_model
+from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.intervals import bootstrap_intervals
+from bertkit.metrics.linear import sample
+from bertkit.modeling.load import load_tokenizer
+from bertkit.progress import SILENT, Progress
+from bertkit.tasks import Compared, with_options
+from bertkit.tokens.features import Setup
+from bertkit.tokens.long_texts import HIERARCHICAL, SHORTENED, WINDOWS
+
+Numbers = np.ndarray[Any, Any]
+
+MOST_ROWS = 200
+"""Rows that are read in each way."""
+_LEAST_ROWS = 20
+_GROUP, _SCORES, _ADVICE = "tokens", "long_text_scores", "long_text_advice"
+
+
+def check_ways(saved: SavedCheckpoint) -> None:
+    """Check that a checkpoint can read long texts in several ways.
+
+    Raises:
+        UsageError: its task family has no such option, or it is trained to read windows together.
+    """
+    if "long_text" not in saved.task.OPTIONS:
+        raise UsageError(f"{saved.recipe.task} has no options.long_text to compare", "leave out --long-text")
+    if saved.long_text == HIERARCHICAL:
+        raise UsageError("a hierarchical model reads long texts in no other way", "leave out --long-text")
+
+
+def compare_ways(saved: SavedCheckpoint, split: Split, progress: Progress = SILENT) -> list[Finding]:
+    """Score a checkpoint on the rows of a split that are too long for it, read in each way, and advise one.
+
+    A way is advised where its best metric is better than that of the recipe's way beyond an interval of the difference
+    over rows, at 95% for all ways together (Bonferroni).
+    """
+    long, _ = find_long(split.rows, saved.task, Setup(saved.recipe, load_tokenizer(saved.folder), saved.labels))
+    if len(long) < _LEAST_ROWS:
+        text = f"{split.name}: {len(long)} rows are too long, which are too few to compare ways to read them"
+        return [Finding("good", _GROUP, _ADVICE, text)]
+    chosen = split.select(sample(long, MOST_ROWS))
+    metric, own = saved.recipe.best_metric, saved.long_text
+    found = dict(_score_ways(saved, chosen, progress))
+    everything = np.arange(len(chosen.rows))
+    scores = {way: score(everything) for way, (score, _) in found.items()}
+    findings = [
+        Finding("good", _GROUP, _SCORES, f"{split.name}: read by {way}: {metric} {scores[way]:.4f}{_loss(loss)}")
+        for way, (_, loss) in found.items()
+    ]
+    sign = -1 if metric in LOWER_IS_BETTER else 1
+    best = max(scores, key=lambda way: (sign * scores[way], way == own))
+    count = f"the {len(chosen.rows)} of {len(long)}" if len(long) > len(chosen.rows) else f"the {len(long)}"
+    on = f"on {count} {split.name} rows that are too long"
+    if best != own:
+        gains = bootstrap_intervals(
+            lambda rows: {"gain": sign * (found[best][0](rows) - found[own][0](rows))},
+            len(chosen.rows),
+            level=1 - 0.05 / (len(found) - 1),
+        )["gain"]
+        if gains is not None and gains[0] > 0:
+            text = (
+                f"{best} reads long texts better than {own}: {metric} {scores[best]:.4f} instead of {scores[own]:.4f}"
+            )
+            text += f" {on} (gain {gains[0]:.4f} to {gains[1]:.4f}): --set options.long_text={best}"
+            return [*findings, Finding("warn", _GROUP, _ADVICE, text)]
+    text = f"stay with {own}: no way is shown to be better {on}"
+    return [*findings, Finding("good", _GROUP, _ADVICE, text)]
+
+
+def _score_ways(
+    saved: SavedCheckpoint, split: Split, progress: Progress
+) -> Iterator[tuple[str, tuple[Any, float | None]]]:
+    """Yield for each way a function from rows to its score, and the mean loss of the gold labels, if there is one."""
+    choices = saved.task.OPTIONS["long_text"].choices
+    for ways in (*([way] for way in SHORTENED), list(WINDOWS)):  # windows are run once, and combined in several ways
+        options = {**saved.recipe.options, "long_text": ways[0]}
+        recipe = saved.recipe.model_copy(update={"options": options})
+        checkpoint = replace(saved, recipe=recipe).load(inference=True)
+        task = checkpoint.task
+        features = task.encode(split.rows, checkpoint.setup)
+        outputs, _ = run_model(checkpoint, features, progress, f"reading {split.name} by {ways[0]}")
+        for way in (way for way in ways if way in choices):
+            setup = with_options(checkpoint.setup, {"long_text": way})
+            predictions = task.decode(outputs, features, split.rows, setup)
+            compared = task.compare(predictions, split.rows, setup)
+            decisions = getattr(task, "gold_probabilities", None)
+            loss = None
+            if decisions is not None:
+                found = decisions(predictions, split.rows, setup)
+                of_gold = found.probabilities[np.arange(len(found.gold)), found.gold]
+                loss = float(-np.log(np.maximum(of_gold, np.finfo(float).tiny)).mean())
+            yield way, (_scorer(task, compared, setup), loss)
+
+
+def _scorer(task: Any, compared: Compared, setup: Setup) -> Any:
+    """Return the function from rows to the best metric."""
+    metric = setup.recipe.best_metric
+    return lambda rows: task.score({name: values[rows] for name, values in compared.items()}, setup)[metric]
+
+
+def _loss(loss: float | None) -> str:
+    return "" if loss is None else f", loss {loss:.4f}"

@@ -1,0 +1,120 @@
+"""All splits of a data set, read to their end whatever is wrong with single rows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from bertkit.checks import Finding
+from bertkit.checks.faults import describe_refusal
+from bertkit.checks.labels import find_odd_values
+from bertkit.data.labels import find_names, name_split, spelled_names, with_unseen
+from bertkit.data.rows import Split
+from bertkit.data.sources import ALL, files_by_split, is_validation, missing_split, read_splits, single_file
+from bertkit.errors import BertkitError, DataError, UnavailableError
+from bertkit.recipe import Recipe, Row
+from bertkit.tasks import Task
+
+
+@dataclass
+class Readings:
+    """The rows of all splits, and what is wrong with those that cannot be used."""
+
+    splits: dict[str, Split] = field(default_factory=dict)
+    """With label names as gold values; a test split may have none."""
+    labels: tuple[str, ...] = ()
+    faults: list[DataError] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+
+
+def read_all(recipe: Recipe, task: Task) -> Readings:
+    """Read the training and validation rows as training does, and those of other splits, with labels or without.
+
+    Raises:
+        DataError: the training or validation rows cannot be read to their end.
+    """
+    names: list[str] = []
+    readings = Readings()
+
+    def choose(name: str) -> bool:
+        names.append(name)
+        return name == "train" or is_validation(name)
+
+    try:
+        readings.splits = read_splits(
+            recipe, task.COLUMNS, _reader(task, recipe), choose, named=task.NAMED, collected=readings.faults
+        )
+    except DataError as error:
+        if not readings.faults:
+            raise
+        readings.findings.append(describe_refusal(error, "rows", "unreadable_rows"))  # perhaps due to the faults
+        return readings
+    if "train" not in readings.splits:
+        raise missing_split("train", recipe.data, readings.splits)
+    train, finds_names = readings.splits["train"], task.NAMED and not recipe.labels
+    if recipe.data.source != "demo":
+        readings.findings += find_odd_values(train, task.COLUMNS, recipe.data, finds_names=finds_names)
+    if task.NAMED:
+        _name_labels(readings, recipe, task.COLUMNS.gold)
+    for name in dict.fromkeys(names):
+        if name not in (ALL, *readings.splits) and name != "train" and not is_validation(name):
+            _read_other(readings, recipe, task, name)
+    return readings
+
+
+def _reader(task: Task, recipe: Recipe) -> Callable[[Row], Row | None]:
+    return lambda row: task.read(row, recipe)
+
+
+def _name_labels(readings: Readings, recipe: Recipe, gold: str) -> None:
+    """Replace raw gold values by label names."""
+    values = [row[gold] for row in readings.splits["train"].rows]
+    names = recipe.labels or sorted({name for value in values for name in spelled_names(value)})
+    try:
+        names = recipe.labels or find_names(values)
+    except DataError as error:
+        readings.findings.append(describe_refusal(error, "labels", "label_names"))
+    readings.labels = tuple(names)
+    for name, split in readings.splits.items():
+        readings.splits[name] = _named(split, gold, recipe, readings, readings.faults)
+
+
+def _named(split: Split, gold: str, recipe: Recipe, readings: Readings, faults: list[DataError]) -> Split:
+    """Replace the gold values of a split by label names; those that no training row has are names too."""
+    if not recipe.labels:
+        readings.labels = tuple(with_unseen(readings.labels, (row[gold] for row in split.rows)))
+    return name_split(split, gold, readings.labels, recipe.data, collected=faults)
+
+
+def _read_other(readings: Readings, recipe: Recipe, task: Task, name: str) -> None:
+    """Read a split that nothing is trained on, such as test; it need not have labels."""
+    refused: BertkitError | None = None
+    for columns in (task.COLUMNS, replace(task.COLUMNS, gold="")):
+        faults: list[DataError] = []
+        try:
+            found = read_splits(
+                recipe, columns, _reader(task, recipe), lambda split: split == name, named=task.NAMED, collected=faults
+            )
+        except (DataError, UnavailableError) as error:
+            refused = refused or error
+            continue
+        split = found[name]
+        if columns.gold and task.NAMED:
+            split = _named(split, columns.gold, recipe, readings, faults)
+        if not split.rows and columns.gold and all(fault.column == columns.gold for fault in faults):
+            continue
+        readings.splits[name] = split
+        readings.faults += faults
+        if not columns.gold:
+            readings.findings.append(Finding("good", "labels", "label_counts", f"{name}: no labels"))
+        return
+    if refused is not None and _is_local(recipe):
+        fault = refused if isinstance(refused, DataError) else DataError(refused.what, refused.remedy)
+        readings.findings.append(describe_refusal(fault, "rows", "unreadable_rows"))
+    elif refused is not None:  # of the hub it is only guessed that there is such a split
+        readings.left_out.append(f"the {name} split: {refused.what}")
+
+
+def _is_local(recipe: Recipe) -> bool:
+    return single_file(recipe.data) is not None or files_by_split(recipe.data) is not None

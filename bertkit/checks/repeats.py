@@ -1,0 +1,147 @@
+"""Rows that repeat others: word for word or nearly so, within a split and across splits, with one label or two."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from bertkit.checks import Finding, Place, level_of, pairs_of
+from bertkit.checks.texts import Digests, digest_others, digest_rows, read_texts
+from bertkit.data.checks import share_of
+from bertkit.data.rows import Columns, Split
+from bertkit.data.text import normalize
+from bertkit.progress import SILENT, Progress
+from bertkit.vectors.groups.wording import Shingles, cut_shingles, find_near, find_repeated, sign
+
+_REPEATED = 0.01  # share of the rows of a split; fewer do no harm
+_LEAKED = 0.1  # as large a share of its rows as `eval` accepts to be training rows
+_NEAR = 0.9  # the share of their runs of five characters that long texts have in common
+
+
+@dataclass
+class Repeats:
+    """What was found, and which training rows can go."""
+
+    findings: list[Finding] = field(default_factory=list)
+    repeated: list[int] = field(default_factory=list)
+    """Training rows that repeat an earlier one with the same gold value."""
+    leaked: list[int] = field(default_factory=list)
+    """Training rows whose texts another split has too."""
+
+
+def find_repeats(splits: Mapping[str, Split], columns: Columns, progress: Progress = SILENT) -> Repeats:
+    """Compare all rows with one another; what differs in case, white space or its last mark alone is the same."""
+    digests = {name: digest_rows(split.rows, columns) for name, split in splits.items()}
+    result = Repeats()
+    for name, split in splits.items():
+        _find_within(split, digests[name], columns.gold, result)
+    train, own = splits["train"], digests["train"]
+    first_of = {digest: row for row, digest in reversed(list(enumerate(own.tolist())))}
+    for name, split in splits.items():
+        if name != "train":
+            pairs = [(row, first_of[digest]) for row, digest in enumerate(digests[name].tolist()) if digest in first_of]
+            result.findings.append(_describe_leak(split, train, pairs, columns.gold))
+    others = [digests[name] for name in splits if name != "train"]
+    if others:
+        result.leaked = np.flatnonzero(np.isin(own, np.concatenate(others))).tolist()
+    known = {*find_repeated(own, np.arange(len(own))), *result.leaked}
+    result.findings += _find_near(splits, columns, known, progress)
+    return result
+
+
+def _find_within(split: Split, digests: Digests, gold: str, result: Repeats) -> None:
+    """Add the rows that repeat an earlier one of their split, and those that contradict it."""
+    repeats: list[tuple[int, int]] = []
+    contradictions: list[tuple[int, int]] = []
+    for row, (earlier, _) in sorted(find_repeated(digests, np.arange(len(digests))).items()):
+        one, other = (split.rows[number].get(gold) for number in (earlier, row))
+        if one == other:
+            repeats.append((earlier, row))
+        elif not isinstance(one, dict):  # a question may have several answers
+            contradictions.append((earlier, row))
+    count = len(split.rows)
+    for pairs, name, what, least in (
+        (repeats, "repeated_rows", "repeat an earlier one", _REPEATED),
+        (contradictions, "contradictory_labels", "have the text of an earlier one, but another label", 0.0),
+    ):
+        text = f"{split.name}: {share_of(len(pairs), count)} rows {what}" if pairs else f"{split.name}: no rows {what}"
+        level = level_of(len(pairs) / count, warn=least) if pairs else "good"
+        places = pairs_of([(_place(split, row), _place(split, earlier)) for earlier, row in pairs])
+        if pairs or (name == "repeated_rows" and split.name == "train"):
+            result.findings.append(Finding(level, "repeats", name, text, places, len(pairs)))
+    if split.name == "train":
+        result.repeated = [row for _, row in repeats]
+
+
+def _describe_leak(split: Split, train: Split, pairs: Sequence[tuple[int, int]], gold: str) -> Finding:
+    if not pairs:
+        return Finding("good", "repeats", "leaked_rows", f"{split.name}: no row is a training row too")
+    other = sum(split.rows[row].get(gold) != train.rows[twin].get(gold) for row, twin in pairs) if gold else 0
+    text = f"{split.name}: {share_of(len(pairs), len(split.rows))} rows are training rows too"
+    text += f", {other:,} of them with another label" if other and gold in split.rows[0] else ""
+    places = pairs_of([(_place(split, row), _place(train, twin)) for row, twin in pairs])
+    level = level_of(len(pairs) / len(split.rows), warn=0.0, fail=_LEAKED)
+    return Finding(level, "repeats", "leaked_rows", text, places, len(pairs))
+
+
+def _read_text(split: Split, row: int, columns: Columns, column: str) -> str:
+    return normalize(read_texts(split.rows[row], columns).get(column, ""))
+
+
+def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int], progress: Progress) -> list[Finding]:
+    """Find training rows that nearly repeat another row, in one long text; their other columns are equal."""
+    ordered = [*(split for name, split in splits.items() if name != "train"), splits["train"]]
+    fixed = sum(len(split.rows) for split in ordered[:-1])
+    column = _longest_column(splits["train"], columns)
+    groups: dict[int, list[int]] = {}
+    where = [(split, row) for split in ordered for row in range(len(split.rows))]
+    for number, (split, row) in enumerate(where):
+        if column and not (number >= fixed and row in known):
+            groups.setdefault(digest_others(split.rows[row], columns, column), []).append(number)
+    found: dict[int, int] = {}
+    for numbers in groups.values():
+        if len(numbers) > 1 and numbers[-1] >= fixed:
+            texts = {number: _read_text(*where[number], columns, column) for number in numbers}
+            signed = {number: sign(text) for number, text in texts.items()}
+            signatures = {number: signature for number, signature in signed.items() if signature is not None}
+
+            def read(chosen: Collection[int], texts: Mapping[int, str] = texts) -> dict[int, Shingles]:
+                return {number: cut_shingles(texts[number]) for number in chosen}
+
+            of_others = sum(number < fixed for number in signatures)
+            near = find_near(signatures, _NEAR, read, of_others, progress if len(groups) == 1 else SILENT)
+            found |= {number: kept for number, (kept, _) in near.items()}
+    findings = []
+    for split in ordered:
+        pairs = [(where[number], where[kept]) for number, kept in sorted(found.items()) if where[kept][0] is split]
+        if not pairs:
+            continue
+        is_train = split.name == "train"
+        what = "nearly repeat an earlier one" if is_train else f"are nearly {split.name} rows"
+        rows = len(splits["train"].rows)
+        findings.append(
+            Finding(
+                level_of(len(pairs) / rows, warn=_REPEATED) if is_train else "warn",
+                "repeats",
+                "near_repeats" if is_train else "near_leaks",
+                f"train: {share_of(len(pairs), rows)} rows {what}",
+                pairs_of([(_place(*row), _place(*kept)) for row, kept in pairs]),
+                len(pairs),
+            )
+        )
+    return findings
+
+
+def _longest_column(split: Split, columns: Columns) -> str:
+    """Return the column with most text; empty where there is none."""
+    sizes: dict[str, int] = {}
+    for row in split.rows[:1000]:
+        for name, text in read_texts(row, columns).items():
+            sizes[name] = sizes.get(name, 0) + len(text)
+    return max(sizes, key=lambda name: sizes[name], default="")
+
+
+def _place(split: Split, row: int) -> Place:
+    return Place(split.source, split.lines[row])

@@ -1,0 +1,154 @@
+"""What predicts a label without the text being understood: a word, a length, a part of the input, an id, the order."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+
+from bertkit.checks import Finding, Level, places_of
+from bertkit.checks.predictable import Gain, classes_of, measure_numbers, measure_words
+from bertkit.checks.texts import read_texts
+from bertkit.data.rows import Columns, Split
+from bertkit.evaluation.baselines import fit_and_score
+from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.linear import find_words
+from bertkit.metrics.paired import LEVEL, permutation_test
+from bertkit.metrics.slices import fisher
+from bertkit.recipe import Recipe, Row
+from bertkit.tasks import Task
+from bertkit.tokens.features import Setup
+
+_WARN = 0.2  # share of the errors of chance that a shortcut avoids
+_MOST_ROWS = 10_000
+_LEFT, _COVERED, _LEAST = 0.1, 0.1, 20
+"""A word leaves at most this share of the errors that its label alone leaves, and this share of the label's rows have
+it, but at least so many."""
+_ALONE = " alone"  # how the names of baselines end that read a part of the input
+_ROUNDING = 1e-9
+_LETTERS = re.compile(r"[^\W\d_]+")
+
+
+def find_shortcuts(splits: Mapping[str, Split], task: Task, recipe: Recipe, labels: Sequence[str]) -> list[Finding]:
+    """Find what predicts the labels of training rows; nothing where gold values are neither labels nor numbers."""
+    train, columns = splits["train"], task.COLUMNS
+    findings = []
+    classes = classes_of([row.get(columns.gold) for row in train.rows]) if columns.gold else None
+    if classes is not None:
+        rows = _draw(len(train.rows))
+        chosen, of_rows = [train.rows[row] for row in rows], [classes[row] for row in rows]
+        findings += _find_words(train, columns, rows, of_rows)
+        findings.append(
+            _describe("length", "the lengths of the texts", measure_numbers(_lengths(chosen, columns), of_rows))
+        )
+        findings.append(_describe("row_order", "the order of the rows", _measure_order(classes, rows)))
+        if "id" in chosen[0]:
+            findings.append(_describe("ids", "the ids", _measure_ids([row["id"] for row in chosen], of_rows)))
+    return [*findings, *_find_partial(splits, task, recipe, labels)]
+
+
+def _draw(count: int) -> list[int]:
+    """Draw rows, in their order."""
+    generator = np.random.default_rng(42)
+    chosen: list[int] = np.sort(generator.choice(count, min(count, _MOST_ROWS), replace=False)).tolist()
+    return chosen
+
+
+def _describe(name: str, what: str, gain: Gain) -> Finding:
+    level: Level = "warn" if gain.share >= _WARN else "good"
+    text = f"by {what} alone, {gain.accuracy:.1%} of the labels are found ({gain.chance:.1%} without)"
+    return Finding(level, "shortcuts", name, text)
+
+
+def _find_words(train: Split, columns: Columns, rows: Sequence[int], classes: Sequence[int]) -> list[Finding]:
+    """Find single words that tell the label of many rows (Gardner et al. 2021), beyond chance over all words."""
+    words = [_words_of(train.rows[row], columns) for row in rows]
+    of_words: Counter[tuple[str, int]] = Counter()
+    for own, label in zip(words, classes, strict=True):
+        of_words.update((word, label) for word in own)
+    totals, of_labels = Counter(word for own in words for word in own), Counter(classes)
+    gold = {label: train.rows[row].get(columns.gold) for row, label in zip(rows, classes, strict=True)}
+    findings = []
+    tests = len(totals) * len(of_labels)
+    for (word, label), count in of_words.most_common():
+        prior, covered = of_labels[label] / len(classes), count / of_labels[label]
+        sure = count / totals[word]
+        if min(count / _LEAST, covered / _COVERED) < 1 or 1 - sure > _LEFT * (1 - prior) + _ROUNDING:
+            continue
+        if fisher(count, totals[word], of_labels[label], len(classes)) * tests < LEVEL:
+            shown = repr(gold[label]) if isinstance(gold[label], str) else "one side of the median"
+            text = f"{word!r} is in {covered:.0%} of the rows labeled {shown}, and {sure:.1%} of its rows are"
+            text += f" ({prior:.1%} of all)"
+            places = places_of(train, (row for row, own in zip(rows, words, strict=True) if word in own))
+            findings.append(Finding("warn", "shortcuts", "words", text, places, totals[word]))
+    return findings[:5] or [Finding("good", "shortcuts", "words", "no single word tells the label of many rows")]
+
+
+def _words_of(row: Row, columns: Columns) -> set[str]:
+    """Return the words of a row, those of another column than the first with its name."""
+    texts = read_texts(row, columns)
+    first = next(iter(texts), "")
+    return {word if name == first else f"{name}:{word}" for name, text in texts.items() for word in find_words(text)}
+
+
+def _lengths(rows: Sequence[Row], columns: Columns) -> np.ndarray[Any, Any]:
+    """Return the number of words and of characters of each text, shape (rows, 2 * texts)."""
+    names = list(dict.fromkeys(name for row in rows[:100] for name in read_texts(row, columns)))
+    texts = [read_texts(row, columns) for row in rows]
+    return np.array([[n for name in names for n in _sizes(of_row.get(name, ""))] for of_row in texts], dtype=float)
+
+
+def _sizes(text: str) -> tuple[int, int]:
+    return len(text.split()), len(text)
+
+
+def _measure_order(classes: Sequence[int], rows: Sequence[int]) -> Gain:
+    """Predict the labels of rows from those of the two rows before them, and from where they are."""
+    last = len(classes) - 1
+    features = [
+        {
+            f"one before: {classes[row - 1] if row else ''}": 1.0,
+            f"two before: {classes[row - 2] if row > 1 else ''}": 1.0,
+            f"tenth: {10 * row // (last + 1)}": 1.0,
+        }
+        for row in rows
+    ]
+    return measure_words(features, [classes[row] for row in rows])[0]
+
+
+def _measure_ids(ids: Sequence[Any], classes: Sequence[int]) -> Gain:
+    """Predict the labels of rows from the letters of their ids, or from the rank of their number."""
+    names = list(map(str, ids))
+    letters = [dict.fromkeys(_LETTERS.findall(name), 1.0) for name in names]
+    numbers = np.array([[float((re.sub(r"\D", "", name) or "0")[:15])] for name in names])
+    by_number, by_letters = measure_numbers(numbers, classes), measure_words(letters, classes)[0]
+    return max(by_number, by_letters, key=lambda gain: gain.accuracy)
+
+
+def _find_partial(splits: Mapping[str, Split], task: Task, recipe: Recipe, labels: Sequence[str]) -> list[Finding]:
+    """Compare the baselines of the task family that read a part of the input with the one that reads nothing."""
+    validation = splits.get("validation")
+    # the F1 of always the same answer is mostly 0, beside which any part of the input looks good
+    metric = "accuracy" if "accuracy" in recipe.metrics else recipe.best_metric
+    if validation is None or not task.COLUMNS.gold or metric in LOWER_IS_BETTER:
+        return []
+    setup = Setup(recipe, cast(Any, None), tuple(labels))  # baselines read no tokens
+    scored = fit_and_score(task, splits["train"].rows, {"validation": validation.rows}, setup)
+    scores = {name: of_baseline.get(metric) for name, of_baseline in scored.scores["validation"].items()}
+    nothing = max(0.0, next(iter(scores.values()), 0.0) or 0.0)
+    alone = {name: score for name, score in scores.items() if name.endswith(_ALONE) and score is not None}
+    judged = scored.judged["validation"]
+    findings = []
+    for name, score in alone.items():
+        if np.isfinite(score):
+            is_shortcut = score - nothing >= _WARN * (1 - nothing)
+            if is_shortcut:  # of few rows, as large a share is right by accident
+                sides = next(iter(judged.values())), judged[name]
+                p = permutation_test(lambda of: task.score(dict(of), setup), *sides, samples=1000)[0][metric]
+                is_shortcut = p is not None and p * len(alone) < LEVEL
+            text = f"by its {name}, validation reaches {metric} {score:.3f} ({nothing:.3f} without)"
+            findings.append(Finding("warn" if is_shortcut else "good", "shortcuts", "partial_input", text))
+    return findings

@@ -1,0 +1,242 @@
+"""Teachers: found and checked before anything heavy is imported; their logits of the training rows, computed once."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.rows import Split
+from bertkit.errors import ModelError, RecipeError, UsageError
+from bertkit.evaluation.checkpoint import Checkpoint, open_checkpoint
+from bertkit.evaluation.scoring import run_model
+from bertkit.modeling.info import tagger_head
+from bertkit.modeling.layers import count_layers, layers_to_take
+from bertkit.modeling.load import fingerprint, load_tokenizer, read_config
+from bertkit.modeling.sentence.modules import is_sentence_folder
+from bertkit.progress import Progress, stage
+from bertkit.recipe import Distillation, Recipe
+from bertkit.storage import hub
+from bertkit.storage.arrays import read_arrays, write_arrays
+from bertkit.storage.cache import cache_folder
+from bertkit.tasks import Task
+from bertkit.tokens.features import Feature, are_several, find_template, max_tokens
+from bertkit.tokens.long_texts import long_text, reads_windows
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+log = logging.getLogger("bertkit")
+
+Logits = dict[str, Any]
+"""Name of an output -> array of its logits for all features, one after the other; ``sizes``: how many each has."""
+
+
+@dataclass(frozen=True)
+class Teacher:
+    """A fine-tuned checkpoint that a student learns from; `labels` is in the order of its own outputs."""
+
+    name: str
+    folder: Path
+    labels: tuple[str, ...]
+    fingerprint: str
+
+    def load(self, student: Checkpoint) -> Checkpoint:
+        """Load the teacher for a student: it reads the very tokens that the student reads, perhaps by other ids.
+
+        Raises:
+            ModelError: it has another vocabulary or a smaller maximal length, or no head for this task.
+        """
+        setup = student.setup
+        tokenizer = load_tokenizer(self.folder)
+        if not _is_trimmed(setup.tokenizer, tokenizer) and _content(tokenizer) != _content(setup.tokenizer):
+            raise _other_vocabulary(self)
+        if tokenizer.model_max_length < max_tokens(setup):
+            what = f"the teacher {self.name} takes at most {tokenizer.model_max_length} tokens, the student more"
+            raise ModelError(what, f"--max-length {tokenizer.model_max_length}")
+        tokenizer.model_max_length = max_tokens(setup)
+        setup = replace(setup, tokenizer=tokenizer, labels=self.labels)
+        model = student.task.load_model(self.folder, setup, new_head=False)
+        return replace(student, model=model.to(student.machine.device).eval(), setup=setup)
+
+
+def teacher_names(distillation: Distillation) -> list[str]:
+    """Return the teachers that a recipe names.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if not distillation.teachers:
+        raise UsageError("no teacher to learn from", "--teacher DIR, a checkpoint fine-tuned for this task")
+    return distillation.teachers
+
+
+def find_teachers(
+    recipe: Recipe, distillation: Distillation, task: Task, labels: tuple[str, ...], student: Path
+) -> tuple[Teacher, ...]:
+    """Find the teachers of a recipe, and check what can be checked of them without loading weights.
+
+    Raises:
+        UsageError: there is none, or more than one where layers are matched.
+        RecipeError: training rows that are streamed, or layers that the first teacher does not have.
+        ModelError: a teacher that is not fine-tuned, has other labels or another vocabulary, or a frozen encoder.
+    """
+    names = teacher_names(distillation)
+    if "long_text" in task.OPTIONS and reads_windows(recipe):
+        what = f"options.long_text={long_text(recipe)}: a student learns from one input per row"
+        raise RecipeError(what, "--set options.long_text=head_tail")
+    if recipe.data.streaming:
+        raise RecipeError("teachers need all training rows before training", "leave data.streaming out")
+    if distillation.matches_layers and recipe.training.gradient_checkpointing:
+        raise RecipeError("layers that are computed twice cannot be matched", "leave gradient_checkpointing out")
+    if distillation.matches_layers and len(names) > 1:
+        raise UsageError("hidden states and attention are those of one teacher", "name one, or match neither")
+    teachers = tuple(_find(name, recipe, task, labels) for name in names)
+    for teacher in teachers:
+        if is_sentence_folder(teacher.folder):
+            what = f"the teacher {teacher.name} makes vectors and no logits"
+            raise ModelError(what, "learn from the margins of a reranker: --set options.loss=margin_mse")
+        _check_vocabulary(teacher, _vocabulary(student), matches_layers=distillation.matches_layers)
+    count = count_layers(read_config(teachers[0].folder))
+    if distillation.student_layers is not None and count is not None:
+        layers_to_take(distillation.student_layers, count)
+    return teachers
+
+
+def compute_teacher_logits(
+    teachers: Sequence[Teacher], student: Checkpoint, split: Split, features: Sequence[Feature], progress: Progress
+) -> dict[str, list[Any]]:
+    """Compute the mean of the teachers' logits: name of an output -> one array per feature.
+
+    The logits of each teacher are kept on disk, in a file named after all that they depend on.
+    """
+    import numpy as np
+
+    by_teacher = [_logits_of(teacher, student, split, features, progress) for teacher in teachers]
+    ends = np.cumsum(by_teacher[0]["sizes"])
+    names = [name for name in by_teacher[0] if name != "sizes"]
+    means = {name: sum(logits[name] for logits in by_teacher) / len(by_teacher) for name in names}
+    return {name: np.split(logits, ends[:-1]) for name, logits in means.items()}
+
+
+def _logits_of(
+    teacher: Teacher, student: Checkpoint, split: Split, features: Sequence[Feature], progress: Progress
+) -> Logits:
+    from bertkit.tokens.feature_cache import content_key, encode_split, is_ours
+
+    task, setup, machine = student.task, student.setup, student.machine
+    keeps = setup.recipe.data.cache and is_ours(task.encode)
+    key = [content_key(split, setup), teacher.fingerprint, teacher.labels, machine.precision, machine.device]
+    file = cache_folder("teachers") / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.arrays"
+    kept = read_arrays(file) if keeps else None
+    if kept is not None:
+        log.info(f"logits of {teacher.name} for {len(features):,} texts: read from {file}")
+        return kept
+    with stage(progress, f"loading {teacher.name}"):
+        loaded = teacher.load(student)
+    if loaded.setup.tokenizer.model_input_names != setup.tokenizer.model_input_names:  # one of them has token types
+        features = encode_split(split, loaded.setup, task.encode)
+    elif (own := setup.tokenizer.get_vocab()) != (theirs := loaded.setup.tokenizer.get_vocab()):
+        features = _translate(features, {own[token]: theirs[token] for token in own})
+    outputs, _ = run_model(loaded, features, progress, f"running {teacher.name}")
+    logits = _gather(outputs, features, [teacher.labels.index(name) for name in setup.labels])
+    if keeps:
+        write_arrays(file, logits)
+    return logits
+
+
+def _gather(outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], order: Sequence[int]) -> Logits:
+    """Join the logits of all features in one array per output, labels in the student's order, padding left out.
+
+    Features differ in length, so flat arrays with ``sizes`` (features,) take no room for padding on disk.
+    """
+    import numpy as np
+
+    gathered: dict[str, list[Any]] = {}
+    for output, feature in zip(outputs, features, strict=True):
+        for name in [name for name in output if name.endswith("logits")]:
+            logits = _without_padding(name, output[name], feature)
+            gathered.setdefault(name, []).append(logits[..., order] if order else logits)
+    sizes = np.array([len(logits) for logits in next(iter(gathered.values()))], dtype=np.int64)
+    return {"sizes": sizes, **{name: np.concatenate(arrays) for name, arrays in gathered.items()}}
+
+
+def _without_padding(name: str, logits: Any, feature: Feature) -> Any:
+    """Cut logits to the feature's own tokens or choices; logits of a whole text, (labels,), stay as they are."""
+    ids = feature["input_ids"]
+    is_of_text = name == "logits" and logits.ndim == 1 and not are_several(ids)
+    return logits if is_of_text else logits[: len(ids)]
+
+
+def _find(name: str, recipe: Recipe, task: Task, labels: tuple[str, ...]) -> Teacher:
+    folder = hub.find_model(name)
+    if tagger_head(read_config(folder)):
+        what = f"the teacher {name} is a head over a frozen encoder"
+        raise ModelError(what, "distillation is for models that are fine-tuned as a whole")
+    try:
+        saved = open_checkpoint(recipe.model_copy(update={"labels": list(labels) or None}), task, folder)
+    except ModelError as error:
+        error.file = error.file or str(folder)  # which of the models is meant
+        raise
+    return Teacher(name, folder, saved.labels, fingerprint(folder))
+
+
+def _vocabulary(folder: Path) -> Any:
+    """Return the vocabulary of a model where tokenizer.json holds it; None elsewhere."""
+    try:
+        return json.loads((folder / "tokenizer.json").read_text(encoding="utf-8"))["model"]["vocab"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _check_vocabulary(teacher: Teacher, own: Any, *, matches_layers: bool) -> None:
+    """Check that a teacher has all tokens of a student, as far as files tell; for matched layers, by the same ids."""
+    vocabulary = _vocabulary(teacher.folder)
+    if not own or not vocabulary or vocabulary == own:
+        return
+    if not _tokens(own) < _tokens(vocabulary):
+        raise _other_vocabulary(teacher)
+    if matches_layers:  # on the student's own batches
+        what = f"the vocabulary of the student is a part of that of the teacher {teacher.name}"
+        raise ModelError(what, "match no layers, or prune the vocabulary afterwards")
+
+
+def _tokens(vocabulary: Any) -> set[str]:
+    """Return the tokens of a vocabulary, whose tokens have ids or, in a list, scores."""
+    return set(vocabulary) if isinstance(vocabulary, dict) else {token for token, _ in vocabulary}
+
+
+def _is_trimmed(tokenizer: PreTrainedTokenizerFast, whole: PreTrainedTokenizerFast) -> bool:
+    """Tell whether a tokenizer has a part of the tokens of another, and treats texts before them as that does."""
+    contents = [json.loads(one.backend_tokenizer.to_str()) for one in (tokenizer, whole)]
+    same = all(contents[0][part] == contents[1][part] for part in ("normalizer", "pre_tokenizer"))
+    types = [content["model"]["type"] for content in contents]
+    return same and types[0] == types[1] and tokenizer.get_vocab().keys() < whole.get_vocab().keys()
+
+
+def _translate(features: Sequence[Feature], ids: Mapping[int, int]) -> list[Feature]:
+    """Return features with the teacher's ids of the very tokens that the student reads."""
+
+    def translate(numbers: Any) -> Any:
+        return [translate(number) if hasattr(number, "__len__") else ids[int(number)] for number in numbers]
+
+    return [{**feature, "input_ids": translate(feature["input_ids"])} for feature in features]
+
+
+def _other_vocabulary(teacher: Teacher) -> ModelError:
+    what = f"the teacher {teacher.name} tokenizes texts differently from the student"
+    return ModelError(what, "use two models with the same tokenizer, or --student-layers")
+
+
+def _content(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
+    """Return what decides which tokens a tokenizer makes of a text; its own state is left as it is."""
+    tokenizer = copy.deepcopy(tokenizer)
+    backend = json.loads(tokenizer.backend_tokenizer.to_str())
+    templates = [find_template(tokenizer, pair=pair) for pair in (False, True)]
+    special = [(template.before, template.between, template.after) for template in templates]
+    return [tokenizer.get_vocab(), *(backend[part] for part in ("normalizer", "pre_tokenizer", "model")), special]

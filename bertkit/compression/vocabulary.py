@@ -1,0 +1,128 @@
+"""A vocabulary trimmed to the texts of rows and files: tokenizer and model together, with the tokens of before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.rows import Split
+from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.modeling.sentence.modules import read_encoder_settings
+from bertkit.recipe.pretraining import Corpus
+from bertkit.tokens.features import Feature, are_several
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True)
+class TokenCorpus:
+    """The texts whose tokens are kept."""
+
+    source: Path
+    """Folder of the model."""
+    checkpoint: Checkpoint | None
+    """What encodes the rows; None where there are none."""
+    splits: tuple[Split, ...]
+    files: tuple[str, ...]
+    """Files and folders of text."""
+
+    def read_texts(self) -> Iterator[str]:
+        """Read the strings of rows, and the documents of files; again in lower case for a model that reads that."""
+        lowers = bool(read_encoder_settings(self.source).get("do_lower_case"))
+        for text in self._read():
+            yield text
+            if lowers:
+                yield text.lower()
+
+    def collect_encoded(self) -> set[int]:
+        """Return the ids of all tokens that rows are encoded with, special ones and those of prompts included."""
+        from bertkit.tokens.feature_cache import encode_split, occurring_tokens_of
+
+        if self.checkpoint is None:
+            return set()
+        setup, encode = self.checkpoint.setup, self.checkpoint.task.encode
+        found = (encode_split(split, setup, encode) for split in self.splits)
+        return {int(number) for features in found for number in occurring_tokens_of(features)}
+
+    def _read(self) -> Iterator[str]:
+        from bertkit.pretraining.documents import find_corpus, has_validation, read_documents
+
+        for split in self.splits if self.checkpoint else ():
+            columns = self.checkpoint.task.COLUMNS  # type: ignore[union-attr]
+            for row in split.rows:
+                for name in (*columns.given, *columns.optional):
+                    yield from _strings(row.get(name))
+        for name in self.files:
+            source = find_corpus(Corpus(source=name))
+            for part in ("train", "validation") if has_validation(source) else ("train",):
+                yield from (document.text for document in read_documents(source, part))
+
+
+def check_files(names: Iterable[str]) -> None:
+    """Check that files and folders of text are there.
+
+    Raises:
+        DataError: one is not, or is of a type that is not read.
+    """
+    from bertkit.pretraining.documents import find_corpus
+
+    for name in names:
+        find_corpus(Corpus(source=name))
+
+
+def trim_vocabulary(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, corpus: TokenCorpus, folder: Path
+) -> tuple[list[int], int]:
+    """Trim a model, and its tokenizer on disk, to the tokens of texts, and check that these are split as before.
+
+    Args:
+        model: its embeddings are changed in place.
+        tokenizer: of the model, with its whole vocabulary; it stays as it is.
+        corpus: the texts.
+        folder: where the tokenizer has been saved.
+
+    Returns:
+        the ids that are kept, in the order of the new ones, and how many texts were checked.
+
+    Raises:
+        ModelError: the tokenizer is of a type that cannot be trimmed.
+    """
+    from bertkit.modeling.architectures import first_position
+    from bertkit.modeling.load import read_tokenizer
+    from bertkit.modeling.students.narrow import keep_tokens
+    from bertkit.tokens.trim import collect_tokens, refuse_changed, trim_files
+
+    used = collect_tokens(tokenizer, corpus.read_texts()) | corpus.collect_encoded()
+    ids = trim_files(folder, tokenizer, used, first_position(model.config))
+    texts = refuse_changed(tokenizer, read_tokenizer(folder), ids, corpus.read_texts())
+    keep_tokens(model, ids)
+    return ids, texts
+
+
+def count_changed(before: Sequence[Feature], after: Sequence[Feature], tokens: Sequence[int]) -> int:
+    """Count the rows whose features have other tokens than before; `tokens` has the id before for each new one."""
+    import numpy as np
+
+    numbers, changed = np.array(tokens), set()
+    for old, new in zip(before, after, strict=False):
+        if not np.array_equal(_flat(old), numbers[_flat(new)]):
+            changed.add(int(old["row"]))
+    return len(changed)
+
+
+def _flat(feature: Feature) -> Any:
+    import numpy as np
+
+    ids = feature["input_ids"]
+    return np.concatenate([np.asarray(text) for text in ids]) if are_several(ids) else np.asarray(ids)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            yield from _strings(inner)

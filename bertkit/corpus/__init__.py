@@ -1,1 +1,0 @@
-"""Documents, tokenized, packed and masked: the text that a model is pretrained on."""

@@ -1,0 +1,198 @@
+"""The demo text to pretrain on: paragraphs that use the grammar as written English does.
+
+Sentences stand beside others that say the same, follow from them or differ in a word, joined by words such as `indeed`,
+`so` and `but`, or followed by words that say what the two have in common; questions stand beside their answers; names
+and words of several senses stand in sentences.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import NamedTuple
+
+from bertkit.data.demo import texts
+from bertkit.data.demo.choices import write_choice, write_continuation
+from bertkit.data.demo.grammar import CATEGORY_OF, Clause, join, pick_clause, pick_location, sentence
+from bertkit.data.demo.names import write_named
+from bertkit.data.demo.questions import write_question
+from bertkit.data.demo.senses import write_sense
+from bertkit.data.demo.splits import split_of
+from bertkit.data.demo.words import write_word_classes
+from bertkit.recipe import Row
+
+
+class Paragraph(NamedTuple):
+    """A paragraph, and the texts in it that could be those of a row."""
+
+    text: str
+    row_texts: tuple[str, ...]
+
+
+WriteParagraph = Callable[[Random], Paragraph]
+
+
+def write_paragraph(rng: Random, writers: Mapping[WriteParagraph, float]) -> str:
+    """Write a paragraph of one of the writers, which holds no text of validation or test rows.
+
+    Args:
+        rng: makes every choice.
+        writers: writer -> how often it is chosen.
+    """
+    (write,) = rng.choices(list(writers), list(writers.values()))
+    while True:
+        paragraph = write(rng)
+        if all(split_of(text) == "train" for text in paragraph.row_texts):
+            return paragraph.text
+
+
+def _plain(rng: Random, write: Callable[[Random], texts.Texts]) -> Paragraph:
+    written = write(rng)
+    return Paragraph(" ".join(written), written)
+
+
+def _joined(rng: Random, write: Callable[[Random, str], texts.Texts], links: Mapping[str, str]) -> Paragraph:
+    """Write two texts that are related as a label says, with the words that link them.
+
+    Args:
+        rng: makes every choice.
+        write: writes two texts for a label.
+        links: label -> the words before the second text.
+    """
+    label = rng.choice(list(links))
+    first, second = write(rng, label)
+    return Paragraph(f"{first} {links[label]} {second[0].lower()}{second[1:]}", (first, second))
+
+
+def _words(rng: Random, write: Callable[[Random, str], Row]) -> Paragraph:
+    text = " ".join(write(rng, "train")["tokens"])
+    return Paragraph(re.sub(" (?=[.,?])", "", text), (text,))
+
+
+def _continued(rng: Random, write: Callable[[Random, str], Row]) -> Paragraph:
+    row = write(rng, "train")
+    return Paragraph(join(row["context"], row.get("stem", ""), row["choices"][row["label"]]), (row["context"],))
+
+
+def _answered(rng: Random, most_others: int) -> Paragraph:
+    """Write a question, its answer, and the text that has it or not, in one of two orders."""
+    row = write_question(rng, "train", 0.15, most_others)
+    answer = (row["answers"]["text"] or ["Nobody knows"])[0]
+    asked = f"{row['question']} {answer[0].upper()}{answer[1:]}."
+    context = row["context"]
+    text = rng.choice([f"{asked} {context}", f"{context} {asked}"])
+    return Paragraph(text, (context, row["question"]))
+
+
+def _looked_for(rng: Random) -> Paragraph:
+    """Write a question, and sentences of which each is followed by `No`, or by `Yes` and the answer."""
+    row = write_question(rng, "train", unanswerable=0.15)
+    context, answer = row["context"], (row["answers"]["text"] or [""])[0]
+    start, paragraph = (row["answers"]["answer_start"] or [-1])[0], row["question"]
+    for match in re.finditer(r"[^.]+\.", context):
+        answers = match.start() <= start < match.end()
+        paragraph += f" {match[0].strip()} " + (f"Yes , {answer[0].lower()}{answer[1:]}." if answers else "No.")
+    return Paragraph(paragraph.replace(" ,", ","), (context, row["question"]))
+
+
+def _two_reviews(rng: Random) -> texts.Texts:
+    polarity = rng.choice(["positive", "negative"])
+    return texts.write_review(rng, polarity) + texts.write_review(rng, polarity)
+
+
+def _definition(rng: Random) -> texts.Texts:
+    noun = rng.choice(list(CATEGORY_OF))
+    return (sentence(rng.choice(["every", "a", "this"]), noun, "is a", CATEGORY_OF[noun]),)
+
+
+def _compared(rng: Random, links: str, write: Callable[[Random, Clause], str]) -> Paragraph:
+    """Write a clause, and then others that say the same, less, something else or the contrary, each after its word."""
+    it = replace(pick_clause(rng), negated="Yet" in links and rng.random() < 0.2)
+    first = write(rng, it)
+    if split_of(first) != "train":
+        return _compared(rng, links, write)
+    paragraph, row_texts = [first], [first]
+    for link in rng.choices(links.split(), k=rng.randint(2, 4)):
+        tries = (write(rng, _related(rng, it, link)) for _ in range(5))
+        text = next((text for text in tries if text != first and split_of(text) == "train"), "")
+        if text:
+            paragraph.append(f"{link} {text[0].lower()}{text[1:]}")
+            row_texts.append(text)
+    return Paragraph(" ".join(paragraph), tuple(row_texts))
+
+
+def _related(rng: Random, it: Clause, link: str) -> Clause:
+    """Write the clause that a word announces: in other words, weaker, with a change, or the contrary."""
+    if link == "But":
+        it = texts.changed(rng, it, rng.choice(["roles", "subject", "object", "verb"]))
+    elif link in ("So", "Yet"):
+        it = texts.weakened(rng, it)
+    return texts.reworded(rng, replace(it, negated=it.negated != (link == "Yet")))
+
+
+def _commented(rng: Random) -> Paragraph:
+    """Write two clauses or questions, and which of their parts are the same: `the same subject, another verb, ...`."""
+    it = pick_clause(rng)
+    it = replace(it, location=pick_location(rng) if rng.random() < 0.7 else it.location)
+    other, parts = it, ["subject", "verb", "object", "location"]
+    if rng.random() < 0.12:
+        other = texts.changed(rng, it, "roles")
+    elif rng.random() < 0.66:
+        for part in rng.sample(parts, rng.choice([1, 1, 2, 2, 3, 4])):
+            other = texts.changed(rng, other, part)
+    first, second = texts.in_other_words(rng, it), texts.in_other_words(rng, other)
+    form = rng.random()
+    if form < 0.2:
+        first, second = _write_question(rng, it), _write_question(rng, texts.reworded(rng, other))
+    elif form < 0.3:
+        first = _write_question(rng, it)
+    elif form < 0.6:
+        asked = rng.choice(["subject", "object", "location"] if it.location else ["subject", "object"])
+        parts.remove(asked)
+        first = sentence(it.question_about(asked))
+    if not (it.location or other.location):
+        parts.remove("location")
+    comment = [f"{'the same' if _part(it, part) == _part(other, part) else 'another'} {part}" for part in parts]
+    return Paragraph(f"{first} {second} {sentence(' , '.join(comment))}", (first, second))
+
+
+def _part(it: Clause, part: str) -> str:
+    """Return the noun of the subject or the object, or the verb or the location."""
+    value = getattr(it, part)
+    return value if isinstance(value, str) else value.noun
+
+
+def _write_question(rng: Random, it: Clause) -> str:
+    return sentence(rng.choice([it.question(), it.passive_question()]))
+
+
+_GRADES = {str(half / 2): "Similarly" if half > 7 else "Besides" if half > 3 else "Whereas" for half in range(11)}
+_answered_or_not = partial(_answered, most_others=4)
+FIRST_TEXT: dict[WriteParagraph, float] = {
+    partial(_plain, write=lambda rng: texts.write_acceptability(rng, "acceptable")): 2.5,
+    partial(_plain, write=_two_reviews): 1,
+    partial(_plain, write=_definition): 0.1,
+    partial(_compared, links="Indeed Indeed So But But Yet", write=texts.in_other_words): 5,
+    partial(_compared, links="Indeed But", write=_write_question): 1,
+    _commented: 9,
+    partial(_joined, write=texts.write_similarity, links=_GRADES): 1,
+    partial(_joined, write=texts.write_answer, links={"entailment": "Well", "not_entailment": "But"}): 1.2,
+    partial(_joined, write=texts.write_pronoun, links={"entailment": "So", "not_entailment": "But"}): 0.5,
+    _answered_or_not: 6,
+    partial(_words, write=write_named): 0.6,
+    partial(_words, write=write_word_classes): 0.5,
+    partial(_words, write=write_sense): 0.7,
+    partial(_continued, write=write_continuation): 0.6,
+    partial(_continued, write=write_choice): 0.3,
+}
+"""Writer of a paragraph -> how often it is used."""
+SECOND_TEXT: dict[WriteParagraph, float] = {
+    **FIRST_TEXT,
+    _commented: 8,
+    _answered_or_not: 0,
+    partial(_answered, most_others=3): 3,
+    _looked_for: 7,
+}

@@ -1,1 +1,0 @@
-"""What a student learns from its teachers."""

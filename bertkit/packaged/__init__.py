@@ -1,1 +1,0 @@
-"""Packaged models: folders and wheels that predict with a runtime, tokenizers and numpy alone."""

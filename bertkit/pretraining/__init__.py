@@ -1,0 +1,37 @@
+"""Pretraining: documents, tokenized, packed and masked, and the objectives that read them.
+
+Everything that an objective of your own needs can be imported from here (`__all__`); these names stay where they are.
+"""
+
+from bertkit.pretraining.masking import (
+    MASK_RANDOM_KEEP,
+    choose_spans,
+    choose_tokens,
+    choose_words,
+    corrupt,
+    ordinary_tokens,
+)
+from bertkit.pretraining.objectives import HELD_OUT_RATE, Objective, PretrainSetup, mlm
+from bertkit.pretraining.packing import Block, join_block
+from bertkit.recipe.options import Option, read_option
+from bertkit.tokens.features import IGNORED, Collator, Feature
+
+__all__ = [
+    "HELD_OUT_RATE",
+    "IGNORED",
+    "MASK_RANDOM_KEEP",
+    "Block",
+    "Collator",
+    "Feature",
+    "Objective",
+    "Option",
+    "PretrainSetup",
+    "choose_spans",
+    "choose_tokens",
+    "choose_words",
+    "corrupt",
+    "join_block",
+    "mlm",
+    "ordinary_tokens",
+    "read_option",
+]

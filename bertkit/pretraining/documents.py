@@ -1,0 +1,284 @@
+"""Text to pretrain on, document by document: from files, folders, data sets of the hub, and the demo text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from bertkit.data.demo.rows import demo_text
+from bertkit.data.files import SPLIT_NAMES, not_a_file, read_records
+from bertkit.data.formats import format_of, load_formats
+from bertkit.data.hub_sets import read_hub_split
+from bertkit.data.sources import check_source, files_by_split, single_file
+from bertkit.data.text import MAX_CHARS, Record
+from bertkit.errors import DataError, RecipeError, closest
+from bertkit.recipe import Data
+from bertkit.recipe.pretraining import Corpus
+from bertkit.storage.cache import say_once
+
+_FORMATS = [file_format for file_format in load_formats().values() if file_format.RUNNING_TEXT]
+_ENDINGS = [ending for file_format in _FORMATS for ending in file_format.ENDINGS]
+_DEMO_PARAGRAPHS = 10_000
+_NUMBERED = r"([-_.]?\d[-_.\w]*)?"  # as in train-00001-of-00010 and train_1
+_SETTING = re.compile(r"--set '?data\.(\w+)")
+_HEADING = re.compile(r"\s*(=(?: ?=)*) (.*\S) \1\s*")  # of wikitext: ` = Title = `, ` = = Section = = `
+
+
+@dataclass(frozen=True)
+class CorpusSource:
+    """The text of a recipe, once its files are found."""
+
+    data: Corpus
+    files: Mapping[str, list[Path]] | None
+    """Those of ``train`` and, if there are any, of ``validation``; None for the hub and the demo text."""
+
+
+class Document(NamedTuple):
+    """A text and where it begins."""
+
+    text: str
+    source: str
+    """The file, or the data set and its split."""
+    line: int
+    """The line in text files, csv and jsonl; the row in json, Parquet and data sets of the hub."""
+
+
+def read_documents(source: CorpusSource, split: str) -> Iterator[Document]:
+    """Read the documents of a split in the order of the source, without empty ones.
+
+    Raises:
+        DataError: the source holds no text, or differs from what the recipe says.
+        RecipeError: ``data.documents`` does not fit the source.
+        UnavailableError: the hub cannot be reached.
+    """
+    return islice(chain.from_iterable(_read_sources(source, split)), source.data.limit)
+
+
+def has_validation(source: CorpusSource) -> bool:
+    """Tell whether a source has a validation split of its own."""
+    if source.data.source == "demo":
+        return False
+    if source.files is not None:
+        return "validation" in source.files
+    if "validation" in source.data.splits:
+        return True
+    try:
+        next(_read_hub(source.data, "validation"), None)
+    except DataError:  # there is no such split; any other fault is raised again by the training split
+        return False
+    return True
+
+
+def find_corpus(data: Corpus) -> CorpusSource:
+    """Find the files of a corpus.
+
+    Raises:
+        DataError: there are no files, or one is of a type that is not read.
+    """
+    return CorpusSource(data, _files_by_split(data))
+
+
+def _files_by_split(data: Corpus) -> dict[str, list[Path]] | None:
+    if data.source == "demo":
+        return None
+    check_source(data)
+    source = Path(data.source)
+    if source.is_dir() and not data.files:
+        return _find_files(source, data)
+    if file := single_file(data):
+        return {"train": [_check_ending(file)]}
+    by_split = files_by_split(Data(source=data.source, files=data.files))
+    if by_split is None:
+        return None
+    if "train" not in by_split:
+        raise DataError(f"no train split (found: {', '.join(by_split)})", "--set data.files.train=FILE")
+    expanded = {split: [file for path in paths for file in _expand(path)] for split, paths in by_split.items()}
+    return {split: files for split, files in expanded.items() if split in ("train", "validation")}
+
+
+def _expand(path: Path) -> list[Path]:
+    """Return the files of a folder, or the file itself."""
+    if not path.exists():
+        names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
+        raise DataError("no such file or folder", closest(path.name, names) if names else "", file=path)
+    if path.is_dir():
+        return _text_files(path)
+    if not path.is_file():
+        raise not_a_file(path)
+    return [_check_ending(path)]
+
+
+def _find_files(folder: Path, data: Corpus) -> dict[str, list[Path]]:
+    """Assign the files of a folder to splits by their names and their folders' names; all are train if none is."""
+    files = _text_files(folder)
+    by_split: dict[str | None, list[Path]] = {}
+    for file in files:
+        by_split.setdefault(_split_of(file.relative_to(folder), data), []).append(file)
+    if "train" not in by_split and "validation" not in by_split:
+        return {"train": files}
+    if None in by_split and "train" not in by_split:
+        by_split["train"] = by_split.pop(None)
+    if "train" not in by_split:
+        hint = "name its files: --set data.files.train=..."
+        raise DataError("the folder has a validation split, but none to train on", hint, file=folder)
+    left_out = sum(len(unused) for split, unused in by_split.items() if split not in ("train", "validation"))
+    for split in ("train", "validation"):
+        say_once(f"{split}: {_count_files(len(by_split.get(split, ())))} of {folder}")
+    if left_out:
+        say_once(f"{_count_files(left_out)} of {folder} named after neither split: left out")
+    return {split: by_split[split] for split in ("train", "validation") if split in by_split}
+
+
+def _text_files(folder: Path) -> list[Path]:
+    files = sorted(
+        file
+        for file in folder.rglob("*")
+        if _ending(file) and file.is_file() and not any(name[0] == "." for name in file.relative_to(folder).parts)
+    )
+    if not files:
+        names = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
+        raise DataError(f"no text in the folder; it holds {names}", f"known are {', '.join(_ENDINGS)}", file=folder)
+    return files
+
+
+def _split_of(path: Path, data: Corpus) -> str | None:
+    """Find the split that a file, or a folder above it, is named after; None if there is none."""
+    names = [*path.parts[:-1], path.name.lower().removesuffix(".gz").removesuffix(_ending(path))]
+    for split, usual in SPLIT_NAMES.items():
+        choices = "|".join(map(re.escape, (data.splits[split].lower(),) if split in data.splits else usual))
+        if any(re.fullmatch(f"({choices}){_NUMBERED}", name.lower()) for name in names):
+            return split
+    return None
+
+
+def _ending(path: Path) -> str:
+    file_format, ending = format_of(path.name)
+    return ending.removesuffix(".gz") if file_format and file_format.RUNNING_TEXT else ""
+
+
+def _check_ending(file: Path) -> Path:
+    if not _ending(file):
+        hint = f"known are {', '.join(_ENDINGS)}; all but .parquet may also end in .gz"
+        raise DataError("files of this type are not read", hint, file=file)
+    return file
+
+
+def _read_sources(source: CorpusSource, split: str) -> Iterator[Iterator[Document]]:
+    """Yield the documents of each file of a split, or of the whole split if it is not in files."""
+    data = source.data
+    if data.source == "demo":
+        paragraphs = demo_text(data.limit or _DEMO_PARAGRAPHS, seed=0) if split == "train" else ()
+        yield (Document(text, "demo", line) for line, text in enumerate(paragraphs, 1))
+        return
+    if source.files is None:
+        name = f"{data.source}:{data.splits.get(split, split)}"
+        yield _chunk_documents(_read_texts(_read_hub(data, split), data.column, name), data, name, is_lines=False)
+        return
+    for file in source.files.get(split, ()):
+        is_lines = _ending(file) == ".txt"
+        texts = _read_texts(_read_file(file, data, is_lines), "text" if is_lines else data.column, str(file))
+        yield _chunk_documents(texts, data, str(file), is_lines)
+
+
+def _read_hub(data: Corpus, split: str) -> Iterator[Record]:
+    hub_set = Data(source=data.source, config=data.config, revision=data.revision, streaming=data.streaming)
+    return read_hub_split(hub_set, data.splits.get(split, split))
+
+
+def _read_file(file: Path, data: Corpus, is_lines: bool) -> Iterator[Record]:
+    try:
+        yield from read_records(file, Data(encoding=data.encoding, format="lines" if is_lines else "auto"))
+    except DataError as error:
+        keys = _SETTING.findall(error.remedy)
+        if not set(keys) <= set(Corpus.model_fields):  # a setting that rows have and a corpus does not
+            error.remedy = "repair the file, or save it as .jsonl"
+        raise
+
+
+def _read_texts(records: Iterable[Record], column: str, name: str) -> Iterator[tuple[int, str]]:
+    for line, record in records:
+        if column not in record:
+            hint = f"there are {', '.join(map(str, record))}: --set data.column=NAME"
+            raise DataError(f"no column {column!r}", hint, file=name)
+        value: Any = record[column]
+        if value is not None and not isinstance(value, str):
+            what = f"{type(value).__name__} where text belongs"
+            raise DataError(
+                what, "name the column of the text: --set data.column=NAME", file=name, row=line, column=column
+            )
+        yield line, value or ""
+
+
+def _chunk_documents(texts: Iterable[tuple[int, str]], data: Corpus, name: str, is_lines: bool) -> Iterator[Document]:
+    """Build documents from lines or rows as ``data.documents`` says.
+
+    Rows may also be the lines of documents, separated by empty rows; such a row may hold several lines.
+    """
+    unit = ("blank_lines" if is_lines else "rows") if data.documents == "auto" else data.documents
+    if unit == "rows" and is_lines:
+        hint = "--set data.documents=blank_lines, or lines"
+        raise RecipeError("data.documents: a text file has lines, not rows", hint)
+    if unit != "rows" and not is_lines:
+        texts = ((row, line) for row, text in texts for line in text.splitlines() or ("",))
+    if unit == "articles":
+        texts = _end_articles(texts, name)
+    if unit in ("articles", "blank_lines"):
+        texts = _join_lines(texts, name)
+    documents = (Document(text, name, line) for line, text in texts if text and not text.isspace())
+    return _point_out_titles(documents) if data.documents == "auto" else documents
+
+
+def _point_out_titles(documents: Iterable[Document]) -> Iterator[Document]:
+    """Say once where a title of wikitext is a document."""
+    for document in documents:
+        if document.text[:3] == " = " and _HEADING.fullmatch(document.text):
+            say_once(
+                f"{document.source}: a title is a document of its own; --set data.documents=articles joins articles"
+            )
+        yield document
+
+
+def _end_articles(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str]]:
+    """Put a blank line where an article begins, and take all others out, with the headings.
+
+    A heading stands between blank lines: wikitext also has formulas that look like one. BERT's text had no headings
+    either.
+    """
+    titles = 0
+    for number, text in _join_lines(lines, name):
+        heading = _HEADING.fullmatch(text)
+        if heading is None:
+            yield number, text
+        elif heading[1] == "=":
+            titles += 1
+            yield number, ""
+    if not titles:
+        what = "no title of an article, such as ' = Title = ' between blank lines"
+        raise DataError(what, "--set data.documents=auto, or another way to tell documents apart", file=name)
+
+
+def _join_lines(lines: Iterable[tuple[int, str]], name: str) -> Iterator[tuple[int, str]]:
+    """Join lines up to the next blank one."""
+    start, size, joined = 0, 0, list[str]()
+    for number, line in lines:
+        if not line or line.isspace():
+            if joined:
+                yield start, "\n".join(joined)
+            size, joined = 0, []
+            continue
+        start = start if joined else number
+        joined.append(line)
+        size += len(line)
+        if size > MAX_CHARS:
+            hint = "put a blank line after each, or --set data.documents=lines"
+            raise DataError(f"a document of more than {MAX_CHARS:,} characters", hint, file=name, row=start)
+    if joined:
+        yield start, "\n".join(joined)
+
+
+def _count_files(count: int) -> str:
+    return f"{count} file{'' if count == 1 else 's'}"

@@ -1,0 +1,228 @@
+"""Pretraining objectives: one module each, and what such a module must offer.
+
+An objective is one file: ``bertkit/pretraining/objectives/NAME.py``, or an importable module of your own. Nothing
+registers it; a recipe with ``objective: NAME`` finds it by its name. `mlm` is the one to read first, and `sop` shows
+how little is left when an objective resembles another one.
+
+The data goes through the functions of the module in this order::
+
+    tokenized corpus --examples--> examples of an epoch, as offsets
+             example --feature---> token ids with masks, and labels: every random draw of the data happens here
+            features --collator--> batch of tensors
+
+    training:        batch --count, losses--> items and summed loss per term; their means are weighted by TERMS
+    held-out text:   batch --accumulate--> totals, summed over all batches --score--> scores --baselines--> theirs
+    end of the run:  model --encoder, auxiliary_checkpoints--> plain checkpoints
+
+Three rules keep runs reproducible and scores comparable:
+
+* `feature` draws from the generator it is given and from nothing else. The generator is seeded for each example, so the
+  result is the same whichever process makes the batch, and a resumed run sees what an unbroken one would.
+* `losses` returns sums and `count` the items they are summed over. The mean is computed over the whole optimizer step,
+  so micro-batches and several processes do not change it.
+* `feature` gets ``progress=None`` on held-out text and then ignores what the recipe says of masking, so that all runs
+  are scored on the same task.
+
+torch and transformers are imported inside functions, so that naming an objective costs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from bertkit.pretraining.masking import MASK_RANDOM_KEEP, ordinary_tokens
+from bertkit.pretraining.tokenized import Numbers, TokenizedCorpus
+from bertkit.recipe import PretrainRecipe
+from bertkit.recipe.options import check_options, read_option
+from bertkit.recipe.plugins import load_module, module_names
+from bertkit.tokens.features import Collator, Feature, SpecialTokenTemplate, find_template
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+HELD_OUT_RATE = 0.15
+"""The share of tokens that is masked in held-out text (Devlin et al. 2019, section 3.1)."""
+
+Example = Any
+"""The input of `feature`: a block of documents, or a pair of segments."""
+
+
+class Examples(Protocol):
+    """The examples of an epoch: offsets in a corpus, whose tokens are read when an example is used."""
+
+    lengths: Any
+    """A numpy array of shape (examples,): the tokens of each, special ones included."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Example: ...
+
+
+Totals = dict[str, float]
+"""Sums over a held-out batch, such as those of a loss and of its items; added up key by key over all batches."""
+
+
+@dataclass(frozen=True)
+class PretrainSetup:
+    """What an objective knows beside its examples."""
+
+    recipe: PretrainRecipe
+    tokenizer: PreTrainedTokenizerFast
+    model_folder: Path | None
+    """The checkpoint to continue from; None for a new model."""
+    config: PretrainedConfig
+    """The config of the model: the checkpoint's, or that of the recipe's size."""
+
+    @cached_property
+    def template(self) -> SpecialTokenTemplate:
+        """The special tokens around a text."""
+        return find_template(self.tokenizer, pair=False)
+
+    @cached_property
+    def pair_template(self) -> SpecialTokenTemplate:
+        """The special tokens around two texts."""
+        return find_template(self.tokenizer, pair=True)
+
+    @cached_property
+    def ordinary_tokens(self) -> Numbers:
+        """The ids that may replace a masked token at random, shape (ids,)."""
+        return ordinary_tokens(self.tokenizer)
+
+
+class Objective(Protocol):
+    """What a module of an objective has: three constants and twelve functions, mostly of a few lines."""
+
+    OPTIONS: Mapping[str, Any]
+    """The keys that a recipe may set under ``options``, each with an `Option` or just its default."""
+    TERMS: Mapping[str, float]
+    """The terms of the loss and their weights, such as ``{"mlm": 1.0, "nsp": 1.0}``."""
+    BEST_METRIC: str
+    """The score of held-out text that chooses the best checkpoint, the lower the better; mostly ``loss``."""
+
+    def check(self, setup: PretrainSetup) -> None:
+        """Refuse a recipe, or a model, that this objective cannot pretrain.
+
+        It runs before the text is read, so that a mistake costs seconds.
+
+        Raises:
+            RecipeError: the recipe does not fit the objective.
+            ModelError: the checkpoint does not fit it.
+        """
+
+    def load_model(self, setup: PretrainSetup) -> PreTrainedModel:
+        """Load the checkpoint, or build a new model of the recipe's size, with the heads of this objective.
+
+        `info_of(model)` lists the weights that the checkpoint lacks; `load_to_pretrain` sees to that. Where it names a
+        teacher, the report compares the finished model with it.
+        """
+
+    def examples(self, corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Examples:
+        """Split a corpus into examples of at most `length` tokens, special ones included.
+
+        It runs in every epoch and in every worker process, so it computes offsets and reads no tokens.
+        """
+
+    def feature(
+        self, example: Example, progress: float | None, random: np.random.Generator, setup: PretrainSetup
+    ) -> Feature:
+        """Build the ``input_ids`` of an example, with masks, and its labels.
+
+        Args:
+            example: one of `examples`.
+            progress: the share of training that is done, in [0, 1); None for held-out text.
+            random: the only source of random numbers.
+            setup: the setup of the run.
+        """
+
+    def collator(self, setup: PretrainSetup) -> Collator:
+        """Build the function that turns features into a batch of tensors, whose first axis is the rows."""
+
+    def count(self, batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+        """Count the items that the loss of each term is summed over."""
+
+    def losses(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Compute the summed loss of each term, with gradients; a batch without items has a loss of zero."""
+
+    def accumulate(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+        """Compute the sums over a held-out batch that `score` needs; gradients are off."""
+
+    def score(self, totals: Totals) -> dict[str, float]:
+        """Compute the scores of held-out text from the sums over all its batches.
+
+        ``loss``, the weighted sum of the terms' means, is among them.
+        """
+
+    def baselines(self, held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+        """Compute what can be scored on the held-out features without reading them: name of a baseline -> its scores.
+
+        `scores` are the model's. How well the frequencies of tokens predict is computed for every objective.
+        """
+
+    def encoder(self, model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+        """Return the part of the finished model that is saved as a plain checkpoint."""
+
+    def auxiliary_checkpoints(self, model: PreTrainedModel, setup: PretrainSetup) -> Mapping[str, PreTrainedModel]:
+        """Return the other parts to save as plain checkpoints, by the names of their folders beside the encoder."""
+
+
+def masking_rate(options: Mapping[str, Any], setup: PretrainSetup, progress: float | None) -> float:
+    """Compute the share of tokens to mask: from ``mask_rate`` at the start to ``last_mask_rate`` at the end.
+
+    On held-out text it is 15%, whatever the recipe says.
+    """
+    if progress is None:
+        return HELD_OUT_RATE
+    first: float = read_option(options, setup.recipe, "mask_rate")
+    last: float | None = read_option(options, setup.recipe, "last_mask_rate")
+    return first if last is None else first + (last - first) * progress
+
+
+def read_shares(value: Any) -> tuple[float, float, float]:
+    """Read ``mask_random_keep``: the shares of the selected tokens that are masked, replaced at random, and kept.
+
+    >>> read_shares([1, 0, 0])
+    (1.0, 0.0, 0.0)
+
+    Raises:
+        ValueError: they are not three shares with the sum 1; the message says what to give.
+    """
+    numbers = value if isinstance(value, (list, tuple)) else ()
+    shares = tuple(float(share) for share in numbers if isinstance(share, (int, float)) and share >= 0)
+    if len(shares) != 3 or len(numbers) != 3 or abs(sum(shares) - 1) > 1e-6:
+        raise ValueError("give three shares with the sum 1, such as [0.8, 0.1, 0.1]")
+    return shares
+
+
+def replacement_shares(
+    options: Mapping[str, Any], setup: PretrainSetup, progress: float | None
+) -> tuple[float, float, float]:
+    """Return the recipe's ``mask_random_keep``; on held-out text it is 80, 10 and 10%, whatever the recipe says."""
+    return MASK_RANDOM_KEEP if progress is None else read_shares(read_option(options, setup.recipe, "mask_random_keep"))
+
+
+_FUNCTIONS = tuple(name for name in vars(Objective) if not name.startswith("_"))
+_CONSTANTS = ("OPTIONS", "TERMS", "BEST_METRIC")
+
+
+def objective_names() -> list[str]:
+    """List the objectives that come with bertkit."""
+    return module_names(__name__)
+
+
+def load_objective(recipe: PretrainRecipe) -> Objective:
+    """Load the objective of a recipe and check the recipe's options.
+
+    Raises:
+        RecipeError: there is no such objective, its module lacks a function, or it does not have an option.
+    """
+    members = (*_FUNCTIONS, *_CONSTANTS)
+    page, may_run_code = "docs/pretraining.md", recipe._may_run_code
+    objective = cast(Objective, load_module("objective", recipe.objective, __name__, members, page, may_run_code))
+    check_options(recipe.options, objective.OPTIONS)
+    return objective

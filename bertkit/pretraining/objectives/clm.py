@@ -1,0 +1,89 @@
+"""Causal language modeling: predict each token from those before it (Radford et al. 2018, section 3.1).
+
+It is the left-to-right model of BERT's ablation (Devlin et al. 2019, section 5.1). Fine-tuning keeps the direction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from bertkit.errors import RecipeError
+from bertkit.modeling.architectures import can_be_causal, make_causal
+from bertkit.modeling.load import load_to_pretrain
+from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
+from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
+from bertkit.pretraining.packing import Block, join_block
+from bertkit.tokens.features import IGNORED, Collator, Feature
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+OPTIONS: Mapping[str, Any] = {}
+TERMS: Mapping[str, float] = {"clm": 1.0}
+BEST_METRIC = mlm.BEST_METRIC
+
+examples, baselines = mlm.examples, mlm.baselines
+encoder, auxiliary_checkpoints = mlm.encoder, mlm.auxiliary_checkpoints
+
+
+def check(setup: PretrainSetup) -> None:
+    """Refuse an architecture that cannot be read from left to right, and what `mlm` refuses."""
+    mlm.check(setup)
+    if not can_be_causal(setup.config):
+        what = f"a model of type {setup.config.model_type!r} has no left-to-right version"
+        raise RecipeError(what, "use one of type bert, or the objective mlm")
+
+
+def load_model(setup: PretrainSetup) -> PreTrainedModel:
+    """Load the checkpoint, or build a new model, with causal attention and a head over the next token."""
+    from transformers import AutoModelForCausalLM
+
+    return load_to_pretrain(AutoModelForCausalLM, setup.model_folder, make_causal(setup.config))
+
+
+def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+    """Label each token of a block with the next one of its document; special tokens are not predicted."""
+    text = join_block(example, setup.template)
+    follows = text.maskable[1:] & (text.segment_ids[1:] == text.segment_ids[:-1])
+    labels = np.append(np.where(follows, text.tokens[1:], IGNORED), IGNORED)
+    return {"input_ids": text.tokens, "labels": labels, "segment_ids": text.segment_ids}
+
+
+def collator(setup: PretrainSetup) -> Collator:
+    """Build the collator of blocks, whose masks of documents leave out later tokens; the model adds this to others."""
+    collate = mlm.collator(setup)
+
+    def collate_causal(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        batch = collate(features)
+        mask = batch["attention_mask"]
+        return {**batch, "attention_mask": mask.tril() if mask.dim() == 4 else mask}
+
+    return collate_causal
+
+
+def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Count the predicted tokens."""
+    return {"clm": int((batch["labels"] != IGNORED).sum())}
+
+
+def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Sum the cross-entropies of the next tokens."""
+    outputs, labels = run_at_masked(model, batch)
+    return {"clm": sum_of_losses(outputs.logits, labels)}
+
+
+def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+    """Sum the losses and the correct predictions of a batch."""
+    outputs, labels = run_at_masked(model, batch)
+    return masked_totals(outputs.logits, labels)
+
+
+def score(totals: Totals) -> dict[str, float]:
+    """Compute the loss, the perplexity and the accuracy of next tokens."""
+    scores = masked_scores(totals)
+    loss = totals["mlm"] / totals["masked"]
+    return {"loss": loss, "perplexity": scores["perplexity"], "token_accuracy": scores["masked_accuracy"]}

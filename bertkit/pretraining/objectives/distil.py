@@ -1,0 +1,208 @@
+"""Distill a masked language model into a student made of some of its layers (DistilBERT: Sanh et al. 2019).
+
+The distributions of teacher and student are compared at masked tokens only. There the teacher is uncertain, so its
+probabilities carry information; and the heads, which cost more than all layers of a small encoder, are computed at
+one token in seven. The paper's code offers both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from bertkit.errors import RecipeError
+from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.info import info_of
+from bertkit.modeling.load import leave_out_token_types
+from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
+from bertkit.modeling.students.distilbert import choose_layers, load_teacher, make_student
+from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
+from bertkit.recipe import read_layers
+from bertkit.recipe.options import Option, read_option
+from bertkit.tokens.features import Collator, Feature
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from transformers import PreTrainedModel
+
+OPTIONS: Mapping[str, Any] = {
+    **mlm.OPTIONS,
+    "temperature": Option(2.0, least=0.1, most=100.0),
+    "student_layers": Option(None, read=read_layers),
+}
+TERMS: Mapping[str, float] = {"soft": 5.0, "mlm": 2.0, "cosine": 1.0}
+"""DistilBERT's weights."""
+
+IS_TEXT = "is_text"
+"""Batch key: (rows, tokens), False for padding, which a mask of (tokens, tokens) does not show."""
+
+BEST_METRIC = mlm.BEST_METRIC
+
+examples = mlm.examples
+feature = mlm.feature
+baselines, auxiliary_checkpoints = mlm.baselines, mlm.auxiliary_checkpoints
+
+
+class _Outputs(NamedTuple):
+    """The outputs of student and teacher for a batch."""
+
+    logits: torch.Tensor
+    """(masked, vocabulary)"""
+    teacher_logits: torch.Tensor
+    """(masked, vocabulary)"""
+    states: torch.Tensor
+    """(tokens, width), the last hidden states without padding."""
+    teacher_states: torch.Tensor
+    """(tokens, width)"""
+    labels: torch.Tensor
+    """(masked,)"""
+    temperature: float
+
+
+def check(setup: PretrainSetup) -> None:
+    """Refuse a recipe without a teacher, or with a teacher that no student can be made of."""
+    mlm.check(setup)
+    _read_layers(setup)
+
+
+def _read_layers(setup: PretrainSetup) -> list[int]:
+    """Read which of the teacher's layers the student is made of.
+
+    Raises:
+        RecipeError: no teacher is named, or it does not have these layers.
+        ModelError: no student can be made of this teacher.
+    """
+    if setup.model_folder is None:
+        raise RecipeError("a student needs a teacher", "name a pretrained masked language model with --model")
+    layers = read_option(OPTIONS, setup.recipe, "student_layers")
+    return choose_layers(read_layers(layers), setup.config)
+
+
+def load_model(setup: PretrainSetup) -> PreTrainedModel:
+    """Build the student from the checkpoint, its teacher; raises what `check` and `load_teacher` raise."""
+    layers = _read_layers(setup)
+    teacher = load_teacher(setup.model_folder, setup.config)  # type: ignore[arg-type]
+    student = make_student(teacher, layers)
+    info = info_of(student)
+    info.teacher, info.temperature = teacher, float(read_option(OPTIONS, setup.recipe, "temperature"))
+    return student
+
+
+def collator(setup: PretrainSetup) -> Collator:
+    """Build the collator of blocks; a batch also tells text from padding."""
+    import torch
+
+    collate_blocks = mlm.collator(setup)
+
+    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        batch = collate_blocks(features)
+        sizes = torch.tensor([len(feature["input_ids"]) for feature in features])
+        return {**batch, IS_TEXT: torch.arange(batch["input_ids"].shape[1]) < sizes[:, None]}
+
+    return collate
+
+
+def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Count the masked tokens, for two terms, and all tokens."""
+    masked = mlm.count(batch)["mlm"]
+    return {"soft": masked, "mlm": masked, "cosine": int(batch[IS_TEXT].sum())}
+
+
+def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Sum the three terms: the divergence from soft targets, the masked tokens, and the angles between states."""
+    return _sum_terms(_run_both(model, batch))
+
+
+def _sum_terms(outputs: _Outputs) -> dict[str, torch.Tensor]:
+    return {
+        "soft": soft_sum(outputs.logits, outputs.teacher_logits, outputs.temperature),
+        "mlm": sum_of_losses(outputs.logits, outputs.labels),
+        "cosine": cosine_sum(outputs.states, outputs.teacher_states),
+    }
+
+
+def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+    """Sum the terms, the correct predictions of both models, and the predictions on which they agree."""
+    outputs = _run_both(model, batch)
+    sums = {name: float(value) for name, value in _sum_terms(outputs).items()}
+    teacher_totals = masked_totals(outputs.teacher_logits, outputs.labels)
+    return {
+        **sums,
+        **masked_totals(outputs.logits, outputs.labels),
+        "tokens": float(len(outputs.states)),
+        "agreed": float((outputs.logits.argmax(-1) == outputs.teacher_logits.argmax(-1)).sum()),
+        **{f"teacher_{name}": value for name, value in teacher_totals.items()},
+    }
+
+
+def score(totals: Totals) -> dict[str, float]:
+    """Compute the weighted loss and its terms, and the scores of the student and of the teacher."""
+    masked = totals["masked"]
+    soft, distance = totals["soft"] / masked, totals["cosine"] / totals["tokens"]
+    teacher_totals = {
+        name.removeprefix("teacher_"): value for name, value in totals.items() if name.startswith("teacher_")
+    }
+    return {
+        "loss": TERMS["soft"] * soft + TERMS["mlm"] * totals["mlm"] / masked + TERMS["cosine"] * distance,
+        **masked_scores(totals),
+        **{f"teacher_{name}": value for name, value in masked_scores(teacher_totals).items()},
+        "agreement": totals["agreed"] / masked,
+        "soft_loss": soft,
+        "cosine": 1 - distance,
+    }
+
+
+def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+    """Return the student with its head; its tokenizer makes no token types where it knows none."""
+    if not architecture_of(model.config).reads_token_types:
+        leave_out_token_types(setup.tokenizer)
+    return model
+
+
+def soft_sum(logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float) -> torch.Tensor:
+    """Sum T² KL(teacher || student) over tokens, both at temperature T; T² keeps gradients equally large at any T.
+
+    Logits are of shape (tokens, vocabulary).
+
+    >>> import torch
+    >>> same = torch.tensor([[1.0, 2.0, 3.0]])
+    >>> round(soft_sum(same, same, 2.0).item(), 6), round(soft_sum(same * 0, same, 2.0).item(), 4)
+    (0.0, 0.3137)
+    """
+    from torch.nn.functional import kl_div
+
+    student = (logits.float() / temperature).log_softmax(dim=-1)
+    teacher = (teacher_logits.float() / temperature).log_softmax(dim=-1)
+    return temperature**2 * kl_div(student, teacher, reduction="sum", log_target=True)
+
+
+def cosine_sum(states: torch.Tensor, teacher_states: torch.Tensor) -> torch.Tensor:
+    """Sum 1 - cosine between the states of student and teacher over tokens; both are of shape (tokens, width)."""
+    from torch.nn.functional import cosine_similarity
+
+    return (1 - cosine_similarity(states.float(), teacher_states.float(), dim=-1)).sum()
+
+
+def _run_both(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> _Outputs:
+    """Run student and teacher on a batch, the teacher without gradients."""
+    import torch
+
+    info = info_of(model)
+    is_text = batch[IS_TEXT]
+    inputs = {name: values for name, values in batch.items() if name != IS_TEXT}
+    inputs["output_hidden_states"] = True  # type: ignore[assignment]
+    # `run_at_masked` gathers the masked tokens for the heads only. `hidden_states` still have all tokens, (rows,
+    # tokens, width), of which the cosine compares the real ones.
+    with torch.no_grad():
+        teacher_outputs, _ = run_at_masked(info.teacher.to(is_text.device), inputs)  # type: ignore[union-attr]
+    outputs, labels = run_at_masked(model, inputs)
+    return _Outputs(
+        outputs.logits[0],
+        teacher_outputs.logits[0],
+        outputs.hidden_states[-1][is_text],
+        teacher_outputs.hidden_states[-1][is_text],
+        labels,
+        info.temperature,
+    )

@@ -1,0 +1,175 @@
+"""Distill an encoder into a student that matches its inside (general distillation of TinyBERT: Jiao et al. 2020).
+
+The student learns the output of the teacher's embeddings, hidden states and attention scores, each by mean squared
+error. It may be narrower than its teacher: then projections are trained along and dropped at the end. Nothing is
+predicted, so neither model needs a head, and any encoder can be the teacher.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling.architectures import architecture_of, first_position, shares_layers
+from bertkit.modeling.info import info_of
+from bertkit.modeling.students.distilbert import choose_layers, make_student
+from bertkit.pretraining.objectives import PretrainSetup, Totals, distil, mlm
+from bertkit.recipe import Distillation, read_layers
+from bertkit.recipe.options import Option, read_option
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig, PreTrainedModel
+
+
+def _read_size(value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise ValueError("see `bertkit pretrain sizes`")
+    return value
+
+
+def _read_fields(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("give fields of the student's config, such as {hidden_size: 128}")
+    return value
+
+
+def _read_layer_map(value: Any) -> Any:
+    is_map = isinstance(value, dict) and value and all(type(number) is int for pair in value.items() for number in pair)
+    if not is_map and value not in ("uniform", "last"):
+        raise ValueError("give uniform, last, or {student layer: teacher layer}")
+    return value
+
+
+OPTIONS: Mapping[str, Any] = {
+    **mlm.OPTIONS,
+    "student_size": Option(None, read=_read_size),
+    "student_options": Option({}, read=_read_fields),
+    "student_layers": Option(None, read=read_layers),
+    "layer_map": Option("uniform", read=_read_layer_map),
+    "attention": True,
+}
+TERMS: Mapping[str, float] = {"embeddings": 1.0, "hidden": 1.0, "attention_scores": 1.0}
+"""All are 1 in the paper."""
+BEST_METRIC = "loss"
+
+examples = mlm.examples
+feature = mlm.feature
+collator = distil.collator
+baselines, auxiliary_checkpoints = mlm.baselines, mlm.auxiliary_checkpoints
+encoder = distil.encoder
+
+
+def check(setup: PretrainSetup) -> None:
+    """Refuse a recipe without a teacher, and a student that cannot read or match what its teacher does."""
+    mlm.check(setup)
+    if setup.model_folder is None:
+        raise RecipeError("a student needs a teacher", "name a pretrained encoder with --model")
+    if setup.recipe.training.gradient_checkpointing:
+        raise RecipeError("layers that are computed twice cannot be matched", "leave gradient_checkpointing out")
+    student = _student_config(setup)
+    for config in (setup.config, student):
+        if config is not None and shares_layers(config):
+            what = f"the layers of a model of type {config.model_type!r} share their weights, so they cannot be matched"
+            raise ModelError(what, "use another model, or another size")
+    if student is not None:
+        _check_student(student, setup)
+
+
+def _student_config(setup: PretrainSetup) -> PretrainedConfig | None:
+    """Build the config of a new student; None for one that is made of its teacher's layers.
+
+    Raises:
+        RecipeError: both kinds of student, or neither, or no such size or layers.
+        ModelError: no student can be made of this teacher's layers.
+    """
+    size, layers = (read_option(OPTIONS, setup.recipe, name) for name in ("student_size", "student_layers"))
+    if (size is None) == (layers is None):
+        what = "a student is of a size, or made of its teacher's layers"
+        raise RecipeError(what, "give options.student_size or options.student_layers")
+    if layers is not None:
+        choose_layers(read_layers(layers), setup.config)
+        return None
+    from bertkit.modeling.sizes import make_config
+
+    return make_config(size, setup.tokenizer, read_option(OPTIONS, setup.recipe, "student_options"))
+
+
+def _check_student(student: PretrainedConfig, setup: PretrainSetup) -> None:
+    teacher, training, first = setup.config, setup.recipe.training, first_position(student)
+    positions = getattr(student, "max_position_embeddings", training.max_length + first) - first
+    if positions < training.max_length:
+        raise RecipeError(
+            f"the student reads {positions} tokens, not {training.max_length}", f"--max-length {positions}"
+        )
+    can_separate = architecture_of(student).separates_documents and first == first_position(teacher)
+    if training.packing == "documents" and not can_separate:
+        what = f"a student of type {student.model_type} cannot keep documents of a block apart as its teacher does"
+        raise RecipeError(what, "--set training.packing=joined, or none")
+    heads = student.num_attention_heads, teacher.num_attention_heads
+    if read_option(OPTIONS, setup.recipe, "attention") and heads[0] != heads[1]:
+        what = f"attention cannot be matched: the student has {heads[0]} heads, the teacher {heads[1]}"
+        remedy = f"--set options.student_options.num_attention_heads={heads[1]}, or options.attention=false"
+        raise ModelError(what, remedy)
+
+
+def load_model(setup: PretrainSetup) -> PreTrainedModel:
+    """Build the student, whose inside is compared with that of the checkpoint, its teacher.
+
+    Raises:
+        RecipeError: layers that one of them does not have.
+        ModelError: a teacher that does not load, or whose layers or attention cannot be read.
+    """
+    from transformers import AutoModelForMaskedLM
+
+    from bertkit.modeling.load import load_to_pretrain
+    from bertkit.modeling.students.matching import matched
+
+    config = _student_config(setup)
+    teacher = load_to_pretrain(AutoModelForMaskedLM, setup.model_folder, setup.config).requires_grad_(False).eval()
+    if config is not None:
+        student = load_to_pretrain(AutoModelForMaskedLM, None, config)
+    else:
+        layers = read_layers(read_option(OPTIONS, setup.recipe, "student_layers"))
+        student = make_student(teacher, choose_layers(layers, setup.config))
+    # Unlike an encoder that is built alone, the base of a model with a head has no pooler, which nobody trains.
+    encoder: PreTrainedModel = student.base_model
+    layer_map, attention = (read_option(OPTIONS, setup.recipe, name) for name in ("layer_map", "attention"))
+    terms = Distillation(
+        embeddings_weight=1.0, hidden=layer_map, **({"attention_scores": layer_map} if attention else {})
+    )
+    info = info_of(encoder)
+    info.teacher = teacher.base_model
+    matching = matched(encoder, info.teacher, terms, "fp32", in_training_only=False)
+    info.compare = info.while_training.enter_context(matching).compare
+    return encoder
+
+
+def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Count the tokens, which all terms are sums over."""
+    return dict.fromkeys(TERMS, int(batch[distil.IS_TEXT].sum()))
+
+
+def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Run student and teacher on a batch, the teacher without gradients, and sum each term over the tokens."""
+    import torch
+
+    info, is_text = info_of(model), batch[distil.IS_TEXT]
+    inputs = {name: values for name, values in batch.items() if name not in ("labels", distil.IS_TEXT)}
+    with torch.no_grad():
+        info.teacher.to(is_text.device)(**inputs)  # type: ignore[union-attr]
+    model(**inputs)
+    return dict(info.compare(is_text))  # type: ignore[misc]
+
+
+def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+    """Sum the terms, and count the tokens."""
+    sums = {name: float(value) for name, value in losses(model, batch).items()}
+    return {**sums, "tokens": float(batch[distil.IS_TEXT].sum())}
+
+
+def score(totals: Totals) -> dict[str, float]:
+    """Compute the loss and its terms, as means over tokens."""
+    means = {name: totals[name] / totals["tokens"] for name in TERMS if name in totals}
+    return {"loss": sum(means.values()), **{f"{name}_loss": mean for name, mean in means.items()}}

@@ -1,0 +1,128 @@
+"""Masked language modeling: predict the masked tokens (Devlin et al. 2019, section 3.1; Liu et al. 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import RecipeError
+from bertkit.modeling.architectures import architecture_of, first_position
+from bertkit.modeling.load import load_to_pretrain
+from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
+from bertkit.pretraining.masking import MASK_RANDOM_KEEP, choose_tokens, choose_words, corrupt
+from bertkit.pretraining.objectives import PretrainSetup, Totals, masking_rate, read_shares, replacement_shares
+from bertkit.pretraining.packing import Block, Blocks, TokenizedText, block_collator, join_block, pack_blocks
+from bertkit.pretraining.tokenized import Numbers, TokenizedCorpus
+from bertkit.recipe.options import Option, read_option
+from bertkit.tokens.features import IGNORED, Collator, Feature
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from transformers import PreTrainedModel
+
+OPTIONS: Mapping[str, Any] = {
+    "mask_rate": Option(0.15, least=0.01, most=0.9),
+    "last_mask_rate": Option(None, least=0.01, most=0.9),
+    "whole_words": False,
+    "mask_random_keep": Option(MASK_RANDOM_KEEP, read=read_shares),
+}
+TERMS: Mapping[str, float] = {"mlm": 1.0}
+BEST_METRIC = "loss"
+
+
+def check(setup: PretrainSetup) -> None:
+    """Refuse a model whose attention cannot stay within the documents of a block, if the recipe says so."""
+    if setup.recipe.training.packing == "documents" and not architecture_of(setup.config).separates_documents:
+        what = f"a model of type {setup.config.model_type} cannot keep documents of a block apart"
+        raise RecipeError(what, "--set training.packing=joined, or none")
+
+
+def load_model(setup: PretrainSetup) -> PreTrainedModel:
+    """Load the checkpoint, or build a new model, with a masked language modeling head."""
+    from transformers import AutoModelForMaskedLM
+
+    return load_to_pretrain(AutoModelForMaskedLM, setup.model_folder, setup.config)
+
+
+def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Blocks:
+    """Split the corpus into blocks, the same in each epoch."""
+    packing = setup.recipe.training.packing
+    return pack_blocks(corpus, length, setup.template.size, packing)
+
+
+def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+    """Mask tokens, or whole words, of a block."""
+    text = join_block(example, setup.template)
+    return {**mask(text, progress, random, setup), "segment_ids": text.segment_ids}
+
+
+def mask(text: TokenizedText, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+    """Mask tokens, or whole words, of a text: ``input_ids``, and ``labels`` at the masked positions."""
+    import numpy as np
+
+    # Labels are at all chosen tokens, also at those that `corrupt` leaves as they are. In fine-tuning no token is
+    # masked, so unmasked ones need good hidden states too (Devlin et al. 2019, section 3.1).
+    chosen = choose_masked(text, progress, random, setup)
+    shares = replacement_shares(OPTIONS, setup, progress)
+    mask_token_id = setup.tokenizer.mask_token_id
+    return {
+        "input_ids": corrupt(
+            text.tokens, chosen, random, mask_token_id, setup.ordinary_tokens, mask_random_keep=shares
+        ),
+        "labels": np.where(chosen, text.tokens, IGNORED),
+    }
+
+
+def choose_masked(
+    text: TokenizedText, progress: float | None, random: np.random.Generator, setup: PretrainSetup
+) -> Numbers:
+    """Choose the tokens of a text to mask, shape (tokens,) of booleans."""
+    rate = masking_rate(OPTIONS, setup, progress)
+    if read_option(OPTIONS, setup.recipe, "whole_words"):
+        return choose_words(text.maskable, text.word_starts, rate, random)
+    return choose_tokens(text.maskable, rate, random)
+
+
+def collator(setup: PretrainSetup) -> Collator:
+    """Build the collator of blocks."""
+    within_documents = setup.recipe.training.packing == "documents"
+    position = first_position(setup.config) if within_documents else 0
+    return block_collator(setup.tokenizer, within_documents=within_documents, first_position=position)
+
+
+def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Count the masked tokens."""
+    return {"mlm": int((batch["labels"] != IGNORED).sum())}
+
+
+def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Sum the cross-entropies of the masked tokens."""
+    outputs, labels = run_at_masked(model, batch)
+    return {"mlm": sum_of_losses(outputs.logits, labels)}
+
+
+def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+    """Sum the losses and the correct predictions of a batch."""
+    outputs, labels = run_at_masked(model, batch)
+    return masked_totals(outputs.logits, labels)
+
+
+def score(totals: Totals) -> dict[str, float]:
+    """Compute the loss, the perplexity and the accuracy of masked tokens."""
+    return {"loss": totals["mlm"] / totals["masked"], **masked_scores(totals)}
+
+
+def baselines(held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Return no other baseline than the frequencies of tokens."""
+    return {}
+
+
+def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+    """Return the model with its head: a plain checkpoint for masked language modeling."""
+    return model
+
+
+def auxiliary_checkpoints(model: PreTrainedModel, setup: PretrainSetup) -> dict[str, PreTrainedModel]:
+    """Return no other checkpoint: the encoder is the whole model."""
+    return {}

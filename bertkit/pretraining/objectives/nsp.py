@@ -1,0 +1,93 @@
+"""Masked tokens and the next sentence: does the second segment follow the first? (Devlin et al. 2019, section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import RecipeError
+from bertkit.metrics.baselines import predict_by_length
+from bertkit.modeling.architectures import architecture_of, types_with
+from bertkit.modeling.load import load_to_pretrain
+from bertkit.modeling.masked_head import accumulate_pairs, count_pairs, score_pairs, sum_pair_losses
+from bertkit.pretraining.objectives import PretrainSetup, mlm
+from bertkit.pretraining.sentence_pairs import Pair, Pairs, PairType, build_pairs, join_pair, pair_collator
+from bertkit.pretraining.tokenized import TokenizedCorpus
+from bertkit.tokens.features import Collator, Feature
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from transformers import PreTrainedModel
+
+OPTIONS: Mapping[str, Any] = mlm.OPTIONS
+TERMS: Mapping[str, float] = {"mlm": 1.0, "nsp": 1.0}
+BEST_METRIC = mlm.BEST_METRIC
+
+accumulate, score, auxiliary_checkpoints = accumulate_pairs, score_pairs, mlm.auxiliary_checkpoints
+
+
+def check(setup: PretrainSetup) -> None:
+    """Refuse an architecture that has no head for pairs of segments."""
+    if not architecture_of(setup.config).has_pair_head:
+        what = f"a model of type {setup.config.model_type!r} has no head over pairs of segments"
+        raise RecipeError(what, f"use one of type {' or '.join(types_with('has_pair_head'))}, or the objective mlm")
+
+
+def load_model(setup: PretrainSetup) -> PreTrainedModel:
+    """Load the checkpoint, or build a new model, with a head for masked tokens and one for pairs of segments."""
+    from transformers import AutoModelForPreTraining
+
+    return load_to_pretrain(AutoModelForPreTraining, setup.model_folder, setup.config)
+
+
+def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Pairs:
+    """Pair the segments of the corpus, differently in each epoch; half of the second segments are random ones."""
+    return pairs_of_epoch(corpus, length, setup, epoch, "next")
+
+
+def pairs_of_epoch(
+    corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int, pair_type: PairType
+) -> Pairs:
+    """Pair the segments of the corpus; the pairs repeat after ``training.dupe_factor`` epochs, if it is set."""
+    # pairs follow from seed and version alone, so a resumed run, and every process, builds the same ones
+    training = setup.recipe.training
+    version = training.version_of(epoch)
+    return build_pairs(corpus, length, setup.pair_template.size, pair_type, training.seed, version)
+
+
+def feature(example: Pair, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+    """Mask tokens, or whole words, of a pair."""
+    text = join_pair(example, setup.pair_template)
+    masked = mlm.mask(text, progress, random, setup)
+    return {**masked, "token_type_ids": text.segment_ids, "pair_labels": example.label}
+
+
+def collator(setup: PretrainSetup) -> Collator:
+    """Build the collator of pairs."""
+    return pair_collator(setup.tokenizer)
+
+
+def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Count the masked tokens and the pairs."""
+    return dict(zip(TERMS, count_pairs(batch), strict=True))
+
+
+def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Sum the cross-entropies of the masked tokens, and those of the pairs."""
+    return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))
+
+
+def baselines(held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Compute the accuracy over pairs of the more frequent label, and what the lengths of both segments tell."""
+    is_second = [feature["token_type_ids"] for feature in held_out]
+    lengths = [(len(second) - int(second.sum()), int(second.sum())) for second in is_second]
+    labels = [feature["pair_labels"] for feature in held_out]
+    share = sum(labels) / len(labels)
+    found = {"more frequent label": max(share, 1 - share), "segment lengths": predict_by_length(lengths, labels)}
+    return {name: {"pair_accuracy": accuracy} for name, accuracy in found.items() if accuracy is not None}
+
+
+def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+    """Return the model with both heads: a plain checkpoint for pretraining."""
+    return model

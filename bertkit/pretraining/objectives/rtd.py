@@ -1,0 +1,194 @@
+"""Replaced token detection: find the tokens that a small generator has replaced (ELECTRA: Clark et al. 2020).
+
+The generator predicts masked tokens. Tokens drawn from its predictions fill the masked positions, and the discriminator
+classifies every token as original or replaced. The discriminator is the result of pretraining.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import ModelError, RecipeError
+from bertkit.metrics.intervals import f1_of_share
+from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.info import info_of
+from bertkit.modeling.load import load_to_pretrain
+from bertkit.modeling.masked_head import masked_scores, masked_totals, sum_of_losses
+from bertkit.modeling.weights import load_config
+from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
+from bertkit.pretraining.packing import Block, Blocks, join_block
+from bertkit.pretraining.tokenized import TokenizedCorpus
+from bertkit.recipe.options import Option, read_option
+from bertkit.storage.checksums import check_model
+from bertkit.tokens.features import IGNORED, Collator, Feature
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from transformers import PreTrainedModel
+
+log = logging.getLogger("bertkit")
+
+OPTIONS: Mapping[str, Any] = {
+    **{name: mlm.OPTIONS[name] for name in ("mask_rate", "last_mask_rate", "whole_words")},
+    "generator_size": Option(0.25, least=0.125, most=1.0),
+}
+TERMS: Mapping[str, float] = {"mlm": 1.0, "rtd": 50.0}
+"""The weights of the paper (section 3.1): the discriminator's loss is far smaller than the generator's."""
+BEST_METRIC = "perplexity"
+"""A better generator makes the discriminator's task harder, so only the generator's scores compare between steps."""
+
+_GENERATOR = "generator"  # the generator's folder beside the discriminator
+_PADDING = -1.0  # padding has this in place of a random number from [0, 1)
+_SHARED = ("vocab_size", "embedding_size", "max_position_embeddings", "type_vocab_size")
+
+
+def check(setup: PretrainSetup) -> None:
+    """Refuse a model that is no ELECTRA."""
+    if not architecture_of(setup.config).has_discriminator:
+        has_checkpoint = setup.model_folder is not None
+        remedy = (
+            "name an ELECTRA, or use the objective mlm"
+            if has_checkpoint
+            else "--size electra-small, electra-base or electra-large"
+        )
+        raise RecipeError(f"rtd needs an ELECTRA, not a model of type {setup.config.model_type}", remedy)
+
+
+def load_model(setup: PretrainSetup) -> PreTrainedModel:
+    """Load or build the discriminator and the generator; without a generator beside the checkpoint, a new one is built.
+
+    Raises:
+        RecipeError: the size of the generator leaves a fraction of an attention head.
+        ModelError: the generator's shape does not allow sharing embeddings with the discriminator, or it is damaged.
+    """
+    config, folder = setup.config, setup.model_folder
+    from transformers import ElectraForMaskedLM, ElectraForPreTraining
+
+    from bertkit.modeling.heads.electra import ElectraPair, generator_config
+
+    beside = folder / _GENERATOR if folder and (folder / _GENERATOR).is_dir() else None
+    if folder and beside is None:
+        log.info(f"no {_GENERATOR}/ beside the checkpoint: the generator is new")
+    if beside:
+        check_model(beside)
+    smaller = (
+        load_config(beside)
+        if beside
+        else generator_config(config, read_option(OPTIONS, setup.recipe, "generator_size"))
+    )
+    for name in _SHARED:
+        if getattr(smaller, name) != getattr(config, name):
+            what = f"{name} is {getattr(smaller, name)}, but {getattr(config, name)} in the discriminator"
+            raise ModelError(what, "use both from one run, or leave the generator out", file=beside)
+    discriminator = load_to_pretrain(ElectraForPreTraining, folder, config)
+    generator = load_to_pretrain(ElectraForMaskedLM, beside, smaller)
+    model = ElectraPair(discriminator, generator)
+    info_of(model).new_weights = [*info_of(discriminator).new_weights, *info_of(generator).new_weights]
+    return model
+
+
+def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Blocks:
+    """Split the corpus into blocks, the same in each epoch."""
+    return mlm.examples(corpus, length, setup, epoch)
+
+
+def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+    """Mask tokens, or whole words, of a block, and draw the random numbers that choose the generator's tokens."""
+    import numpy as np
+
+    text = join_block(example, setup.template)
+    # All chosen tokens become the mask token (section 2 of the paper). BERT leaves or replaces some of them at random;
+    # here, samples of the generator replace them all.
+    chosen = mlm.choose_masked(text, progress, random, setup)
+    return {
+        "input_ids": np.where(chosen, setup.tokenizer.mask_token_id, text.tokens),
+        "labels": np.where(chosen, text.tokens, IGNORED),
+        "segment_ids": text.segment_ids,
+        "draws": random.random(len(chosen), dtype=np.float32),
+    }
+
+
+def collator(setup: PretrainSetup) -> Collator:
+    """Build the collator of blocks; the random numbers of padding are negative."""
+    import numpy as np
+    import torch
+
+    collate_blocks = mlm.collator(setup)
+
+    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        batch = collate_blocks(features)
+        draws = np.full(batch["input_ids"].shape, _PADDING, dtype=np.float32)
+        for row, feature in enumerate(features):
+            draws[row, : len(feature["draws"])] = feature["draws"]
+        return {**batch, "draws": torch.from_numpy(draws)}
+
+    return collate
+
+
+def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Count the masked tokens, and all tokens: the discriminator classifies each, special ones too."""
+    return {"mlm": int((batch["labels"] != IGNORED).sum()), "rtd": int((batch["draws"] >= 0).sum())}
+
+
+def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Sum the cross-entropies of the generator, and those of the discriminator."""
+    return _sums(model(**batch), batch)
+
+
+def _sums(outputs: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    from torch.nn import functional
+
+    # (rows, tokens), False at padding. An attention mask within documents, (rows, 1, tokens, tokens),
+    # does not show that.
+    tokens = batch["draws"] >= 0
+    logits, replaced = outputs.logits[tokens].float(), outputs.replaced[tokens].float()
+    return {
+        "mlm": sum_of_losses(outputs.masked_logits, outputs.masked_labels),
+        "rtd": functional.binary_cross_entropy_with_logits(logits, replaced, reduction="sum"),
+    }
+
+
+def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+    """Sum both losses, the generator's correct predictions, and the tokens that the discriminator finds replaced."""
+    outputs = model(**batch)
+    tokens = batch["draws"] >= 0
+    replaced, suspected = outputs.replaced & tokens, (outputs.logits > 0) & tokens
+    counts = {"tokens": tokens, "replaced": replaced, "suspected": suspected, "caught": replaced & suspected}
+    return {
+        **masked_totals(outputs.masked_logits, outputs.masked_labels),
+        "rtd": float(_sums(outputs, batch)["rtd"]),
+        **{name: float(positions.sum()) for name, positions in counts.items()},
+    }
+
+
+def score(totals: Totals) -> dict[str, float]:
+    """Compute the loss, the generator's scores, and precision, recall and F1 of finding replaced tokens."""
+    mlm_loss, rtd_loss = totals["mlm"] / totals["masked"], totals["rtd"] / totals["tokens"]
+    caught, both = totals["caught"], totals["replaced"] + totals["suspected"]
+    return {
+        "loss": TERMS["mlm"] * mlm_loss + TERMS["rtd"] * rtd_loss,
+        **masked_scores(totals),
+        "replaced_share": totals["replaced"] / totals["tokens"],
+        "precision": caught / max(totals["suspected"], 1),
+        "recall": caught / max(totals["replaced"], 1),
+        "f1": 2 * caught / max(both, 1),
+    }
+
+
+def baselines(held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    """Compute what is scored by taking every token for a replaced one."""
+    share = scores["replaced_share"]
+    return {"every token replaced": {"precision": share, "recall": 1.0, "f1": f1_of_share(share)}}
+
+
+def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+    """Return the discriminator: a plain ELECTRA."""
+    return model.discriminator
+
+
+def auxiliary_checkpoints(model: PreTrainedModel, setup: PretrainSetup) -> dict[str, PreTrainedModel]:
+    """Return the generator: an ELECTRA for masked language modeling, which a later run continues with."""
+    return {_GENERATOR: model.generator}

@@ -1,0 +1,41 @@
+"""Masked tokens and sentence order: have the two segments been swapped? (Lan et al. 2020, section 3.1).
+
+Everything but the pairs is shared with next-sentence prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from bertkit.modeling.masked_head import count_pairs, sum_pair_losses
+from bertkit.pretraining.objectives import PretrainSetup, nsp
+from bertkit.pretraining.sentence_pairs import Pairs
+from bertkit.pretraining.tokenized import TokenizedCorpus
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+OPTIONS: Mapping[str, Any] = nsp.OPTIONS
+TERMS: Mapping[str, float] = {"mlm": 1.0, "sop": 1.0}
+BEST_METRIC = nsp.BEST_METRIC
+
+check, load_model, feature, collator = nsp.check, nsp.load_model, nsp.feature, nsp.collator
+accumulate, score, baselines = nsp.accumulate, nsp.score, nsp.baselines
+encoder, auxiliary_checkpoints = nsp.encoder, nsp.auxiliary_checkpoints
+
+
+def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Pairs:
+    """Pair the segments of the corpus, differently in each epoch; half of the pairs are swapped."""
+    return nsp.pairs_of_epoch(corpus, length, setup, epoch, "order")
+
+
+def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Count the masked tokens and the pairs."""
+    return dict(zip(TERMS, count_pairs(batch), strict=True))
+
+
+def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Sum the cross-entropies of the masked tokens, and those of the pairs."""
+    return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))

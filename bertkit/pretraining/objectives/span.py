@@ -1,0 +1,132 @@
+"""Masked spans, predicted in their context and from their boundaries alone (SpanBERT: Joshi et al. 2020, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from bertkit.modeling.info import info_of
+from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
+from bertkit.pretraining.masking import choose_spans, corrupt
+from bertkit.pretraining.objectives import PretrainSetup, Totals, masking_rate, mlm, replacement_shares
+from bertkit.pretraining.packing import Block, join_block
+from bertkit.recipe.options import read_option
+from bertkit.tokens.features import IGNORED, Collator, Feature
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from transformers import PreTrainedModel
+
+OPTIONS: Mapping[str, Any] = {
+    "mask_rate": mlm.OPTIONS["mask_rate"],
+    "last_mask_rate": mlm.OPTIONS["last_mask_rate"],
+    "mask_random_keep": mlm.OPTIONS["mask_random_keep"],
+    "boundary": True,
+}
+TERMS: Mapping[str, float] = {"mlm": 1.0, "sbo": 1.0}
+BEST_METRIC = mlm.BEST_METRIC
+
+check = mlm.check
+baselines, auxiliary_checkpoints = mlm.baselines, mlm.auxiliary_checkpoints
+
+_EDGES = ("span_starts", "span_ends")
+
+examples = mlm.examples
+
+
+def load_model(setup: PretrainSetup) -> PreTrainedModel:
+    """Load the checkpoint, or build a new model, with a head for masked tokens and one for span boundaries."""
+    model = mlm.load_model(setup)
+    if read_option(OPTIONS, setup.recipe, "boundary"):
+        from bertkit.modeling.heads.span_boundary import add_span_boundary
+
+        add_span_boundary(model)
+        if setup.model_folder is not None:
+            info_of(model).new_weights.append("span_boundary")
+    return model
+
+
+def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+    """Mask spans of a block; with boundaries, add the first and last + 1 token of the span at each masked position."""
+    import numpy as np
+
+    text = join_block(example, setup.template)
+    rate = masking_rate(OPTIONS, setup, progress)
+    chosen, spans = choose_spans(text.maskable, text.word_starts, rate, random)
+    mask_token_id, shares = setup.tokenizer.mask_token_id, replacement_shares(OPTIONS, setup, progress)
+    masked: Feature = {
+        "input_ids": corrupt(text.tokens, chosen, random, mask_token_id, setup.ordinary_tokens, spans, shares),
+        "labels": np.where(chosen, text.tokens, IGNORED),
+        "segment_ids": text.segment_ids,
+    }
+    if read_option(OPTIONS, setup.recipe, "boundary"):
+        # (tokens,) each edge (spans,) is repeated for the tokens of its span: spans are in the order of the positions
+        for name, edge in zip(_EDGES, spans.T, strict=True):
+            masked[name] = np.zeros(len(chosen), dtype=np.int64)
+            masked[name][chosen] = np.repeat(edge, spans[:, 1] - spans[:, 0])
+    return masked
+
+
+def collator(setup: PretrainSetup) -> Collator:
+    """Build the collator of blocks; with boundaries, ``span_starts`` and ``span_ends`` are of shape (rows, tokens)."""
+    import torch
+
+    collate_blocks = mlm.collator(setup)
+
+    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        batch = collate_blocks(features)
+        for name in _EDGES if _EDGES[0] in features[0] else ():
+            batch[name] = torch.zeros_like(batch["labels"])
+            for row, feature in zip(batch[name], features, strict=True):
+                row[: len(feature[name])] = torch.from_numpy(feature[name])
+        return batch
+
+    return collate
+
+
+def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    """Count the masked tokens; with boundaries, both terms predict them."""
+    tokens = mlm.count(batch)["mlm"]
+    return {"mlm": tokens, "sbo": tokens} if _EDGES[0] in batch else {"mlm": tokens}
+
+
+def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Sum the cross-entropies of the masked tokens; with boundaries, also those predicted from them (``sbo``)."""
+    logits, labels, boundary_logits = _run(model, batch)
+    sums = {"mlm": sum_of_losses(logits, labels)}
+    return sums if boundary_logits is None else {**sums, "sbo": sum_of_losses(boundary_logits, labels)}
+
+
+def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+    """Sum the losses and the correct predictions of a batch."""
+    logits, labels, boundary_logits = _run(model, batch)
+    totals = masked_totals(logits, labels)
+    return totals if boundary_logits is None else {**totals, "sbo": float(sum_of_losses(boundary_logits, labels))}
+
+
+def score(totals: Totals) -> dict[str, float]:
+    """Compute the loss, the perplexity and the accuracy of masked tokens."""
+    return {"loss": (totals["mlm"] + totals.get("sbo", 0.0)) / totals["masked"], **masked_scores(totals)}
+
+
+def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+    """Return the model without the boundary head: a plain checkpoint for masked language modeling."""
+    from copy import copy
+
+    plain = copy(model)
+    plain._modules = {name: module for name, module in model._modules.items() if name != "span_boundary"}
+    return plain
+
+
+def _run(
+    model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+    """Compute the logits of masked tokens, their labels, and their logits from the boundaries (None without them)."""
+    inputs = {name: values for name, values in batch.items() if name not in _EDGES}
+    if _EDGES[0] not in batch:
+        outputs, labels = run_at_masked(model, inputs)
+        return outputs.logits, labels, None
+    from bertkit.modeling.heads.span_boundary import run_with_boundaries
+
+    return run_with_boundaries(model, inputs, *(batch[name] for name in _EDGES))

@@ -1,0 +1,206 @@
+"""Documents packed into blocks of tokens, so that batches have hardly any padding."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, overload
+
+import numpy as np
+
+from bertkit.pretraining.tokenized import Numbers, TokenizedCorpus
+from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemplate
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerFast
+
+_AT_ONCE = 4096  # partial chunks packed together, in document order
+
+
+@dataclass(frozen=True)
+class Block:
+    """The chunks of documents that share a block, without special tokens."""
+
+    tokens: list[Numbers]
+    """The token ids of each chunk."""
+    word_starts: list[Numbers]
+    """Whether each token begins a word, per chunk."""
+
+
+class Blocks(Sequence[Block]):
+    """The blocks of a corpus as offsets: no token is read before its block is used.
+
+    ``chunks`` (chunks, 2) are the first and last + 1 token of each chunk in the corpus; block b has the chunks
+    ``edges[b]`` up to ``edges[b + 1]``; ``lengths`` (blocks,) count the tokens of a block, special ones included.
+    """
+
+    def __init__(self, corpus: TokenizedCorpus, chunks: Numbers, edges: Numbers, special: int) -> None:
+        self.corpus, self.chunks, self.edges = corpus, chunks, edges
+        sizes = np.concatenate([[0], np.cumsum(chunks[:, 1] - chunks[:, 0])])
+        self.lengths = sizes[edges[1:]] - sizes[edges[:-1]] + special * np.diff(edges)
+
+    def __len__(self) -> int:
+        return len(self.edges) - 1
+
+    @overload
+    def __getitem__(self, index: int) -> Block: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Block]: ...
+    def __getitem__(self, index: int | slice) -> Block | list[Block]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        chunks = self.chunks[self.edges[number] : self.edges[number + 1]].tolist()
+        return Block(
+            [self.corpus.tokens[start:end].astype(np.int64) for start, end in chunks],
+            [np.asarray(self.corpus.word_starts[start:end], dtype=bool) for start, end in chunks],
+        )
+
+
+def pack_blocks(corpus: TokenizedCorpus, length: int, special: int, packing: str) -> Blocks:
+    """Split a corpus into blocks of at most `length` tokens.
+
+    Args:
+        corpus: the documents.
+        length: the size of a block, special tokens included.
+        special: the number of special tokens around each chunk, such as [CLS] and [SEP].
+        packing: ``none``: a block holds one chunk of one document. ``documents`` and ``joined``: chunks shorter than a
+            block, from the ends of documents, share blocks; they are combined by size, not by order.
+    """
+    budget = length - special
+    starts, ends = _chunk_documents(corpus.document_edges(), budget)
+    if packing == "none":
+        return Blocks(corpus, np.stack([starts, ends], 1), np.arange(len(starts) + 1), special)
+    # (chunks,) the block of each chunk, numbered by its first chunk; full chunks are blocks already. A stable sort
+    # then puts the chunks of a block side by side, so that two arrays of offsets describe millions of blocks.
+    sizes = ends - starts
+    blocks = np.arange(len(starts))
+    partial = np.flatnonzero(sizes < budget)
+    for first in range(0, len(partial), _AT_ONCE):
+        batch = partial[first : first + _AT_ONCE]
+        for group in pack((sizes[batch] + special).tolist(), length):
+            blocks[batch[group]] = batch[group[0]]
+    order = np.argsort(blocks, kind="stable")
+    edges = np.flatnonzero(np.diff(blocks[order], prepend=-1, append=-1))
+    return Blocks(corpus, np.stack([starts[order], ends[order]], 1), edges, special)
+
+
+def pack(sizes: Sequence[int], capacity: int) -> Iterator[list[int]]:
+    """Pack items into bins by best fit decreasing: the largest item first, each into the fullest bin that it fits.
+
+    Yields:
+        The numbers of the items in a bin, ascending.
+
+    >>> list(pack([5, 4, 2, 3, 6], capacity=8))
+    [[2, 4], [0, 3], [1]]
+    """
+    bins: list[list[int]] = []
+    free: list[tuple[int, int]] = []  # free space and number of each bin, sorted, so that a search finds the best fit
+    for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
+        index = bisect_left(free, (sizes[number], 0))
+        if index == len(free):
+            space, target = capacity, len(bins)
+            bins.append([])
+        else:
+            space, target = free.pop(index)
+        bins[target].append(number)
+        insort(free, (space - sizes[number], target))
+    yield from map(sorted, bins)
+
+
+def _chunk_documents(edges: Numbers, budget: int) -> tuple[Numbers, Numbers]:
+    """Split each document into chunks of `budget` tokens; its last one may be shorter.
+
+    Args:
+        edges: first tokens of the documents, and the number of all tokens, shape (documents + 1,).
+        budget: the size of a chunk.
+
+    Returns:
+        The first and the last + 1 token of each chunk, both of shape (chunks,).
+    """
+    # all documents at once: each is repeated as often as it has chunks, which are numbered from 0 in each document
+    counts = -(-np.diff(edges) // budget)
+    first = np.repeat(edges[:-1], counts)
+    number = np.arange(len(first)) - np.repeat(np.cumsum(counts) - counts, counts)
+    starts = first + number * budget
+    return starts, np.minimum(starts + budget, np.repeat(edges[1:], counts))
+
+
+@dataclass(frozen=True)
+class TokenizedText:
+    """An example with its special tokens: arrays of shape (tokens,)."""
+
+    tokens: Numbers
+    """Token ids."""
+    maskable: Numbers
+    """False for special tokens."""
+    word_starts: Numbers
+    """Whether a token begins a word."""
+    segment_ids: Numbers
+    """The chunk of a block, or the segment of a pair, that a token belongs to, counted from 0."""
+
+
+def join_block(block: Block, template: SpecialTokenTemplate) -> TokenizedText:
+    """Put the special tokens around each chunk of a block, and join the chunks."""
+    tokens, maskable, starts, segment_ids = [], [], [], []
+    around = len(template.before), len(template.after)
+    for number, (ids, begins) in enumerate(zip(block.tokens, block.word_starts, strict=True)):
+        tokens.append(np.concatenate([template.before, ids, template.after]))
+        maskable.append(np.pad(np.ones(len(ids), dtype=bool), around))
+        starts.append(np.pad(begins, around, constant_values=True))
+        segment_ids.append(np.full(len(ids) + sum(around), number))
+    return TokenizedText(
+        np.concatenate(tokens).astype(np.int64),
+        np.concatenate(maskable),
+        np.concatenate(starts),
+        np.concatenate(segment_ids),
+    )
+
+
+def block_collator(tokenizer: PreTrainedTokenizerFast, *, within_documents: bool, first_position: int = 0) -> Collator:
+    """Build the collator of features with ``input_ids``, ``labels`` and ``segment_ids``.
+
+    A batch has ``input_ids``, ``labels`` and ``attention_mask`` of shape (rows, tokens). If attention stays
+    `within_documents` and a block has several segments, the mask is of shape (rows, 1, tokens, tokens) and
+    ``position_ids`` restart with each segment: the model computes the same for a segment as it does for it alone.
+
+    Args:
+        tokenizer: pads the batch.
+        within_documents: whether tokens attend to those of their own segment only.
+        first_position: the position id of a text's first token, which is not 0 in RoBERTa.
+    """
+    import torch
+
+    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        shape = len(features), max(len(feature["input_ids"]) for feature in features)
+        ids, labels = np.full(shape, tokenizer.pad_token_id), np.full(shape, IGNORED)
+        segment_ids = np.full(shape, -1)
+        for row, feature in enumerate(features):
+            size = len(feature["input_ids"])
+            ids[row, :size], labels[row, :size] = feature["input_ids"], feature["labels"]
+            segment_ids[row, :size] = feature["segment_ids"]
+        batch = {"input_ids": ids, "labels": labels}
+        if within_documents and segment_ids.max() > 0:
+            # (rows, 1, tokens, tokens) by comparing all pairs of tokens. Padding is segment -1 and attends to itself:
+            # a token that attends to nothing would make the softmax NaN.
+            batch["attention_mask"] = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
+            batch["position_ids"] = first_position + _positions(segment_ids)
+        else:
+            batch["attention_mask"] = (segment_ids >= 0).astype(np.int64)
+        return {name: torch.from_numpy(values) for name, values in batch.items()}
+
+    return collate
+
+
+def _positions(segment_ids: Numbers) -> Numbers:
+    """Number the tokens of each segment from 0, shape (rows, tokens).
+
+    >>> _positions(np.array([[0, 0, 1, 1, 1, -1]])).tolist()
+    [[0, 1, 0, 1, 2, 0]]
+    """
+    # subtract from each column the column where its segment begins, which a running maximum carries to the right
+    columns = np.broadcast_to(np.arange(segment_ids.shape[1]), segment_ids.shape)
+    begins = np.diff(segment_ids, axis=1, prepend=segment_ids[:, :1] - 1) != 0
+    return columns - np.maximum.accumulate(np.where(begins, columns, 0), axis=1)

@@ -1,0 +1,293 @@
+"""Pairs of segments, for objectives that predict whether two segments belong together or which one comes first.
+
+Type ``next`` (Devlin et al. 2019, section 3.1): half of the second segments follow the first ones, half are random: the
+second segment of another pair, of another document and of about the same length. Type ``order`` (Lan et al. 2020,
+section 3.1): the segments follow each other, and half of the pairs are swapped.
+
+A pair is stored as offsets in the corpus, so millions take little memory. It begins at a sentence and ends with the
+sentence that fills it. If it is too long, the longer segment is truncated, at random in front or at the back.
+Truncating only the outer ends would give the order away: a text that begins inside a sentence would be the first.
+Nor may lengths tell it: see `_even_out`.
+
+A document of one sentence has no pairs. If the last sentence of a document is left over, it forms a pair with the
+sentence before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, overload
+
+import numpy as np
+
+from bertkit.errors import DataError, RecipeError
+from bertkit.pretraining.packing import TokenizedText
+from bertkit.pretraining.tokenized import Numbers, TokenizedCorpus
+from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemplate
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedTokenizerFast
+
+NEXT, RANDOM, SWAPPED = 0, 1, 1  # labels of BertForPreTraining (next, random) and AlbertForPreTraining (next, swapped)
+
+PairType = Literal["next", "order"]
+
+_MIN_BUDGET = 4
+_AT_ONCE = 2**20  # sentences processed together, which limits memory
+_NEAR = 1024  # pairs whose texts are alike, since they are near each other in the corpus
+_LIKE = 128  # pairs of like lengths among them
+_TRIES = 16  # random segments of the same length are looked for among the nearest so many
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two segments without special tokens: ids, and whether each token begins a word."""
+
+    first: Numbers
+    second: Numbers
+    first_word_starts: Numbers
+    second_word_starts: Numbers
+    label: int
+
+
+class Pairs(Sequence[Pair]):
+    """The pairs of one epoch as offsets in a corpus: no token is read before its pair is used.
+
+    ``bounds`` (pairs, 5) are the start and end of the first segment, those of the second one, and the label;
+    ``lengths`` (pairs,) count the tokens of a pair, special ones included.
+    """
+
+    def __init__(self, corpus: TokenizedCorpus, bounds: Numbers, special: int) -> None:
+        self.corpus, self.bounds = corpus, bounds
+        self.lengths = bounds[:, 1] - bounds[:, 0] + bounds[:, 3] - bounds[:, 2] + special
+
+    def __len__(self) -> int:
+        return len(self.bounds)
+
+    @overload
+    def __getitem__(self, index: int) -> Pair: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Pair]: ...
+    def __getitem__(self, index: int | slice) -> Pair | list[Pair]:
+        if isinstance(index, slice):
+            return [self[number] for number in range(*index.indices(len(self)))]
+        first, first_end, second, second_end, label = self.bounds[range(len(self))[index]].tolist()
+        segments = slice(first, first_end), slice(second, second_end)
+        ids = [self.corpus.tokens[segment].astype(np.int64) for segment in segments]
+        starts = [np.asarray(self.corpus.word_starts[segment], dtype=bool) for segment in segments]
+        return Pair(ids[0], ids[1], starts[0], starts[1], label)
+
+
+def build_pairs(
+    corpus: TokenizedCorpus,
+    length: int,
+    special: int,
+    pair_type: PairType,
+    seed: int,
+    epoch: int,
+    short_share: float = 0.1,
+) -> Pairs:
+    """Split a corpus into pairs of at most `length` tokens; the same seed and epoch give the same pairs.
+
+    Args:
+        corpus: the documents.
+        length: the size of a pair, special tokens included.
+        special: the number of special tokens of a pair.
+        pair_type: what the label tells, ``next`` or ``order``.
+        seed: the seed of the run.
+        epoch: each epoch has other pairs.
+        short_share: the share of pairs with a smaller length, drawn uniformly, so that the model sees short texts too.
+
+    Raises:
+        RecipeError: fewer than four tokens are left beside the special ones.
+        DataError: no document has two sentences, or random segments need a second such document.
+    """
+    if length - special < _MIN_BUDGET:
+        what = f"a length of {length} leaves {max(length - special, 0)} tokens for a pair of segments"
+        raise RecipeError(what, f"set training.max_length to at least {special + _MIN_BUDGET}")
+    documents = np.asarray(corpus.documents)
+    sizes = np.diff(documents)
+    if not (sizes > 1).any():
+        raise DataError("no document has two sentences, so there are no pairs", "see data.documents, or use mlm")
+    if pair_type == "next" and np.count_nonzero(sizes > 1) < 2:
+        what = "random segments need a second document of two sentences, and there is only one"
+        raise DataError(what, "see data.documents, or use sop")
+    # the spawn key separates this stream from those that are keyed by (seed, epoch, number of the example)
+    random = np.random.default_rng(np.random.SeedSequence((seed, epoch), spawn_key=(length,)))
+    edges = np.searchsorted(documents, np.arange(0, documents[-1] + _AT_ONCE, _AT_ONCE))
+    budget = length - special
+    pairs = np.concatenate(
+        [
+            _pair_neighbors(corpus.sentences, documents[first : end + 1], budget, short_share, random, pair_type)
+            for first, end in pairwise(edges.tolist())
+        ]
+    )
+    if pair_type == "next":
+        pairs = _truncate(_randomize(pairs, corpus, random), budget, random)
+    else:
+        pairs = _even_out(_truncate(_swap(pairs), budget, random), random)
+    return Pairs(corpus, pairs, special)
+
+
+def _pair_neighbors(
+    sentences: Numbers,
+    documents: Numbers,
+    budget: int,
+    short_share: float,
+    random: np.random.Generator,
+    pair_type: PairType,
+) -> Numbers:
+    """Split documents into pairs that follow each other: their bounds and labels, shape (pairs, 5), as in `Pairs`."""
+    # Length, label and boundaries of the pair that would begin at a sentence are drawn for all sentences at once, as
+    # arrays (sentences,), which is far faster than pair by pair. A walk then finds the sentences where pairs begin:
+    # each after the end of the last pair, or at its second segment if that was replaced by a random one.
+    low, high = int(documents[0]), int(documents[-1])
+    count, numbers = high - low, np.arange(low, high)
+    edges = np.repeat(np.stack([documents[:-1], documents[1:]], 1), np.diff(documents), axis=0)
+    length = np.where(random.random(count) < short_share, random.integers(2, budget + 1, count), budget)
+    label = random.integers(2, size=count)
+    end = low + np.searchsorted(sentences[low : high + 1], sentences[low:high] + length)
+    end = np.clip(end, numbers + 2, None)
+    end = np.minimum(end, edges[:, 1])
+    second = numbers + 1 + (random.random(count) * (end - numbers - 1)).astype(np.int64)
+    begins = _walk(np.where(label == RANDOM, second, end) - low if pair_type == "next" else end - low)
+    is_last = edges[begins, 1] == numbers[begins] + 1  # left over: it is joined with the sentence before, if any
+    start = numbers[begins] - is_last
+    middle = np.where(is_last, numbers[begins], second[begins])
+    kept = start >= edges[begins, 0]
+    begins = begins[kept]
+    bounds = (sentences[numbers] for numbers in (start[kept], middle[kept], middle[kept], end[begins]))
+    return np.stack([*bounds, label[begins]], 1)
+
+
+def _walk(following: Numbers) -> Numbers:
+    """Follow indices from the first one to the end of the array, and return those on the way.
+
+    >>> _walk(np.array([2, 2, 3, 5, 5])).tolist()
+    [0, 2, 3]
+    """
+    steps, index, visited = following.tolist(), 0, []
+    while index < len(steps):
+        visited.append(index)
+        index = steps[index]
+    return np.array(visited, dtype=np.int64)
+
+
+def _randomize(bounds: Numbers, corpus: TokenizedCorpus, random: np.random.Generator) -> Numbers:
+    """Replace the second segments that are labeled so by those of other pairs, of other documents."""
+    # A random segment of any length, from anywhere, would tell the label: by its length, or as the beginning of a
+    # document. The second segment of another pair of the same length tells nothing but whether it belongs here. Pairs
+    # are ordered by that length, and the nearest one of another document is taken, on one of both sides.
+    length, count = bounds[:, 3] - bounds[:, 2], len(bounds)
+    document = np.searchsorted(np.asarray(corpus.sentences)[np.asarray(corpus.documents)], bounds[:, 0], side="right")
+    order = np.lexsort((random.random(count), length))
+    rank = np.empty(count, dtype=np.int64)
+    rank[order] = np.arange(count)
+    unresolved = np.flatnonzero(bounds[:, 4] == RANDOM)
+    direction = random.choice([-1, 1], len(unresolved))
+    source = np.arange(count)
+    for distance in range(1, _TRIES + 1):
+        nearest = rank[unresolved] + direction * distance
+        outside = (nearest < 0) | (nearest >= count)
+        nearest = np.clip(np.where(outside, rank[unresolved] - direction * distance, nearest), 0, count - 1)
+        source[unresolved] = order[nearest]
+        same = document[source[unresolved]] == document[unresolved]
+        unresolved, direction = unresolved[same], direction[same]
+    # Where one document has nearly all the text, no near pair may be of another: take any. The pairs of a document are
+    # neighbors, so draw among as many fewer, and skip over them.
+    first = np.searchsorted(document, document[unresolved], side="left")
+    own = np.searchsorted(document, document[unresolved], side="right") - first
+    anywhere = random.integers(count - own)
+    source[unresolved] = anywhere + (anywhere >= first) * own
+    return np.column_stack([bounds[:, :2], bounds[source, 2:4], bounds[:, 4]])
+
+
+def _swap(bounds: Numbers) -> Numbers:
+    """Swap the segments of the pairs that are labeled so."""
+    return np.where(bounds[:, 4:] == SWAPPED, bounds[:, [2, 3, 0, 1, 4]], bounds)
+
+
+def _truncate(bounds: Numbers, budget: int, random: np.random.Generator) -> Numbers:
+    """Truncate the longer segment of each pair to the budget, in place."""
+    # the second segment may fill what the first one leaves, and at least half of the budget; the first gets the rest
+    first, second = bounds[:, 1] - bounds[:, 0], bounds[:, 3] - bounds[:, 2]
+    kept = np.minimum(second, np.maximum(budget // 2, budget - first))
+    return _shorten(bounds, np.minimum(first, budget - kept), kept, random)
+
+
+def _even_out(bounds: Numbers, random: np.random.Generator) -> Numbers:
+    """Shorten the longer segment of some pairs, in place, so that lengths do not tell whether a pair is swapped."""
+    # In text, the earlier and the later segment differ in length: documents open and close in their own ways, and the
+    # sentence that fills a pair is longer than most. So among pairs of like lengths, as many must have the longer
+    # segment first in the text as have it last. The excess of the more frequent ones gets segments of equal length.
+    lengths = bounds[:, [1, 3]] - bounds[:, [0, 2]]  # (pairs, 2), as shown
+    total, difference = lengths.sum(axis=1), (lengths[:, 1] - lengths[:, 0]) * (1 - 2 * bounds[:, 4])  # in the text
+    for near in np.array_split(np.arange(len(bounds)), max(1, len(bounds) // _NEAR)):
+        side = max(1, round((len(near) / _LIKE) ** 0.5))
+        for like_total in np.array_split(near[np.argsort(total[near], kind="stable")], side):
+            by_difference = np.argsort(np.abs(difference[like_total]), kind="stable")
+            for like in np.array_split(like_total[by_difference], side):
+                first, last = like[difference[like] < 0], like[difference[like] > 0]
+                excess = random.permutation(max(first, last, key=len))[: abs(len(first) - len(last))]
+                lengths[excess] = lengths[excess].min(axis=1, keepdims=True)
+    return _shorten(bounds, lengths[:, 0], lengths[:, 1], random)
+
+
+def _shorten(bounds: Numbers, first: Numbers, second: Numbers, random: np.random.Generator) -> Numbers:
+    """Shorten segments to these numbers of tokens, in place, at random in front or at the back."""
+    # removing n tokens one by one from a random end is one binomial draw
+    for column, kept in ((0, first), (2, second)):
+        excess = bounds[:, column + 1] - bounds[:, column] - kept
+        front = random.binomial(excess, 0.5)
+        bounds[:, column] += front
+        bounds[:, column + 1] -= excess - front
+    return bounds
+
+
+def join_pair(pair: Pair, template: SpecialTokenTemplate) -> TokenizedText:
+    """Put the special tokens around a pair: [CLS] first [SEP] second [SEP]; its `segment_ids` are 0 and 1."""
+    specials = (template.before, template.between, template.after)
+    before, between, after = (np.array(ids, dtype=np.int64) for ids in specials)
+    tokens = [before, pair.first, between, pair.second, after]
+    special_starts = [np.ones(len(ids), dtype=bool) for ids in specials]
+    starts = [
+        special_starts[0],
+        pair.first_word_starts,
+        special_starts[1],
+        pair.second_word_starts,
+        special_starts[2],
+    ]
+    sizes = [len(ids) for ids in tokens]
+    return TokenizedText(
+        np.concatenate(tokens),
+        np.repeat([False, True, False, True, False], sizes),
+        np.concatenate(starts),
+        np.repeat([0, 0, 0, 1, 1], sizes),
+    )
+
+
+def pair_collator(tokenizer: PreTrainedTokenizerFast) -> Collator:
+    """Build the collator of features with ``input_ids``, ``labels``, ``token_type_ids`` and ``pair_labels``.
+
+    A batch is padded on the right: these and ``attention_mask`` are of shape (rows, tokens), ``pair_labels`` of
+    shape (rows,).
+    """
+    import torch
+
+    padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED, "token_type_ids": 0, "attention_mask": 0}
+
+    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+        shape = len(features), max(len(feature["input_ids"]) for feature in features)
+        batch = {name: np.full(shape, value) for name, value in padding.items()}
+        for row, feature in enumerate(features):
+            size = len(feature["input_ids"])
+            batch["attention_mask"][row, :size] = 1
+            for name in ("input_ids", "labels", "token_type_ids"):
+                batch[name][row, :size] = feature[name]
+        batch["pair_labels"] = np.array([feature["pair_labels"] for feature in features])
+        return {name: torch.from_numpy(values) for name, values in batch.items()}
+
+    return collate

@@ -1,0 +1,102 @@
+"""An exported model: takes the batches that the model took which it was made from, and returns the same outputs.
+
+The graph reads texts, arrays (texts, tokens). Rows of several texts, (rows, texts, tokens), are dealt out to it and put
+together again, as their ``reads`` says:
+
+=========== =================================================================================
+text        a row is a text; one of several is read in windows, each with logits of its own
+windows     the graph itself reads the windows of rows
+choices     each text has one logit, and a row's logits are those of its choices
+passages    likewise, where rows are lists; a single one is a text
+texts       each text has a vector, or a matrix with a vector per token
+sparse      each text has a number per token of the vocabulary, most of them 0
+=========== =================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bertkit.runtime.sessions import Run, open_graph
+from bertkit.storage.exports import Export, read_export
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+_LEAST = float(np.finfo(np.float32).min)
+
+
+@dataclass(frozen=True)
+class ExportedModel:
+    """A graph that is loaded; called with a batch of arrays, it returns arrays."""
+
+    export: Export
+    run: Run
+
+    def __call__(self, batch: Mapping[str, Any]) -> Arrays:
+        """Compute the outputs of a batch: name -> array whose first axis is rows."""
+        texts = {name: batch[name] for name in self.export.inputs}
+        if texts["input_ids"].ndim == 2 or self.export.reads == "windows":
+            return self._finish(self.run(texts))
+        # a text that a row lacks is a single token, which no real text is (see `several_collator`)
+        lengths = batch["attention_mask"].sum(axis=-1)
+        is_text = lengths > 1
+        found = self.run({name: values[is_text][:, : lengths.max()] for name, values in texts.items()})
+        return self._finish(_ROWS[self.export.reads](found, is_text))
+
+    def _finish(self, found: Arrays) -> Arrays:
+        if not self.export.probabilities:
+            return found
+        return found | {"probabilities": np.exp(-np.logaddexp(0, -found["logits"]))}
+
+
+def open_exported(folder: Path) -> ExportedModel:
+    """Load the graph of an exported folder.
+
+    Raises:
+        ModelError: its manifest is damaged, or the backend refuses the graph.
+        UnavailableError: the backend is not installed.
+    """
+    export = read_export(folder)
+    return ExportedModel(export, open_graph(folder / export.file, export.backend, export.precision))
+
+
+def _spread(values: np.ndarray[Any, Any], is_text: np.ndarray[Any, Any], fill: float) -> np.ndarray[Any, Any]:
+    """Put what texts have, (texts, ...), where they stand in their rows: (rows, texts of a row, ...)."""
+    rows = np.full((*is_text.shape, *values.shape[1:]), fill, dtype=np.float32)
+    rows[is_text] = values
+    return rows
+
+
+def _from_windows(found: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
+    return {"logits": _spread(found["logits"], is_text, np.nan), "windows": is_text.sum(axis=1)}
+
+
+def _from_choices(found: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
+    return {"logits": _spread(found["logits"][:, 0], is_text, _LEAST)}
+
+
+def _from_texts(found: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
+    rows = {"vectors": _spread(found["vectors"], is_text, 0.0)}
+    return rows | {"logits": found["logits"]} if "logits" in found else rows  # of rows with one text each
+
+
+def _from_vocabulary(found: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
+    """Keep what is not 0: values and their tokens, (rows, texts, most of any text), the highest first."""
+    values = found["vectors"]
+    tokens = np.argsort(-values, axis=1, kind="stable")[:, : max(1, int((values > 0).sum(axis=1).max(initial=0)))]
+    kept = np.take_along_axis(values, tokens, axis=1)
+    return {"values": _spread(kept, is_text, 0.0), "tokens": _spread(tokens, is_text, 0.0).astype(np.int64)}
+
+
+_ROWS: Mapping[str, Callable[[Arrays, np.ndarray[Any, Any]], Arrays]] = {
+    "text": _from_windows,
+    "choices": _from_choices,
+    "passages": _from_choices,
+    "texts": _from_texts,
+    "sparse": _from_vocabulary,
+}

@@ -1,0 +1,216 @@
+"""Model folders: the demo model, a directory, or a model of the hub, of which only what is read is fetched."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from fnmatch import fnmatch
+from pathlib import Path
+
+from bertkit.errors import ModelError, UnavailableError, closest
+from bertkit.recipe import typed_path
+from bertkit.storage import runs
+from bertkit.storage.cache import say_once
+from bertkit.storage.checksums import check_model
+from bertkit.storage.hub.repositories import (
+    Repository,
+    cached_folder,
+    fetch,
+    is_name,
+    is_offline_by_choice,
+    look_up,
+    remember,
+)
+
+WEIGHTS = (
+    "model.safetensors",
+    "model.safetensors.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+"""The files that weights are read from, of which transformers takes the first that is there."""
+
+_READ_BESIDE = (  # configs and vocabularies; other files of a model are not read
+    "config.json",
+    runs.RECORD,
+    runs.TRAINING_ROWS,
+    "*token*.json",
+    "*vocab*.json",
+    "*vocab*.txt",
+    "merges.txt",
+    "*.model",
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_*_config.json",
+)
+_LEFT_OUT: ContextVar[dict[Path, int] | None] = ContextVar("_LEFT_OUT", default=None)
+
+
+def find_model(name: str) -> Path:
+    """Find the folder of a model: ``demo``, a directory, or a hub name, whose model is cached or downloaded.
+
+    Raises:
+        ModelError: a path that is not a directory, or a run or a checkpoint of bertkit that is damaged or unfinished.
+        UnavailableError: a model that the hub does not give, and that is not in the cache.
+    """
+    if name == "demo":
+        return Path(__file__).parents[2] / "data" / "demo" / "model"
+    folder = typed_path(name)
+    if folder.is_dir():
+        check_model(folder)
+        return folder
+    if folder.is_file():
+        raise ModelError("not a model folder but a file", "name the folder that it is in", file=name)
+    if name.startswith((".", "/", "~")) or name.count("/") > 1:
+        raise ModelError(f"no such directory: {name}", _list_folders(folder.parent))
+    folder = _find_on_hub(name)
+    if bytes_left_out(folder) is None:
+        check_model(folder)
+    return folder
+
+
+@contextmanager
+def without_weights() -> Iterator[dict[Path, int]]:
+    """Let `find_model` download no weights inside; yield each folder without them, and their size."""
+    left_out: dict[Path, int] = {}
+    token = _LEFT_OUT.set(left_out)
+    try:
+        yield left_out
+    finally:
+        _LEFT_OUT.reset(token)
+
+
+def bytes_left_out(folder: Path) -> int | None:
+    """Return the size of a model's weights where `without_weights` has left them on the hub; None where it has not."""
+    return (_LEFT_OUT.get() or {}).get(folder)
+
+
+def is_cached(folder: Path) -> bool:
+    """Tell whether a folder is one of the hub's cache, where other files of the same commit may arrive at any time."""
+    from huggingface_hub import constants
+
+    return Path(constants.HF_HUB_CACHE) in folder.parents
+
+
+def cached_models() -> list[str]:
+    """List the names of the models in the hub's cache."""
+    from huggingface_hub import constants
+
+    folders = (snapshots.parent for snapshots in Path(constants.HF_HUB_CACHE).glob("models--*/snapshots"))
+    return sorted(folder.name.removeprefix("models--").replace("--", "/") for folder in folders)
+
+
+def _find_on_hub(name: str) -> Path:
+    from huggingface_hub import constants
+
+    if not is_name(name):
+        raise ModelError(f"{name!r} is neither a directory nor a hub name", _list_folders(Path()))
+    try:
+        repository = look_up("model", name)
+    except UnavailableError as error:
+        folder = cached_folder("model", name)
+        if folder is None or not _is_whole(folder):
+            where = "neither a directory nor in the cache" if folder is None else "only in part in the cache"
+            remedy = _alternatives(name) if constants.is_offline_mode() else error.remedy
+            raise UnavailableError(f"{name!r} is {where}, and {error.what}", remedy) from None
+        if not is_offline_by_choice():
+            say_once(f"{name} is read from the cache (commit {folder.name[:8]}): {error.what}")
+        return folder
+    return _fetch_model(repository)
+
+
+def _fetch_model(repository: Repository) -> Path:
+    """Fetch config and tokenizer of a model, and the weights that transformers would take, unless they are left out.
+
+    Of a model of sentence-transformers, fetch the modules as well.
+    """
+    folder = fetch(repository, _read_beside(repository, ""))
+    encoder, *modules = _modules(folder)
+    if encoder:
+        fetch(repository, _read_beside(repository, f"{encoder}/"))
+    fetch(repository, [name for module in modules for name in _files_of_module(repository, module)])
+    weights = next((name for name in _weights_in(encoder) if name in repository.files), None)
+    if weights is None:  # only a tokenizer, or weights that are not read
+        remember(repository)
+        return folder
+    left_out = _LEFT_OUT.get()
+    if left_out is not None and not (folder / weights).exists():
+        shard = weights.replace(".safetensors.index.json", "-*.safetensors").replace(".bin.index.json", "-*.bin")
+        parts = [about.get("size") or 0 for name, about in repository.files.items() if fnmatch(name, shard)]
+        left_out[folder] = sum(parts)
+        return folder
+    fetch(repository, [weights])
+    fetch(repository, [name for name in _shards(folder / weights, encoder) if name in repository.files])
+    remember(repository)
+    return folder
+
+
+def _read_beside(repository: Repository, prefix: str) -> list[str]:
+    """List the files of one folder of a repository that are read beside its weights."""
+    names = [name.removeprefix(prefix) for name in repository.files if name.startswith(prefix)]
+    return [f"{prefix}{name}" for name in names if "/" not in name and any(fnmatch(name, how) for how in _READ_BESIDE)]
+
+
+def _modules(folder: Path) -> list[str]:
+    """List the folders of a model's modules, of which the first is the encoder's; a plain model is one encoder."""
+    file = folder / "modules.json"
+    if not file.exists():
+        return [""]
+    try:
+        paths = [str(entry["path"]) for entry in json.loads(file.read_text(encoding="utf-8"))]
+    except (ValueError, KeyError, TypeError):
+        raise ModelError("not a list of modules", "name another model", file=file) from None
+    return paths or [""]
+
+
+def _files_of_module(repository: Repository, module: str) -> list[str]:
+    """List the files of a module that follows the encoder: settings and weights, as safetensors if there are such."""
+    names = [name for name in repository.files if module and name.startswith(f"{module}/")]
+    endings = (".json", ".txt", ".model", ".safetensors")
+    has_safetensors = any(name.endswith(".safetensors") for name in names)
+    return [name for name in names if name.endswith(endings if has_safetensors else (*endings, ".bin"))]
+
+
+def _weights_in(encoder: str) -> list[str]:
+    return [f"{encoder}/{name}" if encoder else name for name in WEIGHTS]
+
+
+def _is_whole(folder: Path) -> bool:
+    """Tell whether a folder of the cache has all that is to be read of a model."""
+    encoder, *_ = _modules(folder)
+    weights = next((folder / name for name in _weights_in(encoder) if (folder / name).exists()), None)
+    left_out = _LEFT_OUT.get()
+    if weights is None and left_out is not None:
+        left_out[folder] = 0  # nobody knows
+        return True
+    return weights is not None and all((folder / name).exists() for name in _shards(weights, encoder))
+
+
+def _shards(file: Path, encoder: str) -> list[str]:
+    """List the files in the encoder's folder that an index of weights names; none for a file that is no index."""
+    if file.suffix != ".json":
+        return []
+    try:
+        names = sorted(set(json.loads(file.read_text(encoding="utf-8"))["weight_map"].values()))
+        return [f"{encoder}/{name}" if encoder else name for name in names]
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ModelError("not an index of weights", "name another checkpoint", file=file) from None
+
+
+def _alternatives(name: str) -> str:
+    """Describe what to do about a model that cannot be downloaded."""
+    cached = cached_models()
+    matches = closest(name, cached).rstrip("?") if cached else "the cache is empty"
+    return (
+        f"{matches}; or use --model DIR (with config.json, weights and tokenizer.json), --model demo "
+        f"(comes with bertkit), or `hf download {name} --local-dir DIR` on a connected machine, then copy DIR here"
+    )
+
+
+def _list_folders(folder: Path) -> str:
+    if not folder.is_dir():
+        return f"{folder} does not exist either"
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir())
+    return f"folders in {folder.resolve()}: {', '.join(names[:12]) or 'none'}"

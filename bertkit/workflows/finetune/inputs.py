@@ -1,0 +1,329 @@
+"""The inputs of a fine-tuning run: all that is read and checked before anything heavy is imported."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import reduce
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.checks import (
+    describe_skew,
+    describe_unseen,
+    find_odd_columns,
+    find_odd_rows,
+    find_unseen_names,
+    refuse_swapped,
+    share_of,
+)
+from bertkit.data.columns import PAIR, describe_unread
+from bertkit.data.draw import check_draw, draw_training_rows
+from bertkit.data.hold_out import DRAWS
+from bertkit.data.labels import find_names, name_split, with_unseen
+from bertkit.data.rows import Split, find_unread
+from bertkit.data.sources import as_recorded, is_validation, missing_split, read_splits, unsplit_file
+from bertkit.data.streams import RowStream
+from bertkit.errors import UnavailableError
+from bertkit.evaluation.training_rows import find_training_rows, open_training_rows, report_head
+from bertkit.hardware.precision import product_widths
+from bertkit.modeling.layers import check_layers, count_layers
+from bertkit.modeling.load import fingerprint, load_tokenizer, loaded_weight_bytes, read_config
+from bertkit.recipe import WHAT_IS_KEPT, Recipe, Row, write_yaml
+from bertkit.storage import hub, runs
+from bertkit.storage.cache import say_once
+from bertkit.storage.checkpoints import most_bytes, written_bytes
+from bertkit.storage.disk import check_space
+from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.tasks import Task, load_task
+from bertkit.tokens.features import Setup, max_tokens
+from bertkit.training.automatic import choose_training
+from bertkit.training.run import RunPlan
+from bertkit.workflows.finetune.supervision import Supervision, make_supervision
+
+if TYPE_CHECKING:
+    from bertkit.data.row_digests import Digests
+
+log = logging.getLogger("bertkit")
+
+# The model and the rows count by content, not by where they are, how they are checked or whether their features are
+# kept.
+_FIRST = 1000  # rows whose lengths a dry run counts
+_NOT_IDENTITY: dict[str, Any] = {"about": True, "published": True, "model": True, "training": WHAT_IS_KEPT}
+_LOCATION = {"source", "files", "config", "revision", "cache", "label_range", "hold_out", "unread", "empty_label"}
+
+
+@dataclass(frozen=True)
+class FinetuneInputs:
+    """All that is known of a fine-tuning run before anything heavy is imported."""
+
+    plan: RunPlan
+    recipe: Recipe
+    task: Task
+    splits: dict[str, Split]
+    """What was read; of a stream of training rows, its first buffer."""
+    labels: tuple[str, ...]
+    model_folder: Path
+    supervision: Supervision
+    trained: Digests
+    """Of the rows that the run is trained on, or that the models were trained on that it starts or learns from."""
+    stream: RowStream | None = None
+    warnings: tuple[str, ...] = ()
+    """What is odd about the rows."""
+
+    @property
+    def rows(self) -> dict[str, int | None]:
+        """The number of rows of each split; None for a stream, whose end is not known."""
+        return _count_rows(self.splits, self.stream)
+
+    @property
+    def validation(self) -> Split:
+        """The split that chooses the best checkpoint."""
+        return self.splits["validation"]
+
+
+@dataclass(frozen=True)
+class DryRun:
+    """What a run would do."""
+
+    recipe: str
+    model: str
+    folder: str
+    rows: dict[str, int | None]
+    labels: list[str]
+    steps: int
+    disk_bytes: int
+    resolved: str
+    warnings: list[str] = field(default_factory=list)
+    """What is odd about the rows; it is logged too."""
+    unread: list[str] = field(default_factory=list)
+    """Columns of the training rows that are not read."""
+
+
+def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
+    """Check everything that can be checked without training, and return what a run would do."""
+    with hub.without_weights() as left_out:
+        inputs = read_inputs(recipe, output, fresh=fresh)
+        weights = loaded_weight_bytes(inputs.model_folder)
+    if left_out:  # without them, it is not known whether a run in the folder is this one
+        log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
+    elif not fresh:
+        runs.check_claim(inputs.plan.folder, inputs.plan.identity)
+    _report_long(inputs)
+    training = inputs.recipe.training
+    steps = training.total_steps(inputs.rows["train"])
+    # where all weights are trained; each has two moments in a checkpoint
+    saves = training.evaluations(steps, inputs.rows["train"])
+    needed = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves))
+    # what is moved aside keeps its room
+    check_space(inputs.plan.folder, needed - (0 if fresh else written_bytes(inputs.plan.folder)))
+    return DryRun(
+        recipe=recipe.name,
+        model=inputs.recipe.model_name,
+        folder=str(inputs.plan.folder),
+        rows=inputs.rows,
+        labels=list(inputs.labels),
+        steps=steps,
+        disk_bytes=needed,
+        resolved=write_yaml(
+            inputs.recipe.model_dump(mode="json", exclude_defaults=True), comment=inputs.plan.facts["automatic"]
+        ),
+        warnings=list(inputs.warnings),
+        unread=list(find_unread(inputs.splits)),
+    )
+
+
+def _report_long(inputs: FinetuneInputs) -> None:
+    """Say how many of the first training rows are longer than the maximum length."""
+    from bertkit.checks.lengths import find_long
+
+    setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+    rows = inputs.splits["train"].rows[:_FIRST]
+    if long := find_long(rows, inputs.task, setup)[0]:
+        many = f"{share_of(len(set(long)), len(rows))} of the first {len(rows):,} training rows"
+        log.info(f"{many} are longer than {max_tokens(setup):,} tokens: `bertkit check` tells what becomes of them")
+
+
+def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = False) -> FinetuneInputs:
+    """Find the model, read and check the rows, and settle the identity of the run.
+
+    Unless it is to be a `fresh` one, a run that the folder holds goes on with the rows that it has held out.
+    """
+    # a student does not go where its teacher of the same recipe lies by default
+    folder = runs.run_folder(output, f"{recipe.name}-distilled" if recipe.distillation else recipe.name)
+    recipe = recipe if fresh else as_begun(recipe, [folder])
+    task, supervision = load_task(recipe), make_supervision(recipe)
+    check_draw(recipe, named=task.NAMED)
+    recipe = supervision.recipe
+    if recipe.training.lora and not find_spec("peft"):
+        raise UnavailableError("training.lora needs the package peft", "pip install 'bertkit[lora]'")
+    model_folder = hub.find_model(recipe.model)
+    config = read_config(model_folder)
+    count = count_layers(config)
+    if count is not None and not recipe.distillation:  # a student may have fewer
+        check_layers(recipe.training, count)
+    stream, splits = _read_splits(recipe, task)
+    recipe = _with_pair(recipe, splits)
+    labels, splits, warnings = _find_checked_labels(recipe, task, splits)
+    if stream is not None:
+        report_head(recipe, task, splits["train"])
+    rows = _count_rows(splits, stream)
+    recipe, chosen = choose_training(recipe, rows, len(labels), config)
+    if chosen:
+        say_once(chosen)
+    if recipe.training.extra:
+        from bertkit.training.arguments import check_extra
+
+        check_extra(recipe.training)
+    supervision = supervision.checked(task, labels, model_folder)
+    models = {model_folder: recipe.model_name, **{teacher.folder: teacher.name for teacher in supervision.teachers}}
+    splits, trained, known = find_training_rows(splits, task.COLUMNS.gold, models)
+    _log(known)
+    identity = _identity(recipe, splits, labels, model_folder) | dict(supervision.identity)
+    file = unsplit_file(recipe.data)
+    plan = RunPlan(
+        recipe=recipe,
+        folder=folder,
+        identity=identity,
+        facts={
+            "model": recipe.model,
+            "rows": rows,
+            "split_file": file_fingerprint(file) if file else None,
+            "automatic": chosen,
+        },
+        model_type=config["model_type"],
+        widths=product_widths(config),
+    )
+    return FinetuneInputs(
+        plan, recipe, task, splits, labels, model_folder, supervision, trained, stream, (*warnings, *known)
+    )
+
+
+def as_begun(recipe: Recipe, folders: Iterable[Path]) -> Recipe:
+    """Return a recipe that holds out rows as the first run did that one of the folders holds."""
+    record = next(filter(None, map(runs.read_record, folders)), None)
+    return as_recorded(recipe, record["identity"]) if record else recipe
+
+
+def _with_pair(recipe: Recipe, splits: dict[str, Split]) -> Recipe:
+    """Return a recipe that maps the second text of a pair where the rows have one, and says so where it is not read."""
+    data = recipe.data
+    columns = {**data.columns, **({PAIR: PAIR} if PAIR in splits["train"].rows[0] and PAIR not in data.columns else {})}
+    unread = [name for name in data.unread if name in find_unread(splits)]
+    return recipe.model_copy(update={"data": data.model_copy(update={"columns": columns, "unread": unread})})
+
+
+def read_rows(recipe: Recipe) -> dict[str, int | None]:
+    """Read and check the rows of a recipe whose model may not be there yet, and count them by split."""
+    task = load_task(recipe)
+    stream, splits = _read_splits(recipe, task)
+    _, splits, _ = _find_checked_labels(recipe, task, splits)
+    return _count_rows(splits, stream)
+
+
+def read_labeled(recipe: Recipe) -> tuple[tuple[str, ...], dict[str, Split]]:
+    """Read and check the rows of a recipe, whatever its model; return label names, and the splits.
+
+    Gold values that are labels are names. Of streamed training rows, the split is the first buffer.
+    """
+    task = load_task(recipe)
+    labels, splits, _ = _find_checked_labels(recipe, task, _read_splits(recipe, task)[1])
+    return labels, splits
+
+
+def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[tuple[str, ...], dict[str, Split]]:
+    """Return the label names of all rows, and the splits: those to train on drawn, gold values as names.
+
+    Raises:
+        DataError: values that are not labels, or only one label in the training rows.
+    """
+    if not task.NAMED:
+        return (), {**splits, "train": draw_training_rows(splits["train"], recipe)}
+    gold = task.COLUMNS.gold
+    values = {name: [row[gold] for row in split.rows] for name, split in splits.items()}
+    names = recipe.labels or reduce(with_unseen, values.values(), find_names(values["train"]))
+    named = {name: name_split(split, gold, names, recipe.data) for name, split in splits.items()}
+    if recipe.data.streaming:
+        return tuple(names), named
+    unseen = find_unseen_names(named, gold)
+    drawn_from = [name for name in names if name not in unseen]
+    named["train"] = draw_training_rows(named["train"], recipe, gold, drawn_from)
+    if len({str(row[gold]) for row in named["train"].rows}) < 2:
+        find_names(row[gold] for row in named["train"].rows)  # raises: there is only one label
+    return tuple(names), named
+
+
+def _read_splits(recipe: Recipe, task: Task) -> tuple[RowStream | None, dict[str, Split]]:
+    """Read the training and validation rows; of streamed training rows, the first buffer."""
+
+    def read(row: Row) -> Row | None:
+        return task.read(row, recipe)
+
+    stream = open_training_rows(recipe, task) if recipe.data.streaming else None
+    splits = read_splits(
+        recipe,
+        task.COLUMNS,
+        read,
+        lambda name: (name == "train" and stream is None) or is_validation(name),
+        named=task.NAMED,
+        check_rest=True,
+    )
+    if stream is not None:
+        splits = {"train": stream.head(), **splits}
+    for required in ("train", "validation"):
+        if required not in splits:
+            raise missing_split(required, recipe.data, splits)
+    return stream, splits
+
+
+def _find_checked_labels(
+    recipe: Recipe, task: Task, splits: dict[str, Split]
+) -> tuple[tuple[str, ...], dict[str, Split], tuple[str, ...]]:
+    """Return what `find_labels` does, and what is odd about the rows, which is logged once.
+
+    Nothing is said about made-up rows, nor about a stream, of which only a part is known.
+    """
+    data, columns = recipe.data, task.COLUMNS
+    finds_names = task.NAMED and not recipe.labels
+    is_checked = data.source != "demo" and not data.streaming
+    if finds_names:
+        refuse_swapped(splits["train"], columns, data)
+    if unread := find_unread(splits):
+        say_once(f"columns that are not read: {', '.join(unread)}")
+    odd = describe_unread(unread, data, columns.optional)
+    odd += find_odd_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
+    _log(odd)  # before labels are compared: odd columns may be why they differ
+    labels, splits = find_labels(recipe, task, splits)
+    if is_checked:
+        rows = describe_unseen(splits, columns.gold) if task.NAMED else []
+        rows += describe_skew(splits["train"], columns.gold, labels, recipe) if task.NAMED else []
+        rows += find_odd_rows(splits, columns, found_names=labels if finds_names else ())
+        _log(rows)
+        odd += rows
+    return labels, splits, tuple(odd)
+
+
+def _log(warnings: list[str]) -> None:
+    for warning in warnings:
+        say_once(f"warning: {warning}")
+
+
+def _identity(recipe: Recipe, splits: dict[str, Split], labels: tuple[str, ...], model_folder: Path) -> dict[str, Any]:
+    settings = recipe.model_dump(mode="json", exclude=_NOT_IDENTITY)
+    if recipe.distillation:
+        settings["distillation"].pop("teachers")  # they count by content too
+    settings["data"] = {key: value for key, value in settings["data"].items() if key not in _LOCATION}
+    return {
+        "recipe": settings,
+        "data": {name: split.fingerprint() for name, split in splits.items()},
+        "model": fingerprint(model_folder),
+        "labels": list(labels),
+        **({"hold_out": DRAWS[recipe.data.hold_out]} if splits["validation"].is_held_out else {}),
+    }
+
+
+def _count_rows(splits: dict[str, Split], stream: RowStream | None) -> dict[str, int | None]:
+    counts: dict[str, int | None] = {name: len(split.rows) for name, split in splits.items()}
+    return {**counts, "train": None} if stream else counts

@@ -1,0 +1,345 @@
+"""Turn a fine-tuned model into a finished run folder: a plain checkpoint, predictions, results, report and card."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.checks import find_skew
+from bertkit.evaluation.baselines import (
+    BASELINES_FILE,
+    ScoredBaselines,
+    find_lead,
+    find_missing_labels,
+    find_warnings,
+    score_baselines,
+    write_learned,
+)
+from bertkit.evaluation.calibration import warn_of_tuned
+from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.evaluation.scoring import Result, Scored, describe_scores, suffix_of, write_predictions
+from bertkit.evaluation.training_rows import add_streamed_rows
+from bertkit.metrics.baselines import tabulate
+from bertkit.metrics.basic import why_undefined
+from bertkit.recipe import Recipe
+from bertkit.reports.card import CardFacts, model_card, name_models
+from bertkit.reports.examples import Example
+from bertkit.reports.html import Facts, write_report
+from bertkit.reports.templates import name_model
+from bertkit.storage import runs
+from bertkit.storage.checksums import list_files
+from bertkit.storage.files import write_json
+from bertkit.storage.records import without_folder
+from bertkit.tasks import Answer, Compared, Details, example_row
+from bertkit.tokens.features import count_tokens
+from bertkit.training.run import Run, export_model, finish, finished_record, write_settings
+from bertkit.workflows.finetune.inputs import FinetuneInputs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from bertkit.training.result import FitResult
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """What a run came to, split by split."""
+
+    inputs: FinetuneInputs
+    fit_result: FitResult
+    scored: Mapping[str, Scored]
+    details: Mapping[str, Details]
+    results: list[Result]
+    seconds: float
+    compared_models: Sequence[Mapping[str, Any]]
+    """Of a distillation: teachers and student, the student last."""
+
+
+def publish(
+    inputs: FinetuneInputs,
+    run: Run,
+    fit_result: FitResult,
+    checkpoint: Checkpoint,
+    scored: Mapping[str, Scored],
+    baselines: ScoredBaselines,
+    compared_models: Sequence[Mapping[str, Any]] = (),
+) -> list[Result]:
+    """Write everything that a finished run folder holds; the record is written last and says that it is finished."""
+    if not runs.is_main_process():
+        return []
+    seconds, setup, folder = run.seconds, checkpoint.setup, run.plan.folder
+    details = {
+        name: inputs.task.details(split.predictions, inputs.splits[name].rows, setup) for name, split in scored.items()
+    }
+    results = [
+        _result(inputs, split, details[name], baselines.judged[name], fit_result, name, seconds)
+        for name, split in scored.items()
+    ]
+    outcome = _Outcome(inputs, fit_result, scored, details, results, seconds, compared_models)
+    published = export_model(checkpoint.model, setup.tokenizer, folder)
+    with_rows = [
+        file
+        for name, split in scored.items()
+        for file in write_predictions(folder, inputs.splits[name], split.predictions, details[name])
+    ]
+    write_settings(run, setup.recipe, fit_result, private=[*with_rows, BASELINES_FILE, "report.html"])
+    _write_results(outcome, folder)
+    record = finished_record(
+        run,
+        fit_result,
+        round(seconds, 3),
+        tuned=_tuned(inputs, setup.recipe),
+        baselines=write_learned(folder, baselines.learned),
+        results=[without_folder(result) for result in results],
+        predictions=list_files(folder, with_rows),
+        **({"compared_models": list(compared_models)} if compared_models else {}),
+    )
+    facts = _gather_facts(outcome, record)
+    write_report(folder, facts)
+    (folder / "README.md").write_text(_card(inputs, facts, checkpoint.model), encoding="utf-8")
+    if inputs.stream:
+        add_streamed_rows(folder, inputs.trained, inputs.stream, inputs.task.COLUMNS.gold, fit_result.steps)
+    finish(run, record, fit_result, [*published, runs.TRAINING_ROWS])
+    return results
+
+
+def _result(
+    inputs: FinetuneInputs,
+    scored: Scored,
+    details: Details,
+    judged: Mapping[str, Compared],
+    fit_result: FitResult,
+    name: str,
+    seconds: float,
+) -> Result:
+    recipe, metric = inputs.recipe, inputs.recipe.best_metric
+    lead = find_lead(inputs.task, scored, judged, metric)
+    warnings = _find_warnings(inputs, fit_result)
+    if name == inputs.validation.name:
+        warnings += warn_of_tuned(_tuned(inputs, scored.setup.recipe))
+    if name == inputs.validation.name and (reason := why_undefined(scored.scores[metric])):
+        warnings.append(f"{metric} is undefined ({reason}): the step with the lowest loss was chosen.")
+    gold = [row.get(inputs.task.COLUMNS.gold) for row in inputs.splits[name].rows]
+    missing = find_missing_labels(gold, scored.predictions) if inputs.task.NAMED else []
+    skew = find_skew(inputs.splits["train"], inputs.task.COLUMNS.gold) if inputs.task.NAMED else None
+    remedy = _remedy(recipe, fit_result, missing, skew[0] if skew else "")
+    return Result(
+        recipe=recipe.name,
+        model=recipe.model_name,
+        split=name,
+        rows=len(scored.predictions),
+        training_rows=len(inputs.splits[name].training_rows),
+        seconds=seconds,
+        folder=str(inputs.plan.folder),
+        source=inputs.splits[name].source,
+        warnings=warnings + details.warnings + find_warnings(gold, scored, lead, remedy),
+        data_warnings=list(inputs.warnings),
+        tables=details.tables,
+        lead=asdict(lead) if lead else None,
+        **describe_scores(inputs.task, scored, score_baselines(inputs.task, judged, scored.setup)),
+    )
+
+
+def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequent: str = "") -> str:
+    """Say what to try where a model is not above its baselines, what helps most first.
+
+    Args:
+        recipe: of the run.
+        fit_result: how far it came.
+        missing: labels that no row is given.
+        frequent: the label that most training rows have, if they are skewed.
+    """
+    training, steps = recipe.training, []
+    if (missing or frequent) and training.class_weights is None and not recipe.data.streaming:
+        names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
+        why = f"no row is given the label {names}" if missing else f"most training rows have the label {frequent}"
+        steps.append(f"--set training.class_weights=balanced ({why})")
+    if fit_result.best_step == fit_result.steps:
+        longer = f"--set training.steps={2 * training.steps}" if training.steps else f"--epochs {2 * training.epochs:g}"
+        steps.append(f"{longer} ({recipe.best_metric} was best at the last evaluation)")
+    else:
+        steps.append(f"another --learning-rate than {training.learning_rate:g}")
+    steps += ["more --student-layers"] if recipe.distillation and recipe.distillation.student_layers else []
+    return f" Try {', then '.join([*steps, 'more rows'])}."
+
+
+def _tuned(inputs: FinetuneInputs, recipe: Recipe) -> dict[str, Any]:
+    """Return the options that the task tuned."""
+    return {name: value for name, value in recipe.options.items() if inputs.recipe.options.get(name) != value}
+
+
+def _find_warnings(inputs: FinetuneInputs, fit_result: FitResult) -> list[str]:
+    """Return what a reader of any scores of the run must know."""
+    recipe, warnings = inputs.recipe, list[str]()
+    if "demo" in (recipe.data.source, recipe.model):
+        warnings.append("Demo data or model: an artificial grammar. These scores cannot be compared with others.")
+    if recipe.data.limit is not None:
+        warnings.append(f"Only the first {recipe.data.limit:,} rows of each split were used.")
+    if fit_result.steps < fit_result.planned:
+        warnings.append(
+            f"Training stopped early, after {fit_result.steps:,} of {fit_result.planned:,} steps: "
+            f"{recipe.best_metric} was no better in {recipe.training.patience} evaluations."
+        )
+    return warnings
+
+
+def _write_results(outcome: _Outcome, folder: Path) -> None:
+    """Write the result files under the names and keys of the Hugging Face example scripts."""
+    fit_result, seconds, training = outcome.fit_result, outcome.seconds, outcome.inputs.recipe.training
+    rows = outcome.inputs.rows["train"]
+    seen = fit_result.steps * training.batch_size if rows is None else rows * fit_result.epochs
+    epochs = None if rows is None else fit_result.epochs  # the epochs of a stream are not counted
+    train = {
+        "epoch": epochs,
+        "train_loss": fit_result.train_loss,
+        "train_runtime": round(seconds, 4),
+        "train_samples": rows,
+        "train_samples_per_second": round(seen / seconds, 3),
+        "train_steps_per_second": round(fit_result.steps / seconds, 3),
+    }
+    evaluation: dict[str, Any] = {"epoch": epochs}
+    for result in outcome.results:
+        suffix = suffix_of(result.split)
+        evaluation[f"eval_loss{suffix}"] = outcome.scored[result.split].loss
+        evaluation.update({f"eval_{metric}{suffix}": value for metric, value in result.scores.items()})
+        evaluation[f"eval_samples{suffix}"] = result.rows
+        if result.training_rows:
+            evaluation[f"eval_training_rows{suffix}"] = result.training_rows
+    write_json(folder / "train_results.json", train)
+    write_json(folder / "eval_results.json", evaluation)
+    write_json(folder / "all_results.json", {**evaluation, **train})
+
+
+def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:
+    inputs, first = outcome.inputs, outcome.results[0]
+    recipe, split = inputs.recipe, inputs.validation
+    comparable = recipe.data.source != "demo" and recipe.data.limit is None
+    return Facts(
+        name=recipe.name,
+        about=recipe.about,
+        command=record["command"],
+        model=recipe.model_name,
+        teachers=_teachers(recipe),
+        split=split.name,
+        rows=first.rows,
+        seconds=record["seconds"],
+        device=record["machine"]["reason"],
+        averaged=not inputs.supervision.trains,
+        seed=recipe.training.seed if inputs.supervision.trains else None,
+        best_metric=recipe.best_metric,
+        scores=first.scores,
+        intervals=first.intervals,
+        interval_methods=first.interval_methods,
+        no_interval=first.undefined.get("intervals", {}),
+        baselines=first.baselines,
+        lead=first.lead,
+        compared=_comparison(outcome),
+        published=[entry.model_dump() for entry in recipe.published] if comparable else [],
+        history=outcome.fit_result.history,
+        best_step=outcome.fit_result.best_step,
+        examples=_examples(outcome),
+        labels=list(inputs.labels),
+        tables={"baselines": tabulate(first.baselines), **outcome.details[split.name].tables},
+        warnings=first.warnings + first.data_warnings,
+        other_splits={result.split: result.scores for result in outcome.results[1:]},
+        provenance=_provenance(inputs, record),
+    )
+
+
+def _comparison(outcome: _Outcome) -> list[dict[str, Any]]:
+    """Return the rows of the table of teachers, student and baseline."""
+    metric, result = outcome.inputs.recipe.best_metric, outcome.results[0]
+    rows = [
+        {
+            "model": f"{model['role']} {name_model(model['model'])}",
+            "parameters": f"{model['parameters']:,}",
+            "MB": f"{model['disk_bytes'] / 1e6:,.1f}",
+            "ms/row": f"{1000 * model['row_seconds']:,.2f}",
+            "rows/s": f"{model['rows_per_second']:,.0f}",
+            metric: model["scores"][metric],
+            "95% interval": model["intervals"].get(metric),
+            "student - teacher": model["difference"].get(metric),
+            "its 95% interval": model["difference_intervals"].get(metric),
+        }
+        for model in outcome.compared_models
+    ]
+    if rows and metric in result.baseline:
+        rows.append({**dict.fromkeys(rows[0]), "model": "baseline", metric: result.baseline[metric]})
+    return rows
+
+
+def _provenance(inputs: FinetuneInputs, record: dict[str, Any]) -> dict[str, str]:
+    """Return what a repetition of the run needs, by name."""
+    recipe, identity = inputs.recipe, record["identity"]
+    digests = zip(_teachers(recipe), identity.get("teachers", []), strict=True)
+    return {
+        "seed": str(recipe.training.seed),
+        "data": recipe.data.source,
+        **{f"rows: {name}": _rows_text(count, identity["data"][name][:12]) for name, count in inputs.rows.items()},
+        "model weights": f"sha256 {identity['model'][:12]}",
+        **{f"teacher {name}": f"sha256 {digest[:12]}" for name, digest in digests},
+        **record["versions"],
+    }
+
+
+def _examples(outcome: _Outcome) -> list[Example]:
+    """Return the scored rows of the first validation split, with the family's own wording of answers if it has one."""
+    inputs, name = outcome.inputs, outcome.inputs.validation.name
+    rows, scored = inputs.validation.rows, outcome.scored[name]
+    lengths = Counter[int]()
+    for feature in scored.features:
+        lengths[feature["row"]] += count_tokens(feature)
+    gold = inputs.task.COLUMNS.gold
+    answers: Sequence[Answer | None] = outcome.details[name].answers or [None] * len(rows)
+    return [
+        Example(
+            id=str(row.get("id", number)),
+            text=[(column, _as_text(column, value)) for column, value in row.items() if column not in (gold, "id")],
+            gold=row[gold] if answer is None else answer.gold,
+            predicted=prediction["prediction"] if answer is None else answer.predicted,
+            right=None if answer is None else answer.right,
+            confidence=None if answer is None else answer.confidence,
+            probabilities=prediction.get("probabilities") if answer is None else None,
+            length=lengths.get(number),
+        )
+        for number, (row, prediction, answer) in enumerate(zip(rows, scored.predictions, answers, strict=True))
+    ]
+
+
+def _card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
+    recipe, columns = inputs.recipe, inputs.task.COLUMNS
+    head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
+    head = head.replace("WindowClassification", "SequenceClassification")
+    on_hub = not Path(recipe.data.source).exists() and recipe.data.source != "demo" and not recipe.data.files
+    length = "steps" if recipe.training.steps is None else "epochs"  # the one that does not count
+    card = CardFacts(
+        pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),
+        auto_class=f"AutoModelFor{head}" if type(model).__module__.startswith("transformers.") else "",
+        dataset=recipe.data.source or ", ".join(recipe.data.files.values()),
+        rows=inputs.rows,
+        columns=[*columns.given, *(name for name in columns.optional if name in recipe.data.columns)],
+        predict_command=f"bertkit predict . {example_row(inputs.task, recipe)}",
+        hyperparameters=recipe.training.model_dump(exclude={"extra", length}) | recipe.training.extra,
+        base_model=recipe.model if not Path(recipe.model).exists() and recipe.model != "demo" else None,
+        dataset_id=recipe.data.source if on_hub else None,
+        dataset_config=recipe.data.config if on_hub else None,
+        fingerprint=inputs.plan.identity["data"]["train"] + (" (of the first buffer)" if inputs.stream else ""),
+    )
+    return model_card(name_models(facts, recipe), card)
+
+
+def _teachers(recipe: Recipe) -> list[str]:
+    return recipe.distillation.teachers if recipe.distillation else []
+
+
+def _as_text(column: str, value: Any) -> str:
+    separator = " " if column == "tokens" else " | "
+    return separator.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
+
+
+def _rows_text(rows: int | None, digest: str) -> str:
+    return f"streamed (sha256 {digest} of the first buffer)" if rows is None else f"{rows:,} (sha256 {digest})"

@@ -1,0 +1,186 @@
+"""Runs of several seeds at the same time, each in a process of its own that ends with the command that started it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NoReturn
+
+from bertkit import errors
+from bertkit.errors import BertkitError, DivergedError, ResourceError
+from bertkit.progress import Progress, stage
+from bertkit.recipe import Recipe
+
+log = logging.getLogger("bertkit")
+
+_PAUSE = 0.1  # seconds between two looks at the processes
+_ENTRY = "from bertkit.workflows.finetune.seed_jobs import work; work()"
+_ERRORS = (
+    errors.UsageError,
+    errors.DataError,
+    errors.ModelError,
+    errors.UnavailableError,
+    ResourceError,
+    DivergedError,
+)
+
+
+@dataclass(frozen=True)
+class SeedJob:
+    """What a process needs to know to train one seed."""
+
+    seed: int
+    recipe: Recipe
+    folder: Path
+    machine: Mapping[str, Any]
+    argv: Sequence[str]
+    """The command line, which the record of the run names."""
+
+
+def run_jobs(jobs: Sequence[SeedJob], at_once: int, progress: Progress) -> dict[int, DivergedError]:
+    """Train each seed in a process of its own, some of them at once, and return the errors of those that diverged.
+
+    A signal is passed on: each run saves a checkpoint, and the same command resumes all of them.
+
+    Raises:
+        StoppedError: a signal asked for it.
+        BertkitError: of a run that cannot go on; the others are stopped, and can be resumed.
+    """
+    from bertkit.training.signals import caught_signals
+
+    waiting, running = list(jobs), list[_Process]()
+    diverged: dict[int, DivergedError] = {}
+    failed: BertkitError | None = None
+    is_told = False
+    with stage(progress, "training seeds", total=len(jobs)), caught_signals() as stop:
+        while running or (waiting and not is_told):
+            while waiting and len(running) < at_once and not is_told:
+                running.append(_Process(waiting.pop(0)))
+            time.sleep(_PAUSE)
+            for process in [process for process in running if process.has_ended()]:
+                running.remove(process)
+                error = process.error()
+                if isinstance(error, DivergedError):
+                    diverged[process.seed] = error
+                elif error is not None and not is_told and not stop.signal:
+                    failed = error
+                progress.update(len(jobs) - len(waiting) - len(running), {})
+            if (stop.signal or failed) and not is_told:
+                is_told = True
+                for process in running:
+                    process.stop(stop.signal or signal.SIGTERM)
+    if stop.signal:
+        raise stop.error()
+    if failed is not None:
+        raise failed
+    return diverged
+
+
+class _Process:
+    """A process that trains a seed. What it writes to stderr is logged; its standard input ends with this process."""
+
+    def __init__(self, job: SeedJob) -> None:
+        self.seed = job.seed
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _ENTRY],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "OMP_NUM_THREADS": str(job.machine["threads"])},
+            start_new_session=True,  # Ctrl-C reaches it once, from here
+        )
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it has ended already; `error` tells why
+            self.process.stdin.write(pickle.dumps(job))
+            self.process.stdin.flush()
+        self.lines: list[str] = []
+        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line.decode(errors="replace").rstrip())
+            log.info(f"seed {self.seed}: {self.lines[-1]}")
+
+    def has_ended(self) -> bool:
+        """Tell whether it has ended."""
+        return self.process.poll() is not None
+
+    def stop(self, number: int) -> None:
+        """Pass a signal on."""
+        self.process.send_signal(number)
+
+    def error(self) -> BertkitError | None:
+        """Return the error that it ended with; None where it has done its work."""
+        assert self.process.stdout is not None and self.process.stdin is not None
+        self.reader.join()
+        text = self.process.stdout.read()
+        with suppress(BrokenPipeError):
+            self.process.stdin.close()
+        self.process.stdout.close()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        code = self.process.returncode
+        if code == 0:
+            return None
+        if code < 0:
+            what = f"the process of seed {self.seed} was ended by signal {-code}"
+            return ResourceError(what, "the same command resumes it; if memory is short, with fewer --jobs")
+        types = {each.exit_code: each for each in _ERRORS}
+        try:
+            told = json.loads(text)
+        except ValueError:
+            last = self.lines[-1] if self.lines else f"exit code {code}"
+            return BertkitError(f"seed {self.seed} failed: {last}")
+        return types.get(code, BertkitError)(
+            told["message"], told["hint"], file=told["file"], row=told["row"], column=told["column"]
+        )
+
+
+def work() -> NoReturn:
+    """Train the seed that standard input names, in a process that `run_jobs` has started."""
+    job: SeedJob = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    sys.argv = list(job.argv)
+    log.handlers, log.propagate = [logging.StreamHandler(sys.stderr)], False
+    log.setLevel(logging.INFO)
+    try:
+        _train(job)
+    except BertkitError as error:
+        sys.stdout.write(json.dumps(error.as_dict()))
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(0)
+
+
+def _end_with_parent() -> None:
+    """Ask this process to save and stop once standard input ends, as it does however the other process ends."""
+    while os.read(0, 1):
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _train(job: SeedJob) -> None:
+    import torch
+
+    from bertkit.progress import SILENT
+    from bertkit.workflows.finetune import run_inputs
+    from bertkit.workflows.finetune.inputs import read_inputs
+
+    torch.set_num_threads(job.machine["threads"])
+    inputs = read_inputs(job.recipe, job.folder)
+    inputs = replace(inputs, plan=replace(inputs.plan, machine=job.machine))
+    run_inputs(inputs, fresh=False, progress=SILENT)

@@ -1,0 +1,356 @@
+"""Fine-tune a recipe with several seeds: ordinary runs in one folder, and a summary of all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.sources import is_validation
+from bertkit.errors import BertkitError, DivergedError, UsageError
+from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, summarize_split
+from bertkit.modeling.architectures import detect_machine
+from bertkit.modeling.load import fingerprint, load_tokenizer
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Recipe
+from bertkit.reports.seeds import write_seeds_report
+from bertkit.storage import runs
+from bertkit.storage import seeds as storage
+from bertkit.storage.checksums import check_model
+from bertkit.storage.disk import disk_errors
+from bertkit.storage.records import without_folder
+from bertkit.tasks import Task
+from bertkit.tokens.features import Collator, Feature, Setup
+from bertkit.workflows.finetune import inputs as finetune_inputs
+from bertkit.workflows.finetune import run_inputs
+from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, read_inputs
+from bertkit.workflows.finetune.seed_jobs import SeedJob, run_jobs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from bertkit.compression.teachers import Teacher
+    from bertkit.data.rows import Split
+    from bertkit.training.losses import Terms
+
+log = logging.getLogger("bertkit")
+
+
+def finetune_seeds(
+    recipe: Recipe,
+    seeds: Sequence[int],
+    *,
+    output: str | Path | None = None,
+    fresh: bool = False,
+    jobs: int = 1,
+    soup: bool = False,
+    progress: Progress = SILENT,
+) -> tuple[SeedsSummary, BertkitError | None]:
+    """Fine-tune with each seed in turn, resume what is unfinished, and summarize all finished runs of the folder.
+
+    A run that diverges does not end the others. So many `jobs` train at the same time, each in a process. With `soup`,
+    the mean of their weights becomes a run beside them; see `bertkit.storage.seeds.members_of`.
+
+    Returns:
+        the summary, which is in ``seeds.json`` too, and the error of a run that diverged.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    folder = _check(recipe, seeds, output, jobs)
+    recipe = recipe if fresh else _as_begun(recipe, folder)
+    with stage(progress, "reading the data", total=1):
+        inputs = read_inputs(_with_seed(recipe, seeds[0]), storage.seed_folder(folder, seeds[0]))
+    with storage.claimed_seeds(folder, fresh=fresh):
+        of_seeds = {seed: _inputs_of(inputs, seed, folder) for seed in seeds}
+        for each in of_seeds.values():
+            _check_run(each)
+        pending = _pending(of_seeds)
+        at_once = _count_jobs(min(jobs, len(pending)), progress)
+        if at_once > 1:
+            errors = _run_at_once(recipe, pending, folder, at_once, progress)
+        else:
+            errors = _run_in_turn(pending, folder, progress)
+        diverged = next((_name_seed(seed, errors[seed]) for seed in seeds if seed in errors), None)
+        summary = _summarize(inputs, folder, sorted({*seeds, *_others(inputs, folder, seeds)}), progress)
+        if soup:
+            summary = replace(summary, soup=_make_soup(inputs, summary, progress))
+        _write(summary)
+        return summary, diverged
+
+
+def dry_run(
+    recipe: Recipe, seeds: Sequence[int], *, output: str | Path | None = None, fresh: bool = False, jobs: int = 1
+) -> DryRun:
+    """Check everything that can be checked without training, and return what the runs would do."""
+    folder = _check(recipe, seeds, output, jobs)
+    recipe = recipe if fresh else _as_begun(recipe, folder)
+    first = storage.seed_folder(folder, seeds[0])
+    plan = finetune_inputs.dry_run(_with_seed(recipe, seeds[0]), output=first, fresh=fresh)
+    for seed in () if fresh else seeds[1:]:
+        begun = storage.seed_folder(folder, seed)
+        if runs.read_record(begun):  # it may be another run
+            finetune_inputs.dry_run(_with_seed(recipe, seed), output=begun)
+    return replace(plan, folder=str(folder), disk_bytes=len(seeds) * plan.disk_bytes)
+
+
+def _check(recipe: Recipe, seeds: Sequence[int], output: str | Path | None, jobs: int) -> Path:
+    """Return the folder of the seeds after checking that it may be one, and that so many may train at a time."""
+    if jobs < 1:
+        raise UsageError(f"--jobs {jobs}", "name the number of runs that train at the same time")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("several seeds under torchrun", "launch one run per seed: --seed 1, --seed 2, ...")
+    folder = runs.run_folder(output, f"{recipe.name}-seeds")
+    storage.check_folder(folder)
+    return folder
+
+
+def _as_begun(recipe: Recipe, folder: Path) -> Recipe:
+    return finetune_inputs.as_begun(recipe, (storage.seed_folder(folder, seed) for seed in storage.find_seeds(folder)))
+
+
+def _with_seed(recipe: Recipe, seed: int) -> Recipe:
+    return recipe.model_copy(update={"training": recipe.training.model_copy(update={"seed": seed})})
+
+
+def _inputs_of(inputs: FinetuneInputs, seed: int, folder: Path) -> FinetuneInputs:
+    """Return the inputs of another seed: what was read depends on it only where training rows are drawn."""
+    if inputs.recipe.data.per_class or inputs.recipe.data.train_limit:
+        return read_inputs(_with_seed(inputs.recipe, seed), storage.seed_folder(folder, seed))
+    settings = inputs.plan.identity["recipe"]
+    identity = {**inputs.plan.identity, "recipe": {**settings, "training": {**settings["training"], "seed": seed}}}
+    recipe = _with_seed(inputs.recipe, seed)
+    plan = replace(inputs.plan, recipe=recipe, folder=storage.seed_folder(folder, seed), identity=identity)
+    return replace(inputs, plan=plan, recipe=recipe)
+
+
+def _check_run(inputs: FinetuneInputs) -> None:
+    """Check that a seed's folder is free or holds this very run, and that a finished one is as it was written."""
+    record = runs.check_claim(inputs.plan.folder, inputs.plan.identity)
+    if record is not None and record["status"] == "finished":
+        check_model(inputs.plan.folder)
+
+
+def _pending(of_seeds: Mapping[int, FinetuneInputs]) -> dict[int, FinetuneInputs]:
+    """Return the seeds that are not finished."""
+    pending = {}
+    for seed, inputs in of_seeds.items():
+        record = runs.read_record(inputs.plan.folder)
+        if record is not None and record["status"] == "finished":
+            log.info(f"seed {seed}: finished on {record['finished']}")
+        else:
+            pending[seed] = inputs
+    return pending
+
+
+def _run_in_turn(pending: Mapping[int, FinetuneInputs], folder: Path, progress: Progress) -> dict[int, DivergedError]:
+    """Train one seed after the other, and return the errors of those that diverged."""
+    diverged = {}
+    for number, (seed, inputs) in enumerate(pending.items(), start=1):
+        log.info(f"seed {seed} ({number} of {len(pending)})")
+        machine = find_machine(folder)
+        use_threads(machine)
+        try:
+            run_inputs(_like(inputs, machine), fresh=False, progress=progress)
+        except DivergedError as error:
+            log.info(f"seed {seed} diverged: {error}")
+            diverged[seed] = error
+    return diverged
+
+
+def _count_jobs(asked: int, progress: Progress) -> int:
+    """Return how many runs of those asked for can train at a time: on a CPU, as many as there are threads."""
+    if asked < 2:
+        return asked
+    with stage(progress, "loading torch and transformers"):
+        import torch
+
+        import bertkit.training.fit  # noqa: F401
+    threads = torch.get_num_threads()
+    if asked > threads and not torch.cuda.is_available():
+        log.info(f"runs at a time: {threads}, since no more threads can be used here")
+        return threads
+    return asked
+
+
+def _run_at_once(
+    recipe: Recipe, pending: Mapping[int, FinetuneInputs], folder: Path, at_once: int, progress: Progress
+) -> dict[int, DivergedError]:
+    """Train several seeds at the same time, and return the errors of those that diverged."""
+    import torch
+
+    threads = torch.get_num_threads()
+    machine = find_machine(folder)
+    if machine is None:
+        plan = next(iter(pending.values())).plan
+        torch.set_num_threads(max(1, threads // at_once))
+        found = detect_machine(plan.recipe.training.precision, plan.model_type, plan.widths)
+        machine = dataclasses.asdict(found)
+        torch.set_num_threads(threads)
+    log.info(f"{at_once} of {len(pending)} seeds at a time; threads of each: {machine['threads']}")
+    jobs = [
+        SeedJob(seed, _with_seed(recipe, seed), inputs.plan.folder, machine, sys.argv)
+        for seed, inputs in pending.items()
+    ]
+    return run_jobs(jobs, at_once, progress)
+
+
+def _name_seed(seed: int, error: DivergedError) -> DivergedError:
+    """Return the error of a command of which one seed has diverged."""
+    return DivergedError(f"seed {seed} diverged: {error.what}", error.remedy, file=error.file)
+
+
+def _like(inputs: FinetuneInputs, machine: Mapping[str, Any] | None) -> FinetuneInputs:
+    """Return inputs that are computed as another run was, whose machine it is."""
+    return replace(inputs, plan=replace(inputs.plan, machine=machine))
+
+
+def find_machine(folder: Path) -> dict[str, Any] | None:
+    """Return the machine of the first run in a folder of seeds: all others compute as it did; None without a run."""
+    for seed in storage.find_seeds(folder):
+        record = runs.read_record(storage.seed_folder(folder, seed))
+        if record is not None and "machine" in record:
+            return dict(record["machine"])
+    return None
+
+
+def use_threads(machine: Mapping[str, Any] | None) -> None:
+    """Compute with as many threads as another run: the order of floating-point sums depends on them."""
+    if machine is None:
+        return
+    import torch
+
+    if torch.get_num_threads() != machine["threads"]:
+        log.info(f"threads: {machine['threads']}, as in another run")
+        torch.set_num_threads(machine["threads"])
+
+
+def _others(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> list[int]:
+    """List the seeds of earlier commands that ended in the folder; those of other settings are refused."""
+    ended = []
+    for seed in storage.find_seeds(folder):
+        record = runs.read_record(storage.seed_folder(folder, seed))
+        if seed in seeds or record is None:
+            continue
+        if record["status"] not in ("finished", "diverged"):
+            log.info(f"seed {seed} is not finished and left out: name it in --seeds to resume it")
+            continue
+        _check_run(_inputs_of(inputs, seed, folder))
+        ended.append(seed)
+    return ended
+
+
+def _summarize(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int], progress: Progress) -> SeedsSummary:
+    """Summarize the runs of these seeds."""
+    task, metric, validation = inputs.task, inputs.recipe.best_metric, inputs.validation
+    records = {seed: runs.read_record(storage.seed_folder(folder, seed)) or {"status": "missing"} for seed in seeds}
+    with stage(progress, "summarizing the seeds", total=1):
+        described = [describe_run(folder, seed, records[seed], task, validation, metric) for seed in seeds]
+        finished = [run for run in described if run.status == "finished"]
+        splits = []
+        if finished:
+            first = folder / finished[0].folder
+            setup = Setup(inputs.recipe, load_tokenizer(first), inputs.labels)
+            names = [name for name in finished[0].scores if is_validation(name)]
+            splits = [summarize_split(folder, described, records, task, inputs.splits[name], setup) for name in names]
+    return SeedsSummary(
+        recipe=inputs.recipe.name,
+        model=inputs.recipe.model_name,
+        folder=str(folder),
+        best_metric=metric,
+        runs=described,
+        splits=splits,
+        best_seed=find_best(described, validation.name, metric),
+    )
+
+
+def _make_soup(inputs: FinetuneInputs, summary: SeedsSummary, progress: Progress) -> dict[str, Any] | None:
+    """Average the weights of the runs, as a run of its own, and return its scores by split.
+
+    A soup of other runs is moved aside. None, which is logged, where fewer than two runs are finished.
+    """
+    folder = Path(summary.folder)
+    sources = [folder / name for name in storage.members_of(dataclasses.asdict(summary))]
+    if len(sources) < 2:
+        log.info("no soup: it takes at least two finished runs")
+        return None
+    log.info(f"soup of {', '.join(source.name for source in sources)}")
+    souped = soup_inputs(_like(inputs, find_machine(folder)), folder / storage.SOUP, sources)
+    record = runs.read_record(souped.plan.folder)
+    results = run_inputs(
+        souped, fresh=record is not None and record["identity"] != souped.plan.identity, progress=progress
+    )
+    return {result.split: result.scores for result in results}
+
+
+def _write(summary: SeedsSummary) -> None:
+    """Write the summary into the folder of the seeds; with it, the command counts as finished."""
+    folder, content = Path(summary.folder), without_folder(summary)
+    with disk_errors(folder):
+        write_seeds_report(folder, content, runs.command())
+        storage.write_seeds(folder, {"command": runs.command(), "finished": runs.now(), **content})
+
+
+@dataclass(frozen=True)
+class SoupSupervision:
+    """Nothing to learn from: the model is the mean of others, a soup (Wortsman et al. 2022)."""
+
+    recipe: Recipe
+    sources: tuple[Path, ...]
+    """Folders of the runs."""
+    identity: Mapping[str, Any]
+    teachers: tuple[Teacher, ...] = ()
+    trains: bool = False
+
+    def checked(self, task: Task, labels: tuple[str, ...], model_folder: Path) -> SoupSupervision:
+        """Return it as it is: its runs are finished."""
+        return self
+
+    def load_model(self, task: Task, folder: Path, setup: Setup) -> PreTrainedModel:
+        """Load the models of the runs, one after the other, and return one with the mean of their weights."""
+        return average(self.sources, task, setup)
+
+    @contextmanager
+    def learning(
+        self, checkpoint: Checkpoint, split: Split, features: Sequence[Feature], gold: Terms, progress: Progress
+    ) -> Iterator[tuple[Terms, Collator]]:
+        """Yield what a task learns from, though nothing is trained."""
+        yield gold, checkpoint.task.collator(checkpoint.setup)
+
+
+def average(folders: Sequence[Path], task: Task, setup: Setup) -> PreTrainedModel:
+    """Load the models of some folders, and return the first with the mean of the weights of all.
+
+    The sums are in float64, so the mean does not depend on the order of the folders.
+    """
+    import torch
+
+    model = task.load_model(folders[0], setup, new_head=False)
+    with torch.no_grad():
+        sums = {name: parameter.double() for name, parameter in model.named_parameters()}
+        for folder in folders[1:]:
+            for name, parameter in task.load_model(folder, setup, new_head=False).named_parameters():
+                sums[name] += parameter
+        for name, parameter in model.named_parameters():
+            parameter.copy_(sums[name] / len(folders))
+    return model
+
+
+def soup_inputs(inputs: FinetuneInputs, folder: Path, sources: Sequence[Path]) -> FinetuneInputs:
+    """Return the inputs of the run, in a folder, whose model is the mean of those of other runs of the same inputs."""
+    identity = {**inputs.plan.identity, "soup": [fingerprint(source) for source in sources]}
+    names = ", ".join(source.name for source in sources)
+    note = f"The weights are the mean of those of {len(sources)} runs that differ in their seed ({names})."
+    return replace(
+        inputs,
+        plan=replace(inputs.plan, folder=folder, identity=identity),
+        supervision=SoupSupervision(inputs.recipe, tuple(sources), {}),
+        warnings=(*inputs.warnings, note),
+    )

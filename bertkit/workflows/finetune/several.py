@@ -1,0 +1,343 @@
+"""Fine-tune one encoder on several tasks: batches of one task each, and each task scored and published by itself."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.sources import as_recorded
+from bertkit.errors import RecipeError
+from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.evaluation.scoring import Result, Scored, run_part
+from bertkit.evaluation.training_rows import write_training_rows
+from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.modeling.info import info_of, tagger_head
+from bertkit.modeling.load import load_tokenizer, loaded_weight_bytes
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import WHAT_IS_KEPT, SeveralRecipe, SeveralTasks, write_yaml
+from bertkit.recipe.several import MEAN
+from bertkit.storage import runs
+from bertkit.storage.checkpoints import most_bytes, written_bytes
+from bertkit.storage.disk import check_space
+from bertkit.storage.files import null_for_nan
+from bertkit.storage.fingerprints import json_fingerprint
+from bertkit.storage.records import without_folder
+from bertkit.tokens.features import Setup
+from bertkit.tokens.vocabulary import report_foreign
+from bertkit.training.run import Run, RunPlan, finish, finished_record, open_run, write_settings
+from bertkit.workflows.finetune import StepScorer, score_baselines
+from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, read_inputs
+from bertkit.workflows.finetune.publish import publish
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from bertkit.evaluation.baselines import ScoredBaselines
+    from bertkit.training.result import FitResult
+
+log = logging.getLogger("bertkit")
+
+
+@dataclass(frozen=True)
+class SeveralInputs:
+    """All that is known of a run of several tasks before anything heavy is imported."""
+
+    plan: RunPlan
+    recipe: SeveralRecipe
+    tasks: dict[str, FinetuneInputs]
+
+
+@dataclass(frozen=True)
+class _Head:
+    """What a task brings to the shared training, and takes from it."""
+
+    inputs: FinetuneInputs
+    checkpoint: Checkpoint
+    features: dict[str, Any]
+    """Those of each split, once it is encoded."""
+    baselines: ScoredBaselines
+    scorer: StepScorer
+
+
+def finetune_several(
+    several: SeveralTasks, *, output: str | Path | None = None, fresh: bool = False, progress: Progress = SILENT
+) -> list[Result]:
+    """Fine-tune one encoder with a head for each task, or resume the same run, or return the scores of a finished one.
+
+    Each task has a folder in the run's, which is like that of a run of its own.
+
+    Returns:
+        the results of each task's validation splits.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    with stage(progress, "reading the data", total=1):
+        inputs = read_several(several, output, fresh=fresh)
+    with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
+        if run.is_finished:
+            return [
+                Result(**{**result, "folder": str(inputs.plan.folder / name)})
+                for name, results in run.record["task_results"].items()
+                for result in results
+            ]
+        return _train_and_publish(inputs, run, progress)
+
+
+def dry_run(several: SeveralTasks, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
+    """Check everything that can be checked without training, and return what a run would do."""
+    inputs = read_several(several, output, fresh=fresh)
+    folder, tasks = inputs.plan.folder, list(inputs.tasks.values())
+    if not fresh:
+        runs.check_claim(folder, inputs.plan.identity)
+    rows: dict[str, int | None] = {
+        f"{name} {split}": count for name, task in inputs.tasks.items() for split, count in task.rows.items()
+    }
+    training, count = inputs.recipe.training, _count_rows(inputs.tasks)["train"]
+    steps, weights = training.total_steps(count), loaded_weight_bytes(tasks[0].model_folder)
+    saves = training.evaluations(steps, count)
+    needed = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves)) + (len(tasks) - 1) * weights
+    check_space(folder, needed - (0 if fresh else written_bytes(folder)))
+    return DryRun(
+        recipe=inputs.recipe.name,
+        model=inputs.recipe.model,
+        folder=str(folder),
+        rows=rows,
+        labels=[],
+        steps=steps,
+        disk_bytes=needed,
+        resolved=write_yaml(inputs.recipe.model_dump(mode="json", exclude_defaults=True)),
+        warnings=[f"{name}: {warning}" for name, task in inputs.tasks.items() for warning in task.warnings],
+    )
+
+
+def read_several(several: SeveralTasks, output: str | Path | None, *, fresh: bool = False) -> SeveralInputs:
+    """Read and check the rows of all tasks, and settle the identity of the run and of the run of each task.
+
+    Raises:
+        RecipeError: the best metric of a task is better if it is lower, so that a mean says nothing.
+    """
+    recipe = several.recipe
+    folder = runs.run_folder(output, recipe.name)
+    for name, own in several.recipes.items():
+        if own.best_metric in LOWER_IS_BETTER:
+            what = (
+                f"{name}.best_metric {own.best_metric}: the best step has the highest mean of all tasks' best metrics"
+            )
+            raise RecipeError(what, f"--set {name}.best_metric=... names one where higher is better")
+    record = None if fresh else runs.read_record(folder)
+    begun = record["identity"].get("tasks", {}) if record else {}
+    tasks = {
+        name: read_inputs(as_recorded(own, begun.get(name, {})), folder / name, fresh=fresh)
+        for name, own in several.recipes.items()
+    }
+    settings = recipe.model_dump(
+        mode="json", include={"name", "sampling", "training"}, exclude={"training": WHAT_IS_KEPT}
+    )
+    identity = {
+        "recipe": {**settings, "best_metric": MEAN},
+        "tasks": {name: dict(task.plan.identity) for name, task in tasks.items()},
+    }
+    together = json_fingerprint(identity)  # no run of one task alone is the same
+    tasks = {
+        name: replace(task, plan=replace(task.plan, identity={**task.plan.identity, "trained_together": together[:12]}))
+        for name, task in tasks.items()
+    }
+    first = next(iter(tasks.values())).plan
+    facts = {"model": recipe.model, "tasks": list(tasks), "rows": _count_rows(tasks)}
+    return SeveralInputs(replace(first, recipe=recipe, folder=folder, identity=identity, facts=facts), recipe, tasks)
+
+
+def _count_rows(tasks: Mapping[str, FinetuneInputs]) -> dict[str, int]:
+    """Count the training rows of all tasks, and the rows that choose the best step."""
+    return {
+        "train": sum(len(task.splits["train"].rows) for task in tasks.values()),
+        "validation": sum(len(task.validation.rows) for task in tasks.values()),
+    }
+
+
+def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> list[Result]:
+    from transformers import set_seed
+
+    from bertkit.hardware.precision import use_matmul_backend
+    from bertkit.modeling.heads.several import join_heads
+    from bertkit.modeling.layerwise.prepare import prepare_depths
+
+    use_matmul_backend(run.machine)
+    with stage(progress, f"loading {inputs.recipe.model}"):
+        set_seed(inputs.recipe.training.seed)  # new heads are drawn from it, one after the other
+        heads = {name: _load_head(name, task, run, progress) for name, task in inputs.tasks.items()}
+        joined = join_heads({name: head.checkpoint.model for name, head in heads.items()})
+        prepare_depths(joined, inputs.recipe.training)
+    with stage(progress, "tokenizing"):
+        for name, head in heads.items():
+            _encode(name, head, progress)
+    fit_result = _fit(inputs, run, heads, joined, progress)
+    scored = {
+        name: head.scorer.score_best(fit_result.best_step, list(head.baselines.scores)) for name, head in heads.items()
+    }
+    joined.separate()
+    if not runs.is_main_process():
+        return []
+    results = dict[str, list[Result]]()
+    for name, head in heads.items():
+        checkpoint = replace(head.checkpoint, setup=scored[name][head.inputs.validation.name].setup)
+        results[name] = publish_task(head.inputs, run, fit_result, checkpoint, scored[name], head.baselines)
+    best = {name: results[name][0].scores[head.inputs.recipe.best_metric] for name, head in heads.items()}
+    mean = _mean_of_best(
+        heads, {name: scored[name][head.inputs.validation.name].scores for name, head in heads.items()}
+    )
+    publish_run(inputs.recipe, run, fit_result, results, {MEAN: mean, **best})
+    return [result for of_task in results.values() for result in of_task]
+
+
+def _load_head(name: str, inputs: FinetuneInputs, run: Run, progress: Progress) -> _Head:
+    """Load the model of a task.
+
+    Raises:
+        RecipeError: it cannot share an encoder that is trained.
+    """
+    setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+    baselines = score_baselines(inputs, setup)
+    model = inputs.supervision.load_model(inputs.task, inputs.model_folder, setup)
+    info = info_of(model)
+    reads_kept_states = tagger_head(model.config) is not None
+    if info.compares_rows or info.fit_head or reads_kept_states or getattr(model, "is_saved_as_encoder", False):
+        raise _refuse(name, inputs)
+    model.config.pad_token_id = setup.tokenizer.pad_token_id
+    checkpoint = Checkpoint(model, inputs.task, setup, run.machine)
+    features = dict[str, Any]()
+    return _Head(inputs, checkpoint, features, baselines, StepScorer(inputs, checkpoint, features, progress))
+
+
+def _refuse(name: str, inputs: FinetuneInputs) -> RecipeError:
+    what = f"tasks.{name}: {inputs.recipe.task} does not train an encoder with a head as other tasks do"
+    return RecipeError(what, "train it by itself")
+
+
+def _encode(name: str, head: _Head, progress: Progress) -> None:
+    """Add the features of all splits of a task."""
+    from bertkit.tokens.feature_cache import encode_split
+
+    checkpoint, task = head.checkpoint, head.inputs.task
+    for split_name, split in head.inputs.splits.items():
+        head.features[split_name] = encode_split(split, checkpoint.setup, task.encode)
+    report_foreign(checkpoint.setup.tokenizer, checkpoint.model, head.inputs.model_folder, head.features["train"])
+    run_features = partial(run_part, checkpoint, progress=progress)
+    if task.precompute(checkpoint.model, head.features, checkpoint.setup, run_features):
+        raise _refuse(name, head.inputs)
+
+
+def _fit(
+    inputs: SeveralInputs, run: Run, heads: Mapping[str, _Head], joined: PreTrainedModel, progress: Progress
+) -> FitResult:
+    """Train the encoder and all heads."""
+    from bertkit.training.batching import InMemoryBatches
+    from bertkit.training.fit import Judge, Trainee, fit
+    from bertkit.training.losses import Terms, gold_terms
+    from bertkit.training.signals import caught_signals
+    from bertkit.training.task_batches import TaskBatches, join_collators, join_terms
+
+    training = inputs.recipe.training
+    terms = dict[str, Terms]()
+    collators = []
+    for name, head in heads.items():
+        task = head.inputs
+        terms[name] = gold_terms(task.task, task.recipe.training, task.labels, task.splits["train"].rows)
+        collators.append(task.task.collator(head.checkpoint.setup))
+    in_memory = {
+        name: InMemoryBatches(head.features["train"], head.inputs.recipe.training) for name, head in heads.items()
+    }
+    # of several processes, each has gradients of one head only
+    training = training.model_copy(update={"extra": {"ddp_find_unused_parameters": True, **training.extra}})
+    batches = TaskBatches(in_memory, training, inputs.recipe.sampling)
+    counts = ", ".join(f"{name} {steps}" for name, steps in zip(heads, batches.steps, strict=True))
+    log.info(f"batches of an epoch: {counts}")
+    tokenizer = next(iter(heads.values())).checkpoint.setup.tokenizer
+    trainee = Trainee(joined, tokenizer, batches, join_collators(collators), join_terms(terms))
+    judge = Judge(partial(_score_step, heads), MEAN, greater_is_better=True)
+    with caught_signals() as stop:
+        return fit(trainee, judge, training, run.machine, inputs.plan.folder, stop=stop, progress=progress)
+
+
+def _score_step(heads: Mapping[str, _Head], model: Any, step: int) -> dict[str, float]:
+    """Score all tasks after a step: each metric as ``task.metric``, the mean of the best metrics, and of the losses."""
+    scores = {name: head.scorer.score_step(head.checkpoint.model, step) for name, head in heads.items()}
+    mean = _mean_of_best(heads, scores)
+    loss = fmean(of_task["loss"] for of_task in scores.values())
+    named = {f"{name}.{metric}": value for name, of_task in scores.items() for metric, value in of_task.items()}
+    return {"loss": loss, MEAN: mean, **named}
+
+
+def _mean_of_best(heads: Mapping[str, _Head], scores: Mapping[str, Mapping[str, float]]) -> float:
+    """Return the mean of the best metrics of all tasks; those of a task family in percent count as shares of 1."""
+    return fmean(
+        scores[name][head.inputs.recipe.best_metric] / getattr(head.inputs.task, "HIGHEST", 1.0)
+        for name, head in heads.items()
+    )
+
+
+log = logging.getLogger("bertkit")
+
+
+def publish_task(
+    inputs: FinetuneInputs,
+    run: Run,
+    fit_result: FitResult,
+    checkpoint: Checkpoint,
+    scored: Mapping[str, Scored],
+    baselines: ScoredBaselines,
+) -> list[Result]:
+    """Publish a task as a run of its own, whose checkpoints are those of the run of all tasks."""
+    plan = inputs.plan
+    plan.folder.mkdir(exist_ok=True)
+    shared = {key: run.record[key] for key in ("started", "command", "machine", "seconds")}
+    own_run = Run(plan, {**runs.new_record(plan.identity, **plan.facts), **shared}, run.start)
+    runs.write_record(plan.folder, own_run.record)
+    write_training_rows(plan.folder, inputs.trained)
+    prefix = f"eval_{inputs.recipe.name}."
+    history = [
+        {
+            key.replace(prefix, "eval_"): value
+            for key, value in entry.items()
+            if not key.startswith("eval_") or key.startswith(prefix)
+        }
+        for entry in fit_result.history
+    ]
+    own_result = replace(fit_result, history=history, best=None, last=None)
+    return publish(inputs, own_run, own_result, checkpoint, scored, baselines)
+
+
+def publish_run(
+    recipe: SeveralRecipe,
+    run: Run,
+    fit_result: FitResult,
+    results: Mapping[str, list[Result]],
+    scores: Mapping[str, float | None],
+) -> None:
+    """Write the record of the whole run, after all tasks are finished; `scores` are the mean and each task's best."""
+    log.info(f"best step {fit_result.best_step}: the mean of {', '.join(results)} is {scores[MEAN]:.4f}")
+    whole = Result(
+        recipe=recipe.name,
+        model=recipe.model,
+        split="validation",
+        scores=null_for_nan(scores),
+        rows=sum(of_task[0].rows for of_task in results.values()),
+        seconds=run.seconds,
+    )
+    # the folder may be moved, so the recipes of its tasks are those inside it
+    inside = {name: f"{name}/recipe.yaml" for name in results}
+    write_settings(run, recipe.model_copy(update={"tasks": inside, "data": {}}), fit_result, private=[])
+    record = finished_record(
+        run,
+        fit_result,
+        round(run.seconds, 3),
+        results=[without_folder(whole)],
+        task_results={name: [without_folder(result) for result in of_task] for name, of_task in results.items()},
+    )
+    finish(run, record, fit_result, [])

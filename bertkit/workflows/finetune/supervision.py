@@ -1,0 +1,87 @@
+"""What a model learns from: the gold labels of its rows, and what else its recipe names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from bertkit.data.rows import Split
+from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.progress import Progress
+from bertkit.recipe import Recipe
+from bertkit.tasks import Task
+from bertkit.tokens.features import Collator, Feature, Setup
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from bertkit.compression.teachers import Teacher
+    from bertkit.training.losses import Terms
+
+
+class Supervision(Protocol):
+    """What a model learns from, and how it is loaded for that."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """The recipe; its model is the one that training starts from."""
+
+    @property
+    def identity(self) -> Mapping[str, Any]:
+        """What it adds to the identity of a run."""
+
+    @property
+    def teachers(self) -> Sequence[Teacher]:
+        """The models that it learns from, once they are checked."""
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is anything to train."""
+
+    def checked(self, task: Task, labels: tuple[str, ...], model_folder: Path) -> Supervision:
+        """Return it after checking what can be checked without weights."""
+
+    def load_model(self, task: Task, folder: Path, setup: Setup) -> PreTrainedModel:
+        """Load the model to train; its head may be new."""
+
+    def learning(
+        self, checkpoint: Checkpoint, split: Split, features: Sequence[Feature], gold: Terms, progress: Progress
+    ) -> AbstractContextManager[tuple[Terms, Collator]]:
+        """Yield the terms of the loss and the collator, for as long as the model is trained."""
+
+
+def make_supervision(recipe: Recipe) -> Supervision:
+    """Return what a recipe's model learns from: teachers too, where the recipe has a section for them."""
+    if recipe.distillation is None:
+        return GoldSupervision(recipe)
+    from bertkit.compression.students import supervise_by_teachers
+
+    return supervise_by_teachers(recipe, recipe.distillation)
+
+
+@dataclass(frozen=True)
+class GoldSupervision:
+    """Gold labels alone."""
+
+    recipe: Recipe
+    identity: Mapping[str, Any] = field(default_factory=dict)
+    teachers: tuple[Teacher, ...] = ()
+    trains: bool = True
+
+    def checked(self, task: Task, labels: tuple[str, ...], model_folder: Path) -> GoldSupervision:
+        """Return it as it is: there is nothing to check."""
+        return self
+
+    def load_model(self, task: Task, folder: Path, setup: Setup) -> PreTrainedModel:
+        """Load the model with the head of its task family."""
+        return task.load_model(folder, setup, new_head=True)
+
+    @contextmanager
+    def learning(
+        self, checkpoint: Checkpoint, split: Split, features: Sequence[Feature], gold: Terms, progress: Progress
+    ) -> Iterator[tuple[Terms, Collator]]:
+        """Yield the terms of the task and its collator."""
+        yield gold, checkpoint.task.collator(checkpoint.setup)

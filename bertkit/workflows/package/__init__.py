@@ -1,0 +1,203 @@
+"""Make a folder of a model that predicts without torch, transformers and bertkit itself."""
+
+from __future__ import annotations
+
+import json
+import re
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.demo.rows import demo_rows
+from bertkit.data.demo.sets import demo_set_for
+from bertkit.errors import DataError, UsageError
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import typed_path
+from bertkit.storage import hub
+from bertkit.storage.disk import disk_errors
+from bertkit.storage.exports import is_exported, read_export
+from bertkit.storage.outputs import building, refuse_existing
+from bertkit.tasks import load_task
+from bertkit.workflows.export import export, load_recipe_of
+from bertkit.workflows.package.cold_start import ColdStart, measure_cold_start
+from bertkit.workflows.package.folder import (
+    PackageFacts,
+    check_name,
+    copy_code,
+    makes_vectors,
+    requirements_of,
+    write_code,
+    write_model,
+    write_supporting_files,
+)
+from bertkit.workflows.package.license import find_license
+from bertkit.workflows.package.wheel import check_version, write_wheel
+
+if TYPE_CHECKING:
+    from bertkit.evaluation.parity import Parity
+
+
+@dataclass(frozen=True)
+class PackageResult:
+    """What was packaged."""
+
+    model: str
+    folder: str
+    name: str
+    """Of the module that is imported."""
+    recipe: str
+    backend: str
+    precision: str
+    bytes: int
+    """Of the folder, without the wheel."""
+    lines: int
+    """Of code."""
+    requirements: tuple[str, ...]
+    wheel: str | None
+    cold_start: ColdStart | None
+    """None where the model cannot answer a made-up row."""
+    parity: Parity | None
+    """How the graph compares with the run; None of an exported folder, which has its own."""
+    notes: list[str]
+
+
+def package(
+    model: str,
+    output: str | Path,
+    *,
+    to: str | None = None,
+    recipe: str | None = None,
+    name: str | None = None,
+    wheel: str | None = None,
+    progress: Progress = SILENT,
+) -> PackageResult:
+    """Package a run, a fine-tuned checkpoint or an exported folder, and have the package answer a row.
+
+    The folder appears when it is whole and has answered.
+
+    Args:
+        model: run folder, a checkpoint of a run, any fine-tuned checkpoint, or an exported folder.
+        output: the folder to write, which must not exist.
+        to: ``onnx`` (the default) or ``openvino``; of an exported folder, what it was exported to.
+        recipe: of a checkpoint that is not of a run.
+        name: of the module; the name of the model with ``_model`` after it by default.
+        wheel: version of a wheel to be written too.
+        progress: shows how far the work is.
+
+    Raises:
+        ModelError: the task family needs what packages do not have.
+        BertkitError: any other of the kind that fits; see `bertkit.errors`.
+    """
+    folder = typed_path(output)
+    refuse_existing(folder)
+    if wheel is not None:
+        check_version(wheel)
+    module = _module_name(model, folder) if name is None else name
+    check_name(module)
+    found = hub.find_model(model)
+    parity: Parity | None = None
+    with ExitStack() as held:
+        exported, is_graph = found, is_exported(found)
+        if is_graph:
+            _check_backend(found, to)
+        loaded = load_recipe_of(model, recipe, data=None, limit=None)
+        if not is_graph:
+            refuse_family(open_checkpoint(loaded, load_task(loaded), found))
+            staging = held.enter_context(tempfile.TemporaryDirectory())
+            exported = Path(staging) / "exported"
+            parity = export(model, exported, to=to or "onnx", recipe=recipe, progress=progress).parity
+        saved = open_checkpoint(loaded, load_task(loaded), exported)
+        checkpoint = saved.load()
+        return _write(folder, module, (found, exported), saved, checkpoint, (wheel, parity), progress)
+
+
+def refuse_family(saved: SavedCheckpoint) -> None:
+    """Check that the predictions of a checkpoint can be packaged, before anything is exported.
+
+    Raises:
+        ModelError: they need what packages do not have.
+    """
+    copy_code(_facts("probe", saved, "onnx", {}), saved.task)
+
+
+def _facts(name: str, saved: SavedCheckpoint, backend: str, row: Mapping[str, Any]) -> PackageFacts:
+    return PackageFacts(name, saved.recipe.name, saved.recipe.task, backend, "fp32", requirements_of(backend), row)
+
+
+def _write(
+    folder: Path,
+    name: str,
+    sources: tuple[Path, Path],
+    saved: SavedCheckpoint,
+    checkpoint: Checkpoint,
+    extras: tuple[str | None, Parity | None],
+    progress: Progress,
+) -> PackageResult:
+    (found, exported), (wheel, parity) = sources, extras
+    described = read_export(exported)
+    row = _example_row(saved)
+    facts = replace(
+        _facts(name, saved, described.backend, row),
+        title=re.sub(r"[^\w.-]", "_", found.resolve().name),  # it is a part of Markdown
+        precision=described.precision,
+        license=find_license(found),
+        embeds=makes_vectors(exported),
+        wheel=wheel,
+    )
+    code, notes = copy_code(facts, saved.task), list[str]()
+    start = None
+    with disk_errors(folder.parent), building(folder) as target:
+        write_code(target / name, code)
+        write_model(target / name / "model", exported, checkpoint)
+        with stage(progress, "starting the package"):
+            try:
+                start = measure_cold_start(target, name, row)
+                facts = replace(facts, answer=json.dumps({**row, **start.answer}, ensure_ascii=False))
+            except DataError as error:
+                notes.append(f"No cold start: the model cannot answer a made-up row ({error.what}).")
+        write_supporting_files(target, facts)
+        size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
+        file = None if wheel is None else write_wheel(target, name, wheel, facts.requirements).name
+    return PackageResult(
+        model=str(saved.recipe.model),
+        folder=str(folder),
+        name=name,
+        recipe=saved.recipe.name,
+        backend=described.backend,
+        precision=described.precision,
+        bytes=size,
+        lines=sum(text.count("\n") for text in code.values()),
+        requirements=facts.requirements,
+        wheel=None if file is None else str(folder / file),
+        cold_start=start,
+        parity=parity,
+        notes=notes,
+    )
+
+
+def _module_name(model: str, folder: Path) -> str:
+    """Make the name of a module of that of a model, or of the folder to write where that has no letters."""
+    for name in (typed_path(model).resolve().name, folder.resolve().name):
+        word = re.sub(r"[^0-9a-z]+", "_", name.lower()).strip("_").lstrip("0123456789_")
+        if word:
+            return f"{word}_model"
+    return "packaged_model"
+
+
+def _check_backend(folder: Path, to: str | None) -> None:
+    backend = read_export(folder).backend
+    if to is not None and to != backend:
+        what = f"--to {to}, and the model is exported to {backend} already"
+        raise UsageError(what, "leave it out, or name the run that it was exported from", file=folder)
+
+
+def _example_row(saved: SavedCheckpoint) -> dict[str, Any]:
+    """Return a made-up row with the inputs of a recipe."""
+    columns = saved.task.COLUMNS
+    needed = [*columns.given, *(name for name in columns.optional if name in saved.recipe.data.columns)]
+    row = demo_rows(demo_set_for(saved.recipe), "test", 1)[0]
+    return {name: row[name] for name in needed if name in row}

@@ -1,0 +1,144 @@
+"""Pretrain an encoder as a recipe says: text -> tokens -> examples -> fit -> scores of held-out text -> run folder."""
+
+from __future__ import annotations
+
+import logging
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bertkit.metrics.baselines import Baselines, find_unbeaten
+from bertkit.modeling.info import info_of
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Pretraining, PretrainRecipe
+from bertkit.storage import runs
+from bertkit.training.budget import LEAST_BATCH
+from bertkit.training.run import Run, open_run
+from bertkit.workflows.pretrain.estimate import fit_to_budget
+from bertkit.workflows.pretrain.inputs import PretrainInputs, read_inputs
+from bertkit.workflows.pretrain.publish import Pretrained, publish
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+log = logging.getLogger("bertkit")
+
+_OF_BUDGET = "budget_settings"
+_FEW_TOKENS = 5000  # of which 750 are masked
+_COMPARED = ("perplexity", "pair_accuracy", "f1")  # with baselines
+
+
+def pretrain(
+    recipe: PretrainRecipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress = SILENT
+) -> Pretrained:
+    """Pretrain, or resume the same run, or return the result of a finished one.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    return run_inputs(read_inputs(recipe, output, progress), fresh=fresh, progress=progress)
+
+
+def run_inputs(inputs: PretrainInputs, *, fresh: bool, progress: Progress) -> Pretrained:
+    """Do what `pretrain` does with inputs that are read already."""
+    with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
+        if run.is_finished:
+            here = str(inputs.plan.folder)  # it may have been moved
+            return Pretrained(**{**run.record["result"], "folder": here})
+        return _train_and_publish(inputs, run, progress)
+
+
+def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> Pretrained:
+    from bertkit.compression.side_by_side import beside_teacher
+    from bertkit.evaluation.held_out import held_out_features, measure
+    from bertkit.hardware.precision import use_matmul_backend
+    from bertkit.training.budget import make_budget
+    from bertkit.training.fit import Judge, Trainee, fit
+    from bertkit.training.losses import Terms
+    from bertkit.training.pretrain_batches import PretrainBatches
+    from bertkit.training.signals import caught_signals
+
+    machine = run.machine
+    use_matmul_backend(machine)
+    # what the first process has timed holds until the end
+    if not run.is_resumed and (settings := fit_to_budget(inputs, machine, progress)):
+        run.record[_OF_BUDGET] = settings
+        if runs.is_main_process():
+            runs.write_record(run.plan.folder, run.record)
+    inputs = inputs.with_training(run.record.get(_OF_BUDGET, {}))
+    objective, setup, recipe = inputs.objective, inputs.setup, inputs.setup.recipe
+    with stage(progress, f"loading {recipe.model or recipe.size}"):
+        model = inputs.load_model()
+    if (new := info_of(model).new_weights) and not run.is_resumed:
+        log.info(f"the checkpoint lacks {len(new)} weights of the heads: these start at random")
+    batches = PretrainBatches(inputs.corpus["train"], objective, setup, make_budget(recipe.training))
+    held_out = held_out_features(inputs.corpus["validation"], objective, setup)
+    collate = objective.collator(setup)
+
+    def evaluate(model: PreTrainedModel, step: int) -> dict[str, float]:
+        return measure(model, held_out, collate, objective, machine.precision, progress)
+
+    terms = Terms(objective.TERMS, objective.count, objective.losses)
+    trainee = Trainee(model, setup.tokenizer, batches, collate, terms)
+    judge = Judge(evaluate, objective.BEST_METRIC, greater_is_better=False)
+    training = recipe.training.model_copy(update={"steps": batches.steps})
+    with caught_signals() as stop:
+        fit_result = fit(trainee, judge, training, machine, inputs.plan.folder, stop=stop, progress=progress)
+    scores = evaluate(model, fit_result.best_step)
+    baselines = {**_baseline(inputs), **objective.baselines(held_out, scores)}
+    info_of(model).while_training.close()
+    result = Pretrained(
+        recipe=recipe.name,
+        model=recipe.model or recipe.size,
+        objective=recipe.objective,
+        scores=scores,
+        baselines=baselines,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        steps=fit_result.steps,
+        tokens=round(batches.tokens(fit_result.steps)),
+        seconds=round(run.seconds, 3),
+        corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
+        folder=str(inputs.plan.folder),
+        warnings=_find_warnings(
+            recipe, inputs.corpus["validation"].facts["tokens"], scores, baselines, fit_result.steps
+        ),
+        compared_models=beside_teacher(model, (str(recipe.model), recipe.name), held_out, collate, machine),
+    )
+    publish(inputs, run, fit_result, model, result)
+    return result
+
+
+def _find_warnings(
+    recipe: PretrainRecipe, tokens: int, scores: dict[str, float], baselines: Baselines, steps: int
+) -> list[str]:
+    """Return what a reader of the scores must know."""
+    warnings = []
+    if "demo" in (recipe.data.source, recipe.model):
+        warnings.append("Demo text or model: an artificial grammar. These scores cannot be compared with others.")
+    for metric in _COMPARED:
+        if unbeaten := find_unbeaten(scores, baselines, metric):
+            warnings.append(f"{unbeaten} {_advise(recipe.training, steps)}")
+    if tokens < _FEW_TOKENS:
+        warnings.append(
+            f"Only {tokens:,} tokens are held out, so scores are rough: --set data.validation_share=0.1 holds out more."
+        )
+    return warnings
+
+
+def _advise(training: Pretraining, steps: int) -> str:
+    """Return what may help a model that has learned nothing in so many steps."""
+    if training.budget is None:
+        return "Try more --steps, another --learning-rate, or more text."
+    batch = f"a smaller --batch-size ({training.budget} made {steps:,} steps of {training.batch_size} blocks), "
+    return f"Try {batch if training.batch_size > LEAST_BATCH else ''}a longer --budget, or another --learning-rate."
+
+
+def _baseline(inputs: PretrainInputs) -> dict[str, dict[str, float]]:
+    """Compute the scores of token frequencies alone; a loss of several terms has no such baseline."""
+    from bertkit.pretraining.tokenized import unigram_loss
+
+    loss = unigram_loss(inputs.corpus["train"], inputs.corpus["validation"], inputs.setup.config.vocab_size)
+    scores = {"perplexity": math.exp(loss)}
+    return {
+        "token frequencies": {"loss": loss, **scores} if set(inputs.objective.TERMS) in ({"mlm"}, {"clm"}) else scores
+    }

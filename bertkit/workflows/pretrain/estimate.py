@@ -1,0 +1,212 @@
+"""The dry run of pretraining: an estimate of time and memory from a few timed steps."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.progress import SILENT, Progress
+from bertkit.recipe import PretrainRecipe
+from bertkit.recipe.pretraining import Pretraining
+from bertkit.storage.checkpoints import most_bytes, written_bytes
+from bertkit.storage.disk import check_space
+from bertkit.workflows.pretrain.inputs import PretrainInputs, read_inputs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from bertkit.hardware.precision import Machine
+    from bertkit.training.pretrain_batches import PretrainBatches
+    from bertkit.training.timing import TimedStep
+
+log = logging.getLogger("bertkit")
+
+_MOST_STEPS = 10**6
+_STEPS_PER_BATCH = 3
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a pretraining run would take, estimated from a few timed steps."""
+
+    recipe: str
+    parameters: int
+    examples: int
+    steps: int | None
+    """None where the run ends by the clock."""
+    tokens: int
+    seconds: float
+    tokens_per_second: float
+    memory_mb: float | None
+    peak_share: float | None
+    """Of the operations per second of this machine's fastest matrix products."""
+    corpus: dict[str, dict[str, Any]]
+    folder: str
+    disk_bytes: int
+    """The most that the run folder holds at a time."""
+    budget_settings: dict[str, Any] = field(default_factory=dict)
+    """Key of `training` -> what `fit_to_budget` chose."""
+
+
+def estimate(
+    recipe: PretrainRecipe, *, output: str | Path | None = None, steps: int = 10, progress: Progress = SILENT
+) -> Estimate:
+    """Prepare the corpus, time some steps of each block length, and estimate the whole run; only the corpus is kept.
+
+    Raises:
+        BertkitError: what the run would end in, as far as that can be known, such as a disk that is too small.
+    """
+    from bertkit.hardware.precision import use_matmul_backend
+    from bertkit.hardware.speed import (
+        fastest_products,
+        peak_memory,
+        restart_peak_memory,
+        training_operations,
+    )
+    from bertkit.modeling.architectures import detect_machine, layer_sizes
+    from bertkit.modeling.info import info_of
+    from bertkit.training.pretrain_batches import PretrainBatches
+
+    inputs = read_inputs(recipe, output, progress)
+    machine = detect_machine(recipe.training.precision, inputs.plan.model_type, inputs.plan.widths)
+    log.info(machine.reason)
+    use_matmul_backend(machine)
+    inputs = inputs.with_training(settings := fit_to_budget(inputs, machine, progress))
+    setup, training = inputs.setup, inputs.setup.recipe.training
+    batches = PretrainBatches(inputs.corpus["train"], inputs.objective, setup)
+    restart_peak_memory(machine.device)
+    model = inputs.load_model()
+    disk_bytes = _needed_space(inputs.plan.folder, model, training, batches)
+    sizes = None if info_of(model).teacher else layer_sizes(setup.config)  # a teacher's are not counted
+    seconds = operations = tokens = 0.0
+    budget = training.budget_seconds
+    planned = _times_by_length(budget, training) if budget else batches.tokens_by_length(batches.steps)
+    for length, amount in planned.items():
+        timed = _time_steps(inputs, model, batches.only(length, _MOST_STEPS), machine, steps, progress)
+        lengths = [length for step in timed for length in step.lengths]
+        taken = sum(step.seconds for step in timed)
+        times = amount / (taken if budget else sum(lengths))
+        tokens += times * sum(lengths)
+        seconds += times * taken
+        operations += times * training_operations(sizes, lengths) if sizes else 0
+    memory = peak_memory(machine.device)
+    fastest = fastest_products(machine.device, machine.precision, *sizes[1:]) if sizes else None
+    return Estimate(
+        recipe=recipe.name,
+        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        examples=batches.sizes[training.max_length],
+        steps=None if budget else batches.steps,
+        tokens=round(tokens),
+        seconds=seconds,
+        tokens_per_second=tokens / seconds,
+        memory_mb=None if memory is None else memory / 1e6,
+        peak_share=operations / seconds / fastest if fastest else None,
+        corpus={name: dict(split.facts) for name, split in inputs.corpus.items()},
+        folder=str(inputs.plan.folder),
+        disk_bytes=disk_bytes,
+        budget_settings=settings,
+    )
+
+
+def fit_to_budget(inputs: PretrainInputs, machine: Machine, progress: Progress) -> dict[str, Any]:
+    """Choose the batch and the learning rate that suit a budget of time on this machine, from a few timed steps.
+
+    Returns:
+        Key of `training` -> its value; nothing without a budget, where the user gave one of the two, or where the
+        budget is long enough for the batch of the recipe.
+    """
+    from bertkit.training.budget import LEAST_BATCH, choose_batch, latest
+    from bertkit.training.pretrain_batches import PretrainBatches
+
+    setup, training = inputs.setup, inputs.setup.recipe.training
+    most, is_given = training.batch_size, {"batch_size", "learning_rate"} & training.model_fields_set
+    if training.budget_seconds is None or is_given or most <= LEAST_BATCH:
+        return {}
+    model, batches = inputs.load_model(), PretrainBatches(inputs.corpus["train"], inputs.objective, setup)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    blocks_per_second = 0.0
+
+    def divide(batch: int) -> dict[str, Any]:
+        # micro-batches are no larger than the recipe's, so they fit into memory where those do
+        count = max(1, training.gradient_accumulation * batch // most)
+        return {"batch_size": batch, "gradient_accumulation": math.gcd(count, batch // processes)}
+
+    def step_seconds(batch: int) -> float:
+        nonlocal blocks_per_second
+        timed, settings = batches.only(training.short_length or training.max_length, _MOST_STEPS), divide(batch)
+        timed.training = timed.training.model_copy(update=settings)
+        steps = _time_steps(inputs.with_training(settings), model, timed, machine, _STEPS_PER_BATCH, progress)
+        seconds = latest(sum(step.seconds for step in steps) / len(steps))
+        blocks_per_second = batch / seconds
+        return seconds
+
+    batch = choose_batch(training.budget_seconds, most, step_seconds, processes)
+    if batch == most:
+        return {}
+    chosen = {**divide(batch), **_choose_rate(inputs)}
+    blocks, rate = training.budget_seconds * blocks_per_second, chosen.get("learning_rate", training.learning_rate)
+    log.info(
+        f"{training.budget} make about {blocks / batch:,.0f} steps of {batch} blocks here, and {blocks / most:,.0f} of "
+        f"the recipe's {most}: batch_size is {batch}, learning_rate {rate:g}; "
+        f"--batch-size and --learning-rate set others"
+    )
+    return chosen
+
+
+def _choose_rate(inputs: PretrainInputs) -> dict[str, float]:
+    """Choose the learning rate, and a warm-up that a high one needs; nothing where those of the recipe fit better."""
+    from bertkit.modeling.architectures import layer_sizes
+    from bertkit.training.budget import choose_rate
+
+    sizes, training = layer_sizes(inputs.setup.config), inputs.setup.recipe.training
+    # a checkpoint is not to be forgotten, and a loss of which a part is weighted up (ELECTRA's) has a rate of its own
+    if not sizes or inputs.setup.model_folder is not None or max(inputs.objective.TERMS.values()) > 1:
+        return {}
+    is_given = "warmup_ratio" in training.model_fields_set
+    warmup = training.warmup_ratio if is_given else max(training.warmup_ratio, Pretraining().warmup_ratio)
+    return {"learning_rate": choose_rate(*sizes[:2]), "warmup_ratio": warmup}
+
+
+def _needed_space(folder: Path, model: PreTrainedModel, training: Pretraining, batches: PretrainBatches) -> int:
+    """Return the bytes that the run needs on disk, once it is checked that they are free."""
+    weights = sum(weights.nbytes for weights in model.parameters())
+    trained = sum(weights.nbytes for weights in model.parameters() if weights.requires_grad)
+    planned = training.model_copy(update={"steps": batches.steps})
+    saves = 10 if training.budget else planned.evaluations(batches.steps, batches.rows)
+    needed = most_bytes(weights, weights + 2 * trained, saves, training.kept_checkpoints(saves))
+    check_space(folder, needed - written_bytes(folder))
+    return needed
+
+
+def _times_by_length(seconds: float, training: Pretraining) -> dict[int, float]:
+    """Return the seconds of a budget for each block length."""
+    if training.short_length is None:
+        return {training.max_length: seconds}
+    short = training.short_share * seconds
+    return {training.max_length: seconds - short, training.short_length: short}
+
+
+def _time_steps(
+    inputs: PretrainInputs,
+    model: PreTrainedModel,
+    batches: PretrainBatches,
+    machine: Machine,
+    steps: int,
+    progress: Progress,
+) -> list[TimedStep]:
+    from tempfile import TemporaryDirectory
+
+    from bertkit.training.fit import Trainee
+    from bertkit.training.losses import Terms
+    from bertkit.training.timing import time_steps, training_to_time
+
+    objective, setup = inputs.objective, inputs.setup
+    terms = Terms(objective.TERMS, objective.count, objective.losses)
+    trainee = Trainee(model, setup.tokenizer, batches, objective.collator(setup), terms)
+    training = training_to_time(setup.recipe.training, batches.sizes[setup.recipe.training.max_length], steps)
+    with TemporaryDirectory(prefix="bertkit-estimate-") as folder:
+        return time_steps(trainee, training, machine, Path(folder), steps=steps, progress=progress)

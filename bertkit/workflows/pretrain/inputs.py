@@ -1,0 +1,175 @@
+"""The inputs of a pretraining run: tokenizer, config and corpus, and what makes the run the one it is."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.errors import ModelError, RecipeError
+from bertkit.hardware.precision import product_widths
+from bertkit.modeling.load import fingerprint, fit_tokenizer, load_tokenizer, read_config, read_tokenizer
+from bertkit.modeling.weights import load_config
+from bertkit.pretraining.documents import find_corpus
+from bertkit.pretraining.objectives import Objective, PretrainSetup, load_objective
+from bertkit.progress import Progress, stage
+from bertkit.recipe import WHAT_IS_KEPT, PretrainRecipe
+from bertkit.storage import hub, runs
+from bertkit.tokens.features import Feature
+from bertkit.tokens.vocabulary import report_foreign
+from bertkit.training.run import RunPlan
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from bertkit.pretraining.tokenized import TokenizedCorpus
+
+log = logging.getLogger("bertkit")
+
+# The model, the tokenizer and the text count by content; the result is the same with any number of workers, and
+# whichever checkpoints are kept.
+_NOT_IDENTITY: dict[str, Any] = {
+    **dict.fromkeys(("about", "model", "tokenizer", "data"), True),
+    "training": {"workers", *WHAT_IS_KEPT},
+}
+
+_DOCUMENTS, _TOKENS = 100, 2000  # that are looked at for signs of a tokenizer of another model
+
+
+@dataclass(frozen=True)
+class PretrainInputs:
+    """All that is known of a pretraining run before its model is built."""
+
+    plan: RunPlan
+    objective: Objective
+    setup: PretrainSetup
+    corpus: Mapping[str, TokenizedCorpus]
+    """The splits ``train`` and ``validation``."""
+
+    def with_training(self, changes: Mapping[str, Any]) -> PretrainInputs:
+        """Return the same inputs with other training settings; the run stays the one it is."""
+        recipe = self.setup.recipe
+        training = recipe.training.model_copy(update=dict(changes))
+        return replace(self, setup=replace(self.setup, recipe=recipe.model_copy(update={"training": training})))
+
+    def load_model(self) -> PreTrainedModel:
+        """Build or load the model of the run; what is new in it follows from the seed."""
+        from transformers import set_seed
+
+        set_seed(self.setup.recipe.training.seed)
+        model = self.objective.load_model(self.setup)
+        if (folder := self.setup.model_folder) is not None:
+            report_foreign(self.setup.tokenizer, model, folder, _first_documents(self.corpus["train"]), "documents")
+        return model
+
+
+def _first_documents(corpus: TokenizedCorpus) -> list[Feature]:
+    """Return the tokens of the first documents, at most some thousand of each."""
+    edges = corpus.document_edges()[: _DOCUMENTS + 1]
+    pairs = zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True)
+    return [{"input_ids": corpus.tokens[start : min(end, start + _TOKENS)]} for start, end in pairs]
+
+
+def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Progress) -> PretrainInputs:
+    """Check the recipe, find model and tokenizer, prepare the corpus, and settle the identity of the run."""
+    objective = load_objective(recipe)
+    _check_tokenizer_and_model(recipe)
+    source = find_corpus(recipe.data)  # a missing file ends in its error before anything heavy is imported
+    model_folder, tokenizer_folder = _find_folders(recipe)
+    with stage(progress, "loading torch and transformers"):
+        setup = _make_setup(recipe, model_folder, tokenizer_folder)
+    recipe = setup.recipe
+    objective.check(setup)
+    from bertkit.pretraining.tokenized import read_corpus
+    from bertkit.training.arguments import check_extra
+
+    check_extra(recipe.training)
+    corpus = read_corpus(source, setup.tokenizer, progress)
+    plan = RunPlan(
+        recipe=recipe,
+        folder=runs.run_folder(output, recipe.name),
+        identity={
+            "recipe": recipe.model_dump(mode="json", exclude=_NOT_IDENTITY),
+            "data": {name: split.fingerprint for name, split in corpus.items()},
+            **_digests(model_folder, tokenizer_folder),
+        },
+        facts={"model": recipe.model or recipe.size},
+        model_type=setup.config.model_type,
+        widths=product_widths(setup.config.to_dict()),
+    )
+    return PretrainInputs(plan, objective, setup, corpus)
+
+
+def model_digests(recipe: PretrainRecipe) -> dict[str, str]:
+    """Return what the identity of a run has of its model and its tokenizer, without anything heavy."""
+    return _digests(*_find_folders(recipe))
+
+
+def _find_folders(recipe: PretrainRecipe) -> tuple[Path | None, Path]:
+    """Find the folder of the model, None for a new one, and that of the tokenizer."""
+    model_folder = hub.find_model(recipe.model) if recipe.model else None
+    return model_folder, model_folder or _find_tokenizer(str(recipe.tokenizer))
+
+
+def _digests(model_folder: Path | None, tokenizer_folder: Path) -> dict[str, str]:
+    with_weights = bool(model_folder) or not hub.is_cached(tokenizer_folder)
+    return {
+        "model": fingerprint(model_folder) if model_folder else "new",
+        "tokenizer": fingerprint(tokenizer_folder, weights=with_weights),
+    }
+
+
+def _check_tokenizer_and_model(recipe: PretrainRecipe) -> None:
+    if recipe.model and recipe.tokenizer:
+        raise RecipeError("a checkpoint brings its own tokenizer", "leave --tokenizer out")
+    if recipe.model and recipe.model_options:
+        raise RecipeError("model_options shape a new model, not a checkpoint", "leave them out, or leave --model out")
+    if not recipe.model and not recipe.tokenizer:
+        what = "a new model needs a tokenizer"
+        raise RecipeError(
+            what, "--tokenizer DIR (`bertkit pretrain tokenizer` trains one), or --model CKPT to start from"
+        )
+
+
+def _find_tokenizer(name: str) -> Path:
+    with hub.without_weights():
+        return hub.find_model(name)
+
+
+def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_folder: Path) -> PretrainSetup:
+    """Load the tokenizer, and the config of the checkpoint or of the recipe's size."""
+    if model_folder is not None:
+        read_config(model_folder)
+        tokenizer = load_tokenizer(model_folder)
+        config = load_config(model_folder)
+    else:
+        from bertkit.modeling.sizes import make_config
+
+        tokenizer = read_tokenizer(tokenizer_folder)
+        config = make_config(recipe.size, tokenizer, recipe.model_options)
+        fit_tokenizer(tokenizer, config)
+    if tokenizer.mask_token_id is None:
+        what = "the tokenizer has no mask token"
+        raise ModelError(what, "name one as mask_token in tokenizer_config.json", file=tokenizer_folder)
+    return PretrainSetup(_fit_length(recipe, tokenizer.model_max_length), tokenizer, model_folder, config)
+
+
+def _fit_length(recipe: PretrainRecipe, limit: int) -> PretrainRecipe:
+    """Return the recipe with blocks that the model can read: shorter ones than a shipped recipe has, if need be.
+
+    Raises:
+        RecipeError: a length that the user gave is too long.
+    """
+    training = recipe.training
+    if training.max_length <= limit:
+        return recipe
+    lengths = {"max_length": training.max_length, "short_length": training.short_length}
+    for name, length in lengths.items():
+        if (length or 0) > limit and name in training.model_fields_set:
+            raise RecipeError(f"training.{name} {length} exceeds the model's {limit}", f"--max-length {limit}")
+    log.warning(f"the model reads {limit} tokens, so training.max_length is {limit}, not {training.max_length}")
+    short = training.short_length if (training.short_length or limit) < limit else None
+    shorter = training.model_copy(update={"max_length": limit, "short_length": short})
+    return recipe.model_copy(update={"training": shorter})

@@ -1,0 +1,105 @@
+"""Turn a pretrained model into a finished run folder: a plain checkpoint, scores, report and card."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from bertkit.metrics.baselines import strongest_scores, tabulate
+from bertkit.recipe import PretrainRecipe
+from bertkit.reports.card import pretrained_card
+from bertkit.reports.html import Facts, write_report
+from bertkit.storage import runs
+from bertkit.storage.files import write_json
+from bertkit.storage.records import without_folder
+from bertkit.training.run import Run, export_model, finish, finished_record, write_settings
+from bertkit.workflows.pretrain.inputs import PretrainInputs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from bertkit.training.result import FitResult
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """What a pretraining run came to."""
+
+    recipe: str
+    model: str
+    objective: str
+    scores: dict[str, float]
+    """Of held-out text: ``loss`` in nats, ``perplexity``, ``masked_accuracy``, and what the objective adds."""
+    baselines: dict[str, dict[str, float]]
+    """Name of a baseline -> what it scores on the same text, of the scores that it has."""
+    parameters: int
+    steps: int
+    tokens: int
+    """Tokens seen in training, special ones included."""
+    seconds: float
+    corpus: dict[str, dict[str, Any]]
+    """Split -> its documents, duplicates, sentences, tokens, unknown tokens and bytes."""
+    folder: str
+    compared_models: list[dict[str, Any]] = field(default_factory=list)
+    """A teacher and its student side by side; see `beside_teacher`."""
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def baseline(self) -> dict[str, float | None]:
+        """The score of the strongest baseline for each score that any has."""
+        return strongest_scores(self.baselines)
+
+
+def publish(
+    inputs: PretrainInputs, run: Run, fit_result: FitResult, model: PreTrainedModel, result: Pretrained
+) -> None:
+    """Write everything that a finished run folder holds; the record is written last and says that it is finished."""
+    if not runs.is_main_process():
+        return
+    objective, setup, folder = inputs.objective, inputs.setup, run.plan.folder
+    recipe, tokenizer = setup.recipe, setup.tokenizer
+    encoder = objective.encoder(model, setup)
+    published = export_model(encoder, tokenizer, folder)
+    for name, auxiliary in objective.auxiliary_checkpoints(model, setup).items():
+        published += export_model(auxiliary, tokenizer, folder, name)
+    write_settings(run, recipe, fit_result, private=())
+    scores = {f"eval_{name}": value for name, value in result.scores.items()}
+    totals = {name: getattr(result, name) for name in ("steps", "tokens", "seconds")}
+    write_json(folder / "all_results.json", {**scores, **totals, "train_loss": fit_result.train_loss})
+    record = finished_record(run, fit_result, result.seconds, result=without_folder(result))
+    write_report(folder, _gather_facts(recipe, result, fit_result, record, objective.BEST_METRIC))
+    can_fill = encoder.get_output_embeddings() is not None  # an ELECTRA discriminator cannot fill a mask
+    card = pretrained_card(recipe, result, record["command"], tokenizer.mask_token if can_fill else None)
+    (folder / "README.md").write_text(card, encoding="utf-8")
+    finish(run, record, fit_result, published)
+
+
+def _gather_facts(
+    recipe: PretrainRecipe, result: Pretrained, fit_result: FitResult, record: dict[str, Any], best_metric: str
+) -> Facts:
+    texts = [{"split": split, **facts} for split, facts in result.corpus.items()]
+    return Facts(
+        name=result.recipe,
+        about=recipe.about,
+        command=record["command"],
+        model=result.model,
+        split="held-out text",
+        rows=result.corpus["validation"]["documents"],
+        seconds=result.seconds,
+        device=record["machine"]["reason"],
+        seed=recipe.training.seed,
+        best_metric=best_metric,
+        scores=result.scores,
+        baselines=result.baselines,
+        history=fit_result.history,
+        best_step=fit_result.best_step,
+        tables={"baselines": tabulate(result.baselines), "Text": texts, "Teacher and student": result.compared_models},
+        warnings=result.warnings,
+        provenance={
+            "seed": str(recipe.training.seed),
+            "tokens": f"{result.tokens:,}",
+            "text": recipe.data.source or ", ".join(recipe.data.files.values()),
+            **{f"text: {name}": digest[:12] for name, digest in record["identity"]["data"].items()},
+            **record["versions"],
+        },
+    )

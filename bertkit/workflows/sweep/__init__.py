@@ -1,0 +1,303 @@
+"""Fine-tune a recipe under many settings: run folders are the truth, and whoever finds an unfinished one goes on."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import BertkitError, DivergedError, RecipeError, StoppedError, UsageError
+from bertkit.evaluation.sweeps import (
+    SweepSummary,
+    check_scored_rows,
+    describe_trial,
+    find_curve,
+    find_expected_best,
+    find_importance,
+    find_selection,
+    sort_trials,
+)
+from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.modeling.load import load_tokenizer
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Recipe, load_recipe
+from bertkit.recipe.space import Point, Search, name_point
+from bertkit.reports.sweep import write_sweep_report
+from bertkit.storage import runs
+from bertkit.storage import sweeps as storage
+from bertkit.storage.disk import disk_errors
+from bertkit.storage.records import without_folder
+from bertkit.tasks import load_task
+from bertkit.tokens.features import Setup
+from bertkit.workflows.finetune import inputs as finetune_inputs
+from bertkit.workflows.finetune import run_inputs
+from bertkit.workflows.finetune.inputs import FinetuneInputs, as_begun, read_inputs, read_labeled
+from bertkit.workflows.finetune.seeds import use_threads
+from bertkit.workflows.sweep.tpe import Tried, check_optuna, propose
+
+log = logging.getLogger("bertkit")
+
+_ENDED = ("finished", "diverged")
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """What a sweep would do."""
+
+    folder: str
+    trials: int
+    settings: list[Point]
+    """Of each trial; empty where they depend on scores."""
+    rows: dict[str, int | None]
+    disk_bytes: int
+
+
+@dataclass(frozen=True)
+class _Sweep:
+    """A sweep: a recipe by name, the changes that all trials share, what is searched, and where."""
+
+    name: str
+    changes: Mapping[str, Any]
+    search: Search
+    folder: Path
+
+    def recipe(self, settings: Mapping[str, Any]) -> Recipe:
+        return load_recipe(self.name, {**self.changes, **settings})
+
+    @property
+    def seed(self) -> int:
+        """The seed of the random draws: the recipe's."""
+        return self.recipe({}).training.seed
+
+    @property
+    def space(self) -> dict[str, Any]:
+        """What makes it another sweep if it differs."""
+        return {**self.search.describe(), "seed": self.seed}
+
+    def record(self, number: int) -> dict[str, Any] | None:
+        """Read the record of a trial's run; None where it has none."""
+        return runs.read_record(storage.trial_folder(self.folder, number))
+
+
+def sweep(
+    recipe: str,
+    search: Search,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    output: str | Path | None = None,
+    fresh: bool = False,
+    join: bool = False,
+    progress: Progress = SILENT,
+) -> SweepSummary:
+    """Train the trials of a search that are not trained yet, and summarize all of the folder.
+
+    A trial that was broken off is resumed. One that diverged is not tried again. With `join`, other processes are at
+    work on the same folder: each takes the next trial that none of them has.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    job = _check(recipe, search, changes or {}, output, fresh=fresh)
+    with storage.claimed_sweep(job.folder, job.space, fresh=fresh, join=join):
+        _check_trials(job)
+        while True:
+            with ExitStack() as held:
+                if (number := _take(job, held)) is None:
+                    break
+                _train(job, number, progress)
+        with storage.choosing(job.folder):  # one process at a time writes the summary
+            summary = _summarize(job, progress)
+            if not summary.unfinished:
+                _write(summary)
+        if summary.best is None and not summary.unfinished:
+            raise DivergedError("all trials diverged", "search lower learning rates", file=job.folder)
+        return summary
+
+
+def dry_run(
+    recipe: str,
+    search: Search,
+    changes: Mapping[str, Any] | None = None,
+    *,
+    output: str | Path | None = None,
+    fresh: bool = False,
+) -> SweepPlan:
+    """Check everything that can be checked without training, and return what the sweep would do."""
+    job = _check(recipe, search, changes or {}, output, fresh=fresh)
+    if not fresh:
+        _check_trials(job)
+    points = [] if search.method == "tpe" else list(itertools.islice(search.points(job.seed), search.trials))
+    last = {axis.key: axis.extremes[-1] for axis in search.axes}  # more epochs have more checkpoints
+    plan = finetune_inputs.dry_run(job.recipe(last), output=storage.trial_folder(job.folder, search.trials + 1))
+    return SweepPlan(str(job.folder), search.trials, points, plan.rows, search.trials * plan.disk_bytes)
+
+
+def _check(
+    name: str, search: Search, changes: Mapping[str, Any], output: str | Path | None, *, fresh: bool = False
+) -> _Sweep:
+    """Check the settings, the folder, that Optuna is there, and that all trials are scored on the same rows."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError("a sweep under torchrun", "start it once, and more processes with --join")
+    for axis in search.axes:
+        if axis.key in changes:
+            raise UsageError(f"{axis.key} is both set and searched", "leave one of them out")
+    job = _Sweep(name, changes, search, runs.run_folder(output, f"{load_recipe(name, changes).name}-sweep"))
+    if search.method == "grid":
+        tried: list[Point] = list(search.points(0))
+    else:
+        first = {axis.key: axis.extremes[0] for axis in search.axes}
+        tried = [{**first, axis.key: value} for axis in search.axes for value in axis.extremes]
+    for point in tried:
+        try:
+            job.recipe(point)
+        except RecipeError as error:
+            error.what = f"--space: {error.what}"
+            raise
+    if search.method == "tpe":
+        check_optuna()
+    if not fresh:  # it may hold another sweep, which is moved aside
+        storage.check_folder(job.folder, job.space)
+    gold = load_task(job.recipe({})).COLUMNS.gold
+    check_scored_rows(search, lambda point: read_labeled(job.recipe(point))[1]["validation"], gold)
+    return job
+
+
+def _check_trials(job: _Sweep) -> None:
+    """Check that the first trial which has a run is one of this sweep: of its data, model and other settings."""
+    for number in storage.find_trials(job.folder):
+        if job.record(number) is None:
+            continue
+        inputs = _read(job, number)
+        try:
+            runs.check_claim(inputs.plan.folder, inputs.plan.identity)
+        except UsageError as error:
+            remedy = f"--output {runs.free_name(job.folder)} for a new sweep, or --fresh to move the old one aside"
+            raise UsageError(
+                error.what.replace("another run", "trials of another sweep"), remedy, file=job.folder
+            ) from None
+        return
+
+
+def _take(job: _Sweep, held: ExitStack) -> int | None:
+    """Take the first trial that has not ended and that no other process has; None where there is none.
+
+    Its settings are on disk before it is trained, so that whoever goes on with it trains the same.
+    """
+    with storage.choosing(job.folder):
+        for number in range(1, job.search.trials + 1):
+            lock = ExitStack()
+            if not storage.claim_trial(job.folder, number, lock):
+                continue
+            record = job.record(number)
+            if record is not None and record["status"] in _ENDED:
+                lock.close()
+                continue
+            held.push(lock)
+            if storage.read_settings(job.folder, number) is None:
+                storage.write_settings(job.folder, number, _choose(job, number))
+            return number
+    return None
+
+
+def _choose(job: _Sweep, number: int) -> Point:
+    """Choose the settings of a new trial."""
+    if job.search.method != "tpe":
+        return next(itertools.islice(job.search.points(job.seed), number - 1, None))
+    metric, tried = job.recipe({}).best_metric, []
+    for other in storage.find_trials(job.folder):
+        trial = describe_trial(other, job.folder, storage.read_settings(job.folder, other) or {}, job.record(other))
+        tried.append(Tried(trial.settings, trial.scores.get(metric), trial.status in _ENDED))
+    return propose(job.search, job.seed, tried, lower_is_better=metric in LOWER_IS_BETTER)
+
+
+def _read(job: _Sweep, number: int) -> FinetuneInputs:
+    """Read the inputs of a trial; settings may decide which rows or which model."""
+    settings = storage.read_settings(job.folder, number) or {}
+    trials = (storage.trial_folder(job.folder, trial) for trial in storage.find_trials(job.folder))
+    return read_inputs(as_begun(job.recipe(settings), trials), storage.trial_folder(job.folder, number))
+
+
+def _train(job: _Sweep, number: int, progress: Progress) -> None:
+    """Train a trial, or go on with it; one that diverges has ended."""
+    name = storage.trial_folder(job.folder, number).name
+    settings = storage.read_settings(job.folder, number) or {}
+    log.info(f"{name} of {job.search.trials}: {name_point(settings)}")
+    try:
+        with stage(progress, "reading the data", total=1):
+            inputs = _read(job, number)
+        machine = _find_machine(job, inputs)
+        use_threads(machine)
+        run_inputs(replace(inputs, plan=replace(inputs.plan, machine=machine)), fresh=False, progress=progress)
+    except DivergedError as error:
+        log.info(f"{name} diverged: {error}")
+    except StoppedError:
+        raise
+    except BertkitError as error:
+        error.what = f"{name} ({name_point(settings)}): {error.what}"
+        raise
+
+
+def _find_machine(job: _Sweep, inputs: FinetuneInputs) -> dict[str, Any] | None:
+    """Return the machine of the first trial of the same model and precision, to compute as it did; None without one."""
+    for number in storage.find_trials(job.folder):
+        record = job.record(number)
+        if record is None or "machine" not in record:
+            continue
+        identity = record["identity"]
+        precision = identity["recipe"]["training"]["precision"]
+        if (identity["model"], precision) == (inputs.plan.identity["model"], inputs.recipe.training.precision):
+            return dict(record["machine"])
+    return None
+
+
+def _summarize(job: _Sweep, progress: Progress) -> SweepSummary:
+    """Summarize the trials of the folder, the best first."""
+    numbers = storage.find_trials(job.folder)
+    records = {number: record for number in numbers if (record := job.record(number)) is not None}
+    with stage(progress, "summarizing the trials", total=1):
+        inputs = _read(job, next(iter(records), numbers[0]))
+        metric, split = inputs.recipe.best_metric, inputs.validation
+        described = [
+            describe_trial(number, job.folder, storage.read_settings(job.folder, number) or {}, records.get(number))
+            for number in numbers
+        ]
+        trials = sort_trials(described, metric)
+        ended = [trial for trial in trials if trial.status in _ENDED]
+        finished = [trial for trial in ended if trial.scores.get(metric) is not None]
+        setups = {
+            trial.number: Setup(job.recipe(trial.settings), load_tokenizer(job.folder / trial.folder), inputs.labels)
+            for trial in finished
+        }
+        stored = (finished, records, setups, inputs.task, split, job.folder)
+        selection, reason = find_selection(*stored)
+        return SweepSummary(
+            recipe=inputs.recipe.name,
+            model=inputs.recipe.model_name,
+            folder=str(job.folder),
+            search=job.search.method,
+            space=job.space["space"],
+            best_metric=metric,
+            split=split.name,
+            rows=len(split.rows),
+            trials=trials,
+            best=finished[0].folder if finished else None,
+            selection=selection,
+            no_selection=reason,
+            expected_best=find_expected_best(finished, job.search, metric),
+            importance=find_importance(finished, job.search, metric),
+            curve=find_curve(*stored),
+            unfinished=max(job.search.trials, len(numbers)) - len(ended),
+        )
+
+
+def _write(summary: SweepSummary) -> None:
+    """Write the summary into the folder of the sweep; with it, the command counts as finished."""
+    folder, content = Path(summary.folder), without_folder(summary)
+    with disk_errors(folder):
+        write_sweep_report(folder, content, runs.command())
+        storage.write_summary(folder, {"command": runs.command(), "finished": runs.now(), **content})

@@ -1,0 +1,119 @@
+"""Labels that may be wrong, ranked."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import numpy as np
+import pytest
+
+from bertkit.checks import label_errors
+from bertkit.data.rows import Columns, Split
+from bertkit.errors import UnavailableError
+from tests.conftest import toy_rows
+
+CLASSES = Columns(given=("text",), gold="label")
+
+
+class Vectors:
+    """An embedder whose vectors tell whether a text has a good word."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def describe(self):
+        return {"model": "good words"}
+
+    def encode(self, texts, *, progress):
+        self.calls += 1
+        good = ("good", "great", "lovely", "fine", "superb")
+        return np.array([[sum(word in text for word in good), len(text) % 3] for text in texts], dtype=np.float32)
+
+
+def split(rows):
+    return Split("train", "t.csv", rows, list(range(1, len(rows) + 1)))
+
+
+def rank(labels, probabilities):
+    """Stand in for cleanlab: the rows whose label is not the most probable one, by its probability."""
+    given = probabilities[np.arange(len(labels)), labels]
+    return [int(row) for row in np.argsort(given) if probabilities[row].argmax() != labels[row]]
+
+
+def test_flipped_labels_are_ranked_first(monkeypatch):
+    monkeypatch.setattr(label_errors, "load_cleanlab", lambda: rank)
+    rows = toy_rows(200, seed=5)
+    flipped = random.Random(0).sample(range(200), 8)
+    for row in flipped:
+        rows[row]["label"] = {"good": "bad", "bad": "good"}[rows[row]["label"]]
+    embedder = Vectors()
+    held_out = Split("validation", "t.csv", rows[150:], list(range(151, 201)))
+    splits = {"train": Split("train", "t.csv", rows[:150], list(range(1, 151))), "validation": held_out}
+    found = label_errors.find_label_errors(splits, CLASSES, embedder)
+    assert {error.row - 1 for error in found.ranked[:8]} == set(flipped)
+    assert all(error.suggested != error.label and error.text == rows[error.row - 1]["text"] for error in found.ranked)
+    assert (found.finding.level, found.finding.count) == ("warn", len(found.ranked))
+    assert found.count.low <= 8 <= found.count.high
+    assert f"about {found.count.expected} of 200 labels are wrong" in found.finding.text
+    label_errors.find_label_errors(splits, CLASSES, embedder)
+    assert embedder.calls == 1  # vectors are kept
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.03, 0.1])
+def test_errors_are_counted_where_the_model_is_sure(rate):
+    """Of a model that knows how sure it is, the interval should hold 19 of 20 true numbers."""
+    draw = np.random.default_rng(1)
+    held = 0
+    for _ in range(40):
+        sure = draw.uniform(0.6, 1.0, 2000)
+        true = draw.integers(0, 2, 2000)
+        predicted = np.where(draw.uniform(size=2000) < np.maximum(sure, (sure > 0.8) * 1.0), true, 1 - true)
+        probabilities = np.where(predicted[:, None] == [0, 1], sure[:, None], 1 - sure[:, None])
+        wrong = draw.choice(2000, round(rate * 2000), replace=False)
+        labels = true.copy()
+        labels[wrong] = 1 - labels[wrong]
+        counted = label_errors.count_errors(labels, probabilities)
+        held += counted.low <= len(wrong) <= counted.high
+    assert held >= 34
+
+
+def test_pairs_have_their_difference_and_product():
+    texts = [{"text": "good", "text_pair": "fine good"}, {"text": "bad", "text_pair": "dull"}]
+    vectors = label_errors.embed_rows(texts, Vectors(), label_errors.SILENT)
+    assert vectors.tolist() == [[1, 1, 2, 0, 1, 1, 2, 0], [0, 0, 0, 1, 0, 1, 0, 0]]
+
+
+def test_damaged_vectors_are_computed_anew(monkeypatch, tmp_path):
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
+    embedder = Vectors()
+    first = label_errors._embed_column(["a", "good"], embedder, label_errors.SILENT)
+    (file,) = (tmp_path / "vectors").iterdir()
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    for damaged in (bytes(content), content[:40]):
+        file.write_bytes(damaged)
+        again = label_errors._embed_column(["a", "good"], embedder, label_errors.SILENT)
+        assert again.tolist() == first.tolist()
+    assert embedder.calls == 3
+
+
+def test_gold_values_that_are_no_labels(monkeypatch):
+    monkeypatch.setattr(label_errors, "load_cleanlab", lambda: rank)
+    for rows in ([{"text": "a", "label": 0.5}] * 9, [{"text": "a", "label": "x"}] * 9):
+        assert label_errors.find_label_errors({"train": split(rows)}, CLASSES, Vectors()) is None
+
+
+def test_cleanlab_is_missing(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cleanlab.filter", None)
+    with pytest.raises(UnavailableError, match="cleanlab"):
+        label_errors.find_label_errors({"train": split([])}, CLASSES, Vectors())
+
+
+@pytest.mark.slow
+def test_cleanlab_ranks_the_labels_that_are_least_probable():
+    pytest.importorskip("cleanlab")
+    labels = np.array([0, 1] * 50)
+    probabilities = np.where(labels[:, None] == [0, 1], 0.9, 0.1)
+    probabilities[7], probabilities[20] = (0.99, 0.01), (0.05, 0.95)
+    assert label_errors.load_cleanlab()(labels, probabilities) == [7, 20]

@@ -1,0 +1,35 @@
+"""The texts of rows, and which rows count as alike."""
+
+from __future__ import annotations
+
+from bertkit.checks.texts import digest_others, digest_rows, input_columns, read_texts
+from bertkit.data.rows import Columns
+
+PAIRS = Columns(given=("text",), gold="label", optional=("text_pair",))
+SENSES = Columns(given=("tokens", "target"), gold="sense", lists=("tokens",), text_instead={"tokens": "text"})
+
+
+def test_texts_are_read_from_any_columns():
+    assert input_columns(PAIRS) == ["text", "text_pair"]
+    assert read_texts({"id": "7", "text": "A cat", "text_pair": "B", "label": "x"}, PAIRS) == {
+        "text": "A cat",
+        "text_pair": "B",
+    }
+    assert read_texts({"tokens": ["the", "bank"], "target": 1, "sense": "bank/river"}, SENSES) == {"tokens": "the bank"}
+
+
+def test_rows_are_alike_whatever_their_case_spaces_and_last_mark():
+    rows = [
+        {"text": text, "label": label}
+        for text, label in (("A  cat", "x"), ("a cat ", "y"), ("a cat!", "x"), ("a cats", "x"))
+    ]
+    first, second, third, fourth = digest_rows(rows, PAIRS).tolist()
+    assert first == second == third != fourth
+
+
+def test_all_columns_count():
+    one, other = {"tokens": ["bank"], "target": 0}, {"tokens": ["bank"], "target": 1}
+    digests = digest_rows([one, other], SENSES).tolist()
+    assert digests[0] != digests[1]
+    assert digest_others(one, SENSES, "target") == digest_others(other, SENSES, "target")
+    assert digest_others(one, SENSES, "tokens") != digest_others(other, SENSES, "tokens")

@@ -1,0 +1,67 @@
+"""Importance by gradient is that of a plain loop over rows; by ablation, that of a model whose weights are zero."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from bertkit.compression.importance import choose_units, loss_of, score_heads, score_units
+from bertkit.errors import UsageError
+from bertkit.evaluation.scoring import score_split
+from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of
+from bertkit.progress import SILENT
+from tests.compression.measured import load_measured
+from tests.conftest import few_resamples
+
+
+def test_gradient_scores_are_means_of_absolute_values_over_rows(trained):
+    checkpoint, _, features = load_measured(trained)
+    found = score_units(checkpoint, features, most=64)
+    model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)
+    assert all(parameter.requires_grad and parameter.grad is None for parameter in model.parameters())
+    layers = [*attention_outputs_of(model), *(one.narrow for one in feed_forwards_of(model))]
+    states = {}
+
+    def keep(layer, inputs):
+        states[layer] = inputs[0]
+        inputs[0].retain_grad()
+
+    for layer in layers:
+        layer.register_forward_pre_hook(keep)
+    expected = dict.fromkeys(layers, 0.0)
+    for feature in features:
+        model(**collate([feature])).loss.backward()
+        for layer in layers:
+            units = 2 if layer in layers[:2] else 64
+            products = (states[layer] * states[layer].grad).view(-1, units, states[layer].shape[-1] // units)
+            expected[layer] += products.sum(dim=(0, 2)).abs().detach().numpy() / len(features)
+    assert np.allclose(found.heads, [expected[layer] for layer in layers[:2]], rtol=1e-3, atol=1e-7)
+    assert np.allclose(found.neurons, [expected[layer] for layer in layers[2:]], rtol=1e-3, atol=1e-7)
+
+
+def test_heads_are_left_out_one_by_one(trained, monkeypatch):
+    few_resamples(monkeypatch)
+    checkpoint, split, features = load_measured(trained)
+    found = score_heads(checkpoint, split, features)
+    assert [(one.layer, one.head) for one in found] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    whole = score_split(checkpoint, split, SILENT, features=features).scores["accuracy"]
+    with torch.no_grad():
+        attention_outputs_of(checkpoint.model)[0].weight[:, 16:] = 0
+    without = score_split(checkpoint, split, SILENT, features=features).scores["accuracy"]
+    assert found[1].score == without and found[1].difference == pytest.approx(without - whole)
+    assert all(one.interval is None or one.interval[0] <= one.difference <= one.interval[1] for one in found)
+    assert all(one.gradient >= 0 for one in found)
+
+
+def test_heads_that_share_keys_stay_together():
+    scores = np.array([[0.0, 9.0, 5.0, 5.0, 1.0, 1.0]])
+    assert choose_units(scores, 4, together=2) == [[0, 1, 2, 3]]
+    assert choose_units(scores, 1) == [[1]]
+
+
+def test_a_model_without_a_loss_is_refused():
+    with pytest.raises(UsageError, match="computes no loss on these rows"):
+        loss_of(SimpleNamespace(logits=1))

@@ -1,0 +1,74 @@
+"""What a model is pruned to: read from options, and checked against its config."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertkit.compression.target_shape import Shape, check_shape, make_shape
+from bertkit.errors import ModelError, UsageError
+
+BERT = {
+    "model_type": "bert",
+    "num_hidden_layers": 6,
+    "num_attention_heads": 12,
+    "hidden_size": 48,
+    "intermediate_size": 96,
+}
+ROTARY = {**BERT, "model_type": "eurobert", "num_key_value_heads": 4}
+ALBERT = {**BERT, "model_type": "albert", "num_hidden_groups": 1}
+
+
+def test_options_become_a_shape():
+    assert make_shape("4", None, None, None) == Shape(layers=4)
+    assert make_shape("0,", None, None, None) == Shape(layers=(0,))
+    assert make_shape("0,2", 3, 8, ["rows"]) == Shape((0, 2), 3, 8, ("rows",))
+    assert make_shape("4", None, None, None).is_measured and not make_shape("0,1", None, None, ["rows"]).is_measured
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ((None, None, None, None), "nothing to prune - give --layers, --heads, --intermediate or --vocabulary"),
+        (("0", None, None, None), "--layers 0 - give how many, from 1, or which"),
+        (("2,1", None, None, None), "--layers 2,1 - give how many"),
+        ((None, 0, None, None), "--heads 0 - keep at least 1"),
+        ((None, None, -1, None), "--intermediate -1 - keep at least 1"),
+    ],
+)
+def test_wrong_options_are_refused(options, message):
+    with pytest.raises(UsageError) as error:
+        make_shape(*options)
+    assert str(error.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("shape", "config", "error", "message"),
+    [
+        (Shape(layers=7), BERT, UsageError, "--layers 7: the model has 6 layers - keep at most 6"),
+        (Shape(layers=(0, 6)), BERT, UsageError, "--layers 0,6: the model has 6 layers - number them from 0 to 5"),
+        (Shape(intermediate=97), BERT, UsageError, "--intermediate 97: the feed-forward of a layer has 96 neurons"),
+        (Shape(heads=13), BERT, UsageError, "--heads 13: a layer of the model has 12 - keep at most 12"),
+        (Shape(heads=6), BERT, ModelError, "--heads: the config of a bert model cannot say that there are fewer heads"),
+        (Shape(heads=4), ROTARY, UsageError, "--heads 4: they must divide the hidden size 48, and 3 share keys"),
+        (Shape(layers=2), {**ALBERT, "num_hidden_groups": 2}, ModelError, "--layers: 2 groups of layers share"),
+        (Shape(layers=2), {**BERT, "bertkit_head": {"layers": "last"}}, ModelError, "--layers: the head of this model"),
+        (Shape(layers=(1, 2)), {**BERT, "model_type": "modernbert"}, UsageError, "--layers without 0: the first layer"),
+    ],
+)
+def test_what_a_model_does_not_have_is_refused(shape, config, error, message):
+    with pytest.raises(error) as raised:
+        check_shape(shape, config)
+    assert str(raised.value).startswith(message)
+
+
+def test_what_a_model_has_is_kept():
+    shape = Shape(layers=3, intermediate=96)
+    assert check_shape(shape, BERT) == shape
+    assert check_shape(Shape(heads=6), ROTARY) == Shape(heads=6)
+    distilbert = {"model_type": "distilbert", "n_layers": 2, "n_heads": 2, "dim": 8, "hidden_dim": 16}
+    with pytest.raises(UsageError, match="has 16 neurons"):
+        check_shape(Shape(intermediate=17), distilbert)
+
+
+def test_layers_that_are_one_need_no_choice():
+    assert check_shape(Shape(layers=2), ALBERT) == Shape(layers=(0, 1))

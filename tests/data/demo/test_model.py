@@ -1,0 +1,83 @@
+"""The demo model is small, says what it is, and knows the words of the grammar."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections import Counter
+from pathlib import Path
+from random import Random
+
+import pytest
+import torch
+
+import bertkit
+from bertkit.data.demo.rows import demo_text
+from tests.data.demo.common import OTHERS, one_per_writer, rows_of
+
+MODEL = Path(bertkit.__file__).parent / "demo" / "model"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    from bertkit.modeling.load import load_tokenizer
+
+    return load_tokenizer(MODEL)
+
+
+def test_the_model_is_small_and_says_what_it_is():
+    assert sum(file.stat().st_size for file in MODEL.iterdir()) < 2_000_000
+    assert "cannot be compared" in (MODEL / "README.md").read_text()
+
+
+def test_any_english_text_has_tokens(tokenizer):
+    text = 'Zebras juggle quickly; 42 bytes of "Naïve" e-mail cost $5 (or more)!'
+    assert tokenizer.unk_token_id not in tokenizer(text)["input_ids"]
+
+
+@pytest.mark.parametrize("name", one_per_writer(OTHERS))
+def test_every_row_fits_into_the_model(name, tokenizer):
+    rows = rows_of(name, "validation")
+    texts = [
+        " ".join([row.get("question", ""), row.get("context", ""), row.get("stem", ""), *row.get("tokens", ())])
+        for row in rows
+    ]
+    longest = [max(row.get("choices", [""]), key=len) for row in rows]
+    assert max(map(len, tokenizer(texts, longest)["input_ids"])) <= tokenizer.model_max_length
+
+
+def test_the_model_knows_more_than_frequencies(tokenizer):
+    from transformers import AutoModelForMaskedLM
+
+    model = AutoModelForMaskedLM.from_pretrained(MODEL, dtype=torch.float32).eval()
+    rng = Random(0)
+    right = total = 0
+    frequent = Counter()
+    for text in demo_text(200, seed=99):
+        ids = torch.tensor(tokenizer(text)["input_ids"])
+        position = rng.randrange(1, len(ids) - 1)
+        masked = ids.clone()
+        masked[position] = tokenizer.mask_token_id
+        with torch.inference_mode():
+            guess = int(model(masked[None]).logits[0, position].argmax())
+        right, total = right + (guess == int(ids[position])), total + 1
+        frequent.update(ids[1:-1].tolist())
+    most = frequent.most_common(1)[0][1] / frequent.total()
+    assert right / total > 2 * most
+
+
+@pytest.mark.slow
+def test_the_model_is_made_anew_with_the_same_bytes(tmp_path, monkeypatch):
+    spec = importlib.util.spec_from_file_location("make_demo_model", MODEL.parents[2] / "tools" / "make_demo_model.py")
+    tool = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(tool)
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
+    written = []
+    for name in ("first", "second"):
+        (tmp_path / name / "model").mkdir(parents=True)
+        tool.pretrain(tmp_path / name, (400, 300))
+        tool.publish(tmp_path / name / "run", tmp_path / name / "tokenizer", tmp_path / name / "model")
+        files = sorted((tmp_path / name / "model").iterdir())
+        written.append({file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in files})
+    assert written[0] == written[1]
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(written[0])

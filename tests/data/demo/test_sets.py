@@ -1,0 +1,124 @@
+"""A recipe's demo rows follow from what it says, not from its name."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bertkit.data.demo.rows import demo_rows
+from bertkit.data.demo.sets import DEMO_SETS, demo_set_for
+from bertkit.data.sources import read_splits
+from bertkit.errors import DataError
+from bertkit.recipe import load, load_recipe, recipe_names
+from bertkit.tasks import load_task
+
+GLUE = """about: A task of three lines.
+task: text_classification
+data:
+  source: my/glue
+  config: {config}
+  columns: {columns}
+labels: {labels}
+metrics: [accuracy]
+"""
+DEMO = {"data.source": "demo", "data.limit": 100}
+PAIR = "{text: first, text_pair: second, label: gold}"
+
+
+def write(file: Path, **parts: str) -> str:
+    file.write_text(GLUE.format(**{"config": "mine", "columns": "{text: sentence, label: gold}", **parts}))
+    return str(file)
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_every_shipped_recipe_has_rows_with_its_columns_and_labels(name):
+    recipe = load_recipe(name)
+    demo_set = demo_set_for(recipe)
+    assert set(recipe.data.columns) <= {*demo_rows(demo_set, "train", 1)[0], "id"}
+    assert recipe.labels is None or set(recipe.labels) == set(demo_set.labels)
+
+
+@pytest.mark.parametrize("name", DEMO_SETS)
+def test_every_set_is_that_of_a_shipped_recipe(name):
+    recipe = load_recipe(name)
+    assert demo_set_for(recipe) is DEMO_SETS[name]
+    assert set(recipe.data.columns) == set(DEMO_SETS[name].columns.split())
+
+
+@pytest.mark.parametrize("name", recipe_names())
+def test_a_recipe_copied_to_a_new_name_has_the_rows_of_the_original(name, tmp_path, monkeypatch):
+    original = load_recipe(name)
+    folder = Path(shutil.copytree(load.recipe_folder(), tmp_path / "recipes"))
+    shutil.copy(folder / "finetune" / f"{name}.yaml", folder / "finetune" / "copied.yaml")
+    monkeypatch.setattr(load, "recipe_folder", lambda: folder)
+    assert "copied" in recipe_names()
+    copied = load_recipe("copied")
+    assert copied.name == "copied"
+    for split in ("train", "validation", "test"):
+        assert demo_rows(demo_set_for(copied), split, 20) == demo_rows(demo_set_for(original), split, 20)
+
+
+@pytest.mark.parametrize("name", ["cola", "mrpc", "mnli"])
+def test_a_copied_recipe_is_read_as_the_original_is(name, tmp_path, monkeypatch):
+    folder = Path(shutil.copytree(load.recipe_folder(), tmp_path / "recipes"))
+    shutil.copy(folder / "finetune" / f"{name}.yaml", folder / "finetune" / "copied.yaml")
+    monkeypatch.setattr(load, "recipe_folder", lambda: folder)
+    fingerprints = []
+    for recipe in (load_recipe(name, DEMO), load_recipe("copied", DEMO)):
+        task = load_task(recipe)
+        splits = read_splits(recipe, task.COLUMNS, lambda row, task=task, recipe=recipe: task.read(row, recipe), bool)
+        fingerprints.append({split: rows.fingerprint() for split, rows in splits.items()})
+    assert fingerprints[0] == fingerprints[1]
+    assert len(fingerprints[0]) == (4 if name == "mnli" else 3)
+
+
+@pytest.mark.parametrize("columns", ["{text: sentence, label: gold}", PAIR])
+@pytest.mark.parametrize("labels", ["[yes_, no_]", "[sport, politics, weather]", "[a, b, c, d, e, f, g]"])
+def test_a_new_recipe_with_its_own_labels_has_rows_with_them(tmp_path, columns, labels):
+    recipe = load_recipe(write(tmp_path / "new.yaml", columns=columns, labels=labels), DEMO)
+    task = load_task(recipe)
+    splits = read_splits(recipe, task.COLUMNS, lambda row: task.read(row, recipe), bool)
+    for split in splits.values():
+        assert {row["label"] for row in split.rows} == set(recipe.labels)
+        assert ("text_pair" in split.rows[0]) == ("text_pair" in recipe.data.columns)
+    texts = [row["text"] for split in splits.values() for row in split.rows]
+    assert len(texts) == len(set(texts))
+
+
+def test_more_labels_than_topics_have_rows_too(tmp_path):
+    labels = [f"l{number}" for number in range(1000)]
+    recipe = load_recipe(write(tmp_path / "new.yaml", labels=str(labels)))
+    assert {row["label"] for row in demo_rows(demo_set_for(recipe), "test", 300)} <= set(labels)
+
+
+@pytest.mark.parametrize(
+    ("parts", "name"),
+    [
+        ({"labels": "[contradiction, neutral, entailment]", "columns": PAIR}, "mnli"),
+        ({"labels": "[contradiction, neutral, entailment]"}, "topics"),
+        ({"labels": "[entailment, not_entailment]", "columns": PAIR, "config": "rte"}, "rte"),
+        ({"labels": "[positive, negative]"}, "sst2"),
+        ({"labels": "[good, bad]", "config": "cola"}, "topics"),
+        ({"labels": "null"}, "classify"),
+        ({"labels": "null", "config": "cola"}, "cola"),
+    ],
+)
+def test_labels_columns_and_config_choose_the_set(tmp_path, parts, name):
+    assert demo_set_for(load_recipe(write(tmp_path / "new.yaml", **parts))).name == name
+
+
+@pytest.mark.parametrize("labels", [["O", "B-DRUG", "I-DRUG"], ["function", "content"], ["O", "B-X"]])
+def test_words_have_the_labels_of_the_recipe_too(labels):
+    scheme = "auto" if labels == ["O", "B-DRUG", "I-DRUG"] else "none"
+    recipe = load_recipe("ner", {**DEMO, "labels": labels, "options.scheme": scheme})
+    task = load_task(recipe)
+    rows = read_splits(recipe, task.COLUMNS, lambda row: task.read(row, recipe), bool)["train"].rows
+    assert {tag for row in rows for tag in row["tags"]} == set(labels)
+    assert all(len(row["tokens"]) == len(row["tags"]) for row in rows)
+
+
+def test_a_task_family_without_demo_rows_is_refused_in_one_line():
+    with pytest.raises(DataError, match=r"no demo data for the task family 'mypackage.mytask' - --data FILE"):
+        demo_set_for(load_recipe("cola", {"task": "mypackage.mytask"}))

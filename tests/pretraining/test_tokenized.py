@@ -1,0 +1,544 @@
+"""A tokenized corpus: the tokens of a plain loop over documents, also after kills, damage and full disks."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import random
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+import bertkit
+from bertkit.errors import DataError, ResourceError
+from bertkit.pretraining import tokenize
+from bertkit.pretraining import tokenized as corpus
+from bertkit.pretraining.documents import find_corpus
+from bertkit.pretraining.tokenize import DocumentTokenizer
+from bertkit.pretraining.tokenized import TokenizedCorpus, content_key, read_corpus, unigram_loss
+from bertkit.progress import SILENT
+from bertkit.recipe.pretraining import Corpus
+from bertkit.storage import columns as corpus_files
+from bertkit.tokens.sentences import split_sentences
+from tests.conftest import WORDS, make_tokenizer
+
+TOKENIZER = make_tokenizer()
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path, monkeypatch) -> Path:
+    """Work in an empty folder, with a cache in it and small shards."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(corpus, "_SHARD", 2000)
+    return tmp_path
+
+
+def make_documents(count: int, seed: int = 0) -> list[str]:
+    rng = random.Random(seed)
+    words = [word for group in WORDS.values() for word in group] + ["unheard", "of.", "7"]
+    return [
+        "\n".join(" ".join(rng.choices(words, k=rng.randint(1, 9))) for _ in range(rng.randint(1, 4)))
+        for _ in range(count)
+    ]
+
+
+def write(name: str, documents: list[str]) -> str:
+    Path(name).parent.mkdir(exist_ok=True, parents=True)
+    Path(name).write_text("\n\n".join(documents) + "\n", encoding="utf-8")
+    return name
+
+
+def prepare(source: str, tokenizer=TOKENIZER, progress=SILENT, **settings) -> dict[str, TokenizedCorpus]:
+    return read_corpus(find_corpus(Corpus(source=source, **settings)), tokenizer, progress)
+
+
+def texts_of(split: TokenizedCorpus, tokenizer=TOKENIZER) -> list[list[str]]:
+    """Return the tokens of each document as texts, one per sentence."""
+    documents = [slice(*edges) for edges in zip(split.documents[:-1], split.documents[1:] + 1, strict=True)]
+    return [
+        [
+            " ".join(tokenizer.convert_ids_to_tokens(split.tokens[first:last].tolist()))
+            for first, last in zip(split.sentences[document][:-1], split.sentences[document][1:], strict=True)
+        ]
+        for document in documents
+    ]
+
+
+def tokenize_plainly(documents: list[str], tokenizer=TOKENIZER) -> list[list[str]]:
+    return [
+        [" ".join(tokenizer.tokenize(sentence, split_special_tokens=True)) for sentence in split_sentences(document)]
+        for document in documents
+    ]
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {file.name: file.read_bytes() for file in sorted(folder.glob("corpora/*/*"))}
+
+
+def folder_in(here: Path) -> Path:
+    """Return the folder of the only prepared corpus."""
+    (folder,) = (path for path in (here / "cache" / "corpora").iterdir() if path.is_dir())
+    return folder
+
+
+class Spy:
+    """Counts what goes through the tokenizer."""
+
+    def __init__(self, monkeypatch) -> None:
+        self.documents: list[int] = []
+        tokenize = DocumentTokenizer.tokenize
+
+        def counted(tokenizer, documents):
+            self.documents.append(len(documents))
+            return tokenize(tokenizer, documents)
+
+        monkeypatch.setattr(DocumentTokenizer, "tokenize", counted)
+
+
+# --- what comes out
+
+
+def test_tokens_are_those_of_a_plain_loop(monkeypatch):
+    monkeypatch.setattr(tokenize, "_BATCH_CHARS", 50)
+    train, held_out = make_documents(150), make_documents(20, seed=1)
+    write("d/train.txt", train)
+    write("d/validation.txt", held_out)
+    splits = prepare("d")
+    assert texts_of(splits["train"]) == tokenize_plainly(list(dict.fromkeys(train)))
+    assert texts_of(splits["validation"]) == tokenize_plainly(list(dict.fromkeys(held_out)))
+    for split in splits.values():
+        assert split.sentences[0] == split.documents[0] == 0
+        assert split.sentences[-1] == len(split.tokens) == len(split.word_starts)
+        assert split.documents[-1] == len(split.sentences) - 1
+        assert split.document_edges().tolist() == [split.sentences[number] for number in split.documents]
+        arrays = (split.tokens, split.word_starts, split.sentences, split.documents)
+        assert [array.dtype for array in arrays] == [np.uint16, np.bool_, np.int64, np.int64]
+        assert not split.tokens.flags.writeable
+
+
+def test_word_starts_are_those_of_a_plain_loop():
+    splits = prepare(
+        write("a.txt", ["good unheard, so-so\nunheard unheard", "7 of. [MASK] badbad", *make_documents(9)])
+    )
+    for split in splits.values():
+        expected = []
+        for sentence in [sentence for document in texts_of(split) for sentence in document]:
+            expected += [not token.startswith("##") for token in sentence.split()]
+        assert split.word_starts.tolist() == expected
+
+
+def test_facts_are_counted():
+    documents = ["good film\nso good", "zoo ümläut", "good film\nso good", "so so", "good film\nso good"]
+    write("d/train.txt", documents)
+    write("d/validation.txt", ["a book", "so so"])
+    splits = prepare("d")
+    unknown = TOKENIZER.unk_token_id
+    assert dict(splits["train"].facts) == {
+        "documents": 2,
+        "duplicates": 3,
+        "sentences": 3,
+        "tokens": len(splits["train"].tokens),
+        "unknown": int((splits["train"].tokens == unknown).sum()),
+        "bytes": len("good film\nso goodzoo ümläut".encode()),
+    }
+    assert splits["validation"].facts["documents"] == 2
+
+
+def test_duplicates_stay_where_they_are_wanted():
+    write("a.txt", ["so so", "a book", "so so"] * 4)
+    kept = prepare("a.txt", deduplicate=False)
+    assert sum(split.facts["documents"] for split in kept.values()) == 12
+    assert sum(split.facts["duplicates"] for split in kept.values()) == 0
+    assert {split.facts["documents"] for split in kept.values()} == {4, 8}  # all copies are on one side
+    dropped = prepare("a.txt")
+    assert sum(split.facts["duplicates"] for split in dropped.values()) == 10
+
+
+def test_text_without_tokens_is_left_out():
+    rows = ["a book\n\u0007\u0007\nso", "\u0007", "the film", "\u0007\n\u0007"]
+    lines = [json.dumps({"text": row}) for row in rows]
+    for split in ("train", "validation"):
+        write(f"d/{split}.jsonl", [])
+        Path(f"d/{split}.jsonl").write_text("\n".join(lines[split == "train" :]))
+    splits = prepare("d", deduplicate=False)
+    assert texts_of(splits["train"]) == [["the film"]]
+    assert texts_of(splits["validation"]) == [["a book", "so"], ["the film"]]
+    assert splits["train"].facts["documents"] == 1
+    assert splits["train"].facts["bytes"] == len("the film")
+
+
+def test_text_that_spells_a_special_token_is_text():
+    splits = prepare(write("a.txt", ["the [SEP] film", "a book [MASK]"]))
+    special = set(TOKENIZER.all_special_ids) - {TOKENIZER.unk_token_id}
+    assert not special & {int(token) for split in splits.values() for token in split.tokens}
+
+
+def test_long_text_is_not_truncated_whatever_the_tokenizer_did_last():
+    tokenizer = make_tokenizer()
+    tokenizer(["good film"] * 2, truncation=True, max_length=4, padding="max_length")
+    splits = prepare(write("a.txt", ["good " * 500, "a book"]), tokenizer)
+    assert sorted(len(split.tokens) for split in splits.values()) == [2, 500]
+    assert tokenizer.backend_tokenizer.truncation is not None
+
+
+def words_tokenizer(size: int) -> PreTrainedTokenizerFast:
+    vocabulary = {f"w{number}": number for number in range(size)}
+    inner = Tokenizer(models.WordLevel(vocabulary, unk_token="w0"))
+    inner.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="w0", pad_token="w1")
+
+
+@pytest.mark.parametrize(("size", "dtype"), [(2**16, np.uint16), (2**16 + 1, np.uint32)])
+def test_tokens_take_the_bytes_they_need(size, dtype):
+    splits = prepare(write("a.txt", [f"w{size - 1}", f"w{size - 1} w2"]), words_tokenizer(size))
+    for split in splits.values():
+        assert split.tokens.dtype == dtype
+        assert split.tokens[0] == size - 1
+
+
+# --- what is held out
+
+
+def test_held_out_documents_stay_so_when_others_come_and_go(monkeypatch):
+    monkeypatch.setattr(corpus, "_SHARD", 1 << 20)
+    documents = make_documents(400)
+    held = {str(text) for text in texts_of(prepare(write("a.txt", documents), validation_share=0.1)["validation"])}
+    assert 20 < len(held) < 70
+    more = documents[50:] + make_documents(200, seed=5)
+    random.Random(0).shuffle(more)
+    others = {str(text) for text in texts_of(prepare(write("b.txt", more), validation_share=0.1)["validation"])}
+    gone = {str(text) for text in tokenize_plainly(documents[:50])} - {str(text) for text in tokenize_plainly(more)}
+    assert held - gone <= others
+
+
+def test_neither_split_is_ever_empty():
+    documents = ["a", "the", "good"]
+    few = prepare(write("a.txt", documents), validation_share=1e-12)
+    assert [few[split].facts["documents"] for split in ("train", "validation")] == [2, 1]
+    many = prepare("a.txt", validation_share=0.999999999999)
+    assert [many[split].facts["documents"] for split in ("train", "validation")] == [1, 2]
+
+
+def test_a_held_out_document_is_dropped_from_train():
+    write("d/train.txt", ["a", "good film", "the"])
+    write("d/validation.txt", ["good film", "so", "so"])
+    splits = prepare("d")
+    assert texts_of(splits["train"]) == [["a"], ["the"]]
+    assert texts_of(splits["validation"]) == [["good film"], ["so"]]
+    assert [splits[split].facts["duplicates"] for split in ("train", "validation")] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("files", "line"),
+    [
+        (
+            {"d/train.txt": ["so so"]},
+            "only one document: nothing can be held out (d) - put a blank line between documents, or "
+            "--set data.documents=lines if each line is one",
+        ),
+        (
+            {"d/train.txt": ["so", "a"], "d/dev.txt": ["a", "so"]},
+            "every document of train is in validation too (d) - give other text",
+        ),
+        (
+            {"d/train.txt": ["so", "\u0007"], "d/dev.txt": ["\u0007\u0007"]},
+            "the text of the validation split has no tokens (d) - give other text, or another tokenizer",
+        ),
+        ({"d/train.jsonl": ['{"text": " "}']}, "the train split has no documents (d) - add text"),
+    ],
+)
+def test_too_little_text_is_told_in_one_line(files, line):
+    for name, documents in files.items():
+        write(name, documents)
+    with pytest.raises(DataError) as caught:
+        prepare("d")
+    assert (str(caught.value), caught.value.exit_code) == (line, 3)
+
+
+# --- cached, killed, damaged
+
+
+def test_a_second_use_reads_no_document(monkeypatch, here):
+    write("a.txt", make_documents(60))
+    first = prepare("a.txt")
+    spy = Spy(monkeypatch)
+    monkeypatch.setattr(corpus, "find_duplicates", None)
+    Path("a.txt").rename("elsewhere.txt")
+    again = prepare("elsewhere.txt")
+    assert spy.documents == []
+    for split, kept in first.items():
+        assert again[split].facts == kept.facts
+        for name in ("tokens", "word_starts", "sentences", "documents"):
+            assert np.array_equal(getattr(again[split], name), getattr(kept, name))
+
+
+def test_no_more_than_a_shard_is_tokenized_at_once(monkeypatch):
+    spy = Spy(monkeypatch)
+    documents = make_documents(300)
+    prepare(write("a.txt", documents))
+    assert sum(spy.documents) == len(set(documents))
+    assert max(spy.documents) <= corpus._SHARD // 100  # a document counts for 100 bytes more than it has
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory) -> dict[str, bytes]:
+    """The files of a preparation that nothing broke off."""
+    folder = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(folder)
+        patched.setenv("BERTKIT_CACHE", str(folder))
+        patched.setattr(corpus, "_SHARD", 2000)
+        prepare(write("a.txt", make_documents(120) + make_documents(10)))
+    return files_of(folder)
+
+
+@pytest.mark.parametrize(
+    ("moment", "kill"), [*((moment, kill) for moment in ("commit", "append") for kill in (1, 2, 5)), ("finish", 1)]
+)
+def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(kill, moment, prepared, here, monkeypatch, caplog):
+    caplog.set_level(logging.INFO, "bertkit")
+    write("a.txt", make_documents(120) + make_documents(10))
+    monkeypatch.setenv("BERTKIT_CACHE", str(here / "killed"))
+    whole, calls = getattr(corpus_files.ColumnWriter, moment), Counter()
+
+    def killed(self, *arguments):
+        calls["now"] += 1
+        if calls["now"] == (8 * kill if moment == "append" else kill):
+            raise KeyboardInterrupt
+        return whole(self, *arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(corpus_files.ColumnWriter, moment, killed)
+        with pytest.raises(KeyboardInterrupt):
+            prepare("a.txt")
+    spy = Spy(monkeypatch)
+    splits = prepare("a.txt")
+    assert files_of(here / "killed") == prepared != {}
+    was_noted = moment == "finish" or kill > 1
+    assert any("the preparation continues after" in record.message for record in caplog.records) == was_noted
+    if was_noted:
+        assert sum(spy.documents) < splits["train"].facts["documents"] + splits["validation"].facts["documents"]
+
+
+def test_a_preparation_killed_by_a_signal_continues(here):
+    write("a.txt", make_documents(120))
+    prepare("a.txt")
+    script = (
+        "import signal\nfrom tests.pretraining.test_tokenized import *\n"
+        "corpus._SHARD, whole, calls = 2000, corpus_files.write_json, []\n"
+        "def write_json(*arguments):\n    calls.append(1)\n"
+        "    len(calls) == 3 and os.kill(os.getpid(), signal.SIGKILL)\n    whole(*arguments)\n"
+        "corpus_files.write_json = write_json\nprepare('a.txt')"
+    )
+    environment = {**os.environ, "BERTKIT_CACHE": str(here / "killed"), "PYTHONPATH": str(ROOT)}
+    ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, cwd=here)
+    assert ended.returncode == -9, ended.stderr
+    (journal,) = (here / "killed").glob("corpora/*/journal.json")
+    assert json.loads(journal.read_text())["state"]["read"] > 0
+    os.environ["BERTKIT_CACHE"] = str(here / "killed")  # the fixture puts it back
+    prepare("a.txt")
+    assert files_of(here / "killed") == files_of(here / "cache")
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone", "manifest", "facts"])
+def test_damage_is_noticed_and_made_good(damage, here, caplog):
+    caplog.set_level(logging.INFO, "bertkit")
+    prepare(write("a.txt", make_documents(60)))
+    whole = files_of(here / "cache")
+    folder = folder_in(here)
+    file = folder / ("manifest.json" if damage in ("manifest", "facts") else "train.tokens.bin")
+    content = file.read_bytes()
+    file.unlink()
+    middle = len(content) // 2
+    if damage == "facts":
+        facts = json.loads(content)
+        facts["facts"]["train"]["tokens"] += 1
+        file.write_text(json.dumps(facts))
+    elif damage != "gone":
+        flipped = content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+        file.write_bytes(flipped if damage == "flipped" else content[:middle])
+    caplog.clear()
+    prepare("a.txt")
+    assert caplog.records[0].message == f"the numbers in {folder} are damaged and are computed again"
+    assert [record.message for record in caplog.records].count(caplog.records[0].message) == 1
+    assert files_of(here / "cache") == whole
+
+
+def test_a_journal_that_does_not_fit_is_ignored(here, monkeypatch):
+    write("a.txt", make_documents(60))
+    prepare("a.txt")
+    whole = files_of(here / "cache")
+    folder = folder_in(here)
+    for journal in ("{", "[]", '{"origin": "another", "lengths": {}, "state": {"read": 3}}'):
+        (folder / "manifest.json").unlink()
+        (folder / "journal.json").write_text(journal)
+        prepare("a.txt")
+        assert files_of(here / "cache") == whole
+
+
+@pytest.mark.slow
+def test_two_processes_prepare_one_corpus_once(here, monkeypatch):
+    write("a.txt", make_documents(150))
+    script = (
+        "from tests.pretraining.test_tokenized import *\nlogging.basicConfig(level=20, format='%(message)s')\n"
+        "corpus._SHARD = 500\nsplits = prepare('a.txt')\nprint(texts_of(splits['train']))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", script]
+    both = [
+        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=here)
+        for _ in range(2)
+    ]
+    ended = [process.communicate() for process in both]
+    assert [process.returncode for process in both] == [0, 0], ended
+    assert ended[0][0] == ended[1][0] != ""
+    assert sum("the corpus was prepared in" in errors for _, errors in ended) == 1
+
+
+def test_what_nobody_used_for_a_month_goes_with_the_next_corpus(here):
+    prepare(write("a.txt", make_documents(20)))
+    old = folder_in(here)
+    then = time.time() - 31 * 24 * 3600
+    for path in (*old.iterdir(), old):
+        os.utime(path, (then, then))
+    prepare("a.txt")  # it is of use again
+    prepare(write("b.txt", make_documents(20, seed=1)))
+    assert old.is_dir()
+    for path in (*old.iterdir(), old):
+        os.utime(path, (then, then))
+    prepare(write("c.txt", make_documents(20, seed=2)))
+    assert not old.exists()
+
+
+def test_a_folder_that_cannot_be_written_is_told(here, monkeypatch):
+    (here / "file").touch()
+    monkeypatch.setenv("BERTKIT_CACHE", str(here / "file"))
+    with pytest.raises(ResourceError) as caught:
+        prepare(write("a.txt", ["a", "the"]))
+    assert str(caught.value).startswith("the corpus cannot be prepared: Not a directory (")
+    assert str(caught.value).endswith("- set BERTKIT_CACHE to use another folder")
+
+
+def test_a_full_disk_is_reported_and_the_preparation_continues(here, monkeypatch):
+    write("a.txt", make_documents(120))
+    write_json, calls = corpus_files.write_json, []
+
+    def full(*arguments):
+        calls.append(1)
+        if len(calls) == 3:
+            raise OSError(28, "No space left on device")
+        write_json(*arguments)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(corpus_files, "write_json", full)
+        with pytest.raises(ResourceError, match="the corpus cannot be prepared: No space left on device") as caught:
+            prepare("a.txt")
+    assert caught.value.exit_code == 6
+    spy = Spy(monkeypatch)
+    splits = prepare("a.txt")
+    assert 0 < sum(spy.documents) < sum(split.facts["documents"] for split in splits.values())
+
+
+def test_nothing_heavy_is_imported_before_it_is_needed():
+    script = "import sys, bertkit.pretraining.tokenized; print(*{name.partition('.')[0] for name in sys.modules})"
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    assert not {"torch", "transformers", "datasets", "pyarrow", "tokenizers"} & set(ended.stdout.split())
+
+
+def test_progress_is_reported_and_ends(here):
+    class Recorder:
+        def __init__(self):
+            self.calls = []
+
+        def start(self, what, total, done=0):
+            self.calls.append(("start", what, total, done))
+
+        def update(self, done, figures):
+            self.calls.append(("update", done, figures["tokens"]))
+
+        def finish(self):
+            self.calls.append(("finish",))
+
+    recorder = Recorder()
+    splits = prepare(write("a.txt", ["a", "the", "good film"]), progress=recorder)
+    total = sum(len(split.tokens) for split in splits.values())
+    assert recorder.calls == [
+        ("start", "reading train", Path("a.txt").stat().st_size, 0),
+        ("finish",),
+        ("start", "preparing documents", 3, 0),
+        ("update", 3, total),
+        ("finish",),
+    ]
+
+
+# --- the key
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"documents": "lines"}, {"deduplicate": False}, {"validation_share": 0.3}, {"limit": 5}, {"source": "b.txt"}],
+    ids=str,
+)
+def test_text_and_settings_change_the_key(changes):
+    write("a.txt", ["a", "the"])
+    write("b.txt", ["a", "the."])
+    assert content_key(find_corpus(Corpus(source="a.txt")), TOKENIZER) != content_key(
+        find_corpus(Corpus(**{"source": "a.txt", **changes})), TOKENIZER
+    )
+
+
+def test_names_of_the_hub_change_the_key():
+    data = [
+        Corpus(source="x/y"),
+        Corpus(source="x/z"),
+        Corpus(source="x/y", config="c"),
+        Corpus(source="x/y", revision="r"),
+    ]
+    assert len({content_key(find_corpus(corpus), TOKENIZER) for corpus in data}) == 4
+
+
+def test_how_the_hub_is_read_does_not_change_the_key():
+    keys = {
+        content_key(find_corpus(Corpus(source="x/y", streaming=streaming)), TOKENIZER) for streaming in (False, True)
+    }
+    assert len(keys) == 1
+
+
+def test_tokenizer_and_code_change_the_key(monkeypatch):
+    write("a.txt", ["a", "the"])
+    data = Corpus(source="a.txt")
+    more = make_tokenizer()
+    more.add_tokens(["superfilm"])
+    keys = {content_key(find_corpus(data), TOKENIZER), content_key(find_corpus(data), more)}
+    for owner, name in ((bertkit, "__version__"), (corpus, "_SCHEMA")):
+        with monkeypatch.context() as patched:
+            patched.setattr(owner, name, "99")
+            keys.add(content_key(find_corpus(data), TOKENIZER))
+    monkeypatch.setattr(corpus, "package_fingerprint", lambda: "other")
+    keys.add(content_key(find_corpus(data), TOKENIZER))
+    assert len(keys) == 5
+
+
+# --- the baseline
+
+
+def test_the_unigram_loss_is_that_of_a_plain_loop(monkeypatch):
+    monkeypatch.setattr(corpus, "_AT_ONCE", 7)
+    splits = prepare(write("a.txt", make_documents(200)), validation_share=0.2)
+    size = len(TOKENIZER)
+    counts = Counter(splits["train"].tokens.tolist())
+    total = sum(counts.values()) + size
+    held_out = splits["validation"].tokens.tolist()
+    expected = sum(-math.log((counts[token] + 1) / total) for token in held_out) / len(held_out)
+    assert unigram_loss(splits["train"], splits["validation"], size) == pytest.approx(expected, rel=1e-12)

@@ -1,0 +1,24 @@
+"""Processes of one launch, which wait for each other; tests/workflows/test_embed.py has real ones."""
+
+from __future__ import annotations
+
+from bertkit.vectors.launch import Launch
+
+
+def test_a_process_alone_waits_for_nobody(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    launch = Launch.join()
+    assert (launch.rank, launch.size) == (0, 1)
+    launch.tell("precision", "fp32")
+    launch.finish()
+
+
+def test_what_one_process_tells_the_others_hear():
+    from torch.distributed import HashStore
+
+    store = HashStore()
+    first, second = (Launch(rank, 2, store) for rank in range(2))
+    first.tell("precision", "bf16")
+    assert second.ask("precision") == "bf16"
+    second.finish()
+    first.finish()

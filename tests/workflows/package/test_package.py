@@ -1,0 +1,100 @@
+"""A package of an exported folder says what `predict` says, without what it was made with."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from bertkit.errors import ModelError
+from bertkit.recipe import load_recipe
+from bertkit.tasks import load_task
+from bertkit.workflows.package import refuse_family
+from tests.runtime.hand_made import write_exported
+from tests.workflows.package.families import run_package, same
+
+ROWS = [{"text": "the movie was good", "id": "a"}, {"text": "bad " * 50, "id": "b"}, {"text": "so, a film!", "id": "c"}]
+
+
+@pytest.fixture
+def exported(tmp_path):
+    folder = tmp_path / "exported"
+    write_exported(folder, ("bad", "good"))
+    recipe = "extends: classify\noptions: {temperature: 2.0, abstain_below: 0.9}\n"
+    (folder / "recipe.yaml").write_text(recipe)
+    return folder
+
+
+def test_a_package_answers_as_predict_does_and_imports_nothing_else(exported, run):
+    lines = "".join(json.dumps(row) + "\n" for row in ROWS)
+    Path("rows.jsonl").write_text(lines)
+    expected = run("predict", exported / "recipe.yaml", "rows.jsonl", "--model", exported)
+    assert expected.code == 0, expected.err
+    ended = run("package", exported, "-o", "out/made", "--name", "made", "--wheel", "1.2", "--json")
+    assert ended.code == 0, ended.err
+    result = json.loads(ended.out)
+    assert result["cold_start"]["imported"] == ["numpy", "onnxruntime", "tokenizers"]
+    assert result["parity"] is None and result["lines"] < 2500
+    found = run_package(Path("out/made").resolve(), "made", "--check", stdin=lines)
+    assert found.returncode == 0, found.stderr
+    for one, other in zip(expected.out.splitlines(), found.stdout.splitlines(), strict=True):
+        assert same(json.loads(one), json.loads(other)), (one, other)
+    assert {"README.md", "LICENSE", "requirements.txt", "made", "made-1.2-py3-none-any.whl"} == {
+        entry.name for entry in Path("out/made").iterdir()
+    }
+    assert not {"training_rows.npy", "recipe.yaml"} & {entry.name for entry in Path("out/made/made/model").iterdir()}
+    with zipfile.ZipFile("out/made/made-1.2-py3-none-any.whl") as wheel:
+        assert wheel.read("made/model/settings.json") == Path("out/made/made/model/settings.json").read_bytes()
+    refuse_damage(Path("out/made").resolve())
+
+
+def refuse_damage(folder: Path) -> None:
+    settings = folder / "made/model/settings.json"
+    settings.write_text(settings.read_text().replace("0.9", "0.8"))
+    ended = run_package(folder, "made", "--check", "a")
+    assert ended.returncode == 4 and ended.stderr.startswith("error: the file does not match its checksum"), (
+        ended.stderr
+    )
+    assert ended.stderr.count("\n") == 1
+
+
+def test_what_cannot_be_packaged_is_refused_before_anything_is_written(exported, run):
+    Path("there").mkdir()
+    Path("there", "mine").touch()
+    for arguments, code, message in (
+        (("-o", "there"), 2, "exists already, and is kept as it is"),
+        (("-o", "out", "--name", "numpy"), 2, "there is a module numpy already"),
+        (("-o", "out", "--wheel", "one"), 2, "'one' is no version of a wheel"),
+        (("-o", "out", "--to", "openvino"), 2, "--to openvino, and the model is exported to onnx already"),
+        (("-o", "out", "--recipe", "squad"), 4, "it was exported for text_classification"),
+    ):
+        ended = run("package", exported, *arguments)
+        assert (ended.code, message in ended.last) == (code, True), ended.last
+    assert not Path("out").exists()
+    assert run("package", "nowhere/run", "-o", "out").code in (4, 5)
+
+
+def test_a_family_that_needs_more_is_refused_before_a_run_of_it_is_exported():
+    recipe = load_recipe("sparse", {"model": "demo", "data.source": "demo"})
+    with pytest.raises(ModelError, match="need the package scipy, which packages do not have"):
+        refuse_family(SimpleNamespace(recipe=recipe, task=load_task(recipe)))
+
+
+@pytest.mark.slow
+def test_a_calibrated_run_is_packaged_with_its_temperature(trained, run, tmp_path):
+    from tests.conftest import toy_rows, write_csv
+
+    rows = write_csv(tmp_path / "rows.csv", toy_rows(60, seed=4))
+    ended = run("export", trained, "-o", "exported")
+    assert ended.code == 0, ended.err
+    assert run("calibrate", "exported/recipe.yaml", "--model", "exported", "--data", rows).code == 0
+    ended = run("package", "exported", "-o", "out")
+    assert ended.code == 0 and "from start to first answer" in ended.out, ended.err
+    settings = json.loads(Path("out/exported_model/model/settings.json").read_text())
+    assert settings["recipe"]["options"]["temperature"] != 1.0
+    expected = run("predict", "exported/recipe.yaml", "--model", "exported", "--text", "a good film")
+    found = run_package(Path("out").resolve(), "exported_model", "a good film")
+    assert same(json.loads(found.stdout)["probabilities"], json.loads(expected.out)["probabilities"])

@@ -1,0 +1,40 @@
+"""What a run of several tasks refuses to predict; tests/workflows/finetune/test_several.py has what it predicts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bertkit.errors import ModelError, UsageError
+from bertkit.recipe import load_several
+from bertkit.workflows.predict.several import predict_several
+
+
+@pytest.fixture
+def several(here):
+    (here / "both.yaml").write_text("tasks: {topic: classify, words: tag}\n")
+    return lambda model: load_several("both.yaml", {"model": model})
+
+
+def test_a_folder_that_is_no_such_run_is_refused(here, several):
+    with pytest.raises(ModelError, match="no such folder"):
+        predict_several(several("./runs/none"))
+    (here / "run").mkdir()
+    with pytest.raises(ModelError, match="not a run of several tasks"):
+        predict_several(several("./run"))
+    record = {"status": "stopped", "tasks": ["topic", "names"]}
+    (here / "run" / "run.json").write_text(json.dumps(record))
+    with pytest.raises(ModelError, match="not finished"):
+        predict_several(several("./run"))
+    (here / "run" / "run.json").write_text(json.dumps({**record, "status": "finished"}))
+    with pytest.raises(ModelError, match="no task words"):
+        predict_several(several("./run"))
+
+
+@pytest.mark.parametrize("option", ["--zero-shot", "--coverage=0.9", "--precision=0.9"])
+def test_options_of_one_task_are_refused(run, several, option):
+    Path("both.yaml").write_text("tasks: {topic: classify, words: tag}\n")
+    ended = run("predict", "both.yaml", "--model", "x", "--text", "a", option)
+    assert (ended.code, "several tasks" in ended.last) == (UsageError.exit_code, True)

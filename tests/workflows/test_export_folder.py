@@ -1,0 +1,34 @@
+"""What stands beside a graph: the tokenizer, the recipe, and of the run what scoring needs."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from bertkit.evaluation.calibration import SavedCalibration, read_calibration, write_calibration
+from bertkit.evaluation.checkpoint import open_checkpoint
+from bertkit.modeling.load import fingerprint, load_tokenizer
+from bertkit.recipe import load_recipe
+from bertkit.storage.exports import listed_files
+from bertkit.tasks import load_task
+from bertkit.tokens.features import Setup
+from bertkit.workflows.export import describe_export, write_manifest, write_supporting_files
+
+
+def test_a_run_leaves_what_its_answers_depend_on(trained, tmp_path):
+    recipe = load_recipe(str(trained / "recipe.yaml"), {"model": str(trained), "options.abstain_below": 0.6})
+    saved = open_checkpoint(recipe, load_task(recipe), trained)
+    calibration = SavedCalibration(fingerprint(trained), recipe.task, "validation", "rows", 20, 1.5)
+    write_calibration(trained, calibration)
+    try:
+        before = SimpleNamespace(setup=Setup(recipe, load_tokenizer(trained), saved.labels))
+        converted = SimpleNamespace(file="model.onnx", reads="text", inputs=(), outputs=(), probabilities=False)
+        write_supporting_files(tmp_path, saved, before)
+        write_manifest(tmp_path, describe_export(saved, before, converted, "onnx"))
+    finally:
+        (trained / "calibration.json").unlink()
+    assert set(listed_files(tmp_path)) >= {"config.json", "recipe.yaml", "tokenizer.json", "training_rows.npy"}
+    assert "calibration.json" not in listed_files(tmp_path)
+    assert read_calibration(tmp_path, recipe.task).temperature == 1.5
+    exported = open_checkpoint(recipe, load_task(recipe), tmp_path)
+    assert (exported.labels, exported.record["identity"]) == (saved.labels, saved.record["identity"])
+    assert "files" not in exported.record
