@@ -19,7 +19,7 @@ from bertkit.tokens.vocabulary import refuse_foreign, report_foreign, report_tok
 from tests.conftest import finetune, make_tokenizer
 from tests.tokens.test_words import byte_tokenizer
 
-DEMO = Path(__file__).parents[2] / "bertkit" / "demo" / "model"
+DEMO = Path(__file__).parents[2] / "bertkit" / "data" / "demo" / "model"
 
 
 def shuffled(tokenizer: PreTrainedTokenizerFast) -> PreTrainedTokenizerFast:

@@ -68,7 +68,7 @@ def test_the_model_knows_more_than_frequencies(tokenizer):
 
 @pytest.mark.slow
 def test_the_model_is_made_anew_with_the_same_bytes(tmp_path, monkeypatch):
-    spec = importlib.util.spec_from_file_location("make_demo_model", MODEL.parents[2] / "tools" / "make_demo_model.py")
+    spec = importlib.util.spec_from_file_location("make_demo_model", MODEL.parents[3] / "tools" / "make_demo_model.py")
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))

@@ -19,7 +19,7 @@ from bertkit.recipe.pretraining import PretrainRecipe
 from bertkit.tokens.features import IGNORED
 from tests.pretraining.objectives.texts import LENGTH, make_corpus, make_setup
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 MEMBERS = [*Objective.__annotations__, *(name for name in vars(Objective) if not name.startswith("_"))]
 
 

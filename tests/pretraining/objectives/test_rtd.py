@@ -25,7 +25,7 @@ from bertkit.recipe import PretrainRecipe
 from bertkit.tokens.features import IGNORED
 from tests.conftest import WORDS, make_tokenizer
 
-DEMO = Path(__file__).parent.parent.parent / "bertkit" / "demo" / "model"
+DEMO = Path(__file__).parents[3] / "bertkit" / "data" / "demo" / "model"
 LENGTH = 24
 SHAPE = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 64}
 STILL = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}

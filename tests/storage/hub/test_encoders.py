@@ -11,7 +11,7 @@ import pytest
 from bertkit.modeling.sizes import find_size
 from bertkit.storage.hub.encoders import FACTS, as_table, list_encoders
 
-ROOT = Path(__file__).parent.parent.parent
+ROOT = Path(__file__).parents[3]
 
 
 def test_entries_are_whole_and_named_once():

@@ -188,7 +188,7 @@ def test_families_say_what_their_predictions_have(recipe):
 
     sometimes = {"ner": {"entities", "words"}, "squad": {"null_odds"}}
     documented = (
-        Path(__file__).parents[2].joinpath("docs/recipes.md").read_text().split("## Predictions")[1].split("\n## ")[0]
+        Path(__file__).parents[3].joinpath("docs/recipes.md").read_text().split("## Predictions")[1].split("\n## ")[0]
     )
     task = load_recipe(recipe).task
     (line,) = [line for line in documented.splitlines() if line.startswith(f"| `{task}`")]

@@ -17,7 +17,7 @@ from bertkit.recipe import load_pretrain_recipe
 from bertkit.workflows.pretrain.inputs import PretrainInputs, read_inputs
 from tests.tokens.test_vocabulary import shuffled
 
-DEMO = Path(__file__).parents[3] / "bertkit" / "demo" / "model"
+DEMO = Path(__file__).parents[3] / "bertkit" / "data" / "demo" / "model"
 
 
 @pytest.fixture
