@@ -15,7 +15,7 @@ import bertkit
 from bertkit.data.demo.rows import demo_text
 from tests.data.demo.common import OTHERS, one_per_writer, rows_of
 
-MODEL = Path(bertkit.__file__).parent / "demo" / "model"
+MODEL = Path(bertkit.__file__).parent / "data" / "demo" / "model"
 
 
 @pytest.fixture(scope="module")
