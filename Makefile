@@ -59,9 +59,10 @@ demo-model: install ## train the demo model again, half an hour on one core
 demo-table: install ## fine-tune the demo model with every recipe, and write the table of docs/demo.md
 	$(BIN)/python tools/make_demo_table.py
 
-docs: install ## write docs/cli.md from the help of the commands, and the table of docs/encoders.md
+docs: install ## write docs/cli.md, the table of docs/encoders.md and the picture of docs/architecture.md from the code
 	$(BIN)/python tools/make_cli_page.py
 	$(BIN)/python tools/make_encoders_table.py
+	$(BIN)/python tools/make_architecture_picture.py
 
 reliability: install ## run the tests of docs/reliability.md and write that page, about ten minutes
 	$(BIN)/python tools/make_reliability_page.py

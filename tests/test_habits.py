@@ -49,6 +49,13 @@ def functions(module: str) -> list[ast.FunctionDef]:
     return [node for node in ast.walk(trees()[module]) if isinstance(node, ast.FunctionDef)]
 
 
+def load_tool(name: str):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 # --- What is imported when ---
 
 
@@ -297,10 +304,18 @@ def test_every_command_of_the_docs_parses(page):
 def test_the_cli_page_is_the_generated_one(monkeypatch):
     # a parser of its own: commands keep the names of their help option from the first time they are asked
     monkeypatch.setattr(typer.main, "get_command", typer.main.get_command.__wrapped__)
-    spec = importlib.util.spec_from_file_location("make_cli_page", ROOT / "tools" / "make_cli_page.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == module.cli_page(), "run `make docs`"
+    page = load_tool("make_cli_page").cli_page()
+    assert (ROOT / "docs" / "cli.md").read_text(encoding="utf-8") == page, "run `make docs`"
+
+
+def test_the_picture_of_the_packages_is_the_drawn_one():
+    tool = load_tool("make_architecture_picture")
+    assert tool.PICTURE.read_text(encoding="utf-8") == tool.draw(), "run `make docs`"
+
+
+def test_a_detour_leaves_out_the_direct_line():
+    tool = load_tool("make_architecture_picture")
+    assert tool.without_detours({"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"a": {"b"}, "b": {"c"}, "c": set()}
 
 
 def test_every_command_has_an_example():

@@ -1,1 +1,1 @@
-"""What the machine can do: device, precision and speed."""
+"""What the machine can do: device, precision, memory, speed."""

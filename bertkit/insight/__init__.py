@@ -1,1 +1,1 @@
-"""Look inside: what a tokenizer makes of texts, what a model gets wrong, and why it answers as it does."""
+"""What models do, and why: mistakes, explanations, attention, probes, maps."""

@@ -1,1 +1,1 @@
-"""All that knows the inside of a transformers model."""
+"""All that knows the inside of a transformers model: heads, layers, speed paths."""

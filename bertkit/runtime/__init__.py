@@ -1,4 +1,4 @@
-"""Exported models: run by ONNX Runtime or OpenVINO with the `tokenizers` library, without torch or transformers."""
+"""What predicts without torch: exported graphs, and the program of a package."""
 
 from bertkit.runtime.forward import forward_exported
 from bertkit.runtime.model import ExportedModel, open_exported

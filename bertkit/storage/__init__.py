@@ -1,1 +1,1 @@
-"""What is on disk whole or not at all: run folders, checkpoints, cached files and columns."""
+"""What is on disk whole or not at all: runs, checkpoints, caches; models of the hub."""

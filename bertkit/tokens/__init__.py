@@ -1,1 +1,1 @@
-"""Rows as token ids, and back."""
+"""Rows as token ids, and back; tokenizers, and how they are trained."""

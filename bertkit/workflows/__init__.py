@@ -1,1 +1,1 @@
-"""What the commands do: one module a verb."""
+"""What the commands do: a module or a package per verb."""
