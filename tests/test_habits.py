@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import typer
+import yaml
 
 from bertkit.cli.main import app
 from bertkit.pretraining.objectives import Objective, objective_names
@@ -338,3 +339,16 @@ def test_the_public_functions_are_there_and_cost_nothing_until_used(tmp_path):
     assert bertkit.load_recipe("cola").name == "cola"
     with pytest.raises(AttributeError, match="has no attribute 'train'"):
         _ = bertkit.train
+
+
+def test_what_a_hosted_service_runs_is_what_contributors_run():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
+    runs = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in workflow["jobs"].items()}
+    lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").split("\n")
+    assert runs == {"check": [line for line in lines if line.startswith("make ")], "nightly": ["make test-all"]}
+    hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    recipe = makefile.partition("\nformat:")[2].partition("\n\n")[0].replace("$(BIN)", ".venv/bin")
+    assert sorted(hook["entry"] for hook in hooks) == sorted(
+        line.strip().removesuffix(" .") for line in recipe.split("\n")[1:]
+    )
