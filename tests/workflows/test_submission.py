@@ -11,7 +11,6 @@ from bertkit.evaluation.glue.leaderboard import FILES, TASKS
 from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe
 from bertkit.workflows.glue import _read_made, _read_rows, make_submission
-from bertkit.workflows.glue import submission as workflow
 from tests.conftest import write_csv
 
 
@@ -39,14 +38,14 @@ def test_each_file_of_mnli_has_its_rows(tmp_path):
 
 def test_the_hub_is_asked_for_the_right_splits(monkeypatch):
     asked = []
-    monkeypatch.setattr(workflow, "read_hub_split", lambda data, split: asked.append((data.config, split)))
+    monkeypatch.setattr("bertkit.workflows.glue.read_hub_split", lambda data, split: asked.append((data.config, split)))
     for file in TASKS["mnli"].files:
         _read_rows(load_recipe("mnli"), file)
     assert asked == [("mnli", "test_matched"), ("mnli", "test_mismatched"), ("ax", "test")]
 
 
 def test_a_wrong_number_of_rows_is_said_before_anything_is_predicted(tmp_path, monkeypatch):
-    monkeypatch.setattr(workflow, "predict_records", lambda *_: pytest.fail("predicted"))
+    monkeypatch.setattr("bertkit.workflows.glue.predict_records", lambda *_: pytest.fail("predicted"))
     (tmp_path / "submission.zip").write_text("of another model")
     made = make_submission(tmp_path, {"mnli": write_mnli(tmp_path)}, SILENT)
     assert made.archive is None and not (tmp_path / "submission.zip").exists()
