@@ -34,10 +34,15 @@ def cpu_seconds(stat: str) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
+def used_memory(pid: int, field: str = "VmRSS") -> float:
+    """Return the memory of a program, in MB."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(status.split(f"{field}:")[1].split()[0]) / 1024
+
+
 def peak_memory(pid: int) -> float:
     """Return the peak memory of a program, in MB."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+    return used_memory(pid, "VmHWM")
 
 
 class Watch:

@@ -1,6 +1,6 @@
 """The training step of a bi-encoder beside that of sentence-transformers, step by step in turns.
 
-    python -m benchmarks.similarity MODEL PAIRS.parquet --columns premise hypothesis
+    python -m benchmarks.similarity ENCODER PAIRS.parquet --columns premise hypothesis
 
 Both take the same batches of random pairs, multiple negatives ranking, AdamW and clipped gradients. Printed is the
 processor time of a step, as the median over all but the first two.
@@ -8,7 +8,6 @@ processor time of a step, as the median over all but the first two.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import time
 from collections.abc import Callable
@@ -18,8 +17,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from pyarrow import parquet
 
+from benchmarks.harness import read_columns, read_options, table
 from bertkit.data.rows import Split
 from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.dropout import DropoutStream
@@ -85,36 +84,33 @@ def finish(loss: torch.Tensor, model: torch.nn.Module, optimizer: torch.optim.Op
 
 
 def main() -> None:
-    """Measure and print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("model", type=Path)
-    parser.add_argument("pairs", type=Path)
-    parser.add_argument("--columns", nargs=2, default=["anchor", "positive"])
-    parser.add_argument("--batch-size", type=int, default=32)
-    parser.add_argument("--steps", type=int, default=12)
-    options = parser.parse_args()
-    table = parquet.read_table(options.pairs, columns=options.columns).slice(0, 4000).to_pylist()
-    names = dict(zip(("anchor", "positive"), options.columns, strict=True))
-    rows = [{name: row[column] for name, column in names.items()} for row in table]
-    split = Split("train", str(options.pairs), rows, list(range(len(rows))))
+    own = {"columns": ["anchor", "positive"], "batch_size": 32, "steps": 12}
+    asked = read_options(__doc__, "encoder pairs", **own)
+    records = read_columns(Path(asked.pairs), *asked.columns)[:4000]
+    names = dict(zip(("anchor", "positive"), asked.columns, strict=True))
+    rows = [{name: row[column] for name, column in names.items()} for row in records]
+    split, model = Split("train", asked.pairs, rows, list(range(len(rows)))), Path(asked.encoder)
     with ExitStack() as stack:
         steps = {
-            "bertkit": make_ours(options.model, split, stack),
-            "sentence-transformers, fp32": make_theirs(options.model, split, bf16=False),
-            "sentence-transformers, bf16": make_theirs(options.model, split, bf16=True),
+            "bertkit": make_ours(model, split, stack),
+            "sentence-transformers, fp32": make_theirs(model, split, bf16=False),
+            "sentence-transformers, bf16": make_theirs(model, split, bf16=True),
         }
         seconds: dict[str, list[float]] = {name: [] for name in steps}
         random = np.random.default_rng(0)
-        for _ in range(options.steps):
-            batch = random.choice(len(rows), options.batch_size, replace=False)
+        for _ in range(asked.steps):
+            batch = random.choice(len(rows), asked.batch_size, replace=False)
             for name, step in steps.items():
                 start = time.process_time()
                 step(batch)
                 seconds[name].append(time.process_time() - start)
-    medians = {name: statistics.median(values[2:]) for name, values in seconds.items()}
-    print("| step | ms of one core | times bertkit's |\n|---|---|---|")
-    for name, value in medians.items():
-        print(f"| {name} | {1000 * value:,.0f} | {value / medians['bertkit']:.2f} |")
+    medians = [(name, 1000 * statistics.median(values[2:])) for name, values in seconds.items()]
+    columns = {
+        "step": lambda each: each[0],
+        "ms of one core": lambda each: f"{each[1]:,.0f}",
+        "times bertkit's": lambda each: f"{each[1] / medians[0][1]:.2f}",
+    }
+    print(table(columns, medians))
 
 
 if __name__ == "__main__":

@@ -10,16 +10,17 @@ so it matters little what else runs.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import ROOT, add_options, make_case, write_results
+from benchmarks.cases import make_case
+from benchmarks.harness import Report, ratio, read_options, write_results
 from benchmarks.load import machine
 from bertkit.data.files import read_records
 from bertkit.hardware.precision import detect_hardware
@@ -47,35 +48,27 @@ def plain(outputs: list[dict], features: list[dict], rows: list[dict], n_best: i
     for row, numbers in windows.items():
         candidates = []
         for number in numbers:
-            first = features[number]["context"]
-            offsets = features[number]["offsets"]
-            start_logits = outputs[number]["start_logits"][first : first + len(offsets)]
-            end_logits = outputs[number]["end_logits"][first : first + len(offsets)]
-            starts = np.argsort(start_logits)[-1 : -n_best - 1 : -1].tolist()
-            ends = np.argsort(end_logits)[-1 : -n_best - 1 : -1].tolist()
+            first, offsets = features[number]["context"], features[number]["offsets"]
+            sides = [outputs[number][f"{name}_logits"][first : first + len(offsets)] for name in ("start", "end")]
+            starts, ends = (np.argsort(logits)[-1 : -n_best - 1 : -1].tolist() for logits in sides)
             for start in starts:
                 for end in ends:
                     if end < start or end - start + 1 > longest:
                         continue
-                    candidates.append(
-                        {
-                            "offsets": (offsets[start][0], offsets[end][1]),
-                            "score": start_logits[start] + end_logits[end],
-                            "start_logit": start_logits[start],
-                            "end_logit": end_logits[end],
-                        }
-                    )
-        best = sorted(candidates, key=lambda candidate: candidate["score"], reverse=True)[:n_best]
-        context = rows[row]["context"]
-        for candidate in best:
-            candidate["start"], candidate["end"] = candidate.pop("offsets")
-            candidate["text"] = context[candidate["start"] : candidate["end"]]
-        scores = np.array([candidate.pop("score") for candidate in best])
-        weights = np.exp(scores - np.max(scores))
+                    answer = {"start": offsets[start][0], "end": offsets[end][1]}
+                    candidates.append(answer | {"start_logit": sides[0][start], "end_logit": sides[1][end]})
+        best = sorted(candidates, key=score, reverse=True)[:n_best]
+        weights = np.exp([score(candidate) - score(best[0]) for candidate in best])
         for candidate, probability in zip(best, weights / weights.sum(), strict=True):
+            candidate["text"] = rows[row]["context"][candidate["start"] : candidate["end"]]
             candidate["probability"] = probability
         answers.append(best)
     return answers
+
+
+def score(answer: dict) -> Any:
+    """Add the logits of an answer's start and end."""
+    return np.float32(answer["start_logit"]) + np.float32(answer["end_logit"])
 
 
 def make_logits(features: list[dict], seed: int) -> list[dict]:
@@ -102,33 +95,20 @@ def model_logits(folder: Path, features: list[dict], setup: Setup) -> list[dict]
 
 
 def check_equal(ours: list[dict], theirs: list[list[dict]]) -> int:
-    """Compare all answers; equal scores have no order, so those are compared as sets. Return how many there are."""
+    """Check that all answers but those of equal scores, which have no order, are equal; return how many those are."""
     ties = 0
-    assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
-        scores = [np.float32(each["start_logit"]) + np.float32(each["end_logit"]) for each in one["n_best"]]
-        assert scores == [each["start_logit"] + each["end_logit"] for each in other]
-        groups = [
-            {
-                score: {(each["text"], float(each["start_logit"])) for each in group}
-                for score in set(scores)
-                for group in [[each for each, own in zip(side, scores, strict=True) if own == score]]
-            }
-            for side in (one["n_best"], other)
-        ]
-        tied = {score for score in scores if scores.count(score) > 1}
-        ties += len(tied)
-        assert all(groups[0][score] == groups[1][score] for score in groups[0] if score != scores[-1])
-        if scores[-1] not in tied and groups[0][scores[-1]] != groups[1][scores[-1]]:
-            ties += 1  # the last rank is shared with a span that is on neither list's end
-            assert [each["start_logit"] + each["end_logit"] for each in other][-1] == scores[-1]
-        if scores[0] not in tied:
-            assert (one["prediction"], one["start"], one["end"]) == tuple(
-                other[0][key] for key in ("text", "start", "end")
+        scores = [score(each) for each in one["n_best"]]
+        assert scores == [score(each) for each in other]
+        # the last rank may be shared with a span that is on neither list's end
+        distinct = [scores.count(own) == 1 and own != scores[-1] for own in scores]
+        ties += len(set(scores)) - sum(distinct)
+        for mine, his, is_alone in zip(one["n_best"], other, distinct, strict=True):
+            assert not is_alone or (mine["text"], float(mine["start_logit"])) == (
+                his["text"],
+                float(his["start_logit"]),
             )
-        np.testing.assert_allclose(
-            [each["probability"] for each in one["n_best"]], [each["probability"] for each in other], rtol=1e-4
-        )
+            np.testing.assert_allclose(mine["probability"], his["probability"], rtol=1e-4)
     return ties
 
 
@@ -143,30 +123,36 @@ def timed(work: Callable[[], list]) -> tuple[float, list]:
     return seconds, result
 
 
+def decoding_part(reports: Sequence[Report]) -> str:
+    """Describe the time that it takes to choose answers, beside a plain loop."""
+    [report] = reports
+    ours, theirs = report["seconds"]["bertkit"], report["seconds"]["plain loop"]
+    logits = "the model's" if report["logits"] == "model" else "random"
+    return (
+        f"{report['machine']['cpu']}. The {report['n_best']} best answers of {report['questions']:,} questions in"
+        f" {report['windows']:,} windows from {logits} logits: bertkit took {ours:.2f} seconds of processor time, a"
+        f" loop over windows {theirs:.2f} ({ratio(theirs, ours)}). Texts, offsets and probabilities are equal."
+    )
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0, help="of the random logits")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
-    arguments = parser.parse_args()
+    own = {"rounds": 5, "seed": (0, "of the random logits")}
+    asked = read_options(__doc__, "model data limit threads output", **own)
     n_best, longest = 20, 30
     recipe = load_recipe("squad", {"options.n_best": n_best, "options.max_answer_length": longest})
-    case = make_case("squad", arguments.model, arguments.data)
-    file = Path(case.data, "validation.parquet")
-    rows = [task.read(row, recipe) for _, row in read_records(file, recipe.data)][: arguments.limit]
-    model = Path(case.model)
+    case = make_case("squad", asked.model, asked.data)
+    file, model = Path(case.data, "validation.parquet"), Path(case.model)
+    rows = [task.read(row, recipe) for _, row in read_records(file, recipe.data)][: asked.limit]
     setup = Setup(recipe, models.load_tokenizer(model), ())
     features = task.encode(rows, setup)
-    answers = "QuestionAnswering" in models.read_config(model)["architectures"][0]
-    outputs = model_logits(model, features, setup) if answers else make_logits(features, arguments.seed)
+    is_trained = "QuestionAnswering" in models.read_config(model)["architectures"][0]
+    outputs = model_logits(model, features, setup) if is_trained else make_logits(features, asked.seed)
     engines = {
         "bertkit": lambda: bertkit(outputs, features, rows, setup),
         "plain loop": lambda: plain(outputs, features, rows, n_best, longest),
     }
     rounds: dict[str, list[float]] = {name: [] for name in engines}
-    ties = 0
-    for _ in range(arguments.rounds):
+    for _ in range(asked.rounds):
         results = []
         for name, work in engines.items():
             seconds, result = timed(work)
@@ -175,18 +161,18 @@ def main() -> None:
         ties = check_equal(*results)
     median = {name: statistics.median(each) for name, each in rounds.items()}
     report = {
-        "machine": machine(arguments.threads),
+        "machine": machine(asked.threads),
         "questions": len(rows),
         "windows": len(features),
-        "logits": "model" if answers else "random",
+        "logits": "model" if is_trained else "random",
         "n_best": n_best,
         "equal_scores": ties,
         "seconds": median,
         "ratio": median["plain loop"] / median["bertkit"],
         "rounds": rounds,
     }
-    write_results(report, arguments.output / "decoding.json")
-    print(f"{median['bertkit']:.2f} s, plain loop {median['plain loop']:.2f} s: {report['ratio']:.1f}x")
+    write_results(report, asked.output / "decoding.json")
+    print(decoding_part([report]))
 
 
 if __name__ == "__main__":

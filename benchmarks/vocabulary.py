@@ -8,20 +8,16 @@ benchmarks/results/vocabulary.json.
 
 from __future__ import annotations
 
-import argparse
-import json
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
-from typing import Any
 
-from benchmarks.cases import ROOT, add_options, environment, make_case, write_results
+from benchmarks.cases import make_case
+from benchmarks.harness import read_options, run_bertkit, write_results
 
 ROWS = 250_002  # of XLM-R's vocabulary
 
 
-def write_model(tokenizer: str, layers: int, folder: Path) -> None:
+def write_model(tokenizer: Path, layers: int, folder: str) -> None:
     """Write a random model of XLM-R's base shape with another model's tokenizer."""
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
@@ -30,38 +26,20 @@ def write_model(tokenizer: str, layers: int, folder: Path) -> None:
     AutoTokenizer.from_pretrained(tokenizer).save_pretrained(folder)
 
 
-def measure(options: list[str], threads: int) -> dict[str, Any]:
-    """Return what `bertkit bench --json` prints of its one configuration."""
-    command = [sys.executable, "-m", "bertkit", "bench", "cola", *options, "--json"]
-    ended = subprocess.run(command, cwd=ROOT, env=environment(threads), capture_output=True, text=True)
-    if ended.returncode:
-        sys.exit(ended.stderr)
-    speeds: list[dict[str, Any]] = json.loads(ended.stdout)["speeds"]
-    return speeds[0]
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser)
-    parser.add_argument("--layers", type=int, default=12)
-    parser.add_argument("--steps", type=int, default=8)
-    arguments = parser.parse_args()
-    case = make_case("cola", arguments.model, arguments.data, limit=arguments.limit)
-    rows = []
+    asked = read_options(__doc__, "model data limit threads output", layers=12, steps=8)
+    case = make_case("cola", asked.model, asked.data, limit=asked.limit)
+    measured = []
     with tempfile.TemporaryDirectory() as folder:
-        write_model(arguments.model, arguments.layers, Path(folder))
-        options = ["--model", folder, "--data", case.data, "--precision", "bf16", "--steps", str(arguments.steps)]
+        write_model(asked.model, asked.layers, folder)
+        options = ["--model", folder, "--data", case.data, "--precision", "bf16", "--steps", asked.steps]
         for trims in (False, True):
-            speed = measure(
-                [*options, "--set", f"training.occurring_embeddings={str(trims).lower()}"], arguments.threads
-            )
-            row = {"occurring_embeddings": trims, **{key: speed[key] for key in ("step_seconds", "peak_memory_bytes")}}
-            rows.append(row)
-            memory = row["peak_memory_bytes"] / 1e6
-            print(f"occurring_embeddings {trims}: {row['step_seconds']:.2f} s a step, {memory:,.0f} MB")
-    write_results(
-        {"layers": arguments.layers, "rows": ROWS, "measured": rows}, ROOT / "benchmarks/results/vocabulary.json"
-    )
+            trimming = ("--set", f"training.occurring_embeddings={str(trims).lower()}")
+            [speed] = run_bertkit("bench", "cola", *options, *trimming, threads=asked.threads)["speeds"]
+            figures = {key: speed[key] for key in ("step_seconds", "peak_memory_bytes")}
+            measured.append({"occurring_embeddings": trims, **figures})
+            print(measured[-1], flush=True)
+    write_results({"layers": asked.layers, "rows": ROWS, "measured": measured}, asked.output / "vocabulary.json")
 
 
 if __name__ == "__main__":
