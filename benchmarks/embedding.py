@@ -6,8 +6,8 @@ Every engine is a program of its own, loads the model once, and takes turns with
 those of sentence-transformers at its defaults. Writes benchmarks/results/embedding-SET-ROWS.json. The engines of ONNX
 Runtime are left out where `onnxruntime` and `onnx` are not installed. An engine is `bertkit PRECISION`,
 `sentence-transformers` (its defaults), `sentence-transformers PRECISION` (the fastest of several batch sizes), or
-`onnxruntime fp32` or `int8`, as bertkit exports. One alone: `python -m benchmarks.embedding ENGINE CASE.json FOLDER`, which embeds the
-texts each time that it is told to, and writes the vectors to FOLDER/vectors.npy.
+`onnxruntime fp32` or `int8`, as bertkit exports. One alone: `python -m benchmarks.embedding ENGINE CASE.json FOLDER`,
+which embeds the texts each time that it is told to, and writes the vectors to FOLDER/vectors.npy.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from benchmarks.harness import (
     table,
     with_names,
     write_results,
+    write_rows,
 )
 from benchmarks.load import machine, peak_memory
 from benchmarks.speed import Engine
@@ -102,11 +103,14 @@ def load_exported(case: Texts, precision: str, folder: Path) -> Encode:
     from bertkit.workflows.export import Source, export
     from bertkit.workflows.quantize import quantize
 
+    rows, exported = folder / "rows.jsonl", folder / "exported"
+    write_rows(({"anchor": text, "positive": text} for text in case.texts[:256]), rows)
+    source = Source(case.model, "similarity-pairs", str(rows))
     if precision == "int8":
-        quantize(Source(case.model), folder / "exported", to="onnx-int8", margin=1.0)
+        quantize(source, exported, to="onnx-int8", margin=1.0)
     else:
-        export(case.model, folder / "exported")
-    return Embedder(str(folder / "exported")).encode
+        export(source.model, exported, recipe=source.recipe, data=source.data)
+    return Embedder(str(exported)).encode
 
 
 def run_engine(name: str, file: str, folder: str) -> None:

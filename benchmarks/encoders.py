@@ -90,16 +90,17 @@ def measure_type(names: dict[str, str], asked: argparse.Namespace) -> Report:
         folder = Path(name)
         make_model(names["type"], names["shape"], asked.tokenizer, folder / "model")
         case = make_case(names["task"], folder / "model", asked.data, limit=asked.limit, epochs=EPOCHS)
-        measured = measure(case, ["bertkit", tuned_peer(names["type"])], asked, folder / "engines")
+        engines = asked.engines.split(",") if asked.engines else ["bertkit", tuned_peer(names["type"])]
+        measured = measure(case, engines, asked, folder / "engines")
         shape = shape_of(json.loads((folder / "model" / "config.json").read_text(encoding="utf-8")))
-    engines = summarize_all(measured, shape)["engines"]
+    summed = summarize_all(measured, shape)["engines"]
     figures = ("tokens_per_second", "median_step", "memory_mb", "clean_rounds", "first_step")
     return {
         **names,
         "layers": shape["layers"],
         "hidden": shape["hidden"],
         "rounds": asked.rounds,
-        "engines": {name: {figure: each[figure] for figure in figures} for name, each in engines.items()},
+        "engines": {name: {figure: each[figure] for figure in figures} for name, each in summed.items()},
         "machine": machine(asked.threads),
     }
 
@@ -157,7 +158,8 @@ def _memory(cases: Sequence[Report]) -> str:
 
 def main() -> None:
     own = {"tokenizer": Path, "types": ",".join(ARCHITECTURES), "shapes": "small,base", "tasks": ",".join(TASKS)}
-    asked = read_options(__doc__, "data limit threads foreign output", **own, **ROUNDS)
+    engines = ("", "two to compare; by default bertkit and the tuned Trainer")
+    asked = read_options(__doc__, "data limit threads foreign output", **own, **ROUNDS, engines=engines)
     asked.limit = asked.limit or 3200
     file = asked.output / "encoders.json"
     cases: list[Report] = json.loads(file.read_text(encoding="utf-8"))["cases"] if file.exists() else []

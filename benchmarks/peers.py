@@ -38,6 +38,8 @@ VARIANTS = {
     "hf-tuned": Variant(bf16=True, grouped=True),
     "hf": Variant(),  # of pretraining, where all rows are full
     "hf-bf16": Variant(bf16=True),
+    "sentence-transformers": Variant(),  # of pairs
+    "sentence-transformers-bf16": Variant(bf16=True),
     "hf-compiled": Variant(pads=True, bf16=True, compiled=True),  # fixed shapes: made for a GPU
 }
 
@@ -132,6 +134,31 @@ def make_pretrainer(case: Case, variant: Variant, output: str, stages: Stages) -
         train_dataset=[{"input_ids": joined[start : start + length]} for start in starts],
         data_collator=DataCollatorForLanguageModeling(tokenizer=tokenizer, mlm_probability=0.15),
     )
+
+
+def make_similarity_trainer(case: Case, variant: Variant, output: str, stages: Stages) -> Any:
+    """Build the Trainer of sentence-transformers on pairs: multiple negatives ranking, negatives from the batch."""
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.training_args import SentenceTransformerTrainingArguments
+
+    settings = case.load().training
+    model = SentenceTransformer(case.model)
+    model.max_seq_length = settings.max_length
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=output,
+        num_train_epochs=settings.epochs,
+        per_device_train_batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        bf16=variant.bf16,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+    )
+    rows = Dataset.from_list(read_columns(Path(case.data, "train.parquet"), "anchor", "positive"))
+    loss = MultipleNegativesRankingLoss(model)
+    return SentenceTransformerTrainer(model=model, args=arguments, train_dataset=rows, loss=loss)
 
 
 def train_and_score(case: Case, variant: Variant, output: str) -> dict[str, Any]:
