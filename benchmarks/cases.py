@@ -38,7 +38,7 @@ class Case:
 
     def changes(self) -> dict[str, Any]:
         """Return the case as changes of its recipe."""
-        changes = {
+        changes: dict[str, Any] = {
             "model": self.model,
             "data.source": self.data,
             "data.files": {},

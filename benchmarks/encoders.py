@@ -26,14 +26,22 @@ from bertkit.modeling.architectures import ARCHITECTURES, find_architecture
 from bertkit.modeling.sizes import find_size
 
 SMALL = {"num_hidden_layers": 6, "hidden_size": 384, "num_attention_heads": 12}
-BASE = {"bert": "base", "xlm-roberta": "roberta-base", "deberta-v2": "deberta-v3-base", "modernbert": "modernbert-base"}
+BASE = {
+    "bert": "base",
+    "xlm-roberta": "roberta-base",
+    "deberta-v2": "deberta-v3-base",
+    "modernbert": "modernbert-base",
+}
 VOCABULARIES = {"xlm-roberta": 250_002}  # of a base size whose published model has another than the named size
 MORE: dict[str, dict[str, Any]] = {  # what published models of a type have, and its config by default has not
     "deberta": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False},
     "deberta-v2": {k: v for k, v in find_size("deberta-v3-small").more.items() if k != "intermediate_size"},
 }
 TASKS = {"cola": "CoLA", "stsb": "STS-B", "ner": "CoNLL-2003"}
-SHAPES = {"small": "6 layers of width 384, the shape of MiniLM:", "base": "Base size, with the published vocabulary:"}
+SHAPES = {
+    "small": "6 layers of width 384, the shape of MiniLM:",
+    "base": "Base size, with the published vocabulary:",
+}
 DRAWN = {
     ("bert", "small"): "BERT 6 x 384 (MiniLM)",
     ("bert", "base"): "BERT base",
@@ -116,7 +124,7 @@ def encoders_part(reports: Sequence[Report]) -> str:
         for case in report["cases"]:
             if case["shape"] == shape:
                 types.setdefault(case["type"], {})[case["task"]] = case
-        columns: dict[str, Any] = {"model type": lambda item, shape=shape: _name(*item, shape)}
+        columns: dict[str, Any] = {"model type": lambda item, shape=shape: _name(item[0], item[1], shape)}
         for task, name in TASKS.items():
             columns[name] = lambda item, task=task: _speed(item[1][task]) if task in item[1] else ""
         columns["memory"] = lambda item: _memory(list(item[1].values()))

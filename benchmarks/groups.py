@@ -242,7 +242,12 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str]]] = {
 
 
 def main() -> None:
-    own = {"only": PARTS, "rows": [100_000], "per_word": (60, "sentences of each word"), "in_this_process": int}
+    own = {
+        "only": PARTS,
+        "rows": [100_000],
+        "per_word": (60, "sentences of each word"),
+        "in_this_process": int,
+    }
     asked = read_options(__doc__, "model? data? output", **own)
     if asked.in_this_process:
         print(json.dumps(measure_rows(asked.in_this_process)))

@@ -23,6 +23,7 @@ Report = dict[str, Any]
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+HERE = Path()
 BEGAN = "BENCHMARK_BEGAN"  # environment: the monotonic clock when the program was started, one clock for all programs
 
 # --- Options ---
@@ -151,12 +152,19 @@ def environment(threads: int, **more: str) -> dict[str, str]:
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "KMP_", "GOMP_", "MKL_"))}
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    fixed = {"OMP_NUM_THREADS": str(threads), "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", BEGAN: str(time.monotonic())}
-    quiet = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
-    return {**own, **fixed, **quiet, **more}
+    fixed = {
+        "OMP_NUM_THREADS": str(threads),
+        "PYTHONPATH": path,
+        "PYTHONUNBUFFERED": "1",
+        BEGAN: str(time.monotonic()),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+    }
+    return {**own, **fixed, **more}
 
 
-def run_program(*words: object, threads: int = 1, folder: Path = ROOT, **variables: str) -> Report:
+def run_program(*words: object, threads: int = 1, folder: Path = HERE, **variables: str) -> Report:
     """Run `python -m WORDS` in a folder from start to end, and return what it took and `printed`, the JSON it wrote.
 
     That is wall and processor seconds, peak memory in MB, and the cores that others used meanwhile. Its last line is
@@ -185,7 +193,7 @@ def run_program(*words: object, threads: int = 1, folder: Path = ROOT, **variabl
     }
 
 
-def run_bertkit(*words: object, threads: int = 1, folder: Path = ROOT) -> Report:
+def run_bertkit(*words: object, threads: int = 1, folder: Path = HERE) -> Report:
     """Run a command of bertkit with `--json`, and return what it prints."""
     printed: Report = run_program("bertkit", *words, "--json", threads=threads, folder=folder)["printed"]
     return printed
@@ -211,9 +219,7 @@ def say(line: str) -> None:
 # --- Tables ---
 
 
-def table(
-    columns: Mapping[str, str | Callable[[Any], str]] | Sequence[str], items: Iterable[Any], align: str = ""
-) -> str:
+def table(columns: Mapping[str, Any] | Sequence[str], items: Iterable[Any], align: str = "") -> str:
     """Build a Markdown table with a row per item.
 
     Args:

@@ -105,7 +105,8 @@ def predict_fine_tuned(model: str, rows: list[dict[str, str]], work: Path) -> An
     """Return the probabilities of the labels, (rows, 2), by models that were fine-tuned on the other two thirds."""
     from sklearn.model_selection import StratifiedKFold
 
-    from bertkit.evaluation.seeds import read_predictions
+    from bertkit.recipe import load_recipe
+    from bertkit.workflows.predict import predict
 
     probabilities = np.zeros((len(rows), 2))
     folds = StratifiedKFold(3, shuffle=True, random_state=42).split(rows, [row["label"] for row in rows])
@@ -122,7 +123,8 @@ def predict_fine_tuned(model: str, rows: list[dict[str, str]], work: Path) -> An
             "training.max_length": 64,
         }
         finetune_here("classify", settings, folder / "run")
-        for row, record in zip(held_out, read_predictions(folder / "run", "validation"), strict=True):
+        recipe = load_recipe(str(folder / "run" / "recipe.yaml"), {"model": str(folder / "run")})
+        for row, record in zip(held_out, predict(recipe, source=folder / "validation.jsonl"), strict=True):
             probabilities[row] = [record["probabilities"][name] for name in ("0", "1")]
     return probabilities
 

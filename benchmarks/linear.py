@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from benchmarks.cases import Case, make_case, write_sentences
 from benchmarks.harness import Report, choose_clean, read_columns, read_options, say, write_results
@@ -87,13 +88,13 @@ def linear_picture(reports: Sequence[Report]) -> str:
 
 
 def main() -> None:
-    rows = ("320,1000,3200,8500", "of the usual length, about 11 tokens")
-    lengths = ("8,16,32,64,128,256", f"tokens of {ROWS_OF_LENGTHS} rows each")
-    own = {"rounds": (2, "epochs timed"), "repeats": 3, "rows": rows, "lengths": lengths}
+    own: dict[str, Any] = {"rounds": (2, "epochs timed"), "repeats": 3}
+    own |= {"rows": ("320,1000,3200,8500", "of the usual length, about 11 tokens")}
+    own |= {"lengths": ("8,16,32,64,128,256", f"tokens of {ROWS_OF_LENGTHS} rows each")}
     asked = read_options(__doc__, "model data threads foreign output", **own)
     usual = replace(make_case("cola", asked.model, asked.data), epochs=EPOCHS)
     sentences = [row["sentence"] for row in read_columns(Path(usual.data, "train.parquet"), "sentence")]
-    plans = [("rows", int(rows), None) for rows in asked.rows.split(",")]
+    plans: list[tuple[str, int, int | None]] = [("rows", int(rows), None) for rows in asked.rows.split(",")]
     plans += [("length", ROWS_OF_LENGTHS, int(length)) for length in asked.lengths.split(",")]
     points = []
     for kind, rows, length in plans:

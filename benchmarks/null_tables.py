@@ -139,8 +139,14 @@ def measure(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 def main() -> None:
     asked = read_options(__doc__, "", pairs=Path, models=[str], draws=DRAWS)
-    settings = {"draws": asked.draws, "train": TRAIN, "validation": VALIDATION, "ranked": RANKED, "wrong": WRONG}
-    results = {**settings, "cells": list(measure(asked))}
+    results = {
+        "draws": asked.draws,
+        "train": TRAIN,
+        "validation": VALIDATION,
+        "ranked": RANKED,
+        "wrong": WRONG,
+        "cells": list(measure(asked)),
+    }
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 

@@ -67,8 +67,13 @@ def run(key: Mapping[str, Any], model: Path, data: Path) -> Report:
         [result] = evaluate(load_recipe(recipe, {**changes, **new}), training_rows="drop")
         steps = json.loads((folder / "run.json").read_text(encoding="utf-8"))["steps"]
     best = [scores[metric] for scores in result.baselines.values() if scores.get(metric) is not None]
-    score = {"metric": metric, "score": result.scores[metric], "baseline": max(best, default=None), "steps": steps}
-    return {**score, "cpu_seconds": round(time.process_time() - start, 1)}
+    return {
+        "metric": metric,
+        "score": result.scores[metric],
+        "baseline": max(best, default=None),
+        "steps": steps,
+        "cpu_seconds": round(time.process_time() - start, 1),
+    }
 
 
 def own_data_part(runs: Sequence[Report]) -> str:

@@ -178,7 +178,13 @@ def _windows(batch: dict[str, Any], rows: list[int], tokenizer: Any, longest: in
         padding="max_length" if pad else False,
     )
     samples, offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
-    kept: dict[str, list[Any]] = {"row": [], "context": [], "offsets": [], "start_positions": [], "end_positions": []}
+    kept: dict[str, list[Any]] = {
+        "row": [],
+        "context": [],
+        "offsets": [],
+        "start_positions": [],
+        "end_positions": [],
+    }
     for number, (sample, positions) in enumerate(zip(samples, offsets, strict=True)):
         sequence_ids = encoded.sequence_ids(number)
         first = sequence_ids.index(1)

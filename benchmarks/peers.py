@@ -1,13 +1,12 @@
 """The peers: transformers.Trainer as its example scripts configure it, in the forms that people run.
 
-    python -m benchmarks.peers VARIANT CASE.json OUTPUT [--fast-fp32]
+    python -m benchmarks.peers VARIANT CASE.json FOLDER [--fast-fp32]
 
 Trains, keeps the best epoch, scores, saves, and prints one JSON object: scores, seconds and their parts.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import MANY, Case
-from benchmarks.harness import read_columns
+from benchmarks.harness import read_columns, read_options
 from benchmarks.stages import Stages, began
 
 
@@ -186,16 +185,12 @@ def train_and_score(case: Case, variant: Variant, output: str) -> dict[str, Any]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("variant", choices=VARIANTS)
-    parser.add_argument("case", type=Path, help="JSON file: what to train")
-    parser.add_argument("output", help="folder for checkpoints and the model")
-    parser.add_argument("--fast-fp32", action="store_true", help="fp32 products through oneDNN: faster, as exact")
-    arguments = parser.parse_args()
-    if arguments.fast_fp32:
+    fast = (False, "fp32 products through oneDNN: faster, as exact")
+    asked = read_options(__doc__, "variant case folder", fast_fp32=fast)
+    if asked.fast_fp32:
         compute_fp32_through_onednn()
-    case = Case(**json.loads(arguments.case.read_text()))
-    print(json.dumps(train_and_score(case, VARIANTS[arguments.variant], arguments.output)), flush=True)
+    case = Case(**json.loads(Path(asked.case).read_text(encoding="utf-8")))
+    print(json.dumps(train_and_score(case, VARIANTS[asked.variant], asked.folder)), flush=True)
 
 
 def compute_fp32_through_onednn() -> None:

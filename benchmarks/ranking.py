@@ -211,7 +211,7 @@ def lines_of(stage: str, file: Path) -> list[Report]:
 # --- The summary ---
 
 
-def correlations(first: Sequence[float], second: Sequence[float]) -> tuple[float, float]:
+def correlations(first: Any, second: Any) -> tuple[float, float]:
     """Return Pearson's r and Kendall's tau-b; NaN where one of the two is constant.
 
     >>> correlations([1, 2, 3], [10, 20, 30])

@@ -118,7 +118,11 @@ def measure(case: Case, names: list[str], asked: argparse.Namespace, folder: Pat
             padded = case.has_equal_steps(name)
             steps = steps_for(asked.seconds, rest["seconds"] / asked.warm_up, padded=padded)
             steps = asked.steps or (1 if name == "peak" else steps)
-            warm[name] = {"ready": round(engine.ready, 2), "first_step": round(first["seconds"], 3), "steps": steps}
+            warm[name] = {
+                "ready": round(engine.ready, 2),
+                "first_step": round(first["seconds"], 3),
+                "steps": steps,
+            }
             say(f"  {name}: ready in {engine.ready:.1f} s, first step {first['seconds']:.2f} s, {steps} steps a round")
         for number in range(asked.rounds):
             for name, engine in engines.items():
@@ -198,7 +202,7 @@ def measure_task(task: str, asked: argparse.Namespace) -> Report:
 
 
 def main() -> None:
-    own = {"engines": ("", f"comma-separated; usual: {ENGINES}")}
+    own: dict[str, Any] = {"engines": ("", f"comma-separated; usual: {ENGINES}")}
     own |= {"batch_size": (int, "rows of a step"), "max_length": (int, "tokens of a row, or of a block of mlm")}
     asked = read_options(__doc__, "tasks+ model data limit threads foreign output", **own, **ROUNDS)
     for task in asked.tasks:

@@ -82,10 +82,11 @@ def label(engine: str, checkpoint: Path, rows: Path, folder: Path, threads: int)
     """Label a file of sentences with one engine; return what it took, the parts of its time and the labels."""
     output, parts = folder / "labels.jsonl", folder / "parts.json"
     output.unlink(missing_ok=True)
-    words: list[object] = ["benchmarks.whole", "pipeline", checkpoint, rows, output, engine.partition("=")[2] or "1"]
+    batch = engine.partition("=")[2] or "1"
+    words: list[object] = ["benchmarks.whole", "pipeline", checkpoint, rows, output, batch]
     if engine == "bertkit":
-        words = ["benchmarks.stages", parts, "predict", "sst2", rows, "--model", checkpoint, "--output", output]
-        words.append("--json")
+        words = ["benchmarks.stages", parts, "predict", "sst2", rows, "--model", checkpoint]
+        words += ["--output", output, "--json"]
     took = run_program(*words, threads=threads, HF_DATASETS_CACHE=str(folder / "cache"))
     printed = took.pop("printed")
     stages = json.loads(parts.read_text(encoding="utf-8")) if engine == "bertkit" else printed["stages"]
