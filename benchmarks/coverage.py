@@ -8,7 +8,6 @@ The trials take turns. The intervals are those that the commands print, from few
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
@@ -235,29 +234,21 @@ def measure_calibration(name: str, rows: int, trials: int) -> list[dict[str, Any
 
 
 def main() -> None:
-    every = [*(case.rows for case in CASES), CALIBRATION]
-    asked = read_options(__doc__, "", trials=200, processes=1, rows=(dict.fromkeys(every), "cases that are measured"))
-    kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"cells": []}
-    jobs = [(number, rows) for rows in SIZES for number, case in enumerate(CASES) if case.rows in asked.rows]
-    keeps_some = set(every) - {CALIBRATION} - set(asked.rows)
-    if jobs and keeps_some and (kept["trials"], kept["samples"]) != (asked.trials, SAMPLES):
-        sys.exit(f"{RESULTS} has {kept['trials']} trials of {kept['samples']} resamples: measure all cases")
-    calibrations = product(CALIBRATION_SIZES, SURE if CALIBRATION in asked.rows else ())
+    asked = read_options(__doc__, "", trials=200, processes=1)
+    jobs = list(product(SIZES, range(len(CASES))))
     with ProcessPoolExecutor(asked.processes) as pool:
-        found = [pool.submit(measure, *job, asked.trials) for job in jobs]
-        of_calibration = [
-            pool.submit(measure_calibration, name, rows, CALIBRATION_TRIALS) for rows, name in calibrations
+        counted = [pool.submit(measure, number, rows, asked.trials) for rows, number in jobs]
+        calibrated = [
+            pool.submit(measure_calibration, name, rows, CALIBRATION_TRIALS)
+            for rows, name in product(CALIBRATION_SIZES, SURE)
         ]
     cells = [
         {"rows": CASES[number].rows, "metric": name, "n": rows, **counts}
-        for (number, rows), metrics in zip(jobs, found, strict=True)
+        for (rows, number), metrics in zip(jobs, counted, strict=True)
         for name, counts in metrics.result().items()
     ]
-    cells += [cell for cell in kept["cells"] if cell["rows"] not in asked.rows]
-    cells.sort(key=lambda cell: (cell["n"], every.index(cell["rows"])))  # the metrics of a case stay in their order
-    trials = asked.trials if jobs else kept["trials"]
-    calibration = [cell for job in of_calibration for cell in job.result()] or kept.get(CALIBRATION, [])
-    content = {"trials": trials, "samples": SAMPLES, "cells": cells, CALIBRATION: calibration}
+    calibration = [cell for job in calibrated for cell in job.result()]
+    content = {"trials": asked.trials, "samples": SAMPLES, "cells": cells, CALIBRATION: calibration}
     RESULTS.write_text(json.dumps(content) + "\n", encoding="utf-8")
 
 

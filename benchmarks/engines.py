@@ -161,6 +161,10 @@ class Counted:
     def __init__(self, collate: Any, gate: Gate) -> None:
         self.collate, self.gate = collate, gate
 
+    def __getattr__(self, name: str) -> Any:
+        """Return what else a Trainer reads of its collator."""
+        return getattr(self.collate, name)
+
     def __call__(self, features: Any) -> Any:
         """Return the batch."""
         batch = self.collate(features)

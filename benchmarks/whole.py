@@ -81,7 +81,6 @@ def finetune(engine: str, case: Case, folder: Path, threads: int, *options: str)
 def label(engine: str, checkpoint: Path, rows: Path, folder: Path, threads: int) -> Report:
     """Label a file of sentences with one engine; return what it took, the parts of its time and the labels."""
     output, parts = folder / "labels.jsonl", folder / "parts.json"
-    output.unlink(missing_ok=True)
     batch = engine.partition("=")[2] or "1"
     words: list[object] = ["benchmarks.whole", "pipeline", checkpoint, rows, output, batch]
     if engine == "bertkit":
