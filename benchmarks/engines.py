@@ -81,7 +81,8 @@ class Gate:
     def _wait(self) -> None:
         if on_gpu():  # the next engine needs the memory that this one keeps for its next step
             sys.modules["torch"].cuda.empty_cache()
-        self.wanted, self.done = self.listen(), []
+        self.wanted = self.listen()
+        self.done: list[int] = []
         self.began, self.cpu = time.perf_counter(), time.process_time()
 
     def start(self, what: str, total: int, done: int = 0) -> None:

@@ -30,13 +30,15 @@ from bertkit.tasks import question_answering as task
 from bertkit.tokens.features import Setup
 
 
-def bertkit(outputs: list[dict], features: list[dict], rows: list[dict], setup: Setup) -> list[list[dict]]:
+def bertkit(outputs: list[Report], features: list[Report], rows: list[Report], setup: Setup) -> list[list[Report]]:
     """Return the answers of bertkit, with the n best of each question as a list of records."""
     answers = task.decode(outputs, features, rows, setup)
     return [{**each, "n_best": task.n_best(each)} for each in answers]
 
 
-def plain(outputs: list[dict], features: list[dict], rows: list[dict], n_best: int, longest: int) -> list[list[dict]]:
+def plain(
+    outputs: list[Report], features: list[Report], rows: list[Report], n_best: int, longest: int
+) -> list[list[Report]]:
     """Return the answers of a plain loop, as scripts for SQuAD have it.
 
     It pairs the best starts and ends of each window, and reads the texts off the context.
@@ -71,7 +73,7 @@ def score(answer: dict) -> Any:
     return np.float32(answer["start_logit"]) + np.float32(answer["end_logit"])
 
 
-def make_logits(features: list[dict], seed: int) -> list[dict]:
+def make_logits(features: list[Report], seed: int) -> list[Report]:
     """Return noise, and 8 more where the answer begins and ends."""
     rng = np.random.default_rng(seed)
     outputs = []
@@ -85,7 +87,7 @@ def make_logits(features: list[dict], seed: int) -> list[dict]:
     return outputs
 
 
-def model_logits(folder: Path, features: list[dict], setup: Setup) -> list[dict]:
+def model_logits(folder: Path, features: list[Report], setup: Setup) -> list[Report]:
     """Return the model's logits of each window."""
     from bertkit.evaluation.forward import forward
 
@@ -94,7 +96,7 @@ def model_logits(folder: Path, features: list[dict], setup: Setup) -> list[dict]
     return forward(model, features, task.collator(setup), precision=machine.precision)[0]
 
 
-def check_equal(ours: list[dict], theirs: list[list[dict]]) -> int:
+def check_equal(ours: list[Report], theirs: list[list[Report]]) -> int:
     """Check that all answers but those of equal scores, which have no order, are equal; return how many those are."""
     ties = 0
     for one, other in zip(ours, theirs, strict=True):
