@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from benchmarks.harness import (
     read_options,
     say,
     table,
+    take_turns,
     with_names,
     write_results,
     write_rows,
@@ -153,7 +155,6 @@ def compare(asked: argparse.Namespace, folder: Path) -> Report:
     case = make_case(asked.set, asked.model, asked.data)
     texts = Texts(case.model, read_texts(case.data, asked.set, asked.rows), asked.threads)
     engines: dict[str, Engine] = {}
-    rounds: dict[str, list[Report]] = {}
     with ExitStack() as stack:
         for name in asked.engines.split(","):
             if name.startswith("onnxruntime") and not (find_spec("onnxruntime") and find_spec("onnx")):
@@ -162,11 +163,7 @@ def compare(asked: argparse.Namespace, folder: Path) -> Report:
             say(f"  starting {name}")
             engine = Engine(name, texts, folder / name, texts.threads, "benchmarks.embedding")
             engines[name] = stack.enter_context(engine)
-        for turn in range(asked.rounds):
-            for name, engine in engines.items():
-                took = engine.run(1)
-                rounds.setdefault(name, []).append(took)
-                say(f"  round {turn + 1} {name}: {took['seconds']:.2f} s, others used {took['foreign']:.2f} cores")
+        rounds = take_turns({name: partial(engine.run, 1) for name, engine in engines.items()}, asked.rounds)
     tokens = count_tokens(texts)
     return {
         "set": asked.set,

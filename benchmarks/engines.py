@@ -42,7 +42,7 @@ class Gate:
         self.wanted = 0
 
     def count(self, lengths: Sequence[int]) -> None:
-        """Note the real tokens of each row of a batch, when it is made; batches are used in the order they are made."""
+        """Note the real tokens of each text of a batch, when it is made; batches are used in the order they are made."""
         self.batches.append(list(lengths))
 
     def open(self) -> None:
@@ -123,13 +123,13 @@ def run_bertkit(case: Case, changes: str, folder: str) -> None:
     recipe = case.load({"training.evaluate_every": 10**9, **given})
     gate = Gate(recipe.training.gradient_accumulation)
     import bertkit.training.fit as training
-    from bertkit.tokens.features import count_tokens
+    from bertkit.tokens.features import text_lengths
 
     fit = training.fit
 
     def counted(trainee: Any, *arguments: Any, **keywords: Any) -> Any:
         def count(features: Sequence[Any]) -> Any:
-            gate.count([count_tokens(feature) for feature in features])
+            gate.count([length for feature in features for length in text_lengths(feature)])
             return trainee.collate(features)
 
         return fit(replace(trainee, collate=count), *arguments, **keywords)
@@ -157,7 +157,7 @@ def predict_everywhere() -> None:
 
 
 class Counted:
-    """A collator that tells the gate how many real tokens each row has."""
+    """A collator that tells the gate how many real tokens each text has."""
 
     def __init__(self, collate: Any, gate: Gate) -> None:
         self.collate, self.gate = collate, gate

@@ -207,6 +207,17 @@ def finetune_here(recipe: str, changes: Report, folder: Path) -> Any:
     return finetune(load_recipe(recipe, changes), output=folder)
 
 
+def take_turns(sides: Mapping[str, Callable[[], Report]], rounds: int) -> dict[str, list[Report]]:
+    """Measure every side in every round, one after the other, and return what each took."""
+    runs: dict[str, list[Report]] = {name: [] for name in sides}
+    for number in range(rounds):
+        for name, measure in sides.items():
+            runs[name].append(measure())
+            took = f"{runs[name][-1]['seconds']:.2f} s, others used {runs[name][-1].get('foreign', 0):.2f} cores"
+            say(f"  round {number + 1} of {rounds}, {name}: {took}")
+    return runs
+
+
 def choose_clean(rounds: Sequence[Report], foreign: float) -> list[Report]:
     """Return the rounds in which others used at most so many cores, or all where there is none."""
     return [each for each in rounds if each["foreign"] <= foreign] or list(rounds)

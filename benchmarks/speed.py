@@ -20,11 +20,12 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import Case, make_case
-from benchmarks.harness import ROOT, Report, environment, read_options, say, write_results
+from benchmarks.harness import ROOT, Report, environment, read_options, say, take_turns, write_results
 from benchmarks.load import Watch, machine, shape_of, training_flops
 
 ENGINES = "peak,bertkit,hf-default,hf-dynamic,hf-tuned,bare"
@@ -108,7 +109,7 @@ def measure(case: Case, names: list[str], asked: argparse.Namespace, folder: Pat
     """Warm up, let all engines take turns, and return every round of each."""
     engines: dict[str, Engine] = {}
     warm: dict[str, Any] = {}
-    rounds: dict[str, list[Report]] = {name: [] for name in names}
+    sides: dict[str, Any] = {}
     with ExitStack() as stack:
         for number, name in enumerate(names):
             say(f"  starting {name}")
@@ -124,10 +125,8 @@ def measure(case: Case, names: list[str], asked: argparse.Namespace, folder: Pat
                 "steps": steps,
             }
             say(f"  {name}: ready in {engine.ready:.1f} s, first step {first['seconds']:.2f} s, {steps} steps a round")
-        for number in range(asked.rounds):
-            for name, engine in engines.items():
-                rounds[name].append(clean_round(engine, warm[name]["steps"], asked.foreign, asked.repeats))
-            say(f"  round {number + 1} of {asked.rounds} done")
+            sides[name] = partial(clean_round, engine, steps, asked.foreign, asked.repeats)
+        rounds = take_turns(sides, asked.rounds)
     return {name: {**warm[name], "rounds": rounds[name]} for name in names}
 
 

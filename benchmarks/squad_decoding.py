@@ -14,13 +14,14 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from benchmarks.cases import make_case
-from benchmarks.harness import Report, ratio, read_options, write_results
+from benchmarks.harness import Report, ratio, read_options, take_turns, write_results
 from benchmarks.load import machine
 from bertkit.data.files import read_records
 from bertkit.hardware.precision import detect_hardware
@@ -110,7 +111,7 @@ def check_equal(ours: list[Report], theirs: list[list[Report]]) -> int:
     return ties
 
 
-def timed(work: Callable[[], list]) -> tuple[float, list]:
+def timed(work: Callable[[], list[Any]]) -> Report:
     """Return the processor seconds that `work` took, and its result; the garbage collector is off meanwhile."""
     gc.collect()
     gc.disable()
@@ -118,7 +119,7 @@ def timed(work: Callable[[], list]) -> tuple[float, list]:
     result = work()
     seconds = time.thread_time() - began
     gc.enable()
-    return seconds, result
+    return {"seconds": seconds, "result": result}
 
 
 def decoding_part(reports: Sequence[Report]) -> str:
@@ -149,22 +150,16 @@ def main() -> None:
         "bertkit": lambda: bertkit(outputs, features, rows, setup),
         "plain loop": lambda: plain(outputs, features, rows, n_best, longest),
     }
-    rounds: dict[str, list[float]] = {name: [] for name in engines}
-    for _ in range(asked.rounds):
-        results = []
-        for name, work in engines.items():
-            seconds, result = timed(work)
-            rounds[name].append(seconds)
-            results.append(result)
-        ties = check_equal(*results)
-    median = {name: statistics.median(each) for name, each in rounds.items()}
+    runs = take_turns({name: partial(timed, work) for name, work in engines.items()}, asked.rounds)
+    rounds = {name: [run["seconds"] for run in of_side] for name, of_side in runs.items()}
+    median = {name: statistics.median(seconds) for name, seconds in rounds.items()}
     report = {
         "machine": machine(asked.threads),
         "questions": len(rows),
         "windows": len(features),
         "logits": "model" if is_trained else "random",
         "n_best": n_best,
-        "equal_scores": ties,
+        "equal_scores": check_equal(*(of_side[-1]["result"] for of_side in runs.values())),
         "seconds": median,
         "ratio": median["plain loop"] / median["bertkit"],
         "rounds": rounds,

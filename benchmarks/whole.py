@@ -15,7 +15,7 @@ import json
 import statistics
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,8 @@ from benchmarks.harness import (
     read_lines,
     read_options,
     run_program,
-    say,
     table,
+    take_turns,
     with_names,
     write_results,
     write_rows,
@@ -106,18 +106,6 @@ def run_pipeline(checkpoint: str, file: str, output: str, batch: str) -> None:
     print(json.dumps({"stages": stages.parts()}), flush=True)
 
 
-def take_turns(engines: Sequence[str], rounds: int, measure: Callable[[str, Path], Report]) -> dict[str, list[Report]]:
-    """Measure each engine in each round, every time in an empty folder; return what each took, by engine."""
-    runs: dict[str, list[Report]] = {engine: [] for engine in engines}
-    for number in range(rounds):
-        for engine, done in runs.items():
-            with tempfile.TemporaryDirectory() as folder:
-                done.append(measure(engine, Path(folder)))
-            took = done[-1]
-            say(f"round {number + 1} {engine}: {took['seconds']:.1f} s, others used {took['foreign']:.2f} cores")
-    return runs
-
-
 def summarize(runs: list[Report], foreign: float) -> Report:
     """Compute medians of an engine's clean runs (of all where none is clean), and the parts of the median run."""
     used = sorted(choose_clean(runs, foreign), key=lambda run: run["seconds"])
@@ -152,10 +140,11 @@ def measure_training(item: str, asked: argparse.Namespace) -> Report:
     task, _, epochs = item.partition(":")
     case = make_case(task, asked.model, asked.data, limit=asked.limit, epochs=float(epochs or 1))
 
-    def train(engine: str, folder: Path) -> Report:
-        return finetune(engine, case, folder / "one", asked.threads)
+    def train(engine: str) -> Report:
+        with tempfile.TemporaryDirectory() as folder:
+            return finetune(engine, case, Path(folder, "one"), asked.threads)
 
-    runs = take_turns(asked.engines.split(","), asked.rounds, train)
+    runs = take_turns({engine: partial(train, engine) for engine in asked.engines.split(",")}, asked.rounds)
     engines = {name: {**summarize(done, asked.foreign), "scores": done[0]["scores"]} for name, done in runs.items()}
     settings = {"epochs": case.epochs, "limit": case.limit}
     return {"task": task, "settings": settings, "machine": machine(asked.threads), "engines": engines}
@@ -170,10 +159,11 @@ def measure_labels(asked: argparse.Namespace) -> Report:
         write_rows(sentences, rows)
         finetune("bertkit", case, trained, asked.threads)
 
-        def label_rows(engine: str, folder: Path) -> Report:
-            return label(engine, trained / "run", rows, folder, asked.threads)
+        def label_rows(engine: str) -> Report:
+            with tempfile.TemporaryDirectory() as folder:
+                return label(engine, trained / "run", rows, Path(folder), asked.threads)
 
-        runs = take_turns(LABELERS, asked.rounds, label_rows)
+        runs = take_turns({engine: partial(label_rows, engine) for engine in LABELERS}, asked.rounds)
     ours = runs["bertkit"][-1]["labels"]
     engines = {name: summarize_labels(done, ours, asked.foreign) for name, done in runs.items()}
     return {"rows": len(sentences), "machine": machine(asked.threads), "engines": engines}
