@@ -42,7 +42,7 @@ class Gate:
         self.wanted = 0
 
     def count(self, lengths: Sequence[int]) -> None:
-        """Note the real tokens of each text of a batch, when it is made; batches are used in the order they are made."""
+        """Note the real tokens of each text of a batch, when it is made; batches are used in this order."""
         self.batches.append(list(lengths))
 
     def open(self) -> None:

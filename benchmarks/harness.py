@@ -186,7 +186,7 @@ def run_program(*words: object, threads: int = 1, folder: Path = HERE, **variabl
         lines = output.read().strip().splitlines()
     return {
         "seconds": round(seconds, 2),
-        "cpu_seconds": processor,
+        "cpu_seconds": round(processor, 2),
         "memory_mb": round(usage.ru_maxrss / 1024),
         "foreign": round(max(0.0, others - processor / seconds), 3),
         "printed": json.loads(lines[-1]) if lines else {},
