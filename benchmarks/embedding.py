@@ -109,7 +109,7 @@ def load_exported(case: Texts, precision: str, folder: Path) -> Encode:
     write_rows(({"anchor": text, "positive": text} for text in case.texts[:256]), rows)
     source = Source(case.model, "similarity-pairs", str(rows))
     if precision == "int8":
-        quantize(source, exported, to="onnx-int8", margin=1.0)
+        quantize(source, exported, to="onnx-int8", margin=0.99)
     else:
         export(source.model, exported, recipe=source.recipe, data=source.data)
     return Embedder(str(exported)).encode

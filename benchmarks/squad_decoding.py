@@ -31,7 +31,7 @@ from bertkit.tasks import question_answering as task
 from bertkit.tokens.features import Setup
 
 
-def bertkit(outputs: list[Report], features: list[Report], rows: list[Report], setup: Setup) -> list[list[Report]]:
+def bertkit(outputs: list[Report], features: list[Report], rows: list[Report], setup: Setup) -> list[Report]:
     """Return the answers of bertkit, with the n best of each question as a list of records."""
     answers = task.decode(outputs, features, rows, setup)
     return [{**each, "n_best": task.n_best(each)} for each in answers]
