@@ -20,11 +20,12 @@ demo: install ## fine-tune a tiny model on a made-up grammar, offline, in less t
 	$(BIN)/bertkit finetune cola --model demo --data demo --output runs/demo
 	@echo "To type bertkit without a path: . $(BIN)/activate"
 
-check: install ## check formatting, lint, types and layers
+check: install ## check formatting, lint, types, layers and the size of the code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/count_code.py --total
 
 format: install ## format the code and apply automatic fixes
 	$(BIN)/ruff format .
@@ -39,18 +40,17 @@ test-all: install ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m ""
 
 bench: install ## measure bertkit beside its peers, about two hours on an idle machine (MODEL=folder DATA=folder of the data sets)
-	$(BIN)/python -m benchmarks.speed cola stsb ner squad --model $(MODEL) --data $(DATA)
-	$(BIN)/python -m benchmarks.mlm --model $(MODEL) --data $(DATA)
-	$(BIN)/python -m benchmarks.whole cola:1 --model $(MODEL) --data $(DATA) --engines bertkit,hf-dynamic,hf-tuned
-	$(BIN)/python -m benchmarks.inference --model $(MODEL) --data $(DATA)
+	$(BIN)/python -m benchmarks.speed cola stsb ner squad mlm --model $(MODEL) --data $(DATA)
+	$(BIN)/python -m benchmarks.whole cola:1 predict --model $(MODEL) --data $(DATA) --engines bertkit,hf-dynamic,hf-tuned
 	$(BIN)/python -m benchmarks.embedding --model $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.squad_decoding --model $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.linear --model $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.encoders --tokenizer $(MODEL) --data $(DATA)
 	$(BIN)/python -m benchmarks.report
 
-bench-gpu: install ## measure fine-tuning and pretraining steps on a GPU
-	$(BIN)/python -m benchmarks.gpu
+bench-gpu: install ## measure fine-tuning and pretraining steps on a GPU (MODEL=folder DATA=folder of the data sets)
+	$(BIN)/python -m benchmarks.speed cola stsb ner squad mlm --model $(MODEL) --data $(DATA) \
+	  --foreign 1 --output benchmarks/results/gpu
 	$(BIN)/python -m benchmarks.report
 
 demo-model: install ## train the demo model again, half an hour on one core

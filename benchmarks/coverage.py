@@ -7,19 +7,18 @@ The trials take turns. The intervals are those that the commands print, from few
 
 from __future__ import annotations
 
-import argparse
 import json
-import sys
-import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from itertools import product
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 
+from benchmarks.harness import RESULTS as FOLDER
+from benchmarks.harness import read_options
 from bertkit.metrics.intervals import find_intervals
 from bertkit.metrics.ranking import score_rankings
 from bertkit.metrics.statistics import calibration_errors, describe_calibration
@@ -35,7 +34,7 @@ from bertkit.tasks import (
 )
 from bertkit.tokens.features import Setup
 
-RESULTS = Path(__file__).parent / "results" / "coverage.json"
+RESULTS = FOLDER / "coverage.json"
 SIZES = (20, 100, 1000)
 SAMPLES = 200
 POPULATION = 20_000  # rows, drawn with replacement
@@ -235,43 +234,22 @@ def measure_calibration(name: str, rows: int, trials: int) -> list[dict[str, Any
 
 
 def main() -> None:
-    """Measure cases at all sizes and write the counts; those of cases that are not named stay as they are."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=200)
-    parser.add_argument("--processes", type=int, default=1)
-    every = [*(case.rows for case in CASES), CALIBRATION]
-    parser.add_argument("--rows", nargs="*", default=every, help="names of cases, or 'calibration'")
-    options = parser.parse_args()
-    start = time.perf_counter()
-    jobs = [(number, rows) for rows in SIZES for number, case in enumerate(CASES) if case.rows in options.rows]
-    with ProcessPoolExecutor(options.processes) as pool:
-        found = [pool.submit(measure, *job, options.trials) for job in jobs]
-        names = SURE if CALIBRATION in options.rows else ()
-        of_calibration = [
+    asked = read_options(__doc__, "", trials=200, processes=1)
+    jobs = list(product(SIZES, range(len(CASES))))
+    with ProcessPoolExecutor(asked.processes) as pool:
+        counted = [pool.submit(measure, number, rows, asked.trials) for rows, number in jobs]
+        calibrated = [
             pool.submit(measure_calibration, name, rows, CALIBRATION_TRIALS)
-            for rows in CALIBRATION_SIZES
-            for name in names
+            for rows, name in product(CALIBRATION_SIZES, SURE)
         ]
     cells = [
         {"rows": CASES[number].rows, "metric": name, "n": rows, **counts}
-        for (number, rows), metrics in zip(jobs, found, strict=True)
+        for (rows, number), metrics in zip(jobs, counted, strict=True)
         for name, counts in metrics.result().items()
     ]
-    kept = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {"cells": []}
-    if (
-        jobs
-        and set(every) - {CALIBRATION} - set(options.rows)
-        and (kept["trials"], kept["samples"]) != (options.trials, SAMPLES)
-    ):
-        sys.exit(f"{RESULTS} has {kept['trials']} trials of {kept['samples']} resamples: measure all cases")
-    cells += [cell for cell in kept["cells"] if cell["rows"] not in options.rows]
-    names = [case.rows for case in CASES]
-    cells.sort(key=lambda cell: (cell["n"], names.index(cell["rows"])))  # the metrics of a case stay in their order
-    trials = options.trials if jobs else kept["trials"]
-    calibration = [cell for job in of_calibration for cell in job.result()] or kept.get(CALIBRATION, [])
-    content = {"trials": trials, "samples": SAMPLES, "cells": cells, CALIBRATION: calibration}
+    calibration = [cell for job in calibrated for cell in job.result()]
+    content = {"trials": asked.trials, "samples": SAMPLES, "cells": cells, CALIBRATION: calibration}
     RESULTS.write_text(json.dumps(content) + "\n", encoding="utf-8")
-    print(f"{RESULTS}: {time.perf_counter() - start:.0f} seconds", file=sys.stderr)
 
 
 if __name__ == "__main__":

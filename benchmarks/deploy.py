@@ -10,55 +10,54 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from benchmarks.pictures import Way, panels
+from benchmarks.harness import Report, table, with_ends
+from benchmarks.pictures import draw_panels
+from bertkit.reports.svg import Point, scatter
 
 
-def deploy_part(reports: Sequence[dict[str, Any]]) -> str:
+def deploy_part(reports: Sequence[Report]) -> str:
     """Build a table with a row per way of each task."""
-    head = ["task", "model", "way", "MB", "ms, one row", "rows/s", "score", "change, 95% interval"]
-    rows = []
+    columns = {
+        "task": lambda way: _name(way["report"]),
+        "model": lambda way: Path(way["model"]).name,
+        "way": "{way}",
+        "MB": lambda way: f"{way['bytes'] / 1e6:.1f}",
+        "ms, one row": lambda way: f"{way['row_milliseconds']:.2f}, {_times(way, 'row_milliseconds', -1)}",
+        "rows/s": lambda way: f"{way['rows_per_second']:,.0f}, {_times(way, 'rows_per_second', 1)}",
+        "score": "{score:.4f}",
+        "change, 95% interval": change_text,
+    }
+    ways = [{**way, "report": report} for report in reports for way in report["ways"]]
+    return table(columns, ways, "lllrrrrl")
+
+
+def _times(way: Report, name: str, power: int) -> str:
+    return f"{(way[name] / way['report']['ways'][0][name]) ** power:.1f}x"
+
+
+def deploy_picture(reports: Sequence[Report]) -> str:
+    """Draw the change of the score by the time of one row, a panel per task; ways of the first model are large."""
+    panels = []
     for report in reports:
-        first = report["ways"][0]
+        points = []
         for way in report["ways"]:
-            times = f"{way['row_milliseconds']:.2f}, {first['row_milliseconds'] / way['row_milliseconds']:.1f}x"
-            rate = f"{way['rows_per_second']:,.0f}, {way['rows_per_second'] / first['rows_per_second']:.1f}x"
-            cells = [_name(report), Path(way["model"]).name, way["way"], f"{way['bytes'] / 1e6:.1f}", times, rate]
-            rows.append([*cells, f"{way['score']:.4f}", change_text(way)])
-    rule = ["---", "---", "---", *["---:"] * 4, "---"]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [head, rule, *rows])
+            is_first = way["model"] == report["ways"][0]["model"]
+            hover = f"{way['model']}, {way['way']}: {way['row_milliseconds']:.2f} ms, {change_text(way)}"
+            ends = way["interval"] or (None, None)
+            label = way["way"] if is_first else ""
+            radius = 4.5 if is_first else 2.5
+            points.append(Point(way["row_milliseconds"], way["difference"], hover, *ends, radius, label))
+        best = sorted((way["row_milliseconds"], way["difference"]) for way in report["ways"] if way["is_best"])
+        title = f"{_name(report)}: change of {report['metric']}"
+        panels.append((title, scatter(points, name=title, x="milliseconds of one row", y="", guide=best)))
+    return draw_panels(panels, "score and time of each way to deploy")
 
 
-def deploy_picture(reports: Sequence[dict[str, Any]]) -> str:
-    """Draw the change of the score by the time of one row, a panel per task."""
-    groups = []
-    for report in reports:
-        first = report["ways"][0]["model"]
-        ways = [
-            Way(
-                way["row_milliseconds"],
-                way["difference"],
-                *(way["interval"] or (way["difference"], way["difference"])),
-                f"{way['model']}, {way['way']}: {way['row_milliseconds']:.2f} ms, {change_text(way)}",
-                way["way"] if way["model"] == first else "",
-                way["is_best"],
-                way["model"] == first,
-            )
-            for way in report["ways"]
-        ]
-        groups.append((f"{_name(report)}: change of {report['metric']}", ways))
-    return panels(groups, x="milliseconds of one row", name="score and time of each way to deploy")
-
-
-def _name(report: dict[str, Any]) -> str:
+def _name(report: Report) -> str:
     return f"{report['recipe']}, {report['rows']:,} rows"
 
 
-def change_text(case: dict[str, Any], digits: int = 4) -> str:
+def change_text(way: Report) -> str:
     """Write a change of a score, with its interval where there is one."""
-    change = f"{case['difference']:+.{digits}f}"
-    if case["interval"] is None:
-        return change
-    low, high = case["interval"]
-    return f"{change} ({low:+.{digits}f} to {high:+.{digits}f})"
+    return with_ends(way["difference"], way["interval"], "+.4f")

@@ -4,25 +4,47 @@
 
 Every engine is a program of its own, loads the model once, and takes turns with the others. Vectors are compared with
 those of sentence-transformers at its defaults. Writes benchmarks/results/embedding-SET-ROWS.json. The engines of ONNX
-Runtime are left out where `onnxruntime` and `onnx` are not installed.
+Runtime are left out where `onnxruntime` and `onnx` are not installed. An engine is `bertkit PRECISION`,
+`sentence-transformers` (its defaults), `sentence-transformers PRECISION` (the fastest of several batch sizes), or
+`onnxruntime fp32` or `int8`, as bertkit exports. One alone: `python -m benchmarks.embedding ENGINE CASE.json FOLDER`,
+which embeds the texts each time that it is told to, and writes the vectors to FOLDER/vectors.npy.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import ROOT, add_options, make_case, write_results
-from benchmarks.load import machine
-from benchmarks.parts import Report, ratio, table
-from benchmarks.speed import Engine, Round, say
+from benchmarks.cases import make_case
+from benchmarks.engines import Gate
+from benchmarks.harness import (
+    Report,
+    choose_clean,
+    ratio,
+    read_columns,
+    read_options,
+    say,
+    table,
+    take_turns,
+    with_names,
+    write_results,
+    write_rows,
+)
+from benchmarks.load import machine, peak_memory
+from benchmarks.speed import Engine
+from benchmarks.stages import began
 
 REFERENCE = "sentence-transformers"
 ENGINES = (
@@ -35,6 +57,10 @@ ENGINES = (
     "bertkit bf16",
 )
 COLUMNS = {"sst2": ("train", "sentence"), "stsb": ("train", "sentence1"), "squad": ("validation", "context")}
+BATCH_SIZES = (16, 32, 64, 128, 256)
+TRIED = 512  # texts that each batch size is tried with, all over the file
+
+Encode = Callable[[Sequence[str]], Any]
 
 
 @dataclass(frozen=True)
@@ -50,46 +76,104 @@ class Texts:
         return json.dumps(asdict(self))
 
 
+# --- The engines ---
+
+
+def load_sentence_transformers(model: str, precision: str, texts: Sequence[str]) -> tuple[Encode, int]:
+    """Load sentence-transformers, and find its fastest batch size; without a precision, leave it at its defaults."""
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    options = {"dtype": torch.bfloat16} if precision == "bf16" else {}
+    encoder = SentenceTransformer(model, device="cpu", model_kwargs=options, local_files_only=True)
+    if not precision:
+        return encoder.encode, 32
+
+    def seconds(size: int) -> float:
+        start = time.process_time()
+        encoder.encode(tried, batch_size=size)
+        return time.process_time() - start
+
+    tried = texts[:: max(1, len(texts) // TRIED)]
+    size = min(BATCH_SIZES, key=lambda size: min(seconds(size) for _ in range(3)))
+    return lambda texts: encoder.encode(texts, batch_size=size), size
+
+
+def load_exported(case: Texts, precision: str, folder: Path) -> Encode:
+    """Export the encoder as `bertkit export` and `quantize` do, and run it under ONNX Runtime."""
+    from bertkit import Embedder
+    from bertkit.workflows import quantize
+    from bertkit.workflows.export import Source, export
+
+    rows, exported = folder / "rows.jsonl", folder / "exported"
+    write_rows(({"anchor": text, "positive": text} for text in case.texts[:256]), rows)
+    source = Source(case.model, "similarity-pairs", str(rows))
+    if precision == "int8":
+        quantize.LEAST_COSINE = 0.0  # how near its vectors are is measured here
+        quantize.quantize(source, exported, to="onnx-int8", margin=0.99)
+    else:
+        export(source.model, exported, recipe=source.recipe, data=source.data)
+    return Embedder(str(exported)).encode
+
+
+def run_engine(name: str, file: str, folder: str) -> None:
+    """Embed the texts each time that the coordinator says so."""
+    case, (engine, _, precision) = Texts(**json.loads(Path(file).read_text(encoding="utf-8"))), name.partition(" ")
+    gate, size = Gate(), None
+    if engine == "bertkit":
+        from bertkit import Embedder
+
+        encode = Embedder(case.model, precision=precision).encode
+    elif engine == "onnxruntime":
+        encode = load_exported(case, precision, Path(folder))
+    else:
+        encode, size = load_sentence_transformers(case.model, precision, case.texts)
+    encode(case.texts[:64])  # what is prepared with the first batch
+    import numpy as np
+
+    gate.tell({"ready": time.monotonic() - began()})
+    while True:
+        gate.listen()
+        start, processor = time.perf_counter(), time.process_time()
+        vectors = encode(case.texts)
+        took = {"seconds": time.perf_counter() - start, "cpu": time.process_time() - processor}
+        np.save(Path(folder) / "vectors.npy", np.asarray(vectors, dtype=np.float32))
+        gate.tell({**took, "memory": round(peak_memory(os.getpid())), "batch_size": size})
+
+
+# --- The comparison ---
+
+
 def read_texts(data: str, name: str, rows: int) -> list[str]:
     """Read the first distinct texts of a data set, over and over again where it has fewer."""
-    import pyarrow.parquet
-
     split, column = COLUMNS[name]
-    texts = pyarrow.parquet.read_table(Path(data) / f"{split}.parquet", columns=[column])[column].to_pylist()
-    distinct = list(dict.fromkeys(texts))
+    distinct = list(dict.fromkeys(row[column] for row in read_columns(Path(data, f"{split}.parquet"), column)))
     return (distinct * (rows // len(distinct) + 1))[:rows]
 
 
-def compare(arguments: argparse.Namespace, folder: Path) -> dict[str, Any]:
+def compare(asked: argparse.Namespace, folder: Path) -> Report:
     """Let the engines take turns, and return what each took, and how near its vectors are to the reference."""
-    case = make_case(arguments.set, arguments.model, arguments.data)
-    texts = Texts(case.model, read_texts(case.data, arguments.set, arguments.rows), arguments.threads)
+    case = make_case(asked.set, asked.model, asked.data)
+    texts = Texts(case.model, read_texts(case.data, asked.set, asked.rows), asked.threads)
     engines: dict[str, Engine] = {}
-    rounds: dict[str, list[Round]] = {}
-    try:
-        for name in arguments.engines.split(","):
+    with ExitStack() as stack:
+        for name in asked.engines.split(","):
             if name.startswith("onnxruntime") and not (find_spec("onnxruntime") and find_spec("onnx")):
                 say(f"  {name} is left out: pip install onnxruntime onnx")
                 continue
             say(f"  starting {name}")
-            engines[name] = Engine(name, texts, folder / name, texts.threads, "benchmarks.embedding_engines")
-        for turn in range(arguments.rounds):
-            for name, engine in engines.items():
-                rounds.setdefault(name, []).append(engine.run(1))
-                last = rounds[name][-1]
-                say(f"  round {turn + 1} {name}: {last['seconds']:.2f} s, others used {last['foreign']:.2f} cores")
-    finally:
-        for engine in engines.values():
-            engine.end()
+            engine = Engine(name, texts, folder / name, texts.threads, "benchmarks.embedding")
+            engines[name] = stack.enter_context(engine)
+        rounds = take_turns({name: partial(engine.run, 1) for name, engine in engines.items()}, asked.rounds)
     tokens = count_tokens(texts)
     return {
-        "set": arguments.set,
+        "set": asked.set,
         "rows": len(texts.texts),
         "tokens": tokens,
         "model": Path(texts.model).name,
         "machine": machine(texts.threads),
         "engines": {
-            name: summarize(done, texts, tokens, arguments.foreign) | nearness(folder / name, folder / REFERENCE)
+            name: summarize(done, asked.rows, tokens, asked.foreign) | nearness(folder / name, folder / REFERENCE)
             for name, done in rounds.items()
         },
     }
@@ -103,18 +187,17 @@ def count_tokens(texts: Texts) -> int:
     return sum(map(len, encoded["input_ids"]))
 
 
-def summarize(rounds: list[Round], texts: Texts, tokens: int, foreign: float) -> dict[str, Any]:
+def summarize(rounds: list[Report], texts: int, tokens: int, foreign: float) -> Report:
     """Compute the median seconds of clean rounds, and the least processor time, which other programs hardly change."""
-    clean = [each for each in rounds if each["foreign"] <= foreign]
-    seconds = statistics.median(each["seconds"] for each in clean or rounds)
+    seconds = statistics.median(each["seconds"] for each in choose_clean(rounds, foreign))
     return {
         "seconds": round(seconds, 3),
-        "texts_per_second": round(len(texts.texts) / seconds, 1),
+        "texts_per_second": round(texts / seconds, 1),
         "tokens_per_second": round(tokens / seconds),
         "cpu_seconds": round(min(each["cpu"] for each in rounds), 3),
         "memory_mb": max(each["memory"] for each in rounds),
         "batch_size": rounds[-1]["batch_size"],
-        "clean_rounds": len(clean),
+        "clean_rounds": sum(each["foreign"] <= foreign for each in rounds),
         "rounds": [{name: round(each[name], 3) for name in ("seconds", "cpu", "foreign")} for each in rounds],
     }
 
@@ -137,50 +220,35 @@ def nearness(folder: Path, reference: Path) -> dict[str, float]:
 
 def embedding_part(reports: Sequence[Report]) -> str:
     """Build a table for each report: speed, memory, and how near vectors are to those of the reference."""
-    head = ["engine", "seconds", "texts/s", "tokens/s", "speed", "MB", "least cosine", "mean cosine"]
     parts = []
     for report in reports:
-        engines, machine = report["engines"], report["machine"]
-        first = next(iter(engines.values()))
-        rows = [
-            [
-                f"{name}, batches of {each['batch_size']}" if each["batch_size"] else name,
-                f"{each['seconds']:.1f}",
-                f"{each['texts_per_second']:,.0f}",
-                f"{each['tokens_per_second']:,}",
-                ratio(first["seconds"], each["seconds"]),
-                f"{each['memory_mb']:,}",
-                *(f"{each[name]:.6f}" if name in each else "" for name in ("cosine_min", "cosine_mean")),
-            ]
-            for name, each in engines.items()
-        ]
+        engines, machine = with_names(report["engines"]), report["machine"]
+        columns: dict[str, Any] = {
+            "engine": lambda each: each["name"] + (f", batches of {each['batch_size']}" if each["batch_size"] else ""),
+            "seconds": "{seconds:.1f}",
+            "texts/s": "{texts_per_second:,.0f}",
+            "tokens/s": "{tokens_per_second:,}",
+            "speed": lambda each, first=engines[0]["seconds"]: ratio(first, each["seconds"]),
+            "MB": "{memory_mb:,}",
+            "least cosine": lambda each: f"{each['cosine_min']:.6f}" if "cosine_min" in each else "",
+            "mean cosine": lambda each: f"{each['cosine_mean']:.6f}" if "cosine_mean" in each else "",
+        }
         tokens = report["tokens"] / report["rows"]
         what = f"**{report['set']}**: {report['rows']:,} texts of {tokens:.0f} tokens on average"
         where = f"{report['model']}, {machine['threads']} threads of {machine['cpu']}, {machine['date']}"
-        parts.append(f"{what}. {where}.\n\n{table(head, rows)}")
+        parts.append(f"{what}. {where}.\n\n{table(columns, engines)}")
     return "\n\n".join(parts)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser)
-    parser.add_argument("--set", default="sst2", choices=COLUMNS, help="data set that the texts are of")
-    parser.add_argument("--rows", type=int, default=10_000, help="texts to embed")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--engines", default=",".join(ENGINES))
-    parser.add_argument("--foreign", type=float, default=0.06, help="cores that others may use in a clean round")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
-    arguments = parser.parse_args()
+    if len(sys.argv) == 4 and not sys.argv[1].startswith("-"):
+        run_engine(*sys.argv[1:])
+    own = {"set": ("sst2", f"of {', '.join(COLUMNS)}"), "rows": (10_000, "texts to embed"), "rounds": 3}
+    asked = read_options(__doc__, "model data threads foreign output", **own, engines=",".join(ENGINES))
     with tempfile.TemporaryDirectory() as folder:
-        report = compare(arguments, Path(folder))
-    write_results(report, arguments.output / f"embedding-{arguments.set}-{arguments.rows}.json")
-    for name, each in report["engines"].items():
-        print(
-            f"{name:28} {each['seconds']:8.2f} s {each['cpu_seconds']:8.2f} s of processor"
-            f" {each['texts_per_second']:8,.0f} texts/s {each['memory_mb']:6,} MB"
-            f" cosine {each.get('cosine_min', 0):.6f} {each.get('cosine_mean', 0):.6f}",
-            flush=True,
-        )
+        report = compare(asked, Path(folder))
+    write_results(report, asked.output / f"embedding-{asked.set}-{asked.rows}.json")
+    print(embedding_part([report]))
 
 
 if __name__ == "__main__":

@@ -11,26 +11,42 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import tempfile
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import make_case, write_results
+from benchmarks.cases import make_case
+from benchmarks.harness import Report, ratio, read_options, say, table, write_results
 from benchmarks.load import machine, shape_of
-from benchmarks.speed import EPOCHS, add_round_options, measure, say, summarize_all
+from benchmarks.pictures import Bar, bars
+from benchmarks.speed import EPOCHS, ROUNDS, measure, summarize_all
 from bertkit.modeling.architectures import ARCHITECTURES, find_architecture
 from bertkit.modeling.sizes import find_size
 
 SMALL = {"num_hidden_layers": 6, "hidden_size": 384, "num_attention_heads": 12}
-BASE = {"bert": "base", "xlm-roberta": "roberta-base", "deberta-v2": "deberta-v3-base", "modernbert": "modernbert-base"}
+BASE = {
+    "bert": "base",
+    "xlm-roberta": "roberta-base",
+    "deberta-v2": "deberta-v3-base",
+    "modernbert": "modernbert-base",
+}
 VOCABULARIES = {"xlm-roberta": 250_002}  # of a base size whose published model has another than the named size
 MORE: dict[str, dict[str, Any]] = {  # what published models of a type have, and its config by default has not
     "deberta": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "position_biased_input": False},
     "deberta-v2": {k: v for k, v in find_size("deberta-v3-small").more.items() if k != "intermediate_size"},
 }
-TASKS = ("cola", "stsb", "ner")
+TASKS = {"cola": "CoLA", "stsb": "STS-B", "ner": "CoNLL-2003"}
+SHAPES = {
+    "small": "6 layers of width 384, the shape of MiniLM:",
+    "base": "Base size, with the published vocabulary:",
+}
+DRAWN = {
+    ("bert", "small"): "BERT 6 x 384 (MiniLM)",
+    ("bert", "base"): "BERT base",
+    ("modernbert", "base"): "ModernBERT base",
+}
 
 
 def tuned_peer(model_type: str) -> str:
@@ -76,64 +92,94 @@ def make_model(model_type: str, shape: str, tokenizer_folder: Path, folder: Path
     tokenizer.save_pretrained(folder)
 
 
-def measure_type(model_type: str, shape: str, task: str, arguments: argparse.Namespace) -> dict[str, Any]:
+def measure_type(names: dict[str, str], asked: argparse.Namespace) -> Report:
     """Return the figures of both engines for a type, a shape and a task."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        make_model(model_type, shape, arguments.tokenizer, folder / "model")
-        case = make_case(task, str(folder / "model"), arguments.data, limit=arguments.limit, epochs=EPOCHS)
-        engines = ["bertkit", tuned_peer(model_type)]
-        measured = measure(case, engines, arguments, folder / "engines")
-        config = json.loads((folder / "model" / "config.json").read_text(encoding="utf-8"))
-    summed = summarize_all(measured, shape_of(config))["engines"]
+        make_model(names["type"], names["shape"], asked.tokenizer, folder / "model")
+        case = make_case(names["task"], folder / "model", asked.data, limit=asked.limit, epochs=EPOCHS)
+        engines = asked.engines.split(",") if asked.engines else ["bertkit", tuned_peer(names["type"])]
+        measured = measure(case, engines, asked, folder / "engines")
+        shape = shape_of(json.loads((folder / "model" / "config.json").read_text(encoding="utf-8")))
+    summed = summarize_all(measured, shape)["engines"]
     figures = ("tokens_per_second", "median_step", "memory_mb", "clean_rounds", "first_step")
     return {
-        "type": model_type,
-        "shape": shape,
-        "task": task,
-        "layers": shape_of(config)["layers"],
-        "hidden": shape_of(config)["hidden"],
-        "rounds": arguments.rounds,
+        **names,
+        "layers": shape["layers"],
+        "hidden": shape["hidden"],
+        "rounds": asked.rounds,
         "engines": {name: {figure: each[figure] for figure in figures} for name, each in summed.items()},
-        "machine": machine(arguments.threads),
+        "machine": machine(asked.threads),
     }
 
 
+def encoders_part(reports: Sequence[Report]) -> str:
+    """Build a table of model types for each shape."""
+    [report] = reports
+    newest = max((case["machine"] for case in report["cases"]), key=lambda machine: str(machine["date"]))
+    threads = f"{newest['threads']} thread{'s' if newest['threads'] > 1 else ''}"
+    parts = [f"{newest['cpu']}, {threads}, {', '.join(newest['flags'])}. Measured on {newest['date']}."]
+    for shape, title in SHAPES.items():
+        types: dict[str, dict[str, Report]] = {}
+        for case in report["cases"]:
+            if case["shape"] == shape:
+                types.setdefault(case["type"], {})[case["task"]] = case
+        columns: dict[str, Any] = {"model type": lambda item, shape=shape: _name(item[0], item[1], shape)}
+        for task, name in TASKS.items():
+            columns[name] = lambda item, task=task: _speed(item[1][task]) if task in item[1] else ""
+        columns["memory"] = lambda item: _memory(list(item[1].values()))
+        if types:
+            parts.append(f"{title}\n\n" + table(columns, sorted(types.items())))
+    return "\n\n".join(parts)
+
+
+def encoders_picture(reports: Sequence[Report]) -> str:
+    """Draw the real tokens per second of bertkit and the tuned Trainer for three encoders."""
+    [report] = reports
+    groups = []
+    for drawn, title in DRAWN.items():
+        for case in report["cases"]:
+            if (case["type"], case["shape"]) == drawn and case["task"] in TASKS:
+                ours, theirs = (each["tokens_per_second"] for each in case["engines"].values())
+                own = Bar("bertkit", ours, f"{ours:,.0f} ({ratio(ours, theirs)})", True)
+                groups.append(
+                    (f"{title}, {TASKS[case['task']]}", [own, Bar("tuned Trainer", theirs, f"{theirs:,.0f}")])
+                )
+    return bars(groups, "Real tokens per second in training, more is better")
+
+
+def _name(model_type: str, by_task: dict[str, Report], shape: str) -> str:
+    return f"`{model_type}`" + (f" {next(iter(by_task.values()))['layers']} x 768" if shape == "base" else "")
+
+
+def _speed(case: Report) -> str:
+    ours, theirs = (each["tokens_per_second"] for each in case["engines"].values())
+    return f"{ours:,.0f} / {theirs:,.0f} = **{ratio(ours, theirs)}**"
+
+
+def _memory(cases: Sequence[Report]) -> str:
+    """Format the range of the tasks' peak memory, relative to the tuned Trainer's."""
+    shares = [ours["memory_mb"] / theirs["memory_mb"] for ours, theirs in (case["engines"].values() for case in cases)]
+    low, high = f"{min(shares):.2f}", f"{max(shares):.2f}"
+    return f"{low}x" if low == high else f"{low} to {high}x"
+
+
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tokenizer", type=Path, required=True, help="folder of the tokenizer of all models")
-    parser.add_argument("--data", type=Path, required=True, help="folder with cola, stsb and conll2003")
-    parser.add_argument("--types", default=",".join(ARCHITECTURES), help="model types; all that bertkit knows")
-    parser.add_argument("--shapes", default="small,base")
-    parser.add_argument("--tasks", default=",".join(TASKS))
-    parser.add_argument("--limit", type=int, default=3200, help="rows of each split")
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of every engine; all cores by default")
-    add_round_options(parser)
-    arguments = parser.parse_args()
-    file = arguments.output / "encoders.json"
-    cases: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))["cases"] if file.exists() else []
-    for shape, model_type, task in product(
-        arguments.shapes.split(","), arguments.types.split(","), arguments.tasks.split(",")
-    ):
-        is_there = any((each["type"], each["shape"], each["task"]) == (model_type, shape, task) for each in cases)
-        if is_there or (shape == "base" and model_type not in BASE):
+    own = {"tokenizer": Path, "types": ",".join(ARCHITECTURES), "shapes": "small,base", "tasks": ",".join(TASKS)}
+    engines = ("", "two to compare; by default bertkit and the tuned Trainer")
+    asked = read_options(__doc__, "data limit threads foreign output", **own, **ROUNDS, engines=engines)
+    asked.limit = asked.limit or 3200
+    file = asked.output / "encoders.json"
+    cases: list[Report] = json.loads(file.read_text(encoding="utf-8"))["cases"] if file.exists() else []
+    for choice in product(asked.shapes.split(","), asked.types.split(","), asked.tasks.split(",")):
+        names = dict(zip(("shape", "type", "task"), choice, strict=True))
+        is_there = any(names.items() <= case.items() for case in cases)
+        if is_there or (names["shape"] == "base" and names["type"] not in BASE):
             continue
-        say(f"{model_type}, {shape}, {task}:")
-        cases.append(measure_type(model_type, shape, task, arguments))
+        say(f"{', '.join(choice)}:")
+        cases.append(measure_type(names, asked))
         write_results({"cases": cases}, file)
-        show(cases[-1])
-
-
-def show(case: dict[str, Any]) -> None:
-    """Print one line."""
-    (ours, theirs) = case["engines"].values()
-    ratio, memory = (ours[name] / theirs[name] for name in ("tokens_per_second", "memory_mb"))
-    print(
-        f"{case['type']:20} {case['shape']:6} {case['task']:5} {ours['tokens_per_second']:8,.0f} /"
-        f" {theirs['tokens_per_second']:7,.0f} tokens/s = {ratio:5.2f}x {ours['memory_mb']:6,} /"
-        f" {theirs['memory_mb']:6,} MB = {memory:4.2f}  clean: {ours['clean_rounds']} and {theirs['clean_rounds']}",
-        flush=True,
-    )
+        print(f"{', '.join(choice)}: {_speed(cases[-1])} tokens/s, memory {_memory(cases[-1:])}", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,8 @@
     python -m benchmarks.engines ENGINE CASE.json FOLDER
 
 ENGINE is `bertkit`, `bertkit:KEY=VALUE;KEY=VALUE` (changes of the recipe), a peer of `benchmarks.peers`, `bare` (a
-plain loop over PyTorch), or `peak` (matrix products only). Commands are lines of JSON on stdin, answers on stdout.
+plain loop over PyTorch), or `peak` (matrix products only). Commands are lines of JSON on stdin, answers on stdout. Of
+masked language modeling, `bertkit:whole-head` computes the head for all tokens.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from benchmarks.cases import Case
 from benchmarks.load import finish, matrix_rates, peak_memory, shape_of
 from benchmarks.stages import Stages, began
 
+SHORT = {"fp32": "training.precision=fp32", "compiled": "training.torch_compile=true", "whole-head": ""}
+"""Names of some changes."""
+
 
 class Gate:
     """Lets training go on for the steps it is told, then tells what they took and waits.
@@ -38,7 +42,7 @@ class Gate:
         self.wanted = 0
 
     def count(self, lengths: Sequence[int]) -> None:
-        """Note the real tokens of each row of a batch, when it is made; batches are used in the order they are made."""
+        """Note the real tokens of each text of a batch, when it is made; batches are used in this order."""
         self.batches.append(list(lengths))
 
     def open(self) -> None:
@@ -57,17 +61,9 @@ class Gate:
         if not self.wanted:
             finish("cuda" if on_gpu() else "cpu")
             seconds = time.perf_counter() - self.began
-            lengths = self.done
-            self.tell(
-                {
-                    "seconds": seconds,
-                    "cpu": time.process_time() - self.cpu,
-                    "examples": len(lengths),
-                    "tokens": sum(lengths),
-                    "squares": sum(length * length for length in lengths),
-                    "memory": used_memory(),
-                }
-            )
+            took = {"seconds": seconds, "cpu": time.process_time() - self.cpu, "memory": used_memory()}
+            squares = sum(length * length for length in self.done)
+            self.tell({**took, "examples": len(self.done), "tokens": sum(self.done), "squares": squares})
             self._wait()
 
     def tell(self, facts: dict[str, Any]) -> None:
@@ -75,18 +71,18 @@ class Gate:
         self.channel.write(json.dumps(facts) + "\n")
         self.channel.flush()
 
-    def listen(self) -> dict[str, Any]:
-        """Wait for the next command; the end of the pipe ends the program, whatever it is in the middle of."""
+    def listen(self) -> int:
+        """Wait for the next number of steps; the end of the pipe ends the program, whatever it is in the middle of."""
         line = sys.stdin.readline()
         if not line:
             os._exit(0)
-        command: dict[str, Any] = json.loads(line)
-        return command
+        return int(json.loads(line)["steps"])
 
     def _wait(self) -> None:
         if on_gpu():  # the next engine needs the memory that this one keeps for its next step
             sys.modules["torch"].cuda.empty_cache()
-        self.wanted, self.done = int(self.listen()["steps"]), []
+        self.wanted = self.listen()
+        self.done: list[int] = []
         self.began, self.cpu = time.perf_counter(), time.process_time()
 
     def start(self, what: str, total: int, done: int = 0) -> None:
@@ -117,53 +113,72 @@ def used_memory() -> float:
     return peak_memory(os.getpid())
 
 
-def run_bertkit(case: Case, changes: Sequence[str], folder: str) -> None:
-    """Train as `bertkit finetune` does; scoring waits for the end, which a measurement never reaches."""
+def run_bertkit(case: Case, changes: str, folder: str) -> None:
+    """Train as `bertkit finetune` or `pretrain` does; scoring waits for the end, which a measurement never reaches."""
     from bertkit.recipe import parse_changes
-    from bertkit.workflows.finetune import finetune
 
-    recipe = case.load({"training.evaluate_every": 10**9, **parse_changes(changes)})
+    if changes == "whole-head":
+        predict_everywhere()
+    given = parse_changes([change for change in SHORT.get(changes, changes).split(";") if change])
+    recipe = case.load({"training.evaluate_every": 10**9, **given})
     gate = Gate(recipe.training.gradient_accumulation)
     import bertkit.training.fit as training
-    from bertkit.tokens.features import count_tokens
+    from bertkit.tokens.features import text_lengths
 
     fit = training.fit
 
     def counted(trainee: Any, *arguments: Any, **keywords: Any) -> Any:
         def count(features: Sequence[Any]) -> Any:
-            gate.count([count_tokens(feature) for feature in features])
+            gate.count([length for feature in features for length in text_lengths(feature)])
             return trainee.collate(features)
 
         return fit(replace(trainee, collate=count), *arguments, **keywords)
 
     training.fit = counted
-    finetune(recipe, output=f"{folder}/run", progress=gate)
+    if case.recipe == "mlm":
+        from bertkit.workflows.pretrain import pretrain as train
+    else:
+        from bertkit.workflows.finetune import finetune as train
+    train(recipe, output=f"{folder}/run", progress=gate)
+
+
+def predict_everywhere() -> None:
+    """Compute the head of masked language modeling for all tokens, as others do, and not for the masked ones alone."""
+    from bertkit.modeling import masked_head
+    from bertkit.objectives import mlm
+
+    def run_whole(model: Any, batch: Any) -> Any:
+        masked = batch["labels"] != masked_head.IGNORED
+        outputs = model(**{name: values for name, values in batch.items() if name != "labels"})
+        outputs["logits"] = outputs.logits[masked][None]
+        return outputs, batch["labels"][masked]
+
+    mlm.run_at_masked = run_whole
 
 
 class Counted:
-    """A collator that tells the gate how many real tokens each row has."""
+    """A collator that tells the gate how many real tokens each text has."""
 
     def __init__(self, collate: Any, gate: Gate) -> None:
         self.collate, self.gate = collate, gate
 
+    def __getattr__(self, name: str) -> Any:
+        """Return what else a Trainer reads of its collator."""
+        return getattr(self.collate, name)
+
     def __call__(self, features: Any) -> Any:
         """Return the batch."""
         batch = self.collate(features)
-        self.gate.count(batch["attention_mask"].sum(1).tolist())
+        masks = [values for name, values in batch.items() if name.endswith("attention_mask")]
+        self.gate.count([length for mask in masks for length in mask.sum(1).tolist()])
         return batch
 
 
 def run_peer(case: Case, name: str, folder: str) -> None:
-    """Train as an example script of transformers does."""
-    from benchmarks.peers import VARIANTS, make_trainer
-
-    gate = Gate()
-    train_behind(gate, make_trainer(case, VARIANTS[name], folder, Stages(began()), evaluates=False))
-
-
-def train_behind(gate: Gate, trainer: Any) -> None:
     """Train with one of transformers' Trainers, as far as the gate lets it."""
     from transformers import TrainerCallback
+
+    from benchmarks.peers import VARIANTS, make_pretrainer, make_similarity_trainer, make_trainer
 
     class Steps(TrainerCallback):  # type: ignore[misc]
         """Opens the gate and tells it of each step."""
@@ -174,6 +189,8 @@ def train_behind(gate: Gate, trainer: Any) -> None:
         def on_step_end(self, *_: Any, **__: Any) -> None:
             gate.step()
 
+    gate, others = Gate(), {"mlm": make_pretrainer, "similarity-pairs": make_similarity_trainer}
+    trainer = others.get(case.recipe, make_trainer)(case, VARIANTS[name], folder, Stages(began()))
     trainer.data_collator = Counted(trainer.data_collator, gate)
     trainer.add_callback(Steps())
     trainer.train()
@@ -231,12 +248,12 @@ def main() -> None:
     engine, file, folder = sys.argv[1:]
     case = Case(**json.loads(Path(file).read_text(encoding="utf-8")))
     name, _, changes = engine.partition(":")
-    if name == "bertkit":
-        run_bertkit(case, [change for change in changes.split(";") if change], folder)
+    if name == "peak":
+        run_peak(case)
     elif name == "bare":
         run_bare(case)
-    elif name == "peak":
-        run_peak(case)
+    elif name == "bertkit":
+        run_bertkit(case, changes, folder)
     else:
         run_peer(case, name, folder)
     raise SystemExit(f"{engine} has trained all its steps before the measurement ended")

@@ -3,76 +3,69 @@
     python -m benchmarks.groups --model DIR --data DIR [--only senses planted sizes] [--rows N ...]
 
 `--data` has coarsewsd20/test.parquet, glue/qqp, glue/sst2 and squad in the columns of the hub. Writes
-benchmarks/results/groups.json and the measured parts of docs/vectors.md.
+benchmarks/results/groups.json; `python -m benchmarks.report` writes the measured parts of docs/vectors.md.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
 import random
-import subprocess
-import sys
 import tempfile
-from collections import defaultdict
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import ROOT, environment, write_results
+from benchmarks.cases import find_folder
+from benchmarks.harness import (
+    Report,
+    read_columns,
+    read_lines,
+    read_options,
+    run_bertkit,
+    run_program,
+    table,
+    write_results,
+    write_rows,
+)
 from benchmarks.load import machine
-from benchmarks.report import replace_part
-from bertkit.storage.files import split_lines
 
 METHODS = ("kmeans", "agglomerative")
 PLANTED = 200  # copies of each type
-RESULTS = ROOT / "benchmarks" / "results" / "groups.json"
-PAGE = ROOT / "docs" / "vectors.md"
-
-
-def read_columns(file: Path, *names: str) -> list[dict[str, Any]]:
-    from pyarrow import parquet
-
-    return parquet.read_table(file, columns=list(names)).to_pylist()
 
 
 # --- Clusters beside senses ---
 
 
-def measure_senses(model: str, data: Path, per_word: int) -> dict[str, Any]:
+def measure_senses(model: str, data: Path, per_word: int) -> Report:
     """Cluster the sentences of each word into as many clusters as it has senses; return means over the words."""
     from sklearn.metrics import adjusted_rand_score, normalized_mutual_info_score
 
     from bertkit.vectors.groups.clusters import fit_clusters
 
     rows = read_columns(data / "coarsewsd20" / "test.parquet", "word", "tokens", "word_pos", "sentence", "label")
-    drawn = defaultdict(list)
+    drawn: dict[str, list[Report]] = {}
     for row in random.Random(0).sample(rows, len(rows)):
-        if len(drawn[row["word"]]) < per_word:
+        if len(drawn.setdefault(row["word"], [])) < per_word:
             drawn[row["word"]].append(row)
     chosen = [row for of_word in drawn.values() for row in of_word]
     words = np.array([row["word"] for row in chosen])
     senses = np.array([row["label"] for row in chosen])
-    report: dict[str, Any] = {"words": len(drawn), "rows": len(chosen), "vectors": {}}
+    report: Report = {"words": len(drawn), "rows": len(chosen), "vectors": {}}
     for name, vectors in embed_senses(model, chosen).items():
         for method in METHODS:
-            scores, shares = [], []
+            scores = []
             for word in drawn:
-                of_word = words == word
-                gold = senses[of_word]
-                clustering, labels = fit_clusters(vectors[of_word], method, len(set(gold)))
+                gold = senses[words == word]
+                _, labels = fit_clusters(vectors[words == word], method, len(set(gold)))
                 scores.append((adjusted_rand_score(gold, labels), normalized_mutual_info_score(gold, labels)))
-                again = (clustering.assign(vectors[of_word]), fit_clusters(vectors[of_word], method, len(set(gold)))[1])
-                shares.append([(other == labels).mean() for other in again])
-            names = ("adjusted_rand", "nmi", "assigned_as_fitted", "same_with_the_same_seed")
-            means = [*np.mean(scores, axis=0).tolist(), *np.mean(shares, axis=0).tolist()]
-            report["vectors"][f"{name}, {method}"] = dict(zip(names, means, strict=True))
+            means = np.mean(scores, axis=0).tolist()
+            report["vectors"][f"{name}, {method}"] = dict(zip(("adjusted_rand", "nmi"), means, strict=True))
     return report
 
 
-def embed_senses(model: str, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def embed_senses(model: str, rows: Sequence[Report]) -> Report:
     """Return vectors of the sentences, and of the target words in them."""
     from bertkit.progress import SILENT
     from bertkit.vectors.embedder import Embedder
@@ -95,11 +88,13 @@ def plant(data: Path, folder: Path) -> dict[str, list[int]]:
     too.
     """
     draw = random.Random(0)
-    sentences = distinct(row["sentence"] for row in read_columns(data / "glue/sst2/train.parquet", "sentence"))
+    sentences = distinct(
+        row["sentence"] for row in read_columns(find_folder(data, "sst2") / "train.parquet", "sentence")
+    )
     short = draw.sample([text for text in sentences if len(text) > 30], 2000)
     contexts = distinct(row["context"] for row in read_columns(data / "squad/validation.parquet", "context"))
     paragraphs = draw.sample(contexts, 250)
-    questions = read_columns(data / "glue/qqp/train.parquet", "question1", "question2", "label")
+    questions = read_columns(find_folder(data, "qqp") / "train.parquet", "question1", "question2", "label")
     alike = draw.sample([row for row in questions if row["label"] == 1], PLANTED)
     others = draw.sample([row for row in questions if row["label"] == 0], 1000)
     firsts = distinct(row["question1"] for row in alike + others)
@@ -114,17 +109,17 @@ def plant(data: Path, folder: Path) -> dict[str, list[int]]:
     for name, of_type in copies.items():
         planted[name] = list(range(len(rows), len(rows) + len(of_type)))
         rows += of_type
-    write_jsonl(folder / "rows.jsonl", [{"text": text} for text in rows])
-    pairs = read_columns(data / "glue/qqp/validation.parquet", "question1", "question2", "label")
-    named = [{"text": row["question1"], "text_pair": row["question2"], "label": row["label"]} for row in pairs]
-    write_jsonl(folder / "pairs.jsonl", named)
+    write_rows(({"text": text} for text in rows), folder / "rows.jsonl")
+    pairs = read_columns(find_folder(data, "qqp") / "validation.parquet", "question1", "question2", "label")
+    named = ({"text": row["question1"], "text_pair": row["question2"], "label": row["label"]} for row in pairs)
+    write_rows(named, folder / "pairs.jsonl")
     return planted
 
 
 def distinct(texts: Any, others: Sequence[str] = ()) -> list[str]:
     """Return texts that differ in more than case and spaces, from each other and from `others`."""
     seen = {" ".join(text.casefold().split()) for text in others}
-    kept = {}
+    kept: dict[str, str] = {}
     for text in texts:
         key = " ".join(text.casefold().split())
         if key and key not in seen:
@@ -144,19 +139,14 @@ def replace_words(text: str, draw: random.Random) -> str:
     return " ".join(words)
 
 
-def write_jsonl(file: Path, rows: Sequence[dict[str, Any]]) -> None:
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-
-
-def measure_planted(model: str, data: Path, folder: Path) -> dict[str, Any]:
+def measure_planted(model: Path, data: Path, folder: Path) -> Report:
     """Run `bertkit dedup` on planted rows, and return precision, and recall of each type of copy."""
     planted = plant(data, folder)
-    report: dict[str, Any] = {"planted": {name: len(rows) for name, rows in planted.items()}}
-    options = ["--model", model, "--pairs", "pairs.jsonl", "--precision", "0.8"]
+    report: Report = {"planted": {name: len(rows) for name, rows in planted.items()}}
+    options = ["--model", model.resolve(), "--pairs", "pairs.jsonl", "--precision", "0.8"]
     for name, more in (("words alone", []), ("words and meaning", options)):
-        command = ["dedup", "rows.jsonl", "--report", "report.jsonl", "--json", *more]
-        result = json.loads(run_bertkit(folder, command))
-        groups = [json.loads(line) for line in split_lines((folder / "report.jsonl").read_text(encoding="utf-8"))]
+        result = run_bertkit("dedup", "rows.jsonl", "--report", "report.jsonl", *more, threads=2, folder=folder)
+        groups = read_lines(folder / "report.jsonl")
         gone = {row["row"] - 1: row["reason"] for row in groups if not row["kept"]}
         copies = {row: kind for kind, rows in planted.items() for row in rows}
         # of a copy and its original either may go: the group says that they belong together
@@ -172,30 +162,11 @@ def measure_planted(model: str, data: Path, folder: Path) -> dict[str, Any]:
     return report
 
 
-def run_bertkit(folder: Path, arguments: Sequence[str]) -> str:
-    command = [sys.executable, "-m", "bertkit", *arguments]
-    ended = subprocess.run(
-        command, cwd=folder, env=environment(2, PYTHONPATH=str(ROOT)), capture_output=True, text=True
-    )
-    if ended.returncode:
-        raise SystemExit(ended.stderr)
-    return ended.stdout
-
-
 # --- Many rows ---
 
 
-def measure_apart(rows: int) -> dict[str, Any]:
-    """Measure in a process of its own, whose memory is its own."""
-    options = ["--model", "-", "--data", "-", "--in-this-process", str(rows)]
-    command = [sys.executable, "-m", "benchmarks.groups", *options]
-    ended = subprocess.run(command, cwd=ROOT, env=environment(2), check=True, stdout=subprocess.PIPE, text=True)
-    result: dict[str, Any] = json.loads(ended.stdout.splitlines()[-1])
-    return result
-
-
-def measure_rows(rows: int, dimension: int = 384) -> dict[str, Any]:
-    """Look for planted near vectors among random ones, in this process; return time, memory and what was found."""
+def measure_rows(rows: int, dimension: int = 384) -> Report:
+    """Look for planted near vectors among random ones; return time, memory and what was found."""
     import resource
     import time
 
@@ -227,73 +198,72 @@ def measure_rows(rows: int, dimension: int = 384) -> dict[str, Any]:
 # --- The page ---
 
 
-def senses_part(report: dict[str, Any]) -> str:
-    """Write the table of clusters and senses."""
-    lines = ["| vectors of the | method | adjusted Rand | NMI |", "|---|---|---|---|"]
-    for name, scores in report["vectors"].items():
+def senses_part(reports: Sequence[Report]) -> str:
+    """Build the table of clusters and senses."""
+    rows = []
+    for name, scores in reports[0]["senses"]["vectors"].items():
         vectors, _, method = name.rpartition(", ")
-        lines.append(f"| {vectors} | {method} | {scores['adjusted_rand']:.2f} | {scores['nmi']:.2f} |")
-    return "\n".join(lines)
+        rows.append([vectors, method, f"{scores['adjusted_rand']:.2f}", f"{scores['nmi']:.2f}"])
+    return table(("vectors of the", "method", "adjusted Rand", "NMI"), rows, "llll")
 
 
-def planted_part(report: dict[str, Any]) -> str:
-    """Write the table of planted duplicates."""
-    head = "| compared | rows | removed | precision | recall: same words | nearly the same | paraphrased |"
-    lines = [head, "|---|---|---|---|---|---|---|"]
+def planted_part(reports: Sequence[Report]) -> str:
+    """Build the table of planted duplicates."""
+    rows = []
     for name in ("words alone", "words and meaning"):
-        scores = report[name]
-        shares = " | ".join(f"{scores['recall'][kind]:.2f}" for kind in ("exact", "near", "meaning"))
+        scores = reports[0]["planted"][name]
         at = "" if scores["threshold"] is None else f", cosine {scores['threshold']:.2f} and more"
-        lines.append(
-            f"| {name}{at} | {scores['rows']:,} | {scores['removed']:,} | {scores['precision']:.2f} | {shares} |"
-        )
-    return "\n".join(lines)
+        shares = [scores["precision"], *(scores["recall"][kind] for kind in ("exact", "near", "meaning"))]
+        counts = [f"{scores[count]:,}" for count in ("rows", "removed")]
+        rows.append([name + at, *counts, *(f"{share:.2f}" for share in shares)])
+    titles = ("compared", "rows", "removed", "precision", "recall: same words", "nearly the same", "paraphrased")
+    return table(titles, rows, "lllllll")
 
 
-def sizes_part(sizes: Sequence[dict[str, Any]]) -> str:
-    """Write the table of time and memory."""
-    lines = ["| rows | processor seconds | memory | copies | found | removed wrongly |", "|---|---|---|---|---|---|"]
-    lines += [
-        f"| {size['rows']:,} | {size['processor_seconds']:,.0f} | {size['megabytes'] / 1000:.1f} GB |"
-        f" {size['planted']:,} | {size['found']:,} | {size['others_removed']:,} |"
-        for size in sizes
-    ]
-    return "\n".join(lines)
+def sizes_part(reports: Sequence[Report]) -> str:
+    """Build the table of time and memory."""
+    columns = {
+        "rows": "{rows:,}",
+        "processor seconds": "{processor_seconds:,.0f}",
+        "memory": lambda size: f"{size['megabytes'] / 1000:.1f} GB",
+        "copies": "{planted:,}",
+        "found": "{found:,}",
+        "removed wrongly": "{others_removed:,}",
+    }
+    return table(columns, reports[0]["sizes"], "llllll")
 
 
-PARTS: dict[str, Callable[[Any], str]] = {"senses": senses_part, "planted": planted_part, "sizes": sizes_part}
-
-
-def write_page(report: dict[str, Any]) -> None:
-    page = PAGE.read_text(encoding="utf-8")
-    for name in PARTS.keys() & report.keys():
-        page = replace_part(page, name, PARTS[name](report[name]))
-    PAGE.write_text(page, encoding="utf-8")
+PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str]]] = {
+    "senses": ("groups", senses_part),
+    "planted": ("groups", planted_part),
+    "sizes": ("groups", sizes_part),
+}
+"""Part of docs/vectors.md -> the file of results, and the function that writes it."""
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS), help="measure these parts anew")
-    parser.add_argument("--rows", type=int, nargs="+", default=[100_000])
-    parser.add_argument("--per-word", type=int, default=60, help="sentences of each word")
-    parser.add_argument("--in-this-process", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.in_this_process:
-        print(json.dumps(measure_rows(arguments.in_this_process)))
+    own = {
+        "only": PARTS,
+        "rows": [100_000],
+        "per_word": (60, "sentences of each word"),
+        "in_this_process": int,
+    }
+    asked = read_options(__doc__, "model? data? output", **own)
+    if asked.in_this_process:
+        print(json.dumps(measure_rows(asked.in_this_process)))
         return
-    report: dict[str, Any] = {"machine": machine(2)}
-    if "senses" in arguments.only:
-        report["senses"] = measure_senses(arguments.model, arguments.data, arguments.per_word)
-    if "planted" in arguments.only:
+    report: Report = {"machine": machine(2)}
+    if "senses" in asked.only:
+        report["senses"] = measure_senses(str(asked.model), asked.data, asked.per_word)
+    if "planted" in asked.only:
         with tempfile.TemporaryDirectory() as folder:
-            report["planted"] = measure_planted(arguments.model, arguments.data, Path(folder))
-    if "sizes" in arguments.only:
-        report["sizes"] = [measure_apart(rows) for rows in arguments.rows]
-    before = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
-    write_results({**before, **report}, RESULTS)
-    write_page({**before, **report})
+            report["planted"] = measure_planted(asked.model, asked.data, Path(folder))
+    if "sizes" in asked.only:  # in processes of their own, whose memory is their own
+        command = ("benchmarks.groups", "--in-this-process")
+        report["sizes"] = [run_program(*command, rows, threads=2)["printed"] for rows in asked.rows]
+    file = asked.output / "groups.json"
+    before = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    write_results({**before, **report}, file)
 
 
 if __name__ == "__main__":

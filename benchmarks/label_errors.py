@@ -15,21 +15,28 @@ With MiniLM, 10,000 rows take about 6 minutes of a core, all 67,349 about 40.
 
 from __future__ import annotations
 
-import argparse
-import json
 import time
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import ROOT
-from benchmarks.long_texts import write_rows
-from bertkit.storage.files import split_lines
+from benchmarks.cases import find_folder
+from benchmarks.harness import (
+    RESULTS,
+    Report,
+    add_line,
+    finetune_here,
+    read_columns,
+    read_lines,
+    read_options,
+    table,
+    write_rows,
+)
 
 SHARE = 0.05
-RESULTS = ROOT / "benchmarks" / "results" / "label_errors.jsonl"
 
 
 def flip_labels(labels: list[int], seed: int) -> tuple[list[int], set[int]]:
@@ -44,13 +51,11 @@ def flip_labels(labels: list[int], seed: int) -> tuple[list[int], set[int]]:
     return [1 - label if number in indices else label for number, label in enumerate(labels)], indices
 
 
-def read_rows(file: Path, rows: int, seed: int) -> tuple[list[dict[str, str]], set[int]]:
+def read_rows(data: Path, rows: int, seed: int) -> tuple[list[dict[str, str]], set[int]]:
     """Return the first rows of SST-2, some of them with flipped labels, and the indices of those."""
-    from pyarrow import parquet
-
-    table = parquet.read_table(file).slice(0, rows)
-    labels, flipped = flip_labels(table["label"].to_pylist(), seed)
-    texts = table["sentence"].to_pylist()
+    records = read_columns(find_folder(data, "sst2") / "train.parquet", "sentence", "label")[:rows]
+    labels, flipped = flip_labels([row["label"] for row in records], seed)
+    texts = [row["sentence"] for row in records]
     return [{"text": text, "label": str(label)} for text, label in zip(texts, labels, strict=True)], flipped
 
 
@@ -83,7 +88,7 @@ def count_planted(embedder: Any, file: Path, share: float, seed: int) -> dict[st
     from bertkit.checks.label_errors import count_errors, embed_rows, load_cleanlab, predict_labels
     from bertkit.progress import SILENT
 
-    rows = [json.loads(line) for line in file.read_text(encoding="utf-8").rstrip("\n").split("\n")]
+    rows = read_lines(file)
     names, labels = np.unique([str(row["label"]) for row in rows], return_inverse=True)
     draw = np.random.default_rng(seed)
     wrong = draw.choice(len(labels), round(share * len(labels)), replace=False)
@@ -100,9 +105,8 @@ def predict_fine_tuned(model: str, rows: list[dict[str, str]], work: Path) -> An
     """Return the probabilities of the labels, (rows, 2), by models that were fine-tuned on the other two thirds."""
     from sklearn.model_selection import StratifiedKFold
 
-    from bertkit.evaluation.seeds import read_predictions
     from bertkit.recipe import load_recipe
-    from bertkit.workflows.finetune import finetune
+    from bertkit.workflows.predict import predict
 
     probabilities = np.zeros((len(rows), 2))
     folds = StratifiedKFold(3, shuffle=True, random_state=42).split(rows, [row["label"] for row in rows])
@@ -118,8 +122,9 @@ def predict_fine_tuned(model: str, rows: list[dict[str, str]], work: Path) -> An
             "training.learning_rate": 2e-4,
             "training.max_length": 64,
         }
-        finetune(load_recipe("classify", settings), output=folder / "run")
-        for row, record in zip(held_out, read_predictions(folder / "run", "validation"), strict=True):
+        finetune_here("classify", settings, folder / "run")
+        recipe = load_recipe(str(folder / "run" / "recipe.yaml"), {"model": str(folder / "run")})
+        for row, record in zip(held_out, predict(recipe, source=folder / "validation.jsonl"), strict=True):
             probabilities[row] = [record["probabilities"][name] for name in ("0", "1")]
     return probabilities
 
@@ -131,69 +136,48 @@ def measure_fine_tuned(model: str, embedder: Any, rows: list[dict[str, str]], wo
 
     labels = np.array([int(row["label"]) for row in rows])
     vectors = embed_rows([{"text": row["text"]} for row in rows], embedder, SILENT)
-    own, of_check = (
-        predict_fine_tuned(model, rows, work),
-        predict_labels([row["text"] for row in rows], vectors, labels),
-    )
-    rank = load_cleanlab()
+    own, rank = predict_fine_tuned(model, rows, work), load_cleanlab()
+    of_check = predict_labels([row["text"] for row in rows], vectors, labels)
     return {"fine-tuned": rank(labels, own), "mean": rank(labels, (own + of_check) / 2)}
 
 
-def counts_part(reports: Sequence[dict[str, Any]]) -> str:
+def counts_part(reports: Sequence[Report]) -> str:
     """Build a table of the errors that are expected where labels were replaced."""
-    lines = [
-        "| set | rows | labels | replaced | ranked | expected, of each draw | intervals that hold it |",
-        "|---|---:|---:|---:|---|---|---:|",
-    ]
-    cases: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
+    cases: dict[tuple[Any, ...], list[Report]] = {}
     for report in reports:
         if report.get("method") == "count":
             cases.setdefault(tuple(report[name] for name in ("set", "rows", "labels", "planted")), []).append(report)
+    cells = []
     for (name, rows, labels, planted), draws in cases.items():
         ranked = ", ".join(f"{draw['ranked']:,}" for draw in draws)
         expected = ", ".join(f"{draw['expected']} ({draw['low']} to {draw['high']})" for draw in draws)
         held = sum(draw["low"] <= planted <= draw["high"] for draw in draws)
-        lines.append(f"| {name} | {rows:,} | {labels} | {planted} | {ranked} | {expected} | {held} of {len(draws)} |")
-    return "\n".join(lines)
+        cells.append([name, f"{rows:,}", labels, planted, ranked, expected, f"{held} of {len(draws)}"])
+    titles = ("set", "rows", "labels", "replaced", "ranked", "expected, of each draw", "intervals that hold it")
+    return table(titles, cells, "lrrrllr")
 
 
 def main() -> None:
     from bertkit.vectors.embedder import Embedder
 
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--data", type=Path)
-    parser.add_argument("--counts", type=Path, nargs="*", default=[])
-    parser.add_argument("--rows", type=int, nargs="*", default=[10_000, 67_349])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--work", type=Path)
-    arguments = parser.parse_args()
-    lines = split_lines(RESULTS.read_text(encoding="utf-8")) if RESULTS.is_file() else []
-    done = {(case.get("method", "check"), case["rows"], case["seed"]) for case in map(json.loads, lines)}
-    embedder = Embedder(arguments.model)
-    for file in arguments.counts:
-        for share in (0.0, 0.02, 0.05, 0.1):
-            for seed in range(arguments.seeds if share else 1):
-                case = count_planted(embedder, file, share, seed)
-                with RESULTS.open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps(case) + "\n")
-                print(case)
-    for count in arguments.rows if arguments.data else ():
-        for seed in range(arguments.seeds):
-            rows, flipped = read_rows(arguments.data / "glue/sst2/train.parquet", count, seed)
-            start = time.process_time()
-            rankings = {}
-            if ("check", count, seed) not in done:
-                rankings["check"] = rank_of_check(embedder, rows)
-            if arguments.work is not None and ("mean", count, seed) not in done:
-                work = arguments.work / f"{count}-{seed}"
-                rankings |= measure_fine_tuned(arguments.model, embedder, rows, work)
-            seconds = round(time.process_time() - start, 1)
-            for method, errors in rankings.items():
-                case = {**describe(method, errors, flipped, count, seed), "cpu_seconds": seconds}
-                with RESULTS.open("a", encoding="utf-8") as stream:
-                    stream.write(json.dumps(case) + "\n")
-                print(case)
+    own = {"counts": [Path], "rows": [10_000, 67_349], "seeds": 3, "work": Path}
+    asked = read_options(__doc__, "model data?", **own, output=RESULTS / "label_errors.jsonl")
+    embedder = Embedder(str(asked.model))
+    for file, share in product(asked.counts, (0.0, 0.02, 0.05, 0.1)):
+        for seed in range(asked.seeds if share else 1):
+            add_line(asked.output, count_planted(embedder, file, share, seed))
+    done = [(case.get("method", "check"), case["rows"], case["seed"]) for case in read_lines(asked.output)]
+    for count, seed in product(asked.rows if asked.data else (), range(asked.seeds)):
+        rows, flipped = read_rows(asked.data, count, seed)
+        start, rankings = time.process_time(), {}
+        if ("check", count, seed) not in done:
+            rankings["check"] = rank_of_check(embedder, rows)
+        if asked.work is not None and ("mean", count, seed) not in done:
+            work = asked.work / f"{count}-{seed}"
+            rankings |= measure_fine_tuned(str(asked.model), embedder, rows, work)
+        seconds = round(time.process_time() - start, 1)
+        for method, errors in rankings.items():
+            add_line(asked.output, {**describe(method, errors, flipped, count, seed), "cpu_seconds": seconds})
 
 
 if __name__ == "__main__":

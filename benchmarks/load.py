@@ -6,12 +6,12 @@ import os
 import platform
 import subprocess
 import time
-from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 _TICK = os.sysconf("SC_CLK_TCK")
+PACKAGES = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "numpy")
 
 
 def busy_seconds(stat: str) -> float:
@@ -34,10 +34,15 @@ def cpu_seconds(stat: str) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICK
 
 
+def used_memory(pid: int, field: str = "VmRSS") -> float:
+    """Return the memory of a program, in MB."""
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    return int(status.split(f"{field}:")[1].split()[0]) / 1024
+
+
 def peak_memory(pid: int) -> float:
     """Return the peak memory of a program, in MB."""
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+    return used_memory(pid, "VmHWM")
 
 
 class Watch:
@@ -125,11 +130,12 @@ def finish(device: str) -> None:
 
 def machine(threads: int) -> dict[str, Any]:
     """Describe this machine and the versions in use."""
+    import bertkit
+
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     facts = {name.strip(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     flags = set(facts.get("flags", "").split())
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
-    packages: Sequence[str] = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "numpy", "bertkit")
     return {
         "cpu": f"{facts.get('model name', platform.machine())} (family {facts.get('cpu family', '?')},"
         f" model {facts.get('model', '?')})",
@@ -139,7 +145,7 @@ def machine(threads: int) -> dict[str, Any]:
         "memory_gib": round(memory, 1),
         "system": platform.system(),
         "python": platform.python_version(),
-        "versions": {name: _version(name) for name in packages},
+        "versions": {**{name: version(name) for name in PACKAGES}, "bertkit": bertkit.__version__},
         "commit": _commit(),
         "date": time.strftime("%Y-%m-%d"),
     }
@@ -152,12 +158,3 @@ def _commit() -> str:
     except (OSError, subprocess.CalledProcessError):
         return "unknown"
     return described.stdout.strip()
-
-
-def _version(name: str) -> str:
-    try:
-        return version(name)
-    except ModuleNotFoundError:
-        import bertkit
-
-        return bertkit.__version__ if name == "bertkit" else "none"

@@ -1,6 +1,6 @@
 """How often `check`, `errors`, `compare` and `rank` find something where there is nothing to find.
 
-    python -m benchmarks.null_tables --pairs FILE [--model DIR ...]
+    python -m benchmarks.null_tables --pairs FILE [--models DIR ...]
 
 `--pairs` has JSON lines with `text`, `text_pair` and any label. Labels are drawn anew, at random and as skewed as a row
 of the table says; mistakes fall on rows at random. Results are written to benchmarks/results/null_tables.json, and
@@ -19,9 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import ROOT
+from benchmarks.harness import RESULTS as FOLDER
+from benchmarks.harness import read_lines, read_options
 
-RESULTS = ROOT / "benchmarks" / "results" / "null_tables.json"
+RESULTS = FOLDER / "null_tables.json"
 DRAWS, SKEWS = 100, (0.5, 0.8, 0.95)
 TRAIN, VALIDATION, RANKED = 400, 200, 300
 WRONG = 0.15  # of the rows
@@ -122,9 +123,8 @@ def read_vectors(model: str, rows: Sequence[dict[str, Any]]) -> np.ndarray:
 
 def measure(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Count the alarms of all draws at each share of the more frequent label."""
-    lines = Path(asked.pairs).read_text(encoding="utf-8").rstrip("\n").split("\n")
-    rows = [{name: row[name] for name in ("text", "text_pair")} for row in map(json.loads, lines)]
-    vectors = [read_vectors(model, rows) for model in asked.model]
+    rows = [{name: row[name] for name in ("text", "text_pair")} for row in read_lines(asked.pairs)]
+    vectors = [read_vectors(model, rows) for model in asked.models]
     for share in SKEWS:
         draw, alarms, draws = np.random.default_rng(round(100 * share)), Counter[str](), Counter[str]()
         for _ in range(asked.draws):
@@ -138,14 +138,15 @@ def measure(asked: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure, and write the results."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", required=True)
-    parser.add_argument("--model", nargs="*", default=[])
-    parser.add_argument("--draws", type=int, default=DRAWS)
-    asked = parser.parse_args()
-    settings = {"draws": asked.draws, "train": TRAIN, "validation": VALIDATION, "ranked": RANKED, "wrong": WRONG}
-    results = {**settings, "cells": list(measure(asked))}
+    asked = read_options(__doc__, "", pairs=Path, models=[str], draws=DRAWS)
+    results = {
+        "draws": asked.draws,
+        "train": TRAIN,
+        "validation": VALIDATION,
+        "ranked": RANKED,
+        "wrong": WRONG,
+        "cells": list(measure(asked)),
+    }
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 

@@ -9,24 +9,18 @@ difference, the rows are as many as the formula says, and 80 % should.
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from benchmarks.harness import RESULTS, measure_once, read_options
 from bertkit.metrics.basic import accuracy, f1, matthews_correlation, pearsonr, spearmanr
 from bertkit.metrics.intervals import bootstrap_intervals
 from bertkit.metrics.paired import Judged, compare_paired, permutation_test, rows_for_power, standard_error
 from bertkit.metrics.paired_seeds import compare_seeds
-from bertkit.storage.files import split_lines
 
-RESULTS = Path(__file__).parent / "results" / "paired.jsonl"
 SAMPLES = 200
 POPULATION = 200_000  # rows, which show the true difference
 ROWS = (20, 100, 1000)
@@ -37,23 +31,15 @@ Random = np.random.Generator
 Rates = dict[str, Any]
 
 
-def score_labels(judged: Judged) -> dict[str, float]:
-    """Score two labels."""
-    metrics = {"accuracy": accuracy, "f1": f1, "matthews_correlation": matthews_correlation}
-    return {name: metric(judged["gold"], judged["predicted"]) for name, metric in metrics.items()}
+def score_by(*metrics: Callable[..., float]) -> Callable[[Judged], dict[str, float]]:
+    """Build a function that scores rows by metrics, under their names."""
+    return lambda judged: {metric.__name__: metric(judged["gold"], judged["predicted"]) for metric in metrics}
 
 
-def score_numbers(judged: Judged) -> dict[str, float]:
-    """Score numbers."""
-    return {
-        name: metric(judged["gold"], judged["predicted"])
-        for name, metric in (("pearsonr", pearsonr), ("spearmanr", spearmanr))
-    }
-
-
-def score_right(judged: Judged) -> dict[str, float]:
-    """Return the share of rows that are right."""
-    return {"accuracy": accuracy(judged["gold"], judged["predicted"])}
+METRICS = {metric.__name__: metric for metric in (accuracy, f1, matthews_correlation)}
+score_labels = score_by(*METRICS.values())
+score_numbers = score_by(pearsonr, spearmanr)
+score_right = score_by(accuracy)
 
 
 def draw_labels(rows: int, draw: Random, gain: float = 0.0) -> tuple[Judged, Judged]:
@@ -122,14 +108,10 @@ def find_power(gain: float, trials: int) -> Rates:
         found = 0
         for _ in range(trials):
             pair = draw_labels(rows, draw, gain)
-            p = permutation_test(partial(_only, name), *pair, samples=SAMPLES)[0][name]
+            p = permutation_test(score_by(METRICS[name]), *pair, samples=SAMPLES)[0][name]
             found += p is not None and p < 0.05
         rates[name] = {"rows": rows, "power": found / trials}
     return rates
-
-
-def _only(name: str, judged: Judged) -> dict[str, float]:
-    return {name: score_labels(judged)[name]}
 
 
 def reject_seeds(rows: int, seeds: int, spread: float, trials: int, gain: float = 0.0) -> Rates:
@@ -172,21 +154,13 @@ def list_cases() -> Iterator[tuple[dict[str, Any], Callable[[int], Rates]]]:
 
 
 def main() -> None:
-    """Measure the cases that are not measured yet."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trials", type=int, default=500)
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    options = parser.parse_args()
-    lines = split_lines(options.output.read_text(encoding="utf-8")) if options.output.exists() else []
-    there = [json.loads(line)["case"] for line in lines]
+    asked = read_options(__doc__, "", trials=500, output=RESULTS / "paired.jsonl")
     for case, measure in list_cases():
-        if case in there:
-            continue
-        start = time.perf_counter()
-        found = measure(options.trials)
-        with options.output.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"case": case, "trials": options.trials, "found": found}) + "\n")
-        print(f"{case}: {found} ({time.perf_counter() - start:.0f} s)", file=sys.stderr)
+
+        def find(measure: Callable[[int], Rates] = measure) -> Rates:
+            return {"trials": asked.trials, "found": measure(asked.trials)}
+
+        measure_once(asked.output, {"case": case}, find)
 
 
 if __name__ == "__main__":

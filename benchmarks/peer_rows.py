@@ -49,6 +49,12 @@ def load_material(case: Case, *, pad: bool) -> Material:
     return _FAMILIES[recipe.task](limited, recipe, tokenizer, case.model, pad)
 
 
+def _encode(rows: dict[str, Dataset], encode: Callable[..., Any], with_indices: bool = False) -> dict[str, Dataset]:
+    """Replace the columns of both splits by features."""
+    settings: dict[str, Any] = {"batched": True, "with_indices": with_indices}
+    return {name: part.map(encode, remove_columns=part.column_names, **settings) for name, part in rows.items()}
+
+
 def _texts(rows: dict[str, Dataset], recipe: Any, tokenizer: Any, folder: str, pad: bool) -> Material:
     columns, is_regression = recipe.data.columns, recipe.task == "text_regression"
     texts = [columns[column] for column in ("text", "text_pair") if column in columns]
@@ -59,9 +65,7 @@ def _texts(rows: dict[str, Dataset], recipe: Any, tokenizer: Any, folder: str, p
         encoded = tokenizer(*batch_texts, padding=padding, truncation=True, max_length=recipe.training.max_length)
         return {**encoded, "labels": batch[columns["label"]]}
 
-    features = {
-        name: part.map(encode, batched=True, remove_columns=part.column_names, desc=name) for name, part in rows.items()
-    }
+    features = _encode(rows, encode)
 
     def measure(prediction: Any) -> Scores:
         from scipy.stats import pearsonr, spearmanr
@@ -102,9 +106,7 @@ def _words(rows: dict[str, Dataset], recipe: Any, tokenizer: Any, folder: str, p
             encoded["labels"].append(labels)
         return encoded
 
-    features = {
-        name: part.map(encode, batched=True, remove_columns=part.column_names, desc=name) for name, part in rows.items()
-    }
+    features = _encode(rows, encode)
 
     def measure(prediction: Any) -> Scores:
         from seqeval.metrics import f1_score, precision_score, recall_score
@@ -130,16 +132,8 @@ def _words(rows: dict[str, Dataset], recipe: Any, tokenizer: Any, folder: str, p
 def _questions(rows: dict[str, Dataset], recipe: Any, tokenizer: Any, folder: str, pad: bool) -> Material:
     from benchmarks.squad_decoding import plain
 
-    features: dict[str, Dataset] = {}
-    extra = ["row", "context", "offsets"]
-    for name, part in rows.items():
-        features[name] = part.map(
-            lambda batch, numbers: _windows(batch, numbers, tokenizer, recipe.training.max_length, pad),
-            batched=True,
-            with_indices=True,
-            remove_columns=part.column_names,
-            desc=name,
-        )
+    longest, extra = recipe.training.max_length, ["row", "context", "offsets"]
+    features = _encode(rows, lambda batch, numbers: _windows(batch, numbers, tokenizer, longest, pad), True)
     windows = features["validation"].select_columns(extra).to_list()
     questions = rows["validation"].to_list()
 
@@ -178,7 +172,13 @@ def _windows(batch: dict[str, Any], rows: list[int], tokenizer: Any, longest: in
         padding="max_length" if pad else False,
     )
     samples, offsets = encoded.pop("overflow_to_sample_mapping"), encoded.pop("offset_mapping")
-    kept: dict[str, list[Any]] = {"row": [], "context": [], "offsets": [], "start_positions": [], "end_positions": []}
+    kept: dict[str, list[Any]] = {
+        "row": [],
+        "context": [],
+        "offsets": [],
+        "start_positions": [],
+        "end_positions": [],
+    }
     for number, (sample, positions) in enumerate(zip(samples, offsets, strict=True)):
         sequence_ids = encoded.sequence_ids(number)
         first = sequence_ids.index(1)

@@ -1,19 +1,20 @@
 """The peers: transformers.Trainer as its example scripts configure it, in the forms that people run.
 
-    python -m benchmarks.peers VARIANT CASE.json OUTPUT [--fast-fp32]
+    python -m benchmarks.peers VARIANT CASE.json FOLDER [--fast-fp32]
 
 Trains, keeps the best epoch, scores, saves, and prints one JSON object: scores, seconds and their parts.
 """
 
 from __future__ import annotations
 
-import argparse
 import json
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import Case
+from benchmarks.cases import MANY, Case
+from benchmarks.harness import read_columns, read_options
 from benchmarks.stages import Stages, began
 
 
@@ -34,6 +35,10 @@ VARIANTS = {
     "hf-dynamic": Variant(),
     "hf-grouped": Variant(grouped=True),  # tuned for a machine that is slower in bf16
     "hf-tuned": Variant(bf16=True, grouped=True),
+    "hf": Variant(),  # of pretraining, where all rows are full
+    "hf-bf16": Variant(bf16=True),
+    "sentence-transformers": Variant(),  # of pairs
+    "sentence-transformers-bf16": Variant(bf16=True),
     "hf-compiled": Variant(pads=True, bf16=True, compiled=True),  # fixed shapes: made for a GPU
 }
 
@@ -43,12 +48,39 @@ def pads(variant: Variant, family: str) -> bool:
     return family != "token_classification" if variant.pads is None else variant.pads
 
 
-def training_arguments(case: Case, variant: Variant, output: str, *, evaluates: bool) -> Any:
-    """Build the arguments of a case; with `evaluates`, each epoch is scored and saved and the best one kept."""
+def training_arguments(variant: Variant, output: str, **more: Any) -> Any:
+    """Build the arguments of a variant."""
     import torch
     from transformers import TrainingArguments
 
+    return TrainingArguments(
+        output_dir=output,
+        per_device_eval_batch_size=variant.evaluation_batch,
+        bf16=variant.bf16,
+        train_sampling_strategy="group_by_length" if variant.grouped else "random",
+        tf32=True if variant.bf16 and torch.cuda.is_available() else None,
+        torch_compile=variant.compiled,
+        use_cpu=not torch.cuda.is_available(),
+        report_to=[],
+        disable_tqdm=True,
+        **more,
+    )
+
+
+def make_trainer(case: Case, variant: Variant, output: str, stages: Stages, *, evaluates: bool = False) -> Any:
+    """Build the Trainer of a case: rows are read, the model is loaded, nothing is trained.
+
+    With `evaluates`, each epoch is scored and saved and the best one kept.
+    """
+    from transformers import PrinterCallback, Trainer, set_seed
+
+    from benchmarks.peer_rows import load_material
+
+    stages.end("import")
+    set_seed(case.seed)
     recipe = case.load()
+    material = load_material(case, pad=pads(variant, recipe.task))
+    stages.end("rows and tokens")
     settings = recipe.training
     each_epoch: dict[str, Any] = {
         "eval_strategy": "epoch",
@@ -58,39 +90,20 @@ def training_arguments(case: Case, variant: Variant, output: str, *, evaluates: 
         "metric_for_best_model": recipe.best_metric,
         "greater_is_better": True,
     }
-    return TrainingArguments(
-        output_dir=output,
+    arguments = training_arguments(
+        variant,
+        output,
         learning_rate=settings.learning_rate,
         num_train_epochs=settings.epochs,
         per_device_train_batch_size=settings.batch_size,
-        per_device_eval_batch_size=variant.evaluation_batch,
         warmup_steps=settings.warmup_ratio,
         weight_decay=settings.weight_decay,
         seed=settings.seed,
-        bf16=variant.bf16,
-        train_sampling_strategy="group_by_length" if variant.grouped else "random",
-        tf32=True if variant.bf16 and torch.cuda.is_available() else None,
-        torch_compile=variant.compiled,
-        use_cpu=not torch.cuda.is_available(),
-        report_to=[],
-        disable_tqdm=True,
         **(each_epoch if evaluates else {"save_strategy": "no"}),
     )
-
-
-def make_trainer(case: Case, variant: Variant, output: str, stages: Stages, *, evaluates: bool) -> Any:
-    """Build the Trainer of a case in a variant: rows are read, the model is loaded, nothing is trained."""
-    from transformers import PrinterCallback, Trainer, set_seed
-
-    from benchmarks.peer_rows import load_material
-
-    stages.end("import")
-    set_seed(case.seed)
-    material = load_material(case, pad=pads(variant, case.load().task))
-    stages.end("rows and tokens")
     trainer = Trainer(
         model=material.load_model(),
-        args=training_arguments(case, variant, output, evaluates=evaluates),
+        args=arguments,
         train_dataset=material.train,
         eval_dataset=material.validation,
         processing_class=material.tokenizer,
@@ -100,6 +113,51 @@ def make_trainer(case: Case, variant: Variant, output: str, stages: Stages, *, e
     trainer.remove_callback(PrinterCallback)
     stages.end("model")
     return trainer
+
+
+def make_pretrainer(case: Case, variant: Variant, output: str, stages: Stages) -> Any:
+    """Build the Trainer as run_mlm does by default: texts joined and split into full blocks, masked by the collator."""
+    from transformers import AutoModelForMaskedLM, AutoTokenizer, DataCollatorForLanguageModeling, Trainer, set_seed
+
+    set_seed(case.seed)
+    length = case.max_length or 0
+    tokenizer = AutoTokenizer.from_pretrained(case.model)
+    tokenizer.model_max_length = 10**9
+    texts = [row["text"] for row in read_columns(Path(case.data, "train.parquet"), "text")]
+    joined = [token for ids in tokenizer(texts)["input_ids"] for token in ids]
+    starts = range(0, len(joined) - length, length)
+    size = {"max_steps": MANY, "per_device_train_batch_size": case.batch_size}
+    return Trainer(
+        model=AutoModelForMaskedLM.from_pretrained(case.model),
+        args=training_arguments(variant, output, learning_rate=5e-4, save_strategy="no", **size),
+        train_dataset=[{"input_ids": joined[start : start + length]} for start in starts],
+        data_collator=DataCollatorForLanguageModeling(tokenizer=tokenizer, mlm_probability=0.15),
+    )
+
+
+def make_similarity_trainer(case: Case, variant: Variant, output: str, stages: Stages) -> Any:
+    """Build the Trainer of sentence-transformers on pairs: multiple negatives ranking, negatives from the batch."""
+    from datasets import Dataset
+    from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
+    from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
+    from sentence_transformers.sentence_transformer.training_args import SentenceTransformerTrainingArguments
+
+    settings = case.load().training
+    model = SentenceTransformer(case.model)
+    model.max_seq_length = settings.max_length
+    arguments = SentenceTransformerTrainingArguments(
+        output_dir=output,
+        num_train_epochs=settings.epochs,
+        per_device_train_batch_size=settings.batch_size,
+        learning_rate=settings.learning_rate,
+        bf16=variant.bf16,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+    )
+    rows = Dataset.from_list(read_columns(Path(case.data, "train.parquet"), "anchor", "positive"))
+    loss = MultipleNegativesRankingLoss(model)
+    return SentenceTransformerTrainer(model=model, args=arguments, train_dataset=rows, loss=loss)
 
 
 def train_and_score(case: Case, variant: Variant, output: str) -> dict[str, Any]:
@@ -123,20 +181,16 @@ def train_and_score(case: Case, variant: Variant, output: str) -> dict[str, Any]
     evaluated = trainer.evaluate()
     stages.timed("save", trainer.save_model)(output)
     scores = {name: evaluated[f"eval_{name}"] for name in case.load().metrics if f"eval_{name}" in evaluated}
-    return {"scores": scores, "seconds": round(stages.total(), 2), "stages": stages.parts()}
+    return {"scores": scores, "seconds": round(time.monotonic() - stages.start, 2), "stages": stages.parts()}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("variant", choices=VARIANTS)
-    parser.add_argument("case", type=Path, help="JSON file: what to train")
-    parser.add_argument("output", help="folder for checkpoints and the model")
-    parser.add_argument("--fast-fp32", action="store_true", help="fp32 products through oneDNN: faster, as exact")
-    arguments = parser.parse_args()
-    if arguments.fast_fp32:
+    fast = (False, "fp32 products through oneDNN: faster, as exact")
+    asked = read_options(__doc__, "variant case folder", fast_fp32=fast)
+    if asked.fast_fp32:
         compute_fp32_through_onednn()
-    case = Case(**json.loads(arguments.case.read_text()))
-    print(json.dumps(train_and_score(case, VARIANTS[arguments.variant], arguments.output)), flush=True)
+    case = Case(**json.loads(Path(asked.case).read_text(encoding="utf-8")))
+    print(json.dumps(train_and_score(case, VARIANTS[asked.variant], asked.folder)), flush=True)
 
 
 def compute_fp32_through_onednn() -> None:

@@ -10,21 +10,26 @@ docs/pruning.md.
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import ROOT, environment
-from benchmarks.deploy import change_text
+from benchmarks.harness import (
+    RESULTS,
+    Report,
+    add_line,
+    find_line,
+    read_lines,
+    read_options,
+    run_bertkit,
+    table,
+    with_ends,
+)
 from benchmarks.load import machine
-from benchmarks.schedules import read_runs
 
 FULL = "full"
 SHAPES: dict[str, list[str]] = {
@@ -41,7 +46,6 @@ SHAPES: dict[str, list[str]] = {
     "4 layers, 1/2, train": ["--layers", "4", "--intermediate", "0.5", "--vocabulary", "train"],
 }
 """Name -> options of `bertkit prune`; a feed-forward is a share of the model's."""
-RESULTS = ROOT / "benchmarks" / "results" / "pruning.jsonl"
 
 
 def options_of(shape: str, width: int) -> list[str]:
@@ -50,111 +54,88 @@ def options_of(shape: str, width: int) -> list[str]:
     >>> options_of("intermediate 1/2", 1536)
     ['--intermediate', '768']
     """
-    options = SHAPES[shape]
-    return [str(int(float(word) * width)) if before == "--intermediate" else word for before, word in _pairs(options)]
+    words = pairwise(["", *SHAPES[shape]])
+    return [str(int(float(word) * width)) if before == "--intermediate" else word for before, word in words]
 
 
-def _pairs(words: list[str]) -> list[tuple[str, str]]:
-    return list(zip(["", *words], words, strict=False))
-
-
-def run(*arguments: str, folder: Path) -> dict[str, Any]:
-    """Run a command in a process of its own, with one thread, and return what it prints as JSON."""
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    command = [sys.executable, "-m", "bertkit", *arguments, "--json"]
-    ended = subprocess.run(
-        command, cwd=folder, env=environment(1, PYTHONPATH=path), capture_output=True, text=True, check=False
-    )
-    if ended.returncode:
-        sys.exit(ended.stderr.strip().splitlines()[-1])
-    printed: dict[str, Any] = json.loads(ended.stdout)
-    return printed
-
-
-def train_again(model: Path, pruned: Path, epochs: str, seed: int) -> dict[str, Any]:
+def train_again(model: Path, pruned: Path, epochs: str, seed: int) -> Report:
     """Fine-tune a pruned model, and distill the one that it was made of into it; return the scores of both."""
-    recipe = str(model / "recipe.yaml")
-    common = ["--model", str(pruned), "--epochs", epochs, "--seed", str(seed)]
+    recipe, common = model / "recipe.yaml", ("--model", pruned, "--epochs", epochs, "--seed", seed)
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        tuned = run("finetune", recipe, *common, "-o", str(folder / "tuned"), folder=model.parent)
-        found = {"tuned": tuned["results"][0]["scores"]}
+        tuned = run_bertkit("finetune", recipe, *common, "-o", Path(name, "tuned"), folder=model.parent)
+        scores = {"tuned": tuned["results"][0]["scores"]}
         if pruned != model:
-            taught = run(
-                *("distill", recipe, "--teacher", str(model), *common, "-o", str(folder / "taught")),
-                folder=model.parent,
-            )
-            found["distilled"] = taught["results"][0]["scores"]
-        return found
+            words = ("distill", recipe, "--teacher", model, *common, "-o", Path(name, "taught"))
+            scores["distilled"] = run_bertkit(*words, folder=model.parent)["results"][0]["scores"]
+        return scores
 
 
-def pruning_part(cases: Sequence[dict[str, Any]]) -> str:
+def pruning_part(cases: Sequence[Report]) -> str:
     """Build the table: what each shape costs, and its scores before and after it is trained again."""
-    heads = ("kept", "parameters", "MB", "speed", "score", "difference (95% CI)", "fine-tuned again", "distilled again")
-    lines = [f"| {' | '.join(heads)} |", f"|---|{'---:|' * (len(heads) - 1)}"]
     pruned = {case["shape"]: case for case in cases if case["seed"] is None}
     first = next(iter(pruned.values()))
-    metric = first["best_metric"]
+    metric, rows = first["best_metric"], []
     for shape in SHAPES:
-        side = first["before"] if shape == FULL else pruned.get(shape, {}).get("after")
+        case = pruned.get(shape, {})
+        side = first["before"] if shape == FULL else case.get("after")
         if side is None:
             continue
-        change = "" if shape == FULL else change_text(pruned[shape]["differences"][metric], digits=3)
-        before = 1.0 if shape == FULL else pruned[shape]["before"]["rows_per_second"]
-        speed = 1.0 if shape == FULL else side["rows_per_second"] / before
+        before = side if shape == FULL else case["before"]
+        difference = case["differences"][metric] if case else {}
         again = [case for case in cases if case["shape"] == shape and case["seed"] is not None]
-        trained = [_over_seeds([case[way][metric] for case in again if way in case]) for way in ("tuned", "distilled")]
-        size = [f"{side['parameters'] / 1e6:.1f} M", f"{side['disk_bytes'] / 1e6:.1f}", f"{speed:.2f}"]
-        cells = [_name(shape, pruned.get(shape)), *size, f"{side['scores'][metric]:.3f}", change, *trained]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        trained = [[case[way][metric] for case in again if way in case] for way in ("tuned", "distilled")]
+        rows.append(
+            [
+                _name(shape, case),
+                f"{side['parameters'] / 1e6:.1f} M",
+                f"{side['disk_bytes'] / 1e6:.1f}",
+                f"{side['rows_per_second'] / before['rows_per_second']:.2f}",
+                f"{side['scores'][metric]:.3f}",
+                with_ends(difference["difference"], difference["interval"], "+.3f") if case else "",
+                *(with_ends(statistics.mean(of), (min(of), max(of))) if of else "" for of in trained),
+            ]
+        )
+    titles = (
+        "kept",
+        "parameters",
+        "MB",
+        "speed",
+        "score",
+        "difference (95% CI)",
+        "fine-tuned again",
+        "distilled again",
+    )
+    return table(titles, rows)
 
 
-def _name(shape: str, case: dict[str, Any] | None) -> str:
-    if case is None:
+def _name(shape: str, case: dict[str, Any]) -> str:
+    if not case:
         return "all"
-    found = [f"layers {', '.join(map(str, case['layers']))}"] if case["layers"] else []
-    found += [f"{case['intermediate']:,} neurons"] if case["intermediate"] else []
-    found += [f"{case['vocabulary']:,} tokens, those of `{SHAPES[shape][-1]}`"] if case["vocabulary"] else []
-    return "; ".join(found)
-
-
-def _over_seeds(scores: Sequence[float]) -> str:
-    return f"{statistics.mean(scores):.3f} ({min(scores):.3f} to {max(scores):.3f})" if scores else ""
+    kept = [f"layers {', '.join(map(str, case['layers']))}"] if case["layers"] else []
+    kept += [f"{case['intermediate']:,} neurons"] if case["intermediate"] else []
+    kept += [f"{case['vocabulary']:,} tokens, those of `{SHAPES[shape][-1]}`"] if case["vocabulary"] else []
+    return "; ".join(kept)
 
 
 def main() -> None:
-    """Measure every case that the output file does not have yet."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--output", type=Path, default=RESULTS)
-    parser.add_argument("--epochs", default="1")
-    parser.add_argument("--rows", default="512")
-    parser.add_argument("--shapes", nargs="+", default=list(SHAPES), choices=list(SHAPES))
-    parser.add_argument("--seeds", nargs="*", type=int, default=[])
-    asked = parser.parse_args()
+    own = {"epochs": "1", "rows": "512", "shapes": SHAPES, "seeds": [int], "output": RESULTS / "pruning.jsonl"}
+    asked = read_options(__doc__, "model", **own)
     model = asked.model.resolve()
-    width = json.loads((model / "config.json").read_text())["intermediate_size"]
-    done = {(line["shape"], line["seed"]) for line in read_runs(asked.output)}
+    width = json.loads((model / "config.json").read_text(encoding="utf-8"))["intermediate_size"]
     for shape in asked.shapes:
-        missing = [seed for seed in [None, *asked.seeds] if (shape, seed) not in done]
-        if not missing:
-            continue
+        seeds: list[int | None] = [*asked.seeds] if shape == FULL else [None, *asked.seeds]
+        missing = [seed for seed in seeds if not find_line(asked.output, {"shape": shape, "seed": seed})]
         with tempfile.TemporaryDirectory() as name:
             pruned, first = model, {}
-            if shape != FULL:
+            if missing and shape != FULL:
                 pruned = Path(name) / "pruned"
                 options = [*options_of(shape, width), "--rows", asked.rows]
-                first = run("prune", str(model), "-o", str(pruned), *options, folder=model.parent)
+                first = run_bertkit("prune", model, "-o", pruned, *options, folder=model.parent)
                 first = {name: value for name, value in first.items() if name not in ("model", "folder")}  # paths
             for seed in missing:
-                if seed is None and not first:
-                    continue
-                found = first if seed is None else train_again(model, pruned, asked.epochs, seed)
-                line = {"shape": shape, "seed": seed, **found, "machine": machine(1)}
-                with asked.output.open("a", encoding="utf-8") as file:
-                    file.write(json.dumps(line) + "\n")
-                print(shape, seed, found.get("tuned") or found["after"]["scores"], flush=True)
+                took = first if seed is None else train_again(model, pruned, asked.epochs, seed)
+                add_line(asked.output, {"shape": shape, "seed": seed, **took, "machine": machine(1)})
+    print(pruning_part(read_lines(asked.output)))
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ Parquet files, by name. Each set becomes a folder with `train.jsonl` and `valida
 
 from __future__ import annotations
 
-import argparse
 import csv
 import json
 import random
@@ -18,7 +17,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.long_texts import write_rows
+from benchmarks.harness import read_columns, read_options, write_rows
 
 Rows = list[dict[str, Any]]
 
@@ -40,13 +39,6 @@ def read_banking(file: Path) -> Rows:
         return [{"text": row["text"].strip(), "label": row["category"]} for row in csv.DictReader(stream)]
 
 
-def read_parquet(file: Path, convert: Callable[[dict[str, Any]], dict[str, Any]]) -> Rows:
-    """Read a Parquet file of the hub, with its rows in canonical columns."""
-    from pyarrow import parquet
-
-    return [convert(row) for row in parquet.read_table(file).to_pylist()]
-
-
 def tag_names(file: Path) -> list[str]:
     """Return the names of the tags that a Parquet file of CoNLL-2003 has in its metadata."""
     from pyarrow import parquet
@@ -63,49 +55,39 @@ def shuffled(rows: Rows) -> Rows:
 
 def read_sets(clones: Path, data: Path) -> dict[str, tuple[Rows, Rows]]:
     """Read the training and the validation rows of each set."""
+    texts, bank = clones / "sentiment_dataset" / "data", clones / "task-specific-datasets" / "banking_data"
     reviews = shuffled(read_lines(clones / "sent-conv-torch" / "data" / "custrev.all", CLASSES))
-    sentences = clones / "sentiment_dataset" / "data"
-    subjective = shuffled(read_lines(sentences / "subj.all", SIDES))
-    banking = [
-        read_banking(clones / "task-specific-datasets" / "banking_data" / f"{name}.csv") for name in ("train", "test")
-    ]
-    sets = {
-        "cr": (reviews[1200:], reviews[:1200]),
-        "subj": (subjective[1500:], subjective[:1500]),
-        "trec": (read_lines(sentences / "TREC.train.all"), read_lines(sentences / "TREC.test.all")),
-        "banking77": (banking[0], shuffled(banking[1])[:1500]),
-    }
+    subjective = shuffled(read_lines(texts / "subj.all", SIDES))
+    names = tag_names(data / "conll2003" / "train.parquet")
 
     def of_hub(folder: str, convert: Callable[[dict[str, Any]], dict[str, Any]]) -> tuple[Rows, Rows]:
-        train, validation = (
-            read_parquet(data / folder / f"{name}.parquet", convert) for name in ("train", "validation")
-        )
-        return train, validation
+        train, validation = (read_columns(data / folder / f"{name}.parquet") for name in ("train", "validation"))
+        return [convert(row) for row in train], [convert(row) for row in validation]
 
-    sets["sst2"] = of_hub(
-        "glue/sst2", lambda row: {"text": row["sentence"].strip(), "label": CLASSES[str(row["label"])]}
-    )
-    sets["stsb"] = of_hub(
-        "glue/stsb",
-        lambda row: {"text": row["sentence1"], "text_pair": row["sentence2"], "label": round(row["label"], 3)},
-    )
-    names = tag_names(data / "conll2003" / "train.parquet")
-    train, validation = of_hub(
-        "conll2003", lambda row: {"tokens": row["tokens"], "tags": [names[tag] for tag in row["ner_tags"]]}
-    )
-    sets["conll"] = (train, shuffled(validation)[:1500])
-    return sets
+    sst2 = of_hub("glue/sst2", lambda row: {"text": row["sentence"].strip(), "label": CLASSES[str(row["label"])]})
+    stsb = of_hub("glue/stsb", lambda row: {**pair_of(row), "label": round(row["label"], 3)})
+    conll = of_hub("conll2003", lambda row: {"tokens": row["tokens"], "tags": [names[tag] for tag in row["ner_tags"]]})
+    return {
+        "cr": (reviews[1200:], reviews[:1200]),
+        "subj": (subjective[1500:], subjective[:1500]),
+        "trec": (read_lines(texts / "TREC.train.all"), read_lines(texts / "TREC.test.all")),
+        "banking77": (read_banking(bank / "train.csv"), shuffled(read_banking(bank / "test.csv"))[:1500]),
+        "sst2": sst2,
+        "stsb": stsb,
+        "conll": (conll[0], shuffled(conll[1])[:1500]),
+    }
+
+
+def pair_of(row: dict[str, Any]) -> dict[str, Any]:
+    """Return both sentences of a row in canonical columns."""
+    return {"text": row["sentence1"], "text_pair": row["sentence2"]}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--clones", required=True, type=Path, help="folder of checkouts")
-    parser.add_argument("--data", required=True, type=Path, help="folder of data sets of the hub")
-    parser.add_argument("--output", required=True, type=Path)
-    arguments = parser.parse_args()
-    for name, (train, validation) in read_sets(arguments.clones, arguments.data).items():
-        write_rows(train, arguments.output / name / "train.jsonl")
-        write_rows(validation, arguments.output / name / "validation.jsonl")
+    asked = read_options(__doc__, "data output", clones=Path)
+    for name, splits in read_sets(asked.clones, asked.data).items():
+        for split, rows in zip(("train", "validation"), splits, strict=True):
+            write_rows(rows, asked.output / name / f"{split}.jsonl")
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     python -m benchmarks.quality cola:3:1,2,3,4,5 squad:2:1,2 --model DIR --data DIR [--fast-fp32] [--margin 0.02]
 
-Each item is RECIPE:EPOCHS:SEEDS (EPOCHS empty: the recipe's). Every run is one line of the output file; a run that is
-there already is not repeated, so the same command goes on where it was stopped; after a change of bertkit, take the
-old lines out. For each metric the difference of the means and the lower end of its one-sided 95 % interval (Welch) are
-printed; bertkit is no worse than the margin where that lower end is above minus the margin.
+Each item is RECIPE:EPOCHS:SEEDS (EPOCHS empty: the recipe's). Every run is one line of quality.jsonl; a run that is
+there already is not repeated, so the same command goes on where it was stopped. For each metric the difference of the
+means and the lower end of its one-sided 95 % interval (Welch) are printed; bertkit is no worse than the margin where
+that lower end is above minus the margin.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ import math
 import statistics
 import tempfile
 from collections.abc import Sequence
-from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import Any
 
-from benchmarks.cases import ROOT, Case, add_options, make_case
+from benchmarks.cases import Case, make_case
+from benchmarks.harness import RESULTS, Report, measure_once, read_options, table
 from benchmarks.load import machine
-from benchmarks.programs import finetune
-from bertkit.storage.files import split_lines
+from benchmarks.pictures import Interval, intervals
+from benchmarks.whole import finetune
+from bertkit.recipe import load_recipe
 
 ENGINES = "bertkit:training.precision=bf16,hf-dynamic"  # what is less exact, whatever this machine would take
 PERCENT = {"squad", "squad2"}  # scores from 0 to 100
@@ -45,9 +46,10 @@ def lower_bound(ours: Sequence[float], theirs: Sequence[float], level: float = 0
     return float(difference - t.ppf(level, freedom) * math.sqrt(sum(parts)))
 
 
-def key_of(engine: str, case: Case, fast: bool) -> dict[str, Any]:
-    """Return what identifies a recorded run."""
-    return {
+def run_or_read(engine: str, case: Case, asked: argparse.Namespace) -> Report:
+    """Return the recorded run of an engine with a seed; where it is not there, run it first."""
+    is_fast = asked.fast_fp32 and not engine.startswith("bertkit")
+    key = {
         "engine": engine,
         "recipe": case.recipe,
         "seed": case.seed,
@@ -55,60 +57,59 @@ def key_of(engine: str, case: Case, fast: bool) -> dict[str, Any]:
         "limit": case.limit,
         "batch_size": case.batch_size,
         "model": hashlib.sha256(Path(case.model, "config.json").read_bytes()).hexdigest()[:12],
-        "fast_fp32": fast and not engine.startswith("bertkit"),
+        "fast_fp32": is_fast,
     }
 
+    def measure() -> Report:
+        options = ["--fast-fp32"] if is_fast else []
+        with tempfile.TemporaryDirectory() as folder:
+            measured = finetune(engine, case, Path(folder, "one"), asked.threads, *options)
+        facts = machine(asked.threads)
+        return {**measured, "versions": facts["versions"], "commit": facts["commit"]}
 
-def find_run(key: dict[str, Any], file: Path) -> dict[str, Any] | None:
-    """Find the recorded run with this key; a line that a kill left incomplete is skipped."""
-    for line in split_lines(file.read_text(encoding="utf-8")) if file.exists() else ():
-        try:
-            run: dict[str, Any] = json.loads(line)
-        except json.JSONDecodeError:
-            continue
-        if run["key"] == key:
-            return run
-    return None
+    return measure_once(asked.output, {"key": key}, measure)
 
 
-def run_or_read(engine: str, case: Case, arguments: argparse.Namespace) -> dict[str, Any]:
-    """Return a run of the output file; where it is not there, run it first."""
-    key = key_of(engine, case, arguments.fast_fp32)
-    recorded = find_run(key, arguments.output)
-    if recorded:
-        return recorded
-    options = ["--fast-fp32"] if key["fast_fp32"] else []
-    with tempfile.TemporaryDirectory() as folder:
-        measured = finetune(engine, case, Path(folder, "one"), arguments.threads, *options)
-    facts = machine(arguments.threads)
-    run = {"key": key, **measured, "versions": facts["versions"], "commit": facts["commit"]}
-    arguments.output.parent.mkdir(parents=True, exist_ok=True)
-    with arguments.output.open("a", encoding="utf-8") as stream:
-        stream.write(json.dumps(run) + "\n")
-    return run
-
-
-def compare(ours: list[dict[str, Any]], theirs: list[dict[str, Any]], metric: str, margin: float) -> dict[str, Any]:
+def compare(ours: list[Report], theirs: list[Report], metric: str, margin: float) -> Report:
     """Return both means, their difference, its lower bound, and whether the first engine stays within the margin."""
     values = [[run["scores"][metric] for run in runs] for runs in (ours, theirs)]
+    means = [statistics.mean(scores) for scores in values]
     bound = lower_bound(*values)
     return {
         **{name: ours[0]["key"][name] for name in ("recipe", "epochs", "limit", "engine")},
         "peer": theirs[0]["key"]["engine"],
         "metric": metric,
         "seeds": " and ".join(dict.fromkeys(str(len(scores)) for scores in values)),
-        "ours": statistics.mean(values[0]),
-        "theirs": statistics.mean(values[1]),
-        "difference": statistics.mean(values[0]) - statistics.mean(values[1]),
+        "ours": means[0],
+        "theirs": means[1],
+        "difference": means[0] - means[1],
         "bound": bound,
         "margin": margin,
         "no_worse": bound > -margin,
     }
 
 
-def rows_of(compared: dict[str, Any]) -> str:
+def compare_all(runs: Sequence[Report], margin: float = 0.02) -> list[Report]:
+    """Compare the scores of every engine of bertkit with those of every peer with the same recipe, rows and model."""
+    groups: dict[str, dict[str, list[Report]]] = {}
+    for run in runs:
+        key = run["key"]
+        case = json.dumps([key[name] for name in ("recipe", "epochs", "limit", "batch_size", "model")])
+        groups.setdefault(case, {}).setdefault(key["engine"], []).append(run)
+    compared = []
+    for engines in groups.values():
+        own = [name for name in engines if name.startswith("bertkit")]
+        for name, peer in product(sorted(own), sorted(engines.keys() - own)):
+            ours, theirs = engines[name], engines[peer]
+            metrics = [metric for metric in ours[0]["scores"] if metric in theirs[0]["scores"]]
+            factor = 100 if ours[0]["key"]["recipe"] in PERCENT else 1
+            compared += [compare(ours, theirs, metric, margin * factor) for metric in metrics]
+    return compared
+
+
+def rows_of(compared: Report) -> str:
     """Name the recipe of a comparison and its rows."""
-    return compared["recipe"] + (f", {compared['limit']:,} rows" if compared["limit"] else "")
+    return str(compared["recipe"]) + (f", {compared['limit']:,} rows" if compared["limit"] else "")
 
 
 def settings_of(engine: str) -> list[str]:
@@ -120,43 +121,60 @@ def settings_of(engine: str) -> list[str]:
     return [change.removeprefix("training.") for change in engine.partition(":")[2].split(";") if change]
 
 
-def row(compared: dict[str, Any]) -> str:
-    """Format a comparison as a row of a Markdown table."""
-    numbers = [f"{compared[name]:.4f}" for name in ("ours", "theirs")]
-    numbers += [f"{compared[name]:+.4f}".replace("-inf", "one seed") for name in ("difference", "bound")]
-    first = [rows_of(compared), f"{compared['epochs']:g}", compared["metric"], compared["seeds"]]
-    names = [", ".join(["bertkit", *settings_of(compared["engine"])]), compared["peer"]]
-    verdict = "yes" if compared["no_worse"] else "not shown"
-    return f"| {' | '.join([*first, *names, *numbers, format(compared['margin'], 'g'), verdict])} |"
+def compared_table(compared: Sequence[Report]) -> str:
+    """Build a table with a row per comparison."""
+    columns = {
+        "recipe": rows_of,
+        "epochs": "{epochs:g}",
+        "metric": "{metric}",
+        "seeds": "{seeds}",
+        "engine": lambda each: ", ".join(["bertkit", *settings_of(each["engine"])]),
+        "peer": "{peer}",
+        "score": "{ours:.4f}",
+        "peer's score": "{theirs:.4f}",
+        "difference": "{difference:+.4f}",
+        "lower bound": lambda each: f"{each['bound']:+.4f}".replace("-inf", "one seed"),
+        "margin": "{margin:g}",
+        "no worse": lambda each: "yes" if each["no_worse"] else "not shown",
+    }
+    return table(columns, compared, "lrlrllrrrrrl")
 
 
-HEADER = (
-    "| recipe | epochs | metric | seeds | engine | peer | score | peer's score | difference | lower bound | margin "
-    "| no worse |\n|---|---:|---|---:|---|---|---:|---:|---:|---:|---:|---|"
-)
+def quality_part(runs: Sequence[Report]) -> str:
+    """Build a table of how the scores compare."""
+    return "![Differences of scores and their intervals](images/quality.svg)\n\n" + compared_table(compare_all(runs))
+
+
+def quality_picture(runs: Sequence[Report]) -> str:
+    """Draw the differences between bertkit and a plain Trainer in the recipes' best metrics, in points of a hundred."""
+    drawn = []
+    for each in compare_all(runs):
+        best = each["metric"] == load_recipe(each["recipe"]).best_metric
+        if not best or each["peer"] != "hf-dynamic" or math.isinf(each["bound"]):
+            continue
+        points = 1 if each["recipe"] in PERCENT else 100
+        difference, low = points * each["difference"], points * each["bound"]
+        settings = [f"epochs={each['epochs']:g}", *settings_of(each["engine"])]
+        label = ", ".join([rows_of(each), *(setting for setting in settings if not setting.startswith("precision"))])
+        drawn.append(Interval(label, low, difference, 2 * difference - low, each["no_worse"]))
+    name = "Points by which bertkit scores above a plain Trainer, with 90% intervals"
+    return intervals(drawn, margin=2, x="points above a plain Trainer, 90% interval; dashed line: margin", name=name)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("items", nargs="+", metavar="RECIPE:EPOCHS:SEEDS")
-    add_options(parser)
-    parser.add_argument("--engines", default=ENGINES, help=f"the first is compared with the second; usual: {ENGINES}")
-    parser.add_argument("--fast-fp32", action="store_true", help="the peer's fp32 products through oneDNN")
-    parser.add_argument("--margin", type=float, default=0.02, help="what counts as no worse (of scores up to 1)")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results" / "quality.jsonl")
-    arguments = parser.parse_args()
-    print(HEADER)
-    for item in arguments.items:
+    fast = (False, "the peer's fp32 products through oneDNN")
+    margin = (0.02, "what counts as no worse (of scores up to 1)")
+    own = {"engines": ENGINES, "fast_fp32": fast, "margin": margin}
+    asked = read_options(__doc__, "items+ model data limit threads", **own, output=RESULTS / "quality.jsonl")
+    for item in asked.items:
         recipe, epochs, seeds = item.split(":")
-        chosen = float(epochs) if epochs else None
-        case = make_case(recipe, arguments.model, arguments.data, limit=arguments.limit, epochs=chosen)
-        runs: list[list[dict[str, Any]]] = [[], []]
-        for seed in seeds.split(","):
-            for engine, engine_runs in zip(arguments.engines.split(","), runs, strict=True):
-                engine_runs.append(run_or_read(engine, replace(case, seed=int(seed)), arguments))
-        margin = arguments.margin * (100 if recipe in PERCENT else 1)
-        for metric in [name for name in runs[0][0]["scores"] if name in runs[1][0]["scores"]]:
-            print(row(compare(*runs, metric, margin)), flush=True)
+        chosen = {"limit": asked.limit, "epochs": float(epochs) if epochs else None}
+        runs = [
+            run_or_read(engine, make_case(recipe, asked.model, asked.data, seed=int(seed), **chosen), asked)
+            for seed in seeds.split(",")
+            for engine in asked.engines.split(",")
+        ]
+        print(compared_table(compare_all(runs, asked.margin)), flush=True)
 
 
 if __name__ == "__main__":

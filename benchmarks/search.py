@@ -10,7 +10,6 @@ plain scan in fp32. Writes benchmarks/results/search.json and prints the tables 
 from __future__ import annotations
 
 import argparse
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import ROOT, add_options, write_results
+from benchmarks.harness import Report, read_columns, read_options, table, write_columns, write_results
 from benchmarks.load import machine
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.approximate import ApproximateSearch, build_approximate
@@ -50,7 +49,7 @@ class Engine:
     batch: list[float] = field(default_factory=list)
     recall: float = 0.0
 
-    def report(self) -> dict[str, Any]:
+    def report(self) -> Report:
         """Return the figures: milliseconds of single queries, milliseconds per query in batches, megabytes."""
         p50, p99 = np.percentile(self.single, [50, 99])
         figures = {"p50_ms": p50, "p99_ms": p99, "batch_ms": min(self.batch), "recall@10": self.recall}
@@ -135,57 +134,57 @@ def measure(engines: list[Engine], queries: Any, rounds: int) -> None:
                     engine.single.append(1000 * (time.perf_counter() - began))
 
 
-def as_table(engines: list[dict[str, Any]]) -> str:
-    """Write the figures of engines as a table of Markdown."""
-    lines = ["| engine | one query p50 | p99 | in batches | recall@10 | MB | built in |", f"|---|{'---:|' * 6}"]
-    for of in engines:
-        times = " | ".join(f"{of[name]:.2f} ms" for name in ("p50_ms", "p99_ms", "batch_ms"))
-        built = f"{of['build_seconds']:.0f} s" if of["build_seconds"] else "-"
-        lines.append(f"| {of['engine']} | {times} | {of['recall@10']:.4f} | {of['megabytes']:.0f} | {built} |")
-    return "\n".join(lines)
+def as_table(engines: list[Report]) -> str:
+    """Build a table of the figures of engines."""
+    columns = {
+        "engine": "{engine}",
+        "one query p50": "{p50_ms:.2f} ms",
+        "p99": "{p99_ms:.2f} ms",
+        "in batches": "{batch_ms:.2f} ms",
+        "recall@10": lambda each: f"{each['recall@10']:.4f}",
+        "MB": "{megabytes:.0f}",
+        "built in": lambda each: f"{each['build_seconds']:.0f} s" if each["build_seconds"] else "-",
+    }
+    return table(columns, engines)
 
 
-def main() -> int:
-    """Measure both collections."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser)
-    parser.add_argument("--synthetic", type=int, default=1_000_000, help="synthetic vectors")
-    parser.add_argument("--queries", type=int, default=300, help="single queries of a round")
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--methods", default="hnsw,ivf,binary", help="approximate searches to build")
-    arguments = parser.parse_args()
+def build_collections(asked: argparse.Namespace, work: Path) -> Iterator[tuple[str, Index, Any, float]]:
+    """Build both indexes; yield the name of each, the index, its queries, and the seconds that it took."""
+    sentences, asking = (asked.data / "glue" / "sst2" / f"{split}.parquet" for split in ("train", "validation"))
+    texts = [row["sentence"] for row in read_columns(sentences, "sentence")[: asked.limit]]
+    write_columns({"sentence": texts}, work / "rows.parquet")
+    queries = [row["sentence"] for row in read_columns(asking, "sentence")[: 2 * asked.queries]]
+    embedder, began = Embedder(str(asked.model)), time.monotonic()
+    build(TextRows.open(work / "rows.parquet", "sentence"), embedder, work / "sst2")
+    seconds = time.monotonic() - began
+    yield "sst2", Index.open(work / "sst2"), embedder.encode(queries), seconds
+    chunks, vectors = synthetic(asked.synthetic, 2 * asked.queries)
+    began = time.monotonic()
+    index = build_index(work / "synthetic", Manifest(DIMENSION), chunks)
+    seconds = time.monotonic() - began
+    yield "synthetic", index, vectors / np.linalg.norm(vectors, axis=1, keepdims=True), seconds
+
+
+def main() -> None:
+    methods = ("hnsw,ivf,binary", "approximate searches to build")
+    own = {"synthetic": (1_000_000, "synthetic vectors"), "queries": (300, "single queries of a round")}
+    asked = read_options(__doc__, "model data limit threads output", **own, rounds=3, methods=methods)
     import faiss
     import torch
-    from pyarrow import parquet
 
-    torch.set_num_threads(arguments.threads)
-    faiss.omp_set_num_threads(arguments.threads)
-    methods = [method for method in arguments.methods.split(",") if method]
-    report: dict[str, Any] = {"machine": machine(arguments.threads), "collections": {}}
+    torch.set_num_threads(asked.threads)
+    faiss.omp_set_num_threads(asked.threads)
+    methods_asked = [method for method in asked.methods.split(",") if method]
+    report: Report = {"machine": machine(asked.threads), "collections": {}}
     with tempfile.TemporaryDirectory() as work:
-        sentences = parquet.read_table(arguments.data / "glue" / "sst2" / "train.parquet")
-        parquet.write_table(sentences.slice(0, arguments.limit), Path(work, "rows.parquet"))
-        asked = parquet.read_table(arguments.data / "glue" / "sst2" / "validation.parquet")["sentence"].to_pylist()
-        embedder = Embedder(arguments.model)
-        began = time.monotonic()
-        build(TextRows.open(Path(work, "rows.parquet"), "sentence"), embedder, Path(work, "sst2"))
-        sst2 = Index.open(Path(work, "sst2")), embedder.encode(asked[: 2 * arguments.queries]), time.monotonic() - began
-        chunks, queries = synthetic(arguments.synthetic, 2 * arguments.queries)
-        began = time.monotonic()
-        made = build_index(Path(work, "synthetic"), Manifest(DIMENSION), chunks)
-        queries /= np.linalg.norm(queries, axis=1, keepdims=True)
-        for name, (index, asking, seconds) in {
-            "sst2": sst2,
-            "synthetic": (made, queries, time.monotonic() - began),
-        }.items():
-            engines = make_engines(index, methods, seconds, asking[1::2])
-            measure(engines, asking[::2], arguments.rounds)
+        for name, index, queries, seconds in build_collections(asked, Path(work)):
+            engines = make_engines(index, methods_asked, seconds, queries[1::2])
+            measure(engines, queries[::2], asked.rounds)
             figures = [engine.report() for engine in engines]
             report["collections"][name] = {"rows": len(index), "engines": figures}
             print(f"{name}, {len(index):,} rows\n\n{as_table(figures)}\n", flush=True)
-    write_results(report, ROOT / "benchmarks" / "results" / "search.json")
-    return 0
+    write_results(report, asked.output / "search.json")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,17 +1,15 @@
 """How many requests a server answers, how fast, and whether any is lost or mixed up, on the loopback.
 
-    python -m benchmarks.serving RUN --texts FILE --out results.jsonl [--parts load,many,overload,memory]
-        [--exported NAME=FOLDER ...] [--rounds 3]
+    python -m benchmarks.serving RUN --texts FILE [--parts load,many,overload,memory] [--exported NAME=FOLDER ...]
 
-RUN classifies texts, and FILE has one text per line. Each case is one JSON line in the results, and one that is there
-is not measured again. `load` puts 1, 8, 32 and 64 clients on bertkit, on its exported folders, and on the peers of
+RUN classifies texts, and FILE has one text per line. Each case is one line of serving.jsonl, and one that is there is
+not measured again. `load` puts 1, 8, 32 and 64 clients on bertkit, on its exported folders, and on the peers of
 `benchmarks.serving_peers`, in turns. `many` compares every answer with that of `bertkit predict`, `overload` counts
 refusals of a short queue, and `memory` reads the server's memory as requests go by.
 """
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
@@ -25,6 +23,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
@@ -32,12 +31,11 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import ROOT
-from benchmarks.load import machine
-from benchmarks.schedules import read_runs
+from benchmarks.harness import RESULTS, Report, environment, measure_once, read_options, table, write_rows
+from benchmarks.load import machine, used_memory
 from bertkit.storage.files import split_lines
 
-CLIENTS = (1, 8, 32, 64)
+CLIENTS = [1, 8, 32, 64]
 TOLERANCE = 1e-5  # of a probability
 NAIVE, LITSERVE, OURS = "naive", "LitServe", "bertkit"
 
@@ -45,14 +43,13 @@ NAIVE, LITSERVE, OURS = "naive", "LitServe", "bertkit"
 @contextmanager
 def serving(run: Path, engine: str, *options: str) -> Iterator[tuple[int, int]]:
     """Start a server in a process of its own; yield its port and the number of the process."""
-    port = 8600 + os.getpid() % 1000
-    command = [sys.executable, "-m", "bertkit", "serve", f"model={run}", "--port", str(port), *options]
+    port, cores = 8600 + os.getpid() % 1000, os.cpu_count() or 1
+    words = ["bertkit", "serve", f"model={run}", "--port", str(port), *options]
     if engine in (NAIVE, LITSERVE):
-        command = [sys.executable, "-m", "benchmarks.serving_peers", engine, str(run), str(port)]
-    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
-    environment = {**os.environ, "PYTHONPATH": path}
+        words = ["benchmarks.serving_peers", engine, str(run), str(port)]
+    command = [sys.executable, "-m", *words]
     with tempfile.TemporaryFile("w+") as log:
-        process = subprocess.Popen(command, cwd=ROOT, env=environment, stderr=log, stdout=log, start_new_session=True)
+        process = subprocess.Popen(command, env=environment(cores), stderr=log, stdout=log, start_new_session=True)
         try:
             asyncio.run(_wait_for(port, process))
             yield port, process.pid
@@ -130,7 +127,7 @@ def expected_scores(run: Path, texts: Sequence[str]) -> dict[str, dict[str, floa
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "texts.jsonl"
         recipe = load_recipe(str(run / "recipe.yaml"), {"model": str(run), "data.columns.text": "text"})
-        file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+        write_rows(({"text": text} for text in texts), file)
         return {record["text"]: record["probabilities"] for record in predict(recipe, source=file)}
 
 
@@ -180,69 +177,53 @@ def measure_memory(run: Path, texts: Sequence[str], requests: int, parts: int = 
         megabytes = []
         for _ in range(parts):
             asyncio.run(put_load(port, texts, 32, requests=requests // parts))
-            status = Path(f"/proc/{process}/status").read_text(encoding="utf-8")
-            megabytes.append(int(status.split("VmRSS:")[1].split()[0]) / 1024)
-    return {"requests": requests, "megabytes": [round(value, 1) for value in megabytes]}
+            megabytes.append(round(used_memory(process), 1))
+    return {"requests": requests, "megabytes": megabytes}
 
 
 def serving_part(reports: Sequence[Mapping[str, Any]]) -> str:
-    """Write the table of docs/benchmarks.md: each server under each load, medians over the rounds."""
-    loads = [one for one in reports if "clients" in one]
-    counts = sorted({one["clients"] for one in loads})
-    heads = "".join(f" {count} client{'s' if count > 1 else ''} |" for count in counts)
-    lines = [f"| requests/s (p50 and p99, ms) |{heads}", f"|---|{'---:|' * len(counts)}"]
-    for engine in dict.fromkeys(one["engine"] for one in loads):
-        cells = []
-        for count in counts:
-            of_case = [one for one in loads if (one["engine"], one["clients"]) == (engine, count)]
-            rate, p50, p99 = (median(one[name] for one in of_case) for name in ("per_second", "p50_ms", "p99_ms"))
-            cells.append(f"{rate:,.0f} ({p50:.0f}, {p99:.0f})")
-        lines.append(f"| {engine} | {' | '.join(cells)} |")
-    rounds = max(Counter((one["engine"], one["clients"]) for one in loads).values())
-    failed = sum(one["failed"] for one in loads)
-    requests = sum(one["requests"] for one in loads)
-    lines += ["", f"Medians of {rounds} rounds. {failed} of {requests:,} requests failed. "]
-    lines[-1] += f"{loads[0]['machine']}; the clients run on the same cores."
-    return "\n".join(lines)
+    """Build the table of each server under each load, medians over the rounds."""
+    loads = [case for case in reports if "clients" in case]
+    cases: dict[str, dict[int, list[Mapping[str, Any]]]] = {}
+    for case in loads:
+        cases.setdefault(case["engine"], {}).setdefault(case["clients"], []).append(case)
+
+    def show(count: int, of_engine: tuple[str, dict[int, list[Mapping[str, Any]]]]) -> str:
+        names = ("per_second", "p50_ms", "p99_ms")
+        rate, p50, p99 = (median(case[name] for case in of_engine[1][count]) for name in names)
+        return f"{rate:,.0f} ({p50:.0f}, {p99:.0f})"
+
+    columns: dict[str, Any] = {"requests/s (p50 and p99, ms)": lambda of_engine: of_engine[0]}
+    for count in sorted({case["clients"] for case in loads}):
+        columns[f"{count} client{'s' if count > 1 else ''}"] = partial(show, count)
+    rounds = max(len(rounds) for by_count in cases.values() for rounds in by_count.values())
+    failed, requests = (sum(case[name] for case in loads) for name in ("failed", "requests"))
+    told = f"Medians of {rounds} rounds. {failed} of {requests:,} requests failed. {loads[0]['machine']}; "
+    return f"{table(columns, cases.items())}\n\n{told}the clients run on the same cores."
 
 
 def main() -> None:
-    """Measure the cases that are not in the results yet."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path)
-    parser.add_argument("--texts", type=Path, required=True)
-    parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--parts", default="load,many,overload,memory")
-    parser.add_argument("--clients", type=int, nargs="*", default=CLIENTS)
-    parser.add_argument("--exported", nargs="*", default=[], metavar="NAME=FOLDER")
-    parser.add_argument("--seconds", type=float, default=30)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=100_000)
-    options = parser.parse_args()
-    run, parts, count = options.run.resolve(), options.parts.split(","), options.requests
-    texts = list(dict.fromkeys(line for line in split_lines(options.texts.read_text(encoding="utf-8")) if line.strip()))
-    done = {one["case"] for one in read_runs(options.out)}
-    cases: dict[str, Any] = {}
+    own = {"texts": Path, "parts": "load,many,overload,memory", "clients": CLIENTS, "exported": [str]}
+    own |= {"seconds": 30.0, "rounds": 3, "requests": 100_000}
+    asked = read_options(__doc__, "run", **own, output=RESULTS / "serving.jsonl")
+    run, parts, count = Path(asked.run).resolve(), asked.parts.split(","), asked.requests
+    texts = list(dict.fromkeys(line for line in split_lines(asked.texts.read_text(encoding="utf-8")) if line.strip()))
+    cases: dict[str, partial[Report]] = {}
     if "load" in parts:
         engines = {OURS: run, NAIVE: run} | ({LITSERVE: run} if find_spec("litserve") else {})
-        engines |= {
-            name: Path(folder).resolve() for name, _, folder in (each.partition("=") for each in options.exported)
-        }
-        for turn, clients, engine in itertools.product(range(1, options.rounds + 1), options.clients, engines):
-            case = (measure_load, engines[engine], engine, clients, options.seconds)
+        exported = (each.partition("=") for each in asked.exported)
+        engines |= {name: Path(folder).resolve() for name, _, folder in exported}
+        for turn, clients, engine in itertools.product(range(1, asked.rounds + 1), asked.clients, engines):
+            case = partial(measure_load, engines[engine], texts, engine, clients, asked.seconds)
             cases[f"{engine}, {clients} clients, round {turn}"] = case
     if "many" in parts:
-        cases[f"{count:,} requests"] = (measure_many, run, count)
+        cases[f"{count:,} requests"] = partial(measure_many, run, texts, count)
     if "overload" in parts:
-        cases[f"overload, {count:,} requests"] = (measure_many, run, count, "--queue", "64")
+        cases[f"overload, {count:,} requests"] = partial(measure_many, run, texts, count, "--queue", "64")
     if "memory" in parts:
-        cases[f"memory, {2 * count:,} requests"] = (measure_memory, run, 2 * count)
-    for case, (measure, folder, *arguments) in cases.items():
-        if case not in done:
-            line = json.dumps({"case": case, **measure(folder, texts, *arguments)})
-            print(line, flush=True)
-            with options.out.open("a", encoding="utf-8") as file:
-                file.write(line + "\n")
+        cases[f"memory, {2 * count:,} requests"] = partial(measure_memory, run, texts, 2 * count)
+    for name, measure in cases.items():
+        measure_once(asked.output, {"case": name}, measure)
 
 
 if __name__ == "__main__":

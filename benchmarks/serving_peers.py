@@ -8,7 +8,7 @@ LitServe gathers requests to batches of up to 32 and calls the same pipeline.
 
 from __future__ import annotations
 
-import argparse
+import sys
 from typing import Any
 
 from benchmarks.serving import LITSERVE, NAIVE
@@ -76,10 +76,5 @@ def run_litserve(run: str, port: int) -> None:
 
 
 if __name__ == "__main__":
-    servers = {NAIVE: run_naive, LITSERVE: run_litserve}
-    parser = argparse.ArgumentParser()
-    parser.add_argument("engine", choices=servers)
-    parser.add_argument("run")
-    parser.add_argument("port", type=int)
-    options = parser.parse_args()
-    servers[options.engine](options.run, options.port)
+    engine, folder, number = sys.argv[1:]
+    {NAIVE: run_naive, LITSERVE: run_litserve}[engine](folder, int(number))

@@ -1,8 +1,11 @@
 """Seconds of a training step, bertkit beside its peers: a live program for each engine, stepped in turns in one run.
 
-    python -m benchmarks.speed cola stsb ner squad --model DIR --data DIR
+    python -m benchmarks.speed cola stsb ner squad mlm --model DIR --data DIR
 
-A round of an engine in which other programs used the machine is repeated. Writes benchmarks/results/speed-TASK.json.
+`mlm` is masked language modeling: bertkit, its whole head, and the Trainer as run_mlm sets it up. `similarity-pairs`
+trains a bi-encoder on DATA/similarity-pairs/train.parquet (columns `anchor` and `positive`) beside
+sentence-transformers. A round of an engine in which other programs used the machine is repeated. Writes
+benchmarks/results/speed-TASK.json.
 """
 
 from __future__ import annotations
@@ -15,18 +18,31 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.cases import ROOT, add_options, environment, make_case, write_results
+from benchmarks.cases import Case, make_case
+from benchmarks.harness import ROOT, Report, environment, read_options, say, take_turns, write_results
 from benchmarks.load import Watch, machine, shape_of, training_flops
-from benchmarks.stages import BEGAN
 
 ENGINES = "peak,bertkit,hf-default,hf-dynamic,hf-tuned,bare"
+OTHER_ENGINES = {
+    "mlm": "peak,bertkit,bertkit:whole-head,bertkit:fp32,hf,hf-bf16",
+    "similarity-pairs": "peak,bertkit,sentence-transformers,sentence-transformers-bf16",
+}
 CYCLE = 50  # batches sorted by length together, by bertkit and by group_by_length alike: a round takes a whole share
 EPOCHS = 1000  # so that no engine comes to the end; a step costs the same in the first epoch as in the last
-Round = dict[str, Any]
+ROUNDS: dict[str, Any] = {
+    "rounds": 5,
+    "seconds": (4.0, "a round's, about"),
+    "steps": (int, "a round's, the same for all engines, instead of --seconds"),
+    "warm_up": (4, "steps before the first round, after the very first"),
+    "repeats": (4, "how often a round is repeated"),
+}
+"""Options of rounds."""
 
 
 class Engine:
@@ -37,7 +53,6 @@ class Engine:
         folder.mkdir(parents=True)
         file = folder / "case.json"
         file.write_text(case.as_json(), encoding="utf-8")
-        more = {BEGAN: str(time.monotonic()), "HF_DATASETS_CACHE": str(folder / "cache")}
         with (folder / "log.txt").open("w") as log:
             self.program = subprocess.Popen(
                 [sys.executable, "-m", module, name, str(file), str(folder)],
@@ -46,31 +61,32 @@ class Engine:
                 stderr=log,
                 text=True,
                 cwd=ROOT,
-                env=environment(threads, **more),
+                env=environment(threads, HF_DATASETS_CACHE=str(folder / "cache")),
             )
-        self.ready = self._answer()["ready"]
+        self.ready = self._read_answer()["ready"]
 
-    def run(self, steps: int) -> Round:
+    def run(self, steps: int) -> Report:
         """Run `steps` steps, and measure how many cores other programs use meanwhile."""
         watch = Watch(self.program.pid, os.getpid())
         assert self.program.stdin
         self.program.stdin.write(json.dumps({"steps": steps}) + "\n")
         self.program.stdin.flush()
-        answer = self._answer()
-        return {**answer, "steps": steps, "foreign": round(watch.foreign(), 3)}
+        return {**self._read_answer(), "steps": steps, "foreign": round(watch.foreign(), 3)}
 
-    def end(self) -> None:
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         """End the program at once; what it trained is of no use."""
         self.program.kill()
         self.program.wait()
 
-    def _answer(self) -> Round:
+    def _read_answer(self) -> Report:
         assert self.program.stdout
         line = self.program.stdout.readline()
         if not line:
-            tail = (self.folder / "log.txt").read_text()[-2000:]
-            raise SystemExit(f"the engine {self.name} ended:\n{tail}")
-        answer: Round = json.loads(line)
+            raise SystemExit(f"the engine {self.name} ended:\n{(self.folder / 'log.txt').read_text()[-2000:]}")
+        answer: Report = json.loads(line)
         return answer
 
 
@@ -89,36 +105,32 @@ def steps_for(seconds: float, step: float, *, padded: bool) -> int:
     return min(CYCLE, max(1, round(steps / (CYCLE / 5))) * (CYCLE // 5))
 
 
-def measure(
-    case: Any, names: list[str], arguments: argparse.Namespace, folder: Path, module: str = "benchmarks.engines"
-) -> dict[str, Any]:
+def measure(case: Case, names: list[str], asked: argparse.Namespace, folder: Path) -> dict[str, Any]:
     """Warm up, let all engines take turns, and return every round of each."""
     engines: dict[str, Engine] = {}
     warm: dict[str, Any] = {}
-    rounds: dict[str, list[Round]] = {name: [] for name in names}
-    try:
+    sides: dict[str, Any] = {}
+    with ExitStack() as stack:
         for number, name in enumerate(names):
             say(f"  starting {name}")
-            engines[name] = Engine(name, case, folder / str(number), arguments.threads, module)
+            engines[name] = stack.enter_context(Engine(name, case, folder / str(number), asked.threads))
         for name, engine in engines.items():
-            first, rest = engine.run(1), engine.run(arguments.warm_up)
-            step = rest["seconds"] / arguments.warm_up
+            first, rest = engine.run(1), engine.run(asked.warm_up)
             padded = case.has_equal_steps(name)
-            steps = arguments.steps or (1 if name == "peak" else steps_for(arguments.seconds, step, padded=padded))
-            warm[name] = {"ready": round(engine.ready, 2), "first_step": round(first["seconds"], 3), "steps": steps}
+            steps = steps_for(asked.seconds, rest["seconds"] / asked.warm_up, padded=padded)
+            steps = asked.steps or (1 if name == "peak" else steps)
+            warm[name] = {
+                "ready": round(engine.ready, 2),
+                "first_step": round(first["seconds"], 3),
+                "steps": steps,
+            }
             say(f"  {name}: ready in {engine.ready:.1f} s, first step {first['seconds']:.2f} s, {steps} steps a round")
-        for number in range(arguments.rounds):
-            for name, engine in engines.items():
-                one_round = clean_round(engine, warm[name]["steps"], arguments.foreign, arguments.repeats)
-                rounds[name].append(one_round)
-            say(f"  round {number + 1} of {arguments.rounds} done")
-    finally:
-        for engine in engines.values():
-            engine.end()
+            sides[name] = partial(clean_round, engine, steps, asked.foreign, asked.repeats)
+        rounds = take_turns(sides, asked.rounds)
     return {name: {**warm[name], "rounds": rounds[name]} for name in names}
 
 
-def clean_round(engine: Engine, steps: int, foreign: float, repeats: int) -> Round:
+def clean_round(engine: Engine, steps: int, foreign: float, repeats: int) -> Report:
     """Repeat a round while other programs use the machine; after too many, keep the calmest, marked as not clean."""
     tries = []
     for number in range(repeats + 1):
@@ -132,15 +144,18 @@ def clean_round(engine: Engine, steps: int, foreign: float, repeats: int) -> Rou
     return {**best, "clean": False, "repeats": repeats}
 
 
-def summarize(measured: dict[str, Any], shape: dict[str, int], peaks: dict[str, float]) -> dict[str, Any]:
+def summarize(measured: dict[str, Any], shape: dict[str, int], peaks: dict[str, float]) -> Report:
     """Summarize the clean rounds of an engine, or all of them where none is clean."""
-    clean = [each for each in measured["rounds"] if each["clean"]]
-    used = clean or measured["rounds"]
+    used = [each for each in measured["rounds"] if each["clean"]] or measured["rounds"]
     total = {name: sum(each[name] for each in used) for name in ("seconds", "tokens", "squares", "examples", "steps")}
     flops = training_flops(total["tokens"], total["squares"], **shape)
     steps = [each["seconds"] / each["steps"] for each in used]
+    rounds = [
+        {name: round(value, 4) if isinstance(value, float) else value for name, value in each.items()}
+        for each in measured["rounds"]
+    ]
     return {
-        **{name: value for name, value in measured.items() if name != "rounds"},
+        **measured,
         "median_step": round(statistics.median(steps), 5),
         "least_step": round(min(steps), 5),
         "tokens_per_second": round(total["tokens"] / total["seconds"], 1),
@@ -149,10 +164,8 @@ def summarize(measured: dict[str, Any], shape: dict[str, int], peaks: dict[str, 
         "gflops": round(flops / total["seconds"] / 1e9, 2),
         "share_of_peak": {dtype: round(flops / total["seconds"] / peak, 4) for dtype, peak in peaks.items()},
         "memory_mb": round(max(each["memory"] for each in used)),
-        "clean_rounds": len(clean),
-        "rounds": [
-            {k: round(v, 4) if isinstance(v, float) else v for k, v in each.items()} for each in measured["rounds"]
-        ],
+        "clean_rounds": sum(each["clean"] for each in rounds),
+        "rounds": rounds,
     }
 
 
@@ -166,59 +179,42 @@ def summarize_all(measured: dict[str, Any], shape: dict[str, int]) -> dict[str, 
     return {"peak_gflops": {dtype: round(peak / 1e9, 1) for dtype, peak in peaks.items()}, "engines": engines}
 
 
-def say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
-
-
-def add_round_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of rounds."""
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=4.0, help="a round's, about")
-    parser.add_argument("--steps", type=int, help="a round's, the same for all engines, instead of --seconds")
-    parser.add_argument("--warm-up", type=int, default=4, help="steps before the first round, after the very first")
-    parser.add_argument("--foreign", type=float, default=0.06, help="cores that others may use in a clean round")
-    parser.add_argument("--repeats", type=int, default=4, help="how often a round is repeated")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
+def measure_task(task: str, asked: argparse.Namespace) -> Report:
+    """Let the engines take turns on a recipe, and return what each took."""
+    sizes = {"limit": asked.limit, "batch_size": asked.batch_size, "max_length": asked.max_length}
+    case = replace(make_case(task, asked.model, asked.data, **sizes), epochs=EPOCHS)
+    engines = asked.engines or OTHER_ENGINES.get(task, ENGINES)
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        measured = measure(case, engines.split(","), asked, Path(folder))
+    settings = case.load().training
+    shape = shape_of(json.loads(Path(case.model, "config.json").read_text(encoding="utf-8")))
+    return {
+        "task": task,
+        "model": shape,
+        "settings": {"batch_size": settings.batch_size, "max_length": settings.max_length, "limit": case.limit},
+        "foreign_limit": asked.foreign,
+        "minutes": round((time.monotonic() - began) / 60, 1),
+        "machine": machine(asked.threads),
+        **summarize_all(measured, shape),
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("tasks", nargs="+", help="recipes: cola stsb ner squad ...")
-    add_options(parser)
-    parser.add_argument("--engines", default=ENGINES, help=f"comma-separated; usual: {ENGINES}")
-    add_round_options(parser)
-    arguments = parser.parse_args()
-    for task in arguments.tasks:
+    own: dict[str, Any] = {"engines": ("", f"comma-separated; usual: {ENGINES}")}
+    own |= {"batch_size": (int, "rows of a step"), "max_length": (int, "tokens of a row, or of a block of mlm")}
+    asked = read_options(__doc__, "tasks+ model data limit threads foreign output", **own, **ROUNDS)
+    for task in asked.tasks:
         say(f"{task}:")
-        case = replace(make_case(task, arguments.model, arguments.data, limit=arguments.limit), epochs=EPOCHS)
-        began = time.monotonic()
-        with tempfile.TemporaryDirectory() as folder:
-            measured = measure(case, arguments.engines.split(","), arguments, Path(folder))
-        settings = case.load().training
-        shape = shape_of(json.loads(Path(case.model, "config.json").read_text(encoding="utf-8")))
-        report = {
-            "task": task,
-            "model": shape,
-            "settings": {"batch_size": settings.batch_size, "max_length": settings.max_length, "limit": case.limit},
-            "foreign_limit": arguments.foreign,
-            "minutes": round((time.monotonic() - began) / 60, 1),
-            "machine": machine(arguments.threads),
-            **summarize_all(measured, shape),
-        }
-        write_results(report, arguments.output / f"speed-{task}.json")
-        show(report)
-
-
-def show(report: dict[str, Any]) -> None:
-    """Print one line per engine."""
-    for name, each in report["engines"].items():
-        share = each["share_of_peak"].get("bf16", 0)
-        print(
-            f"{report['task']:6} {name:24} {1000 * each['median_step']:9.1f} ms/step"
-            f" {each['tokens_per_second']:9.0f} tokens/s {100 * share:5.1f} % {each['memory_mb']:6} MB"
-            f" {each['clean_rounds']}/{len(each['rounds'])} clean",
-            flush=True,
-        )
+        report = measure_task(task, asked)
+        write_results(report, asked.output / f"speed-{task}.json")
+        for name, each in report["engines"].items():
+            print(
+                f"{task:6} {name:24} {1000 * each['median_step']:9.1f} ms/step"
+                f" {each['tokens_per_second']:9.0f} tokens/s {each['share_of_peak'].get('bf16', 0):6.1%}"
+                f" {each['memory_mb']:6} MB {each['clean_rounds']}/{len(each['rounds'])} clean",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

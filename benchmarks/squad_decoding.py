@@ -10,16 +10,18 @@ so it matters little what else runs.
 
 from __future__ import annotations
 
-import argparse
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from benchmarks.cases import ROOT, add_options, make_case, write_results
+from benchmarks.cases import make_case
+from benchmarks.harness import Report, ratio, read_options, take_turns, write_results
 from benchmarks.load import machine
 from bertkit.data.files import read_records
 from bertkit.hardware.precision import detect_hardware
@@ -29,13 +31,15 @@ from bertkit.tasks import question_answering as task
 from bertkit.tokens.features import Setup
 
 
-def bertkit(outputs: list[dict], features: list[dict], rows: list[dict], setup: Setup) -> list[list[dict]]:
+def bertkit(outputs: list[Report], features: list[Report], rows: list[Report], setup: Setup) -> list[Report]:
     """Return the answers of bertkit, with the n best of each question as a list of records."""
     answers = task.decode(outputs, features, rows, setup)
     return [{**each, "n_best": task.n_best(each)} for each in answers]
 
 
-def plain(outputs: list[dict], features: list[dict], rows: list[dict], n_best: int, longest: int) -> list[list[dict]]:
+def plain(
+    outputs: list[Report], features: list[Report], rows: list[Report], n_best: int, longest: int
+) -> list[list[Report]]:
     """Return the answers of a plain loop, as scripts for SQuAD have it.
 
     It pairs the best starts and ends of each window, and reads the texts off the context.
@@ -47,38 +51,30 @@ def plain(outputs: list[dict], features: list[dict], rows: list[dict], n_best: i
     for row, numbers in windows.items():
         candidates = []
         for number in numbers:
-            first = features[number]["context"]
-            offsets = features[number]["offsets"]
-            start_logits = outputs[number]["start_logits"][first : first + len(offsets)]
-            end_logits = outputs[number]["end_logits"][first : first + len(offsets)]
-            starts = np.argsort(start_logits)[-1 : -n_best - 1 : -1].tolist()
-            ends = np.argsort(end_logits)[-1 : -n_best - 1 : -1].tolist()
+            first, offsets = features[number]["context"], features[number]["offsets"]
+            sides = [outputs[number][f"{name}_logits"][first : first + len(offsets)] for name in ("start", "end")]
+            starts, ends = (np.argsort(logits)[-1 : -n_best - 1 : -1].tolist() for logits in sides)
             for start in starts:
                 for end in ends:
                     if end < start or end - start + 1 > longest:
                         continue
-                    candidates.append(
-                        {
-                            "offsets": (offsets[start][0], offsets[end][1]),
-                            "score": start_logits[start] + end_logits[end],
-                            "start_logit": start_logits[start],
-                            "end_logit": end_logits[end],
-                        }
-                    )
-        best = sorted(candidates, key=lambda candidate: candidate["score"], reverse=True)[:n_best]
-        context = rows[row]["context"]
-        for candidate in best:
-            candidate["start"], candidate["end"] = candidate.pop("offsets")
-            candidate["text"] = context[candidate["start"] : candidate["end"]]
-        scores = np.array([candidate.pop("score") for candidate in best])
-        weights = np.exp(scores - np.max(scores))
+                    answer = {"start": offsets[start][0], "end": offsets[end][1]}
+                    candidates.append(answer | {"start_logit": sides[0][start], "end_logit": sides[1][end]})
+        best = sorted(candidates, key=score, reverse=True)[:n_best]
+        weights = np.exp([score(candidate) - score(best[0]) for candidate in best])
         for candidate, probability in zip(best, weights / weights.sum(), strict=True):
+            candidate["text"] = rows[row]["context"][candidate["start"] : candidate["end"]]
             candidate["probability"] = probability
         answers.append(best)
     return answers
 
 
-def make_logits(features: list[dict], seed: int) -> list[dict]:
+def score(answer: dict) -> Any:
+    """Add the logits of an answer's start and end."""
+    return np.float32(answer["start_logit"]) + np.float32(answer["end_logit"])
+
+
+def make_logits(features: list[Report], seed: int) -> list[Report]:
     """Return noise, and 8 more where the answer begins and ends."""
     rng = np.random.default_rng(seed)
     outputs = []
@@ -92,7 +88,7 @@ def make_logits(features: list[dict], seed: int) -> list[dict]:
     return outputs
 
 
-def model_logits(folder: Path, features: list[dict], setup: Setup) -> list[dict]:
+def model_logits(folder: Path, features: list[Report], setup: Setup) -> list[Report]:
     """Return the model's logits of each window."""
     from bertkit.evaluation.forward import forward
 
@@ -101,38 +97,21 @@ def model_logits(folder: Path, features: list[dict], setup: Setup) -> list[dict]
     return forward(model, features, task.collator(setup), precision=machine.precision)[0]
 
 
-def check_equal(ours: list[dict], theirs: list[list[dict]]) -> int:
-    """Compare all answers; equal scores have no order, so those are compared as sets. Return how many there are."""
+def check_equal(ours: list[Report], theirs: list[list[Report]]) -> int:
+    """Check that all answers but those of equal scores, which have no order, are equal; return how many those are."""
     ties = 0
-    assert len(ours) == len(theirs)
     for one, other in zip(ours, theirs, strict=True):
-        scores = [np.float32(each["start_logit"]) + np.float32(each["end_logit"]) for each in one["n_best"]]
-        assert scores == [each["start_logit"] + each["end_logit"] for each in other]
-        groups = [
-            {
-                score: {(each["text"], float(each["start_logit"])) for each in group}
-                for score in set(scores)
-                for group in [[each for each, own in zip(side, scores, strict=True) if own == score]]
-            }
-            for side in (one["n_best"], other)
-        ]
-        tied = {score for score in scores if scores.count(score) > 1}
-        ties += len(tied)
-        assert all(groups[0][score] == groups[1][score] for score in groups[0] if score != scores[-1])
-        if scores[-1] not in tied and groups[0][scores[-1]] != groups[1][scores[-1]]:
-            ties += 1  # the last rank is shared with a span that is on neither list's end
-            assert [each["start_logit"] + each["end_logit"] for each in other][-1] == scores[-1]
-        if scores[0] not in tied:
-            assert (one["prediction"], one["start"], one["end"]) == tuple(
-                other[0][key] for key in ("text", "start", "end")
-            )
-        np.testing.assert_allclose(
-            [each["probability"] for each in one["n_best"]], [each["probability"] for each in other], rtol=1e-4
-        )
+        scores = [score(each) for each in one["n_best"]]
+        assert scores == [score(each) for each in other]
+        ties += len({own for own in scores if scores.count(own) > 1})
+        for mine, his, own in zip(one["n_best"], other, scores, strict=True):
+            np.testing.assert_allclose(mine["probability"], his["probability"], rtol=1e-4)
+            if scores.count(own) == 1 and own != scores[-1]:  # the last may tie with a span on neither list
+                assert (mine["text"], mine["start_logit"]) == (his["text"], his["start_logit"])
     return ties
 
 
-def timed(work: Callable[[], list]) -> tuple[float, list]:
+def timed(work: Callable[[], list[Any]]) -> Report:
     """Return the processor seconds that `work` took, and its result; the garbage collector is off meanwhile."""
     gc.collect()
     gc.disable()
@@ -140,53 +119,53 @@ def timed(work: Callable[[], list]) -> tuple[float, list]:
     result = work()
     seconds = time.thread_time() - began
     gc.enable()
-    return seconds, result
+    return {"seconds": seconds, "result": result}
+
+
+def decoding_part(reports: Sequence[Report]) -> str:
+    """Describe the time that it takes to choose answers, beside a plain loop."""
+    [report] = reports
+    ours, theirs = report["seconds"]["bertkit"], report["seconds"]["plain loop"]
+    logits = "the model's" if report["logits"] == "model" else "random"
+    return (
+        f"{report['machine']['cpu']}. The {report['n_best']} best answers of {report['questions']:,} questions in"
+        f" {report['windows']:,} windows from {logits} logits: bertkit took {ours:.2f} seconds of processor time, a"
+        f" loop over windows {theirs:.2f} ({ratio(theirs, ours)}). Texts, offsets and probabilities are equal."
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    add_options(parser)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seed", type=int, default=0, help="of the random logits")
-    parser.add_argument("--output", type=Path, default=ROOT / "benchmarks" / "results")
-    arguments = parser.parse_args()
+    own = {"rounds": 5, "seed": (0, "of the random logits")}
+    asked = read_options(__doc__, "model data limit threads output", **own)
     n_best, longest = 20, 30
     recipe = load_recipe("squad", {"options.n_best": n_best, "options.max_answer_length": longest})
-    case = make_case("squad", arguments.model, arguments.data)
-    file = Path(case.data, "validation.parquet")
-    rows = [task.read(row, recipe) for _, row in read_records(file, recipe.data)][: arguments.limit]
-    model = Path(case.model)
+    case = make_case("squad", asked.model, asked.data)
+    file, model = Path(case.data, "validation.parquet"), Path(case.model)
+    rows = [task.read(row, recipe) for _, row in read_records(file, recipe.data)][: asked.limit]
     setup = Setup(recipe, models.load_tokenizer(model), ())
     features = task.encode(rows, setup)
-    answers = "QuestionAnswering" in models.read_config(model)["architectures"][0]
-    outputs = model_logits(model, features, setup) if answers else make_logits(features, arguments.seed)
+    is_trained = "QuestionAnswering" in models.read_config(model)["architectures"][0]
+    outputs = model_logits(model, features, setup) if is_trained else make_logits(features, asked.seed)
     engines = {
         "bertkit": lambda: bertkit(outputs, features, rows, setup),
         "plain loop": lambda: plain(outputs, features, rows, n_best, longest),
     }
-    rounds: dict[str, list[float]] = {name: [] for name in engines}
-    ties = 0
-    for _ in range(arguments.rounds):
-        results = []
-        for name, work in engines.items():
-            seconds, result = timed(work)
-            rounds[name].append(seconds)
-            results.append(result)
-        ties = check_equal(*results)
-    median = {name: statistics.median(each) for name, each in rounds.items()}
+    runs = take_turns({name: partial(timed, work) for name, work in engines.items()}, asked.rounds)
+    rounds = {name: [run["seconds"] for run in of_side] for name, of_side in runs.items()}
+    median = {name: statistics.median(seconds) for name, seconds in rounds.items()}
     report = {
-        "machine": machine(arguments.threads),
+        "machine": machine(asked.threads),
         "questions": len(rows),
         "windows": len(features),
-        "logits": "model" if answers else "random",
+        "logits": "model" if is_trained else "random",
         "n_best": n_best,
-        "equal_scores": ties,
+        "equal_scores": check_equal(*(of_side[-1]["result"] for of_side in runs.values())),
         "seconds": median,
         "ratio": median["plain loop"] / median["bertkit"],
         "rounds": rounds,
     }
-    write_results(report, arguments.output / "decoding.json")
-    print(f"{median['bertkit']:.2f} s, plain loop {median['plain loop']:.2f} s: {report['ratio']:.1f}x")
+    write_results(report, asked.output / "decoding.json")
+    print(decoding_part([report]))
 
 
 if __name__ == "__main__":

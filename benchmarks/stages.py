@@ -18,7 +18,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-BEGAN = "BENCHMARK_BEGAN"  # environment: the monotonic clock when the program was started, one clock for all programs
+from benchmarks.harness import BEGAN
+
+Work = Callable[..., Any]
 
 
 def began() -> float:
@@ -35,13 +37,17 @@ class Stages:
         self.steps: list[float] = []
         self.inner = 0.0
 
+    def add(self, name: str, seconds: float) -> None:
+        """Count seconds as `name`."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
     def end(self, name: str) -> None:
         """Count what has passed since the last part as `name`."""
         now = time.monotonic()
         self.add(name, now - self.last)
         self.last = now
 
-    def end_first(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+    def end_first(self, name: str, work: Work) -> Work:
         """Count what passes until `work` is first called, and was not counted for another part, as `name`."""
 
         @functools.wraps(work)
@@ -52,7 +58,7 @@ class Stages:
 
         return run
 
-    def timed(self, name: str, work: Callable[..., Any]) -> Callable[..., Any]:
+    def timed(self, name: str, work: Work) -> Work:
         """Count the calls of `work` as `name`."""
 
         @functools.wraps(work)
@@ -78,40 +84,19 @@ class Stages:
         self.steps.append(now - self.last)
         self.last = now
 
-    def total(self) -> float:
-        """Return the seconds since the program was started."""
-        return time.monotonic() - self.start
-
     def parts(self) -> dict[str, Any]:
         """Return the seconds of every part; `rest` is what belongs to none."""
         seconds = dict(self.seconds)
         if self.steps:
             first, *others = self.steps
             seconds |= {"first step": first, "other steps": sum(others)}
-        seconds["rest"] = self.total() - sum(seconds.values())
+        seconds["rest"] = time.monotonic() - self.start - sum(seconds.values())
         rounded = {name: round(value, 3) for name, value in seconds.items()}
         steady = round(statistics.median(self.steps[1:]), 4) if len(self.steps) > 1 else None
         return {**rounded, "steps": len(self.steps), "steady_step": steady}
 
-    def add(self, name: str, seconds: float) -> None:
-        """Count seconds as `name`."""
-        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
 
-
-def main() -> None:
-    file, *arguments = sys.argv[1:]
-    stages = Stages(began())
-    _watch(stages)
-    from bertkit.cli.main import main as run
-
-    sys.argv = ["bertkit", *arguments]
-    try:
-        run()
-    finally:
-        Path(file).write_text(json.dumps(stages.parts()), encoding="utf-8")
-
-
-def _watch(stages: Stages) -> None:
+def watch(stages: Stages) -> None:
     """Wrap the functions that are timed; they behave as before."""
     from bertkit import tasks
     from bertkit.cli import progress
@@ -154,4 +139,13 @@ def _watch(stages: Stages) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    parts, *words = sys.argv[1:]
+    counted = Stages(began())
+    watch(counted)
+    from bertkit.cli.main import main
+
+    sys.argv = ["bertkit", *words]
+    try:
+        main()
+    finally:
+        Path(parts).write_text(json.dumps(counted.parts()), encoding="utf-8")

@@ -20,6 +20,7 @@ from benchmarks import (
     deploy,
     encoders,
     few_shot,
+    harness,
     load,
     own_data,
     parts,
@@ -32,6 +33,7 @@ from benchmarks import (
     seeds,
     speed,
     stages,
+    whole,
 )
 
 FILES = sorted(Path(report.__file__).parent.glob("*.py"))
@@ -41,14 +43,16 @@ FILES = sorted(Path(report.__file__).parent.glob("*.py"))
     "name",
     [
         "groups",
+        "harness",
+        "label_errors",
         "load",
         "linear",
         "long_texts",
         "null_tables",
-        "pictures",
         "probing",
         "pruning",
         "quality",
+        "ranking",
         "schedules",
         "speed",
     ],
@@ -167,15 +171,18 @@ def test_only_clean_rounds_count():
 def test_the_page_is_written_between_its_marks_only(tmp_path):
     results, page = tmp_path / "results", tmp_path / "docs" / "benchmarks.md"
     results.mkdir()
+    page.parent.mkdir()
+    marks = (f"## {name}\n\n<!-- measured: {name} -->\n<!-- end: {name} -->\n" for name in report.PARTS)
+    page.write_text("\n".join(marks))
     (results / "speed-cola.json").write_text(json.dumps(speed_report()))
     points = [{"kind": "rows", "tokens": 10**n, "seconds": 2.0 * 10**n} for n in range(1, 4)]
     (results / "linear.json").write_text(json.dumps({"points": points, "factor": 2.0, "exponent": 1.0}))
     decoding = {"questions": 3000, "windows": 3037, "n_best": 20, "logits": "model", "machine": {"cpu": "A chip"}}
     decoding["seconds"] = {"bertkit": 0.1, "plain loop": 0.45}
     (results / "decoding.json").write_text(json.dumps(decoding))
-    report.write_report(results, page)
-    page.write_text(page.read_text().replace("## Goals", "Written by hand.\n\n## Goals"))
-    report.write_report(results, page)
+    report.write_report(results, page.parent)
+    page.write_text(page.read_text().replace("## goals", "Written by hand.\n\n## goals"))
+    report.write_report(results, page.parent)
     text = page.read_text()
     assert text.count("Written by hand.") == text.count("**cola**") == 1
     assert "| hf-default | 20000 |" in text
@@ -206,7 +213,7 @@ def test_the_table_of_encoders_is_written_into_its_page(tmp_path):
     measured.append(case("modernbert", "base", "stsb", 500, 1000))
     (results / "encoders.json").write_text(json.dumps({"cases": measured}))
     (docs / "encoders.md").write_text("Before.\n<!-- measured: encoders -->\n<!-- end: encoders -->\nAfter.\n")
-    report.write_report(results, docs / "benchmarks.md")
+    report.write_report(results, docs)
     text = (docs / "encoders.md").read_text()
     assert text.startswith("Before.")
     assert text.endswith("After.\n")
@@ -233,11 +240,43 @@ def test_pictures_are_xml_and_follow_the_page_color():
     assert "prefers-color-scheme:dark" in drawn
 
 
+def test_a_case_is_measured_once(tmp_path):
+    file, measured = tmp_path / "new" / "runs.jsonl", []
+
+    def measure():
+        measured.append(1)
+        return {"score": len(measured)}
+
+    identity = {"key": {"seed": 1}, "rows": None}
+    assert [harness.measure_once(file, identity, measure)["score"] for _ in range(2)] == [1, 1]
+    assert harness.measure_once(file, {**identity, "rows": 5}, measure)["score"] == 2
+    assert [line["score"] for line in harness.read_lines(file)] == [1, 2]
+
+
+def test_options_say_what_they_take(monkeypatch):
+    words = "cola stsb --model m --rows 5 --seeds 1 2 --sets b --files x y --no-fast --limit 3"
+    monkeypatch.setattr("sys.argv", ["script", *words.split()])
+    own = {"rows": (10, "rows"), "seeds": [3], "sets": {"a": 1, "b": 2}, "files": [Path], "fast": True, "work": Path}
+    asked = harness.read_options("A script.", "recipes+ model data? limit", **own)
+    assert (asked.recipes, asked.model, asked.data, asked.limit) == (["cola", "stsb"], Path("m"), None, 3)
+    assert (asked.rows, asked.seeds, asked.sets, asked.files) == (5, [1, 2], ["b"], [Path("x"), Path("y")])
+    assert (asked.fast, asked.work) == (False, None)
+
+
+def test_a_program_says_what_it_took_and_how_it_failed(tmp_path):
+    (tmp_path / "tell.py").write_text("import sys; print('talk'); print('[1]'); sys.exit(*map(int, sys.argv[1:]))")
+    took = harness.run_program("tell", folder=tmp_path)
+    assert took["printed"] == [1]
+    assert took["memory_mb"] > 1 and took["seconds"] > 0
+    with pytest.raises(SystemExit, match="tell 3\nended with 3"):
+        harness.run_program("tell", 3, folder=tmp_path)
+
+
 def test_a_recorded_run_is_not_repeated(tmp_path):
     file = tmp_path / "quality.jsonl"
     file.write_text('{"key": {"seed": 1}, "scores": {"f1": 0.5}}\n{"key": {"seed": 2}, "sco')
-    assert quality.find_run({"seed": 1}, file)["scores"] == {"f1": 0.5}
-    assert quality.find_run({"seed": 2}, file) is None
+    assert harness.find_line(file, {"key": {"seed": 1}})["scores"] == {"f1": 0.5}
+    assert harness.find_line(file, {"key": {"seed": 2}}) is None
 
 
 def test_no_worse_needs_the_bound_above_the_margin():
@@ -257,7 +296,7 @@ def test_every_engine_is_compared_with_each_peer_that_trained_on_the_same():
 
     engines = {"bertkit": 0.8, "bertkit:training.batching=random": 0.82, "hf-dynamic": 0.81, "hf-tuned": 0.79}
     runs = [run(engine, seed, score) for engine, score in engines.items() for seed in (1, 2)]
-    lines = parts.quality_part([*runs, run("bertkit", 1, 0.1, limit=50)]).splitlines()[4:]
+    lines = quality.quality_part([*runs, run("bertkit", 1, 0.1, limit=50)]).splitlines()[4:]
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert [(each[4], each[5], each[8]) for each in cells] == [
         ("bertkit", "hf-dynamic", "-0.0100"),
@@ -273,7 +312,7 @@ def test_the_picture_of_quality_shows_intervals_around_differences_beside_the_ma
         return {"key": {**key, "seed": seed}, "scores": {"matthews_correlation": score, "accuracy": 0.9}}
 
     def dots(*runs):
-        return re.findall("<title>([^<]*, from [^<]*)<", parts.quality_picture(runs))
+        return re.findall("<title>([^<]*, from [^<]*)<", quality.quality_picture(runs))
 
     ours, theirs = [0.50, 0.52, 0.51], [0.51, 0.52, 0.50]
     runs = [run("bertkit", seed, score) for seed, score in enumerate(ours)]
@@ -282,7 +321,7 @@ def test_the_picture_of_quality_shows_intervals_around_differences_beside_the_ma
     assert dots(*runs) == [f"+0.00, from {bound:+.2f} to {-bound:+.2f}"]  # one metric, the recipe's
     slow = [run("bertkit:training.precision=bf16;training.batching=random", seed, 0.4) for seed in (1, 2)]
     assert dots(*runs, *slow)[1].startswith("-11.00, from -")
-    assert "cola, epochs=3, batching=random<" in parts.quality_picture([*runs, *slow])
+    assert "cola, epochs=3, batching=random<" in quality.quality_picture([*runs, *slow])
     assert dots(*runs[:4]) == []  # one seed has no interval
 
 
@@ -329,7 +368,7 @@ def test_goals_say_what_is_reached():
 
 def test_results_are_read_back_as_they_were(tmp_path):
     kept = {"a": [1, 2.5, None], "b": {"name": "two  words", "c": [{"d": 1}, {"d": 2}]}}
-    cases.write_results(kept, tmp_path / "new" / "r.json")
+    harness.write_results(kept, tmp_path / "new" / "r.json")
     text = (tmp_path / "new" / "r.json").read_text()
     assert json.loads(text) == kept
     assert len(text.splitlines()) < 12
@@ -340,22 +379,8 @@ def test_every_part_of_a_program_has_a_column():
         return {"seconds": 10.0, "memory_mb": 5, "stages": {**known, "steps": 3, "steady_step": 0.1}}
 
     engines = {"bertkit": program(**{"import and rows": 2.0, "tokens": 1.0, "rest": 7.0}), "peer": program(rest=1.0)}
-    told = parts.whole_part([{"task": "cola", "settings": {"epochs": 1.0, "limit": 7}, "engines": engines}])
+    told = whole.whole_part([{"task": "cola", "settings": {"epochs": 1.0, "limit": 7}, "engines": engines}])
     assert "| bertkit | 10.0 | 1.00x | 5 | 3.0 | 0.0 | 0.0 | 0.0 | 0.0 | 0.0 | 7.0 |" in told
-
-
-def test_local_layers_and_gates_of_modernbert_are_counted():
-    from benchmarks.gpu import count_modernbert
-
-    measured = {
-        "peak": {"rounds": [{"rates": {}}]},
-        "short": {"rounds": [{"squares": 100 * 128**2, "tokens": 100 * 128}]},
-        "long": {"rounds": [{"squares": 30 * 512**2, "tokens": 30 * 512}]},
-    }
-    shape = {"layers": 22, "hidden": 768, "intermediate": 1152}
-    assert count_modernbert(measured, shape) == {**shape, "intermediate": 1728}
-    assert measured["short"]["rounds"][0]["squares"] == pytest.approx(100 * 128**2)
-    assert measured["long"]["rounds"][0]["squares"] == pytest.approx(10 * 512**2 + 20 * 512 * 129)
 
 
 def test_ways_to_read_long_texts_are_compared_over_seeds_document_by_document():
@@ -422,7 +447,7 @@ def test_schedules_are_paired_by_seed_with_longer_training(tmp_path):
                 stream.write(json.dumps({"key": key, "score": score, **facts}) + "\n")
     with file.open("a") as stream:
         stream.write('{"key": {"ta')
-    part = schedules.schedules_part(schedules.read_runs(file))
+    part = schedules.schedules_part(harness.read_lines(file))
     difference = stats.ttest_rel([0.7, 0.7, 0.9], [0.6, 0.7, 0.8]).confidence_interval()
     shown = f"| +0.067 [{difference.low:+.3f}, {difference.high:+.3f}] | 10 | 900 | 2.5 |"
     assert f"| rte (accuracy) | LoRA, rank 8 | 3 | 0.767 (0.700 to 0.900) {shown}" in part
@@ -466,7 +491,11 @@ def test_ways_to_deploy_have_a_row_each_and_a_panel_per_task():
     assert len(page) == 6 and len({line.count("|") for line in page}) == 1
     picture = tree.fromstring(deploy.deploy_picture(reports))
     circles = [element for element in picture.iter() if element.tag.endswith("circle")]
-    assert len(circles) == 4 and float(circles[0].get("cx")) == 70 + 460 / 4
+    assert len(circles) == 4
+    assert [circle[0].text for circle in circles[:2]] == [
+        "runs/a, torch-fp32: 8.00 ms, +0.0000",
+        "runs/a, onnx: 2.00 ms, -0.2500 (-0.5000 to +0.0000)",
+    ]
     assert "sst2, 1,000 rows: change of f1" in deploy.deploy_picture(reports)
 
 
