@@ -145,7 +145,7 @@ def run_bertkit(case: Case, changes: str, folder: str) -> None:
 def predict_everywhere() -> None:
     """Compute the head of masked language modeling for all tokens, as others do, and not for the masked ones alone."""
     from bertkit.modeling import masked_head
-    from bertkit.objectives import mlm
+    from bertkit.pretraining.objectives import mlm
 
     def run_whole(model: Any, batch: Any) -> Any:
         masked = batch["labels"] != masked_head.IGNORED

@@ -82,7 +82,7 @@ def make_encoder(name: str, model: Path, text: Path, work: Path) -> dict[str, An
     elif name.startswith("pretrained"):
         found = pretrain(name.split()[1], text, work, folder)
     else:
-        from bertkit.pruning.shape import Shape
+        from bertkit.compression.target_shape import Shape
         from bertkit.workflows.prune import prune
 
         prune(str(model), folder, Shape(layers=tuple(range(int(name.split()[1])))))
