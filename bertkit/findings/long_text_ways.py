@@ -13,7 +13,6 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.findings import Finding
-from bertkit.findings.lengths import find_long
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.intervals import bootstrap_intervals
 from bertkit.metrics.linear import sample
@@ -22,6 +21,7 @@ from bertkit.progress import SILENT, Progress
 from bertkit.tasks import Compared, with_options
 from bertkit.tokens.features import Setup
 from bertkit.tokens.long_texts import HIERARCHICAL, SHORTENED, WINDOWS
+from bertkit.tokens.lost import find_long
 
 Numbers = np.ndarray[Any, Any]
 
@@ -49,7 +49,7 @@ def compare_ways(saved: SavedCheckpoint, split: Split, progress: Progress = SILE
     A way is advised where its best metric is better than that of the recipe's way beyond an interval of the difference
     over rows, at 95% for all ways together (Bonferroni).
     """
-    long, _ = find_long(split.rows, saved.task, Setup(saved.recipe, load_tokenizer(saved.folder), saved.labels))
+    long, _ = find_long(split.rows, saved.task.encode, Setup(saved.recipe, load_tokenizer(saved.folder), saved.labels))
     if len(long) < _LEAST_ROWS:
         text = f"{split.name}: {len(long)} rows are too long, which are too few to compare ways to read them"
         return [Finding("good", _GROUP, _ADVICE, text)]

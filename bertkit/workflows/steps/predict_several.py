@@ -26,6 +26,7 @@ from bertkit.workflows.predict import (
     open_records,
     read_chunks,
     refuse_clash,
+    say_unread,
     with_columns_of,
 )
 
@@ -110,6 +111,7 @@ def _predict(
     chunks = (_read(chunk, saved, name) for chunk in _split(records))
     # a file that cannot be read, or whose columns would be lost, ends in its error before the models are loaded
     first = next(chunks)
+    say_unread(first[0][0], list(saved.values()))
     with stage(progress, f"loading {', '.join(saved)}"):
         from bertkit.evaluation.together import load_together
 
