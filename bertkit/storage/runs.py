@@ -116,7 +116,7 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | N
     if record is None and folder.exists() and not folder.is_dir():
         raise ResourceError("there is a file where the run folder should be", "choose another --output", file=folder)
     if record is None and folder.is_dir() and not all(_is_ours(entry) for entry in folder.iterdir()):
-        names = sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
+        names = runs_in(folder)
         inside = (
             f"several runs ({shorten(', '.join(names), 40)})" if names else "something that is not a run of bertkit"
         )
@@ -126,6 +126,11 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | N
     if record is not None:
         _refuse_another(folder, record["identity"], identity)
     return record
+
+
+def runs_in(folder: Path) -> list[str]:
+    """List the names of the runs that a folder holds, in order."""
+    return sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
 
 
 def _is_ours(entry: Path) -> bool:

@@ -38,8 +38,8 @@ class Truncation:
         lengths, limit = longest_of(features), max_tokens(self.setup)
         self.rows += len(rows)
         self.read += int(lengths.sum())
-        full = np.flatnonzero(lengths >= limit)
-        if len(full) and len(features) <= len(rows) and not reads_windows(self.setup.recipe):
+        full = np.flatnonzero(lengths >= limit).tolist()
+        if full and len(features) <= len(rows) and not reads_windows(self.setup.recipe):
             long, whole = find_long([rows[features[number]["row"]] for number in full], self.encode, self.setup)
             self.long += len(long)
             self.lost += int((whole - limit).clip(0).sum())
@@ -63,7 +63,7 @@ def find_long(rows: Sequence[Row], encode: Encode, setup: Setup) -> tuple[list[i
     unending = replace(setup, tokenizer=tokenizer, recipe=setup.recipe.model_copy(update={"training": training}))
     features = encode(rows, unending)
     lengths = np.array([max(text_lengths(feature)) for feature in features])
-    return [features[number]["row"] for number in np.flatnonzero(lengths > max_tokens(setup))], lengths
+    return [features[number]["row"] for number in np.flatnonzero(lengths > max_tokens(setup)).tolist()], lengths
 
 
 def find_lost_answers(features: Sequence[Feature], rows: Sequence[Row]) -> list[int]:

@@ -79,7 +79,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("case", slow_unless(["finetune", "sweep join", "dedup"], COMMANDS))
 def test_a_dry_run_refuses_what_the_command_refuses(case, run, tiny_model, trained, tmp_path, monkeypatch):
     refused = set()
-    for mistake in MISTAKES:
+    mistakes = [mistake for mistake in MISTAKES if "teacher" not in mistake or "teacher" in COMMANDS[case]]
+    for mistake in mistakes:
         ends = {}
         for dry in (True, False):
             folder = tmp_path / f"{dry}"
@@ -103,4 +104,4 @@ def test_a_dry_run_refuses_what_the_command_refuses(case, run, tiny_model, train
             shutil.rmtree(folder)
         assert ends[True] == ends[False], mistake
         refused |= {mistake} if ends[False][0] else set()
-    assert len(refused) > len(MISTAKES) / 2  # a table of mistakes that no command refuses would pass too
+    assert len(refused) > len(mistakes) / 2  # a table of mistakes that no command refuses would pass too

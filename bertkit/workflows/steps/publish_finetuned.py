@@ -160,7 +160,8 @@ def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequ
         steps.append(f"--set training.class_weights=balanced ({why})")
     if fit_result.best_step == fit_result.steps:
         longer = f"--set training.steps={2 * training.steps}" if training.steps else f"--epochs {2 * training.epochs:g}"
-        steps.append(f"{longer} ({recipe.best_metric} was best at the last evaluation)")
+        why = f" ({recipe.best_metric} was best at the last evaluation)" if fit_result.evaluations > 1 else ""
+        steps.append(f"{longer}{why}")
     else:
         steps.append(f"another --learning-rate than {training.learning_rate:g}")
     steps += ["more --student-layers"] if recipe.distillation and recipe.distillation.student_layers else []
