@@ -67,12 +67,7 @@ def estimate(
         BertkitError: what the run would end in, as far as that can be known, such as a disk that is too small.
     """
     from bertkit.hardware.precision import use_matmul_backend
-    from bertkit.hardware.speed import (
-        fastest_products,
-        peak_memory,
-        restart_peak_memory,
-        training_operations,
-    )
+    from bertkit.hardware.speed import fastest_products, peak_memory, restart_peak_memory, training_operations
     from bertkit.modeling.architectures import detect_machine, layer_sizes
     from bertkit.modeling.info import info_of
     from bertkit.training.pretrain_batches import PretrainBatches
