@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,13 +16,13 @@ from bertkit.errors import DataError
 from bertkit.metrics.linear import sample
 from bertkit.recipe import Row
 from bertkit.tasks import Task
-from bertkit.tokens.features import Feature, Setup, max_tokens, text_lengths, tokenize_texts
+from bertkit.tokens.features import Feature, Setup, max_tokens, tokenize_texts
 from bertkit.tokens.long_texts import SHORTENED, reads_windows, shares_read
+from bertkit.tokens.lost import find_long
 from bertkit.tokens.splitting import Splitting
 
 _MOST_ROWS = 100_000  # of a split
 _MOST_TEXTS = 20_000  # whose tokens are counted
-_UNENDING = 10**9  # tokens
 _WARN_LOST, _WARN_UNKNOWN, _FAIL_UNKNOWN, _WARN_FERTILITY = 0.01, 0.01, 0.2, 3.0
 
 
@@ -68,7 +66,7 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
     rows = [split.rows[index] for index in indices]
     limit = max_tokens(setup)
     try:
-        long, lengths = find_long(rows, task, setup)
+        long, lengths = find_long(rows, task.encode, setup)
     except DataError as error:
         return [describe_refusal(error, "tokens", "unreadable_rows")]
     spread = f"half up to {_rank(lengths, 0.5)}, 99% up to {_rank(lengths, 0.99)}, the longest {lengths.max():,}"
@@ -86,21 +84,6 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
     truncated = Finding(level, "tokens", "truncated", text, places, len(long))
     ways = [_describe_ways(split, long_rows, setup)] if "long_text" in task.OPTIONS else []
     return [truncated, *ways, *_find_lost_gold(split, task, features, long_rows, [indices[index] for index in long])]
-
-
-def find_long(rows: Sequence[Row], task: Task, setup: Setup) -> tuple[list[int], np.ndarray[Any, Any]]:
-    """Return the indices of the rows that are longer than the recipe's maximum, and the tokens of all, (features,).
-
-    Raises:
-        DataError: a row that cannot be encoded.
-    """
-    tokenizer = copy.copy(setup.tokenizer)
-    tokenizer.model_max_length = _UNENDING
-    training = setup.recipe.training.model_copy(update={"max_length": _UNENDING})
-    unending = replace(setup, tokenizer=tokenizer, recipe=setup.recipe.model_copy(update={"training": training}))
-    features = task.encode(rows, unending)
-    lengths = np.array([max(text_lengths(feature)) for feature in features])
-    return [features[number]["row"] for number in np.flatnonzero(lengths > max_tokens(setup))], lengths
 
 
 def _describe_ways(split: Split, rows: Sequence[Row], setup: Setup) -> Finding:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from bertkit.checks import Finding
-from bertkit.checks.lengths import find_long
 from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint
@@ -22,6 +21,7 @@ from bertkit.progress import SILENT, Progress
 from bertkit.tasks import Compared, with_options
 from bertkit.tokens.features import Setup
 from bertkit.tokens.long_texts import HIERARCHICAL, SHORTENED, WINDOWS
+from bertkit.tokens.lost import find_long
 
 Numbers = np.ndarray[Any, Any]
 
@@ -49,7 +49,7 @@ def compare_ways(saved: SavedCheckpoint, split: Split, progress: Progress = SILE
     A way is advised where its best metric is better than that of the recipe's way beyond an interval of the difference
     over rows, at 95% for all ways together (Bonferroni).
     """
-    long, _ = find_long(split.rows, saved.task, Setup(saved.recipe, load_tokenizer(saved.folder), saved.labels))
+    long, _ = find_long(split.rows, saved.task.encode, Setup(saved.recipe, load_tokenizer(saved.folder), saved.labels))
     if len(long) < _LEAST_ROWS:
         text = f"{split.name}: {len(long)} rows are too long, which are too few to compare ways to read them"
         return [Finding("good", _GROUP, _ADVICE, text)]

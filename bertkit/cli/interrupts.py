@@ -10,6 +10,11 @@ def end_on_interrupt() -> None:
         signal.signal(signal.SIGINT, end)
 
 
+def ignore_interrupts() -> None:
+    """Ignore Ctrl-C from now on: while Python ends, it would kill a process whose work is done."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
 def end(*_: object) -> None:
     """End the process at once."""
     try:

@@ -19,6 +19,7 @@ import typer
 
 from bertkit.cli import commands, stdio
 from bertkit.cli.help import ReadableCommand, ReadableGroup
+from bertkit.cli.interrupts import ignore_interrupts
 from bertkit.cli.output import printable
 from bertkit.storage.runs import is_main_process
 
@@ -78,6 +79,7 @@ def main() -> NoReturn:
     # Nothing that is imported becomes garbage. To look for it during the imports and at the end would take a third of a
     # short command's time. Training lowers the threshold.
     gc.set_threshold(2_000_000, 50, 100)
+    atexit.register(ignore_interrupts)  # both run after what libraries have to do at the end
     atexit.register(gc.freeze)
     _log_to_stderr()
     code = _run()

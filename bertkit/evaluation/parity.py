@@ -18,6 +18,7 @@ from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import compare_paired
 from bertkit.progress import Progress
 from bertkit.runtime import ExportedModel
+from bertkit.storage.exports import VECTORS
 from bertkit.tokens.features import Collator
 
 TOLERANCE = 1e-4
@@ -79,7 +80,7 @@ def compare_outputs(
         for name, expected in first.items():
             one, other = (_real(np.asarray(values, dtype=np.float64), batch) for values in (expected, second[name]))
             largest = max(largest, float(np.abs(one - other).max() / max(1.0, np.abs(one).max())))
-            if name == "vectors":
+            if name in VECTORS:
                 cosines.append(_least_cosine(one, other))
     return largest, min(cosines, default=None)
 

@@ -129,7 +129,8 @@ def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
 
 def _encode(split: Split, checkpoint: Checkpoint) -> Sequence[Feature]:
     """Encode the rows of a split; without gold labels where the model lacks some, for it could compute no loss."""
-    from bertkit.tokens.feature_cache import encode_split, say_truncated
+    from bertkit.tokens.feature_cache import encode_split
+    from bertkit.tokens.lost import Truncation
 
     setup, gold = checkpoint.setup, checkpoint.task.COLUMNS.gold
     if checkpoint.lacking:
@@ -137,7 +138,9 @@ def _encode(split: Split, checkpoint: Checkpoint) -> Sequence[Feature]:
         rows = [{name: value for name, value in row.items() if name != gold} for row in split.rows]
         split = replace(split, rows=rows)
     features = encode_split(split, setup, checkpoint.task.encode)
-    say_truncated(features, len(split.rows), setup)
+    truncation = Truncation(setup, checkpoint.task.encode)
+    truncation.add(features, split.rows)
+    truncation.say()
     return features
 
 

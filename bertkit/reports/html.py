@@ -25,7 +25,7 @@ from bertkit.reports.examples import (
     find_named,
     is_finite,
 )
-from bertkit.reports.templates import load_template
+from bertkit.reports.templates import load_template, name_paths
 
 MAX_POINTS = 1500
 
@@ -93,10 +93,9 @@ class Facts:
 def write_report(folder: Path, facts: Facts) -> Path:
     """Write `report.html` with everything inline, and return its path."""
     named, measured = find_named(facts.examples, facts.labels), find_measured(facts.examples)
-    here = Path.cwd()  # a page names the run as its user does, and not where it is on the machine
     page = load_template("report.html.j2", score=score_text, duration=duration_text, cell=cell_text).render(
         facts=facts,
-        run=shlex.quote(str(folder.relative_to(here) if folder.is_relative_to(here) else folder)),
+        run=shlex.quote(name_paths(str(folder))),
         metrics=metric_names(facts),
         headline=_headline(facts),
         curves=_curves(facts),

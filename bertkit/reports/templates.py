@@ -13,6 +13,9 @@ from markupsafe import Markup, escape
 
 from bertkit.storage.files import write_text
 
+_ABSOLUTE = re.compile(r"""(?<![\w.:~/-])/[^\s'",:;()/]+(?:/[^\s'",:;()/]+)+""")
+"""A path of at least two parts, and no end of a relative path or of an address."""
+
 
 def write_page(file: Path, text: str) -> None:
     """Write a page in ASCII, with references for all other characters, so that it reads the same in any encoding."""
@@ -30,21 +33,40 @@ def load_template(name: str, **filters: Callable[..., Any]) -> Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(filters, unbroken=keep_words, breakable=break_names, named=name_model)
+    environment.filters.update(
+        filters, unbroken=keep_words, breakable=break_names, named=name_model, pathless=name_paths
+    )
     return environment.get_template(name)
 
 
 def name_model(model: str) -> str:
     """Return what a model is called: that in a local folder by its name, or its id where the hub's cache has it.
 
-    >>> name_model("google-bert/bert-base-uncased")
-    'google-bert/bert-base-uncased'
+    >>> name_model("google-bert/bert-base-uncased"), name_model("3 layers of /home/me/teacher")
+    ('google-bert/bert-base-uncased', '3 layers of teacher')
     """
     folder = Path(model)
     if not folder.exists():
-        return model
+        return name_paths(model)
     cached = re.search(r"/models--([^/]+)/snapshots/", folder.absolute().as_posix())
     return cached[1].replace("--", "/") if cached else folder.resolve().name
+
+
+def name_paths(text: str) -> str:
+    """Return a text, such as a command, without the folders that its absolute paths have on this machine.
+
+    A path below the working directory becomes a relative one, and any other the name of its last part.
+
+    >>> name_paths("bertkit finetune mine.yaml --data /home/me/reviews.csv --set data.cache=../x")
+    'bertkit finetune mine.yaml --data reviews.csv --set data.cache=../x'
+    """
+    here = Path.cwd()
+
+    def name(found: re.Match[str]) -> str:
+        path = Path(found[0])
+        return str(path.relative_to(here) if here in path.parents else path.name)
+
+    return _ABSOLUTE.sub(name, text)
 
 
 def keep_words(text: str) -> Markup:

@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.runtime.sessions import Run, open_graph
-from bertkit.storage.exports import Export, read_export
+from bertkit.storage.exports import VECTORS, Export, read_export
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -41,12 +41,15 @@ class ExportedModel:
         """Compute the outputs of a batch: name -> array whose first axis is rows."""
         texts = {name: batch[name] for name in self.export.inputs}
         if texts["input_ids"].ndim == 2 or self.export.reads == "windows":
-            return self._finish(self.run(texts))
+            return self._finish(self._compute(texts))
         # a text that a row lacks is a single token, which no real text is (see `several_collator`)
         lengths = batch["attention_mask"].sum(axis=-1)
         is_text = lengths > 1
-        found = self.run({name: values[is_text][:, : lengths.max()] for name, values in texts.items()})
+        found = self._compute({name: values[is_text][:, : lengths.max()] for name, values in texts.items()})
         return self._finish(_ROWS[self.export.reads](found, is_text))
+
+    def _compute(self, texts: Arrays) -> Arrays:
+        return {"vectors" if name in VECTORS else name: values for name, values in self.run(texts).items()}
 
     def _finish(self, found: Arrays) -> Arrays:
         if not self.export.probabilities:

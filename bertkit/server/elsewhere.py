@@ -36,8 +36,8 @@ _ADDRESSES = {
 }
 _HEADS = {_CLASSES: "ForSequenceClassification", _RANKING: "ForSequenceClassification", _TAGS: "ForTokenClassification"}
 """What the server answers -> how the names of transformers' classes end that compute it."""
-_POOLING = {"mean": "mean", "cls": "cls", "lasttoken": "last-token"}
-"""Pooling modes that other servers know -> their names in text-embeddings-inference."""
+_POOLING = {VLLM: ("mean", "cls", "lasttoken"), TEI: ("mean", "cls")}
+"""Server -> the pooling modes that it knows, of encoders."""
 _DECISIONS = ("temperature", "thresholds", "abstain_below", "set_above", "decoding")
 
 
@@ -68,7 +68,7 @@ def _hand_over(model: SavedModel, server: str) -> HandOver:
         what = f"{SERVERS[server]} does not serve {head or 'what this run answers'}"
         raise UsageError(what, f"use replicas of bertkit serve {model.folder}", file=model.folder)
     folder, modules = model.folder.resolve(), read_modules(model.folder) if head == _VECTORS else SentenceModules()
-    if len(modules.pooling) > 1 or modules.pooling[0] not in _POOLING:
+    if len(modules.pooling) > 1 or modules.pooling[0] not in _POOLING[server]:
         what = f"{SERVERS[server]} does not pool by {', '.join(modules.pooling)}"
         raise UsageError(what, f"use replicas of bertkit serve {model.folder}", file=model.folder)
     if server == VLLM:
@@ -77,7 +77,7 @@ def _hand_over(model: SavedModel, server: str) -> HandOver:
         words = ["docker", "run", "-p", "8080:80", "-v", f"{folder}:/{model.name}:ro", _IMAGE]
         words += ["--model-id", f"/{model.name}", "--auto-truncate"]
         if head == _VECTORS:  # runs of earlier versions name their pooling in a way that TEI does not read
-            words += ["--pooling", _POOLING[modules.pooling[0]]]
+            words += ["--pooling", modules.pooling[0]]
             words += ["--default-prompt-name", modules.default_prompt] if modules.default_prompt else []
     return HandOver(model.name, head, shlex.join(words), _ADDRESSES[server][head], list(_left_out(model, head, server)))
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertkit.errors import ModelError, UnavailableError, UsageError
+from bertkit.errors import ModelError, UnavailableError, UsageError, shorten
 from bertkit.evaluation.ensemble import find_members
 from bertkit.modeling.sentence.formats import DENSE, find_format
 from bertkit.recipe import load_recipe, names_several, typed_path
@@ -85,6 +85,9 @@ def _find(path: str, name: str | None, recipe: str | None) -> list[SavedModel]:
 
 def _find_foreign(folder: Path, path: str, name: str, recipe: str | None) -> SavedModel:
     has_vectors = _makes_vectors(folder)
+    if not has_vectors and (names := runs.runs_in(folder)):
+        what = f"a folder of runs and no run itself ({shorten(', '.join(names), 200)})"
+        raise ModelError(what, f"name those to serve, e.g. {folder / names[0]}", file=folder)
     if recipe is None:
         if not has_vectors:
             what = "neither a run nor a model of sentence-transformers: nothing says how it reads rows"

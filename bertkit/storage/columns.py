@@ -1,24 +1,25 @@
 """Columns of numbers, one file each in a folder: written shard by shard, later mapped into memory.
 
-After each shard a journal records the lengths of the columns. A kill leaves files that are longer than that; the next
-process truncates them and continues. A folder counts once its manifest with sizes and SHA-256s is written, which
-comes last.
+After each shard a journal records the lengths and SHA-256s of the columns. A kill leaves longer files. The next process
+truncates them, and continues unless what is left differs from what was written. A folder counts once its manifest with
+sizes and SHA-256s is written, which comes last.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
 from bertkit.errors import ResourceError
-from bertkit.storage import files
+from bertkit.storage import files, records
 from bertkit.storage.cache import touch
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
@@ -28,6 +29,7 @@ log = logging.getLogger("bertkit")
 Numbers = np.ndarray[Any, Any]
 
 _MANIFEST, _JOURNAL = "manifest.json", "journal.json"
+_BLOCK = 1 << 20  # bytes
 
 
 class ColumnWriter:
@@ -49,6 +51,11 @@ class ColumnWriter:
         (self.folder / _MANIFEST).unlink(missing_ok=True)  # columns with a valid one are mapped, not written
         journal = self._read_journal()
         self.lengths: dict[str, int] = journal.get("lengths") or dict.fromkeys(self.dtypes, 0)
+        self._digests = {name: self._digest_of(name, length) for name, length in self.lengths.items()}
+        if journal and journal["sha256s"] != self._sha256s():
+            self._report_damage()
+            self.lengths, journal = dict.fromkeys(self.dtypes, 0), {}
+            self._digests = {name: hashlib.sha256() for name in self.dtypes}
         self.state: dict[str, Any] = journal.get("state", {})
         self._opened = ExitStack()
         self._streams = {name: self._opened.enter_context(_file(self.folder, name).open("ab")) for name in self.dtypes}
@@ -62,7 +69,9 @@ class ColumnWriter:
 
     def append(self, name: str, values: Numbers) -> None:
         """Append values to a column."""
-        self._streams[name].write(np.ascontiguousarray(values, dtype=self.dtypes[name]).tobytes())
+        content = np.ascontiguousarray(values, dtype=self.dtypes[name]).tobytes()
+        self._streams[name].write(content)
+        self._digests[name].update(content)
         self.lengths[name] += len(values)
 
     def commit(self, state: Mapping[str, Any]) -> None:
@@ -73,7 +82,8 @@ class ColumnWriter:
             stream.flush()
             os.fsync(stream.fileno())
         self.state = dict(state)
-        write_json(self.folder / _JOURNAL, {"origin": self.origin, "lengths": self.lengths, "state": self.state})
+        journal = {"origin": self.origin, "lengths": self.lengths, "sha256s": self._sha256s(), "state": self.state}
+        records.write_signed(self.folder / _JOURNAL, journal)
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Commit what was appended, and write the manifest with `facts` about the columns: now the folder counts."""
@@ -82,9 +92,9 @@ class ColumnWriter:
             name: {
                 "kind": dtype.str,
                 "bytes": self.lengths[name] * dtype.itemsize,
-                "sha256": file_fingerprint(_file(self.folder, name)),
+                "sha256": sha256,
             }
-            for name, dtype in self.dtypes.items()
+            for (name, dtype), sha256 in zip(self.dtypes.items(), self._sha256s().values(), strict=True)
         }
         content = {"columns": columns, "facts": dict(facts)}
         # The journal goes last: after a kill between these lines, the manifest counts and the journal is not read. In
@@ -93,15 +103,30 @@ class ColumnWriter:
         (self.folder / _JOURNAL).unlink()
 
     def _read_journal(self) -> dict[str, Any]:
-        """Return the journal if it is of the same origin and no file is shorter than it records, else an empty one."""
+        """Return the journal if it is of the same origin, else an empty one."""
+        damaged = ResourceError("the journal is damaged", file=self.folder / _JOURNAL)
         try:
-            journal = json.loads((self.folder / _JOURNAL).read_text(encoding="utf-8"))
-            sizes = {name: _file(self.folder, name).stat().st_size for name in self.dtypes}
-            lengths = journal["lengths"]
-            fits = all(sizes[name] >= lengths[name] * dtype.itemsize for name, dtype in self.dtypes.items())
-            return cast(dict[str, Any], journal) if journal["origin"] == self.origin and fits else {}
-        except (OSError, ValueError, KeyError, TypeError):
+            journal = records.read_signed(self.folder / _JOURNAL, damaged) or {}
+        except ResourceError:
+            self._report_damage()
             return {}
+        return journal if journal.get("origin") == self.origin else {}
+
+    def _digest_of(self, name: str, length: int) -> Any:
+        """Return the SHA-256 of the first numbers of a column, or of fewer where its file is shorter."""
+        digest, left = hashlib.sha256(), length * self.dtypes[name].itemsize
+        if left:
+            with suppress(FileNotFoundError), _file(self.folder, name).open("rb") as stream:
+                while block := stream.read(min(left, _BLOCK)):
+                    digest.update(block)
+                    left -= len(block)
+        return digest
+
+    def _sha256s(self) -> dict[str, str]:
+        return {name: self._digests[name].hexdigest() for name in self.dtypes}
+
+    def _report_damage(self) -> None:
+        log.info(f"the numbers half-written in {self.folder} are damaged and are computed again")
 
 
 def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | None:

@@ -28,6 +28,10 @@ _CHECKSUM = "sha256"
 _AGAIN = "export it again"
 
 
+VECTORS = ("sentence_embedding", "token_embeddings", "vectors")
+"""Names of outputs that are vectors: those that other programs look for; the last is of sparse and earlier exports."""
+
+
 @dataclass(frozen=True)
 class Export:
     """What an exported folder holds, as its manifest says."""
@@ -42,6 +46,7 @@ class Export:
     """What a row is to the graph; see `bertkit.runtime.model`."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    """Of the graph; see `VECTORS` for those that are vectors."""
     tokenizer: Mapping[str, Any]
     """What `tokenizer.json` does not say; see `bertkit.runtime.tokenizer`."""
     precision: str = "fp32"

@@ -162,6 +162,11 @@ def is_locked(lock: Path) -> bool:
         return os.name == "nt"
 
 
+def holder_of(lock: Path) -> str | None:
+    """Return the name of the process that holds a lock, without waiting or writing; None where none does."""
+    return _read_holder(lock) if is_locked(lock) else None
+
+
 def _is_free(stream: BinaryIO) -> bool:
     """Tell whether an open lock file could be locked, by sharing it for an instant."""
     try:

@@ -15,11 +15,13 @@ runs/cola/
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ RECORD = "run.json"
 TRAINING_ROWS = "training_rows.npy"
 LOCK = ".lock"
 _SCHEMA = 1
+_NAME = "the run folder"
 _CONTINUED = {
     *(f"recipe.training.batching: {choice} there, auto asked" for choice in ("sorted", "random")),
     "recipe.training.unpad: True there, auto asked",
@@ -91,17 +94,29 @@ def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> dict[str
         with locked(folder):
             move_aside(folder)
     record = check_claim(folder, identity)
-    _make_writable(folder)
+    with _creating(folder, _NAME):
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / LOCK).open("a", encoding="utf-8").close()
     return record
+
+
+def foresee_claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> None:
+    """Check, without writing, all that `claim` and `locked` would refuse now."""
+    if not (fresh and (folder / RECORD).is_file()):  # which would be moved aside
+        record = check_claim(folder, identity)
+        if record is not None and record["status"] == "finished":
+            return
+    check_idle(folder)
 
 
 def check_claim(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
     """Check, without writing, that a folder may be used for the run with this identity; see `claim`."""
+    _check_writable(folder, _NAME)
     record = read_record(folder)
     if record is None and folder.exists() and not folder.is_dir():
         raise ResourceError("there is a file where the run folder should be", "choose another --output", file=folder)
     if record is None and folder.is_dir() and not all(_is_ours(entry) for entry in folder.iterdir()):
-        names = sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
+        names = runs_in(folder)
         inside = (
             f"several runs ({shorten(', '.join(names), 40)})" if names else "something that is not a run of bertkit"
         )
@@ -111,6 +126,11 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | N
     if record is not None:
         _refuse_another(folder, record["identity"], identity)
     return record
+
+
+def runs_in(folder: Path) -> list[str]:
+    """List the names of the runs that a folder holds, in order."""
+    return sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
 
 
 def _is_ours(entry: Path) -> bool:
@@ -153,11 +173,17 @@ def locked(folder: Path) -> AbstractContextManager[None]:
     Raises:
         ResourceError: another process holds it; the message names its id and host.
     """
+    return files.locked(folder / LOCK, refuse=partial(_held, folder))
 
-    def refuse(holder: str) -> ResourceError:
-        return ResourceError(f"{holder} is writing this run", "wait for it, or choose another --output", file=folder)
 
-    return files.locked(folder / LOCK, refuse=refuse)
+def check_idle(folder: Path) -> None:
+    """Check, without writing, that no other process holds the folder's lock; raises what `locked` does."""
+    if holder := files.holder_of(folder / LOCK):
+        raise _held(folder, holder)
+
+
+def _held(folder: Path, holder: str) -> ResourceError:
+    return ResourceError(f"{holder} is writing this run", "wait for it, or choose another --output", file=folder)
 
 
 def check_several(folder: Path, name: str) -> None:
@@ -169,8 +195,9 @@ def check_several(folder: Path, name: str) -> None:
 
     Raises:
         UsageError: it holds one run itself.
-        ResourceError: it is a file.
+        ResourceError: it is a file, or cannot be written.
     """
+    _check_writable(folder, name)
     if folder.exists() and not folder.is_dir():
         raise ResourceError(f"there is a file where {name} should be", "choose another --output", file=folder)
     if (folder / RECORD).is_file():
@@ -192,12 +219,9 @@ def claimed_several(
         ResourceError: it cannot be written, or another process is writing it.
     """
     with ExitStack() as held:
-        try:
+        with _creating(folder, name):
             folder.mkdir(parents=True, exist_ok=True)
             held.enter_context(lock(folder))
-        except OSError as error:
-            what = f"{name} cannot be written: {error.strerror}"
-            raise ResourceError(what, "choose another --output", file=folder) from None
         yield
 
 
@@ -266,12 +290,21 @@ def _refuse_another(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]
         )
 
 
-def _make_writable(folder: Path) -> None:
+def _check_writable(folder: Path, name: str) -> None:
+    """Check, without writing, that a folder can be written, or be created below the first that is there."""
+    place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    with _creating(folder, name):
+        if place != folder and not place.is_dir():
+            raise OSError(errno.ENOTDIR, os.strerror(errno.ENOTDIR))
+        if not os.access(place, os.W_OK):
+            raise OSError(errno.EACCES, os.strerror(errno.EACCES))
+
+
+@contextmanager
+def _creating(folder: Path, name: str) -> Iterator[None]:
+    """Raise ResourceError, with what the folder is called, where the system refuses to write it."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / LOCK).open("a", encoding="utf-8"):
-            pass
+        yield
     except OSError as error:
-        raise ResourceError(
-            f"the run folder cannot be written: {error.strerror}", "choose another --output", file=folder
-        ) from None
+        what = f"{name} cannot be written: {error.strerror}"
+        raise ResourceError(what, "choose another --output", file=folder) from None

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,14 @@ def check_folder(folder: Path, space: Mapping[str, Any]) -> None:
         )
 
 
+def foresee_claim(folder: Path, *, join: bool) -> None:
+    """Check, without writing, what `claimed_sweep` would refuse now of a folder that `check_folder` accepts."""
+    if join and not (folder / SPACE).is_file():
+        raise UsageError("there is no sweep to join", "leave --join out to begin it", file=folder)
+    if not join and (holder := files.holder_of(folder / runs.LOCK)):
+        raise _held(folder, holder)
+
+
 @contextmanager
 def claimed_sweep(folder: Path, space: Mapping[str, Any], *, fresh: bool, join: bool) -> Iterator[None]:
     """Create the folder and hold its lock; with `join`, work beside the process that holds it.
@@ -103,9 +112,8 @@ def claimed_sweep(folder: Path, space: Mapping[str, Any], *, fresh: bool, join: 
                     raise ResourceError("another process trains a trial of this sweep", "wait for it", file=folder)
             runs.move_aside(folder)
     check_folder(folder, space)
+    foresee_claim(folder, join=join)
     if join:
-        if not (folder / SPACE).is_file():
-            raise UsageError("there is no sweep to join", "leave --join out to begin it", file=folder)
         yield
         return
     with runs.claimed_several(folder, _NAME, _locked):
@@ -133,10 +141,11 @@ def claim_trial(folder: Path, number: int, held: ExitStack) -> bool:
 
 
 def _locked(folder: Path) -> AbstractContextManager[None]:
-    def refuse(holder: str) -> ResourceError:
-        return ResourceError(f"{holder} is at work on this sweep", "--join shares the work with it", file=folder)
+    return files.locked(folder / runs.LOCK, refuse=partial(_held, folder))
 
-    return files.locked(folder / runs.LOCK, refuse=refuse)
+
+def _held(folder: Path, holder: str) -> ResourceError:
+    return ResourceError(f"{holder} is at work on this sweep", "--join shares the work with it", file=folder)
 
 
 def _settings_file(folder: Path, number: int) -> Path:

@@ -25,8 +25,7 @@ from bertkit.data.rows import Split
 from bertkit.recipe import Row
 from bertkit.storage.cache import cache_folder, say_once, touch, writing
 from bertkit.storage.fingerprints import feed_file, package_fingerprint, tokenizer_content, without_digest
-from bertkit.tokens.features import IGNORED, Feature, Setup, are_several, count_tokens, longest_text, max_tokens
-from bertkit.tokens.long_texts import reads_windows
+from bertkit.tokens.features import IGNORED, Feature, Setup, are_several, count_tokens, longest_text
 
 log = logging.getLogger("bertkit")
 
@@ -101,13 +100,6 @@ def longest_of(features: Sequence[Feature]) -> Numbers:
     if isinstance(features, FeatureColumns):
         return features.longest
     return np.fromiter(map(longest_text, features), dtype=np.int64, count=len(features))
-
-
-def say_truncated(features: Sequence[Feature], rows: int, setup: Setup) -> None:
-    """Say once that texts are truncated, where some reach the maximum length and are not read in windows."""
-    limit = max_tokens(setup)
-    if len(features) <= rows and not reads_windows(setup.recipe) and (longest_of(features) >= limit).any():
-        say_once(f"some rows reach {limit:,} tokens: what is longer is truncated, as `bertkit check` tells")
 
 
 def items_of(features: Sequence[Feature]) -> Numbers | None:

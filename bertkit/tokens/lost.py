@@ -1,12 +1,69 @@
-"""Gold values that no feature has, because the text around them does not fit the model."""
+"""What is lost of texts that are longer than a model reads, and the gold values that no feature has for it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
+from bertkit.data.checks import share_of
 from bertkit.recipe import Row
-from bertkit.tokens.features import Feature
+from bertkit.storage.cache import say_once
+from bertkit.tokens.feature_cache import longest_of
+from bertkit.tokens.features import Feature, Setup, max_tokens, text_lengths
+from bertkit.tokens.long_texts import reads_windows
+
+Encode = Callable[[Sequence[Row], Setup], Sequence[Feature]]
+
+_UNENDING = 10**9  # tokens
+
+
+@dataclass
+class Truncation:
+    """How many rows are longer than the maximum length, and how many tokens they lose; counted chunk by chunk."""
+
+    setup: Setup
+    encode: Encode
+    rows: int = 0
+    long: int = 0
+    read: int = 0
+    """Tokens of each row's longest text, as far as they are read."""
+    lost: int = 0
+
+    def add(self, features: Sequence[Feature], rows: Sequence[Row]) -> None:
+        """Count rows by their features; only those that reach the maximum length are encoded again, whole."""
+        lengths, limit = longest_of(features), max_tokens(self.setup)
+        self.rows += len(rows)
+        self.read += int(lengths.sum())
+        full = np.flatnonzero(lengths >= limit).tolist()
+        if full and len(features) <= len(rows) and not reads_windows(self.setup.recipe):
+            long, whole = find_long([rows[features[number]["row"]] for number in full], self.encode, self.setup)
+            self.long += len(long)
+            self.lost += int((whole - limit).clip(0).sum())
+
+    def say(self) -> None:
+        """Say how much is lost, if anything is."""
+        if self.long:
+            many = f"{share_of(self.long, self.rows)} rows are longer than {max_tokens(self.setup):,} tokens"
+            say_once(f"{many} and truncated: {self.lost / (self.read + self.lost):.1%} of all tokens are lost")
+
+
+def find_long(rows: Sequence[Row], encode: Encode, setup: Setup) -> tuple[list[int], np.ndarray[Any, Any]]:
+    """Return the indices of the rows that are longer than the recipe's maximum, and the tokens of all, (features,).
+
+    Raises:
+        DataError: a row that cannot be encoded.
+    """
+    tokenizer = copy.copy(setup.tokenizer)
+    tokenizer.model_max_length = _UNENDING
+    training = setup.recipe.training.model_copy(update={"max_length": _UNENDING})
+    unending = replace(setup, tokenizer=tokenizer, recipe=setup.recipe.model_copy(update={"training": training}))
+    features = encode(rows, unending)
+    lengths = np.array([max(text_lengths(feature)) for feature in features])
+    return [features[number]["row"] for number in np.flatnonzero(lengths > max_tokens(setup)).tolist()], lengths
 
 
 def find_lost_answers(features: Sequence[Feature], rows: Sequence[Row]) -> list[int]:

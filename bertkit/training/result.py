@@ -29,6 +29,11 @@ class FitResult:
     epochs: float
 
     @property
+    def evaluations(self) -> int:
+        """The number of evaluations, those before a resume included."""
+        return sum("eval_loss" in entry for entry in self.history)
+
+    @property
     def train_loss(self) -> float:
         """The mean loss over all steps, those before a resume included."""
         logged = [(entry["step"], entry["loss"]) for entry in self.history if "loss" in entry]

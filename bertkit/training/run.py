@@ -221,7 +221,7 @@ def _open(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progress) -> d
     with stage(progress, "loading torch and transformers"):
         import bertkit.training.fit  # noqa: F401
     if record is None:
-        machine = _find_machine(plan)
+        machine = find_machine(plan)
         log.info(machine.reason)
         record = runs.new_record(plan.identity, machine=asdict(machine), seconds=0.0, **plan.facts)
     else:
@@ -237,7 +237,7 @@ def _open(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progress) -> d
     return record
 
 
-def _find_machine(plan: RunPlan) -> Machine:
+def find_machine(plan: RunPlan) -> Machine:
     """Return the machine that a new run computes on, and how."""
     if plan.machine is not None:
         return restore_hardware(dict(plan.machine), "as in another run")

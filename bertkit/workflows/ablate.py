@@ -132,10 +132,14 @@ def dry_run(
 ) -> AblationPlan:
     """Check everything that can be checked without training, and time some steps of each pretraining."""
     job = _check(recipe, search, tasks, changes or {}, output)
-    rows = {task: read_rows(job.task_recipe(task, next(iter(job.recipes)))) for task in job.tasks}
-    estimates = {
-        name: estimate(own, output=job.pretrained(name), progress=progress) for name, own in job.recipes.items()
-    }
+    runs.check_idle(job.folder)
+    rows = _check_inputs(job, progress)
+    estimates = dict[str, Estimate]()
+    for name, own in job.recipes.items():
+        try:
+            estimates[name] = estimate(own, output=job.pretrained(name), progress=progress)
+        except BertkitError as error:
+            raise error.named(name) from None
     return AblationPlan(str(job.folder), estimates, rows, len(job.recipes) * len(rows) * len(seeds))
 
 
@@ -186,21 +190,24 @@ def _check_folder(folder: Path) -> None:
         raise UsageError("the folder holds something that is not an ablation", "choose another --output", file=folder)
 
 
-def _check_inputs(job: _Ablation, progress: Progress) -> None:
+def _check_inputs(job: _Ablation, progress: Progress) -> dict[str, dict[str, int | None]]:
     """Read the rows of all tasks, prepare all text and build the held-out examples before anything is trained.
+
+    Returns:
+        Recipe of a task -> split -> rows.
 
     Raises:
         BertkitError: some are missing or wrong, or a run in the folder has other settings.
     """
     from bertkit.evaluation.held_out import held_out_features
 
-    for task in job.tasks:
-        read_rows(job.task_recipe(task, next(iter(job.recipes))))
+    rows = {task: read_rows(job.task_recipe(task, next(iter(job.recipes)))) for task in job.tasks}
     for variant, recipe in job.recipes.items():
         inputs = read_inputs(recipe, job.pretrained(variant), progress)
         with _for_another(job):
             runs.check_claim(inputs.plan.folder, inputs.plan.identity)
         held_out_features(inputs.corpus["validation"], inputs.objective, inputs.setup)
+    return rows
 
 
 @contextmanager

@@ -84,6 +84,7 @@ def dedup(
     against: Sequence[TextFile] = (),
     source: VectorSource | None = None,
     outputs: DedupOutputs = DedupOutputs(),
+    dry_run: bool = False,
     progress: Progress = SILENT,
 ) -> DedupResult:
     """Find the rows of a file that repeat others, and write the file without them.
@@ -94,6 +95,7 @@ def dedup(
         against: files whose rows are all kept; rows that repeat one of them go.
         source: where vectors come from; None compares the wording alone.
         outputs: the files to write.
+        dry_run: whether the cleaned file is left out, once it is checked that it could be written.
         progress: shows how far it is.
 
     Raises:
@@ -103,6 +105,7 @@ def dedup(
     with ExitStack() as held:  # what cannot be written is refused before the work
         for file in outputs.named():
             held.enter_context(claimed(file))
+        outputs = replace(outputs, clean=None) if dry_run else outputs
         return _dedup([*against, texts], settings, source, outputs, progress)
 
 

@@ -72,6 +72,13 @@ def every_command() -> set[str]:
     return set(walk(typer.main.get_command(app), ""))
 
 
+def find_command(name: str) -> typer.core.TyperCommand:
+    found = typer.main.get_command(app)
+    for part in name.split():
+        found = found.commands[part]
+    return found
+
+
 def command_of(case: str) -> str:
     return max((name for name in every_command() if f"{case} ".startswith(f"{name} ")), key=len)
 

@@ -20,3 +20,19 @@ def test_an_interrupt_at_either_end_of_a_command_is_told_in_one_line(when):
     code = f"import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n{code}"
     ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (ended.returncode, ended.stderr) == (130, "error: stopped by Ctrl-C\n")
+
+
+def test_an_interrupt_while_python_ends_does_not_change_how_the_command_ended():
+    code = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+import bertkit.__main__
+class Last:
+    def __del__(self, kill=os.kill, pid=os.getpid()):
+        kill(pid, 2)  # once Python has reset its handlers
+sys.modules["last"] = Last()
+sys.argv = ["bertkit", "version"]
+bertkit.__main__.main()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")

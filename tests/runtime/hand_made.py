@@ -62,7 +62,7 @@ def write_exported(folder: Path, labels: tuple[str, ...], **changes) -> np.ndarr
     return table
 
 
-def write_vectors(folder: Path, **changes) -> np.ndarray:
+def write_vectors(folder: Path, output: str = "sentence_embedding", **changes) -> np.ndarray:
     """Write an exported folder whose vectors are sums over tokens; return the table that they are sums of."""
     from bertkit.modeling.sentence.modules import SentenceModules
     from bertkit.modeling.sentence.writing import write_modules
@@ -73,10 +73,10 @@ def write_vectors(folder: Path, **changes) -> np.ndarray:
     tokenizer.model_max_length = 32
     tokenizer.save_pretrained(folder)
     table = np.random.default_rng(0).normal(size=(len(tokenizer), width)).astype(np.float32)
-    write_sum_graph(folder / "model.onnx", table, output="vectors")
+    write_sum_graph(folder / "model.onnx", table, output=output)
     (folder / "config.json").write_text('{"model_type": "bert"}')
     write_modules(folder, SentenceModules(**{"prompts": {"query": "good "}, **changes}), width=width)
-    fields = {"task": "similarity", "reads": "texts", "outputs": ("vectors",)}
+    fields = {"task": "similarity", "reads": "texts", "outputs": (output,)}
     export = make_export(tokenizer=tokenizer_settings(tokenizer), **fields)
     files = [str(file.relative_to(folder)) for file in folder.rglob("*") if file.is_file()]
     write_export(folder, export, list_files(folder, files))

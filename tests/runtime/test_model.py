@@ -46,8 +46,9 @@ def test_choices_that_a_row_lacks_have_the_least_logit(reads):
         np.testing.assert_allclose(found["probabilities"][1], [1 / (1 + np.exp(-3)), 1 / (1 + np.exp(-4)), 0])
 
 
-def test_each_text_has_its_vector():
-    found = run("texts", lambda texts: {"vectors": count_tokens(texts)["logits"]}, [5, 2], [3])
+@pytest.mark.parametrize("name", ["sentence_embedding", "token_embeddings", "vectors"])  # the last, of earlier exports
+def test_each_text_has_its_vector(name):
+    found = run("texts", lambda texts: {name: count_tokens(texts)["logits"]}, [5, 2], [3])
     assert found["vectors"].tolist() == [[[5, 1], [2, 2]], [[3, 11], [0, 0]]]
 
 

@@ -42,6 +42,10 @@ def test_tei_is_told_the_pooling_and_the_prompt_that_it_does_not_read(sentence_f
     (tei,) = hand_over([str(folder)], TEI)
     assert tei.command.endswith("--pooling cls --default-prompt-name query")
     assert tei.left_out[1] == "truncate_dim 8: ask for it by dimensions"
+    write_modules(folder, SentenceModules(pooling=("lasttoken",)), width=32)
+    with pytest.raises(UsageError, match="text-embeddings-inference does not pool by lasttoken"):
+        hand_over([str(folder)], TEI)  # it does so for decoders alone
+    assert hand_over([str(folder)], VLLM)
     write_modules(folder, SentenceModules(pooling=("max",)), width=32)
     with pytest.raises(UsageError, match="vLLM does not pool by max"):
         hand_over([str(folder)], VLLM)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from bertkit.errors import BertkitError, ModelError, UsageError
@@ -46,6 +48,13 @@ def test_names_that_cannot_be_served(names, error, message, trained, here):
     with pytest.raises(BertkitError, match=message) as raised:
         find_models([name.format(run=trained) for name in names])
     assert isinstance(raised.value, error)
+
+
+def test_a_folder_of_runs_names_them(trained, tmp_path):
+    shutil.copytree(trained, tmp_path / "runs" / "one")
+    shutil.copytree(trained, tmp_path / "runs" / "two")
+    with pytest.raises(ModelError, match=r"a folder of runs and no run itself \(one, two\).* e.g. .*runs/one"):
+        find_models([str(tmp_path / "runs")])
 
 
 def test_an_exported_model_of_vectors_predicts_and_embeds(tmp_path):

@@ -51,16 +51,29 @@ def test_unfinished_columns_are_not_mapped_and_continue_from_the_last_commit(fol
     assert map_columns(folder)[0]["tokens"].tolist() == [1, 2, 3]
 
 
-@pytest.mark.parametrize("harm", ["origin", "short file", "journal"])
-def test_columns_that_cannot_be_continued_are_begun_again(folder, harm):
+@pytest.mark.parametrize("harm", ["origin", "short file", "no file", "flipped bit", "journal", "state"])
+def test_columns_that_cannot_be_continued_are_begun_again(folder, harm, caplog):
     with ColumnWriter(folder, DTYPES, "a") as columns:
         write_shard(columns, [1, 2], [2])
     if harm == "short file":
         (folder / "tokens.bin").write_bytes(b"\0")
+    if harm == "no file":
+        (folder / "tokens.bin").unlink()
+    if harm == "flipped bit":
+        (folder / "tokens.bin").write_bytes(b"\1\0\3\0")
     if harm == "journal":
         (folder / "journal.json").write_text("{")
+    if harm == "state":
+        journal = (folder / "journal.json").read_text()
+        (folder / "journal.json").write_text(journal.replace('"documents": 1', '"documents": 2'))
+    caplog.set_level("INFO", logger="bertkit")
     with ColumnWriter(folder, DTYPES, "b" if harm == "origin" else "a") as columns:
         assert (columns.lengths, columns.state) == ({"tokens": 0, "ends": 0}, {})
+        write_shard(columns, [7], [1])
+        columns.finish({})
+    line = f"the numbers half-written in {folder} are damaged and are computed again"
+    assert caplog.messages == ([] if harm == "origin" else [line])
+    assert map_columns(folder)[0]["tokens"].tolist() == [7]
 
 
 @pytest.mark.parametrize("harm", ["bytes", "size", "manifest", "facts"])

@@ -119,13 +119,13 @@ def command(
     files = tuple(typed_path(path) for path in vectors or ())
     source = VectorSource(model, files, prompt, prompt_text) if model or files or prompt or prompt_text else None
     paths = [None if path is None else typed_path(path) for path in (output, report, sample)]
-    outputs = DedupOutputs(*paths)
     result = dedup(
         TextFile.open(file, column, data),
         settings,
         against=[TextFile.open(other, column, data) for other in against or ()],
         source=source,
-        outputs=dataclasses.replace(outputs, clean=None) if dry_run else outputs,
+        outputs=DedupOutputs(*paths),
+        dry_run=dry_run,
         progress=TerminalProgress(),
     )
     print_duplicates(result, as_json=json)

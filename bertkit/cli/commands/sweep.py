@@ -106,7 +106,7 @@ def command(
     from bertkit.workflows.sweep import sweep
 
     if dry_run:
-        print_plan(check(recipe, chosen, settings, output=output, fresh=fresh), as_json=json)
+        print_plan(check(recipe, chosen, settings, output=output, fresh=fresh, join=join), as_json=json)
         return
     summary = sweep(recipe, chosen, settings, output=output, fresh=fresh, join=join, progress=TerminalProgress())
     if json:

@@ -13,7 +13,7 @@ from bertkit.runtime.forward import forward_exported
 from bertkit.runtime.model import ExportedModel
 from bertkit.runtime.sessions import PACKAGES, open_graph
 from bertkit.runtime.tokenizer import open_tokenizer
-from bertkit.storage.exports import listed_files, read_export
+from bertkit.storage.exports import VECTORS, listed_files, read_export
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.tokens.features import Feature, pad_features
 from bertkit.vectors.embedding.batches import count_prompt_tokens, tokenize
@@ -37,7 +37,7 @@ class ExportedVectors:
 
     def __init__(self, folder: Path, modules: SentenceModules) -> None:
         export = read_export(folder)
-        if export.reads != "texts" or "vectors" not in export.outputs or find_format(folder) != DENSE:
+        if export.reads != "texts" or not set(VECTORS) & set(export.outputs) or find_format(folder) != DENSE:
             what = f"it was exported for {export.task}, and its graph makes no vectors of texts"
             raise ModelError(what, "name a model that was trained for vectors", file=folder)
         self._folder, self._export, self._modules = folder, export, modules

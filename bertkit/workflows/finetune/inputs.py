@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import reduce
 from importlib.util import find_spec
@@ -40,10 +40,12 @@ from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
 from bertkit.tokens.features import Setup, max_tokens
 from bertkit.training.automatic import choose_training
-from bertkit.training.run import RunPlan
+from bertkit.training.run import RunPlan, find_machine
 from bertkit.workflows.finetune.supervision import Supervision, make_supervision
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from bertkit.data.row_digests import Digests
 
 log = logging.getLogger("bertkit")
@@ -109,8 +111,10 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
         weights = loaded_weight_bytes(inputs.model_folder)
     if left_out:  # without them, it is not known whether a run in the folder is this one
         log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
-    elif not fresh:
-        runs.check_claim(inputs.plan.folder, inputs.plan.identity)
+    else:
+        runs.foresee_claim(inputs.plan.folder, inputs.plan.identity, fresh=fresh)
+        setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+        check_batches(inputs.plan, inputs.supervision.load_model(inputs.task, inputs.model_folder, setup), inputs.rows)
     _report_long(inputs)
     training = inputs.recipe.training
     steps = training.total_steps(inputs.rows["train"])
@@ -135,15 +139,25 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
     )
 
 
+def check_batches(plan: RunPlan, model: PreTrainedModel, rows: Mapping[str, int | None]) -> None:
+    """Check, for a dry run, what is known of a training once its model is loaded."""
+    from bertkit.training.arguments import make_arguments
+    from bertkit.training.micro_batches import check_shares
+
+    training, machine = plan.recipe.training, find_machine(plan)
+    arguments = make_arguments(training, machine, plan.folder, rows["train"], "loss", greater_is_better=False)
+    check_shares(model, training, arguments.world_size)
+
+
 def _report_long(inputs: FinetuneInputs) -> None:
     """Say how many of the first training rows are longer than the maximum length."""
-    from bertkit.checks.lengths import find_long
+    from bertkit.tokens.lost import find_long
 
     setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
     rows = inputs.splits["train"].rows[:_FIRST]
-    if long := find_long(rows, inputs.task, setup)[0]:
+    if long := find_long(rows, inputs.task.encode, setup)[0]:
         many = f"{share_of(len(set(long)), len(rows))} of the first {len(rows):,} training rows"
-        log.info(f"{many} are longer than {max_tokens(setup):,} tokens: `bertkit check` tells what becomes of them")
+        say_once(f"{many} are longer than {max_tokens(setup):,} tokens: `bertkit check` tells what becomes of them")
 
 
 def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = False) -> FinetuneInputs:

@@ -29,7 +29,7 @@ from bertkit.recipe import Recipe
 from bertkit.reports.card import CardFacts, model_card, name_models
 from bertkit.reports.examples import Example
 from bertkit.reports.html import Facts, write_report
-from bertkit.reports.templates import name_model
+from bertkit.reports.templates import name_model, name_paths
 from bertkit.storage import runs
 from bertkit.storage.checksums import list_files
 from bertkit.storage.files import write_json
@@ -160,7 +160,8 @@ def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequ
         steps.append(f"--set training.class_weights=balanced ({why})")
     if fit_result.best_step == fit_result.steps:
         longer = f"--set training.steps={2 * training.steps}" if training.steps else f"--epochs {2 * training.epochs:g}"
-        steps.append(f"{longer} ({recipe.best_metric} was best at the last evaluation)")
+        why = f" ({recipe.best_metric} was best at the last evaluation)" if fit_result.evaluations > 1 else ""
+        steps.append(f"{longer}{why}")
     else:
         steps.append(f"another --learning-rate than {training.learning_rate:g}")
     steps += ["more --student-layers"] if recipe.distillation and recipe.distillation.student_layers else []
@@ -319,7 +320,7 @@ def _card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
     card = CardFacts(
         pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),
         auto_class=f"AutoModelFor{head}" if type(model).__module__.startswith("transformers.") else "",
-        dataset=recipe.data.source or ", ".join(recipe.data.files.values()),
+        dataset=name_paths(recipe.data.source or ", ".join(recipe.data.files.values())),
         rows=inputs.rows,
         columns=[*columns.given, *(name for name in columns.optional if name in recipe.data.columns)],
         predict_command=f"bertkit predict . {example_row(inputs.task, recipe)}",

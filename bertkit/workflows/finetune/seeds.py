@@ -91,6 +91,7 @@ def dry_run(
 ) -> DryRun:
     """Check everything that can be checked without training, and return what the runs would do."""
     folder = _check(recipe, seeds, output, jobs)
+    runs.check_idle(folder)
     recipe = recipe if fresh else _as_begun(recipe, folder)
     first = storage.seed_folder(folder, seeds[0])
     plan = finetune_inputs.dry_run(_with_seed(recipe, seeds[0]), output=first, fresh=fresh)

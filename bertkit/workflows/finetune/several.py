@@ -31,7 +31,7 @@ from bertkit.tokens.features import Setup
 from bertkit.tokens.vocabulary import report_foreign
 from bertkit.training.run import Run, RunPlan, finish, finished_record, open_run, write_settings
 from bertkit.workflows.finetune import StepScorer, score_baselines
-from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, read_inputs
+from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, check_batches, read_inputs
 from bertkit.workflows.finetune.publish import publish
 
 if TYPE_CHECKING:
@@ -93,8 +93,9 @@ def dry_run(several: SeveralTasks, *, output: str | Path | None = None, fresh: b
     """Check everything that can be checked without training, and return what a run would do."""
     inputs = read_several(several, output, fresh=fresh)
     folder, tasks = inputs.plan.folder, list(inputs.tasks.values())
-    if not fresh:
-        runs.check_claim(folder, inputs.plan.identity)
+    runs.foresee_claim(folder, inputs.plan.identity, fresh=fresh)
+    for name, task in inputs.tasks.items():
+        check_batches(inputs.plan, _load_model(name, task)[1], _count_rows(inputs.tasks))
     rows: dict[str, int | None] = {
         f"{name} {split}": count for name, task in inputs.tasks.items() for split, count in task.rows.items()
     }
@@ -197,22 +198,28 @@ def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> l
 
 
 def _load_head(name: str, inputs: FinetuneInputs, run: Run, progress: Progress) -> _Head:
-    """Load the model of a task.
+    """Load the model of a task, and score its baselines."""
+    setup, model = _load_model(name, inputs)
+    baselines = score_baselines(inputs, setup)
+    checkpoint = Checkpoint(model, inputs.task, setup, run.machine)
+    features = dict[str, Any]()
+    return _Head(inputs, checkpoint, features, baselines, StepScorer(inputs, checkpoint, features, progress))
+
+
+def _load_model(name: str, inputs: FinetuneInputs) -> tuple[Setup, PreTrainedModel]:
+    """Load the tokenizer and the model of a task.
 
     Raises:
-        RecipeError: it cannot share an encoder that is trained.
+        RecipeError: the model cannot share an encoder that is trained.
     """
     setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
-    baselines = score_baselines(inputs, setup)
     model = inputs.supervision.load_model(inputs.task, inputs.model_folder, setup)
     info = info_of(model)
     reads_kept_states = tagger_head(model.config) is not None
     if info.compares_rows or info.fit_head or reads_kept_states or getattr(model, "is_saved_as_encoder", False):
         raise _refuse(name, inputs)
     model.config.pad_token_id = setup.tokenizer.pad_token_id
-    checkpoint = Checkpoint(model, inputs.task, setup, run.machine)
-    features = dict[str, Any]()
-    return _Head(inputs, checkpoint, features, baselines, StepScorer(inputs, checkpoint, features, progress))
+    return setup, model
 
 
 def _refuse(name: str, inputs: FinetuneInputs) -> RecipeError:

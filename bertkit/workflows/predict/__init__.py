@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.columns import describe_unread, source_columns
 from bertkit.data.files import read_records
 from bertkit.data.layout import PLAIN, FileLayout, check_layout, follow_source
 from bertkit.data.output import as_columns, write_records, writer_for
@@ -113,6 +114,7 @@ def predict_records(
     # a file that cannot be read, or whose columns would be lost, ends in its error before the model is loaded
     first = next(chunks)
     refuse_clash(first[0][0], predicted_fields(saved, columns), name)
+    say_unread(first[0][0], [saved])
     with stage(progress, f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load(inference=True)
     return _predict_chunks(itertools.chain([first], chunks), checkpoint, progress, name, columns)
@@ -137,6 +139,15 @@ def refuse_clash(original: Row, predicted: Iterable[str], source: str) -> None:
     if clash is not None:
         what, remedy = "the rows have a column that predictions have too", "rename it, so that nothing is lost"
         raise DataError(what, remedy, file=source, column=clash)
+
+
+def say_unread(original: Row, saved: Sequence[SavedCheckpoint]) -> None:
+    """Say which columns of a row look like input and are read by none of the models."""
+    columns = [(name, one.recipe.data) for one in saved for name in row_columns(one.task, one.recipe)]
+    used = {column for name, data in columns for column in source_columns(name, data)}
+    unread = [name for name in original if name not in used]
+    for line in describe_unread(unread, saved[0].recipe.data.model_copy(update={"unread": []}), ()):
+        log.warning(f"warning: {line}")
 
 
 def with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:
@@ -216,18 +227,20 @@ def _predict_chunks(
     source: str,
     columns: FileLayout | None,
 ) -> Iterator[dict[str, Any]]:
-    from bertkit.tokens.feature_cache import say_truncated
+    from bertkit.tokens.lost import Truncation
 
     task, number = checkpoint.task, itertools.count()
+    truncation = Truncation(checkpoint.setup, task.encode)
     for originals, rows in chunks:
         features = task.encode(rows, checkpoint.setup)
-        say_truncated(features, len(rows), checkpoint.setup)
+        truncation.add(features, rows)
         outputs, _ = run_model(checkpoint, features, progress, "predicting")
         predictions = map(drop_private_keys, task.decode(outputs, features, rows, checkpoint.setup))
         for original, row, prediction in zip(originals, rows, predictions, strict=True):
             fields = prediction if columns is None else as_columns(prediction, columns.digits)
             refuse_clash(original, fields, source)  # also those that only some predictions have
             yield {**identify(next(number), original, row.get("id"), columns), **original, **fields}
+    truncation.say()
 
 
 def identify(number: int, original: Row, given: Any, columns: FileLayout | None) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from bertkit.workflows.predict import (
     open_records,
     read_chunks,
     refuse_clash,
+    say_unread,
     with_columns_of,
 )
 
@@ -109,6 +110,7 @@ def _predict(
     chunks = (_read(chunk, saved, name) for chunk in _split(records))
     # a file that cannot be read, or whose columns would be lost, ends in its error before the models are loaded
     first = next(chunks)
+    say_unread(first[0][0], list(saved.values()))
     with stage(progress, f"loading {', '.join(saved)}"):
         from bertkit.workflows.predict.together import load_together
 

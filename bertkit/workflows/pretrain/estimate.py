@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.pretraining import Pretraining
+from bertkit.storage import runs
 from bertkit.storage.checkpoints import most_bytes, written_bytes
 from bertkit.storage.disk import check_space
 from bertkit.workflows.pretrain.inputs import PretrainInputs, read_inputs
@@ -53,7 +54,12 @@ class Estimate:
 
 
 def estimate(
-    recipe: PretrainRecipe, *, output: str | Path | None = None, steps: int = 10, progress: Progress = SILENT
+    recipe: PretrainRecipe,
+    *,
+    output: str | Path | None = None,
+    fresh: bool = False,
+    steps: int = 10,
+    progress: Progress = SILENT,
 ) -> Estimate:
     """Prepare the corpus, time some steps of each block length, and estimate the whole run; only the corpus is kept.
 
@@ -61,17 +67,13 @@ def estimate(
         BertkitError: what the run would end in, as far as that can be known, such as a disk that is too small.
     """
     from bertkit.hardware.precision import use_matmul_backend
-    from bertkit.hardware.speed import (
-        fastest_products,
-        peak_memory,
-        restart_peak_memory,
-        training_operations,
-    )
+    from bertkit.hardware.speed import fastest_products, peak_memory, restart_peak_memory, training_operations
     from bertkit.modeling.architectures import detect_machine, layer_sizes
     from bertkit.modeling.info import info_of
     from bertkit.training.pretrain_batches import PretrainBatches
 
     inputs = read_inputs(recipe, output, progress)
+    runs.foresee_claim(inputs.plan.folder, inputs.plan.identity, fresh=fresh)
     machine = detect_machine(recipe.training.precision, inputs.plan.model_type, inputs.plan.widths)
     log.info(machine.reason)
     use_matmul_backend(machine)

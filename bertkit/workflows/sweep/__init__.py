@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-from collections.abc import Mapping
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -126,14 +126,19 @@ def dry_run(
     *,
     output: str | Path | None = None,
     fresh: bool = False,
+    join: bool = False,
 ) -> SweepPlan:
     """Check everything that can be checked without training, and return what the sweep would do."""
     job = _check(recipe, search, changes or {}, output, fresh=fresh)
+    storage.foresee_claim(job.folder, join=join)
     if not fresh:
         _check_trials(job)
     points = [] if search.method == "tpe" else list(itertools.islice(search.points(job.seed), search.trials))
     last = {axis.key: axis.extremes[-1] for axis in search.axes}  # more epochs have more checkpoints
-    plan = finetune_inputs.dry_run(job.recipe(last), output=storage.trial_folder(job.folder, search.trials + 1))
+    unused = storage.trial_folder(job.folder, search.trials + 1)
+    for settings, name in ((_choose(job, 1), storage.trial_folder(job.folder, 1).name), (last, "a trial")):
+        with _named(name, settings):
+            plan = finetune_inputs.dry_run(job.recipe(settings), output=unused)
     return SweepPlan(str(job.folder), search.trials, points, plan.rows, search.trials * plan.disk_bytes)
 
 
@@ -228,17 +233,25 @@ def _train(job: _Sweep, number: int, progress: Progress) -> None:
     settings = storage.read_settings(job.folder, number) or {}
     log.info(f"{name} of {job.search.trials}: {name_point(settings)}")
     try:
-        with stage(progress, "reading the data", total=1):
-            inputs = _read(job, number)
-        machine = _find_machine(job, inputs)
-        use_threads(machine)
-        run_inputs(replace(inputs, plan=replace(inputs.plan, machine=machine)), fresh=False, progress=progress)
+        with _named(name, settings):
+            with stage(progress, "reading the data", total=1):
+                inputs = _read(job, number)
+            machine = _find_machine(job, inputs)
+            use_threads(machine)
+            run_inputs(replace(inputs, plan=replace(inputs.plan, machine=machine)), fresh=False, progress=progress)
     except DivergedError as error:
         log.info(f"{name} diverged: {error}")
-    except StoppedError:
+
+
+@contextmanager
+def _named(trial: str, settings: Point) -> Iterator[None]:
+    """Let an error name the trial and its settings."""
+    try:
+        yield
+    except (DivergedError, StoppedError):
         raise
     except BertkitError as error:
-        error.what = f"{name} ({name_point(settings)}): {error.what}"
+        error.what = f"{trial} ({name_point(settings)}): {error.what}"
         raise
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import subprocess
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -84,8 +85,11 @@ def test_the_resolved_recipe_runs_again(trained, run):
 def test_the_remedy_names_what_helps_most_first(changes, best_step, missing, remedy):
     numbers = {"training.epochs": 3, "training.learning_rate": 2e-5}
     recipe = load_recipe("classify", {**numbers, **changes})
-    fit_result = FitResult([], None, None, best_step, steps=40, planned=40, epochs=3.0)
+    twice = [{"step": step, "eval_loss": 1.0} for step in (20, 40)]
+    fit_result = FitResult(twice, None, None, best_step, steps=40, planned=40, epochs=3.0)
     assert _remedy(recipe, fit_result, missing).startswith(f" Try {remedy}")
+    once = replace(fit_result, history=twice[1:])
+    assert "last evaluation" not in _remedy(recipe, once, missing)
 
 
 def test_of_skewed_labels_weights_are_the_first_remedy_though_each_label_is_given():

@@ -328,3 +328,13 @@ def test_rows_with_labels_and_repeated_ids_are_predicted_one_by_one(run, trained
     Path("rows.csv").write_text("id,text,label\n9,superb film,x\n9,awful film,y\n3,superb film,z\n")
     records = predict(run, trained, "rows.csv")
     assert [(record["id"], record["prediction"]) for record in records] == [("9", "good"), ("9", "bad"), ("3", "good")]
+
+
+@pytest.mark.parametrize("column", ["text_pair", "premise", "Sentence2", "question"])
+def test_a_column_that_looks_like_input_and_is_not_read_is_named(run, trained, column):
+    write_csv(Path("rows.csv"), [{"text": "a good film", column: "a dull book", "date": "today"}])
+    ended = run("predict", trained, "rows.csv")
+    assert (ended.code, ended.err.count("warning: ")) == (0, 1)
+    assert f"'{column}' looks like input and is not read" in ended.err
+    write_csv(Path("rows.csv"), [{"text": "a good film", "date": "today"}])
+    assert "not read" not in run("predict", trained, "rows.csv").err

@@ -100,7 +100,7 @@ def run_pretraining(
     if dry_run:
         from bertkit.workflows.pretrain.estimate import estimate
 
-        print_estimate(estimate(loaded, output=output, progress=TerminalProgress()), as_json=json)
+        print_estimate(estimate(loaded, output=output, fresh=fresh, progress=TerminalProgress()), as_json=json)
     else:
         from bertkit.workflows.pretrain import pretrain
 

@@ -64,10 +64,11 @@ def _from_windows(model: Any, ids: Any, mask: Any, segments: Any) -> dict[str, t
 
 
 def _from_vectors(model: Any, ids: Any, mask: Any, segments: Any) -> dict[str, torch.Tensor]:
-    """Compute what stands for each text, and where a linear layer reads it, logits."""
+    """Compute what stands for each text, or for each of its tokens, and where a linear layer reads it, logits."""
     vectors = model._embed(ids, mask, segments)
     classify = getattr(model, "logistic", None)
-    return {"vectors": vectors} | ({} if classify is None else {"logits": classify(vectors)})
+    name = "sentence_embedding" if vectors.dim() == 2 else "token_embeddings"
+    return {name: vectors} | ({} if classify is None else {"logits": classify(vectors)})
 
 
 def _from_masked_head(model: Any, ids: Any, mask: Any, segments: Any) -> dict[str, torch.Tensor]:
