@@ -12,6 +12,7 @@ from bertkit.checks import Finding, Place, places_of
 from bertkit.checks.faults import describe_refusal
 from bertkit.data.checks import find_odd_columns, find_rare_names, find_unseen_names, refuse_swapped, types_of
 from bertkit.data.columns import describe_unread
+from bertkit.data.labels import list_names
 from bertkit.data.rows import Columns, Split
 from bertkit.errors import DataError
 from bertkit.recipe import Data
@@ -95,7 +96,7 @@ def _describe(values: Sequence[Any]) -> str:
         name for value in values for name in (types_of(value) if isinstance(value, (str, list)) else [str(value)])
     )
     total = sum(counts.values())
-    shown = [f"{name} {count:,} ({100 * count / total:.1f}%)" for name, count in counts.most_common()]
+    shown = [f"{list_names([name])} {count:,} ({100 * count / total:.1f}%)" for name, count in counts.most_common()]
     return f"{len(counts)} labels: {_list(shown)}"
 
 

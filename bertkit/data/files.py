@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import stat
 import sys
@@ -16,6 +15,7 @@ from bertkit.data.formats import Format, find_format, format_of, known_endings, 
 from bertkit.data.text import Record
 from bertkit.errors import DataError, ResourceError, UsageError, closest
 from bertkit.recipe import Data
+from bertkit.storage.cache import say_once
 
 _Item = TypeVar("_Item")
 
@@ -93,9 +93,7 @@ def find_files(folder: Path, data: Data, named: Collection[str] = ()) -> dict[st
     _refuse_arrow(folder)
     paths = _group_files(folder, data)
     files = {}
-    for split, groups in _candidates(list(paths), data).items():
-        if split in named:
-            continue
+    for split, groups in _candidates(list(paths), data, named).items():
         if len(groups) > 1:
             both = " and ".join(str(paths[group][0].relative_to(folder)) for group in groups[:2])
             hint = f"choose one: --set data.files.{split}={paths[groups[0]][0]}"
@@ -132,8 +130,8 @@ def _group_files(folder: Path, data: Data) -> dict[_Group, list[Path]]:
     return groups
 
 
-def _candidates(groups: list[_Group], data: Data) -> dict[str, list[_Group]]:
-    """Find what could be each split: files of its exact name, else those whose names begin or end with it."""
+def _candidates(groups: list[_Group], data: Data, named: Collection[str]) -> dict[str, list[_Group]]:
+    """Find what could be each unnamed split: files of its exact name, else those whose names begin or end with it."""
     splits = [*SPLIT_NAMES, *(split for split in data.splits if split not in SPLIT_NAMES)]
     names = {split: (data.splits[split].lower(),) if split in data.splits else SPLIT_NAMES[split] for split in splits}
     candidates = {split: [group for group in groups if group.name in names[split]] for split in splits}
@@ -142,17 +140,17 @@ def _candidates(groups: list[_Group], data: Data) -> dict[str, list[_Group]]:
     # a file called train_test is no sign of either split
     splits_per_group = Counter(group for alike in similar.values() for group in alike)
     for split in SPLIT_NAMES:
-        if not candidates[split] and split not in data.splits:
+        if not candidates[split] and split not in data.splits and split not in named:
             alike = [group for group in similar[split] if group not in taken and splits_per_group[group] == 1]
             candidates[split] = alike
             for group in alike:
-                logging.getLogger("bertkit").info("%s is taken for the %s split", group.name + group.ending, split)
-    return {split: alike for split, alike in candidates.items() if alike}
+                say_once(f"{group.name}{group.ending} is taken for the {split} split")
+    return {split: alike for split, alike in candidates.items() if alike and split not in named}
 
 
 def _is_named_after(split: str, group: _Group) -> bool:
-    """Tell whether a name begins or ends with one of the split's names, as train-v1.1 and en_ewt-ud-train do."""
-    words = re.split("[-_.]", group.name)
+    """Tell whether a name begins or ends with one of the split's names: train-v1.1, en_ewt-ud-train, wnut17train."""
+    words = re.split(r"[-_.]|(?<=\d)(?=[a-z])", group.name)
     return words[0] in SPLIT_NAMES[split] or words[-1] in SPLIT_NAMES[split]
 
 

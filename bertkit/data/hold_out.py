@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -13,8 +12,7 @@ from bertkit.data.row_digests import digest_text
 from bertkit.data.rows import Columns, Split
 from bertkit.errors import DataError
 from bertkit.recipe import Data, Row
-
-log = logging.getLogger("bertkit")
+from bertkit.storage.cache import say_once
 
 DRAWS = {"by_hash": "by hash of text", "by_label": "by text and label"}
 """``data.hold_out`` -> what a run calls it in its identity, so that no run is resumed or scored with other rows."""
@@ -59,7 +57,7 @@ def hold_out(split: Split, data: Data, columns: Columns, *, named: bool) -> dict
         raise DataError(
             what, "check which column holds the labels, give more rows, or name a validation file", file=split.source
         )
-    log.info(f"no validation split: {share_of(len(held_out), count)} rows of {split.source} are held out for it")
+    say_once(f"no validation split: {share_of(len(held_out), count)} rows of {split.source} are held out for it")
     train = [index for index in range(count) if index not in held_out]
     return {
         name: replace(split.select(indices), name=name, is_held_out=True)
@@ -99,7 +97,7 @@ def _choose(groups: Sequence[_Group], data: Data, count: int) -> Iterator[int]:
         yield from group.rows
     if kept:
         names = ", ".join(sorted(kept)[:5]) + (f" and {len(kept) - 5:,} more" if len(kept) > 5 else "")
-        log.info(f"all {len(left):,} labels are in training, so fewer rows of {names} are held out")
+        say_once(f"all {len(left):,} labels are in training, so fewer rows of {names} are held out")
 
 
 def _as_share(draw: bytes) -> float:

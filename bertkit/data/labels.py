@@ -15,6 +15,7 @@ from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_of
 from bertkit.data.text import describe_record, source_column
 from bertkit.errors import DataError, ModelError, RecipeError, closest
 from bertkit.recipe import Data, Row
+from bertkit.storage.cache import say_once
 
 log = logging.getLogger("bertkit")
 
@@ -190,7 +191,7 @@ def name_split(
     if faults and collected is None:
         raise first_of(faults)
     if dropped:
-        log.info(f"rows of {split.source} without a label, left out: {dropped:,}")
+        say_once(f"rows of {split.source} without a label, left out: {dropped:,}")
     return replace(split, rows=rows, lines=lines)
 
 

@@ -71,19 +71,22 @@ class AblationSummary:
 
 
 def name_variants(points: Sequence[Point]) -> dict[str, Point]:
-    """Name the points of a grid by their values, as folders may be called.
+    """Name the points of a grid by their values, as folders may be called; what is no word has its key before it.
 
     >>> list(name_variants([{"objective": "mlm", "options.mask_rate": 0.15}, {"size": "a/b"}]))
-    ['mlm-0.15', 'b']
+    ['mlm-mask_rate=0.15', 'b']
     """
-    names = [
-        "-".join(re.sub(r"[^\w.+-]+", "_", name_value(value).split("/")[-1]) for value in p.values()) for p in points
-    ]
+    names = ["-".join(_name_setting(key, value) for key, value in point.items()) for point in points]
     counts = Counter(names)
     return {
         name if counts[name] == 1 and name.strip(".") else f"{name}-{number}": point
         for number, (name, point) in enumerate(zip(names, points, strict=True), start=1)
     }
+
+
+def _name_setting(key: str, value: Any) -> str:
+    name = re.sub(r"[^\w.+-]+", "_", name_value(value).split("/")[-1])
+    return name if isinstance(value, str) else f"{key.split('.')[-1]}={name}"
 
 
 def describe_variant(

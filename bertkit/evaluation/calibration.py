@@ -152,7 +152,8 @@ def thresholds_for(
         found = find_abstention(confidence, right, precision)
         if found is None:
             what = f"no threshold has shown a precision of {precision:g} on the {calibration.rows:,} rows"
-            raise DataError(what, "calibrate on more rows, or ask for less", file=calibration.source)
+            hint = "calibrate on more rows, ask for less, or set a threshold without a promise: --abstain-below 0.8"
+            raise DataError(what, hint, file=calibration.source)
         options["abstain_below"] = found.threshold
         lines.append(
             f"precision {precision:g}, shown with 95% confidence: abstains below {found.threshold:.4f}; of the "

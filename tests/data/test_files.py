@@ -332,7 +332,15 @@ def test_a_name_alike_counts_only_for_want_of_the_very_name(here, caplog):
             "validation": [here / "dev_matched.csv"],
             "mismatched": [here / "dev_mismatched.csv"],
         }
+        find_files(here, Data(splits={"mismatched": "dev_mismatched", "test": "absent"}))
     assert caplog.messages == ["dev_matched.csv is taken for the validation split"]
+
+
+def test_a_split_whose_file_is_named_is_looked_for_no_more(here, caplog):
+    touch("wnut17train.conll", "emerging.dev.conll", "restrain.conll")
+    with caplog.at_level(logging.INFO, logger="bertkit"):
+        assert find_files(here, Data(), named=["validation"]) == {"train": [here / "wnut17train.conll"]}
+    assert caplog.messages == ["wnut17train.conll is taken for the train split"]
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,14 @@ from bertkit.evaluation.ablations import describe_variant, find_unlearned, name_
 
 def test_variants_are_named_by_their_values_and_no_two_alike():
     points = [{"objective": name, "options.mask_rate": rate} for name in ("mlm", "nsp") for rate in (0.15, 0.5)]
-    assert list(name_variants(points)) == ["mlm-0.15", "mlm-0.5", "nsp-0.15", "nsp-0.5"]
+    assert list(name_variants(points)) == [
+        f"{name}-mask_rate={rate}" for name in ("mlm", "nsp") for rate in (0.15, 0.5)
+    ]
     assert list(name_variants([{"tokenizer": "a/tok"}, {"tokenizer": "b/tok"}])) == ["tok-1", "tok-2"]
-    assert list(name_variants([{"options.last_mask_rate": None}, {"options.last_mask_rate": 0.1}])) == ["null", "0.1"]
+    assert list(name_variants([{"options.last_mask_rate": None}, {"options.last_mask_rate": 0.1}])) == [
+        "last_mask_rate=null",
+        "last_mask_rate=0.1",
+    ]
     assert list(name_variants([{"data.column": ".."}, {"data.column": "a b?"}])) == ["..-1", "a_b_"]
 
 

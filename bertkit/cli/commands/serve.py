@@ -63,9 +63,12 @@ RootOption = Annotated[
 QueueOption = Annotated[int, typer.Option(help="Rows of a model that may wait; more get 429.", metavar="ROWS", min=1)]
 RequestRowsOption = Annotated[int, typer.Option(help="Rows of a request; more get 413.", metavar="ROWS", min=1)]
 BodyOption = Annotated[int, typer.Option(help="Bytes of a request; more get 413.", metavar="BYTES", min=1024)]
-TimeoutOption = Annotated[float, typer.Option(help="Seconds until an answer; later ones get 504.", min=0.1)]
+TimeoutOption = Annotated[
+    float, typer.Option(help="Time until an answer; later ones get 504.", metavar="SECONDS", min=0.1)
+]
 ReadTimeoutOption = Annotated[
-    float, typer.Option(help="Seconds in which a request must have come; slower ones get 408.", min=0.1)
+    float,
+    typer.Option(help="Time in which a request must have come; slower ones get 408.", metavar="SECONDS", min=0.1),
 ]
 BatchTokensOption = Annotated[int, typer.Option(help="Tokens that are computed at a time.", metavar="N", min=1)]
 ConnectionsOption = Annotated[int, typer.Option(help="Open connections; more get 503.", metavar="N", min=1)]
@@ -155,7 +158,10 @@ def _read_key(file: str | None) -> str | None:
 
     if file is None:
         return os.environ.get("BERTKIT_API_KEY") or None
-    key = typed_path(file).read_text(encoding="utf-8").strip()
+    try:
+        key = typed_path(file).read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        raise UsageError("--api-key-file names no file", "write a key into it, or name another", file=file) from None
     if not key:
         raise UsageError("the file of the API key is empty", "write a key into it", file=file)
     return key

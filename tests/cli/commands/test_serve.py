@@ -22,7 +22,7 @@ def test_the_command_of_another_server_is_printed(run, trained):
         (["runs/nix"], 4, "no such run: runs/nix"),
         (["{run}", "{run}"], 2, "two models are called 'run'"),
         (["{run}", "--json"], 2, "--json without --for"),
-        (["{run}", "--api-key-file", "nowhere"], 6, "nowhere"),
+        (["{run}", "--api-key-file", "nowhere"], 2, "--api-key-file names no file (nowhere)"),
         (["{run}", "--for", "triton"], 2, "triton"),
     ],
 )
