@@ -1,19 +1,20 @@
 """Columns of numbers, one file each in a folder: written shard by shard, later mapped into memory.
 
-After each shard a journal records the lengths of the columns. A kill leaves files that are longer than that; the next
-process truncates them and continues. A folder counts once its manifest with sizes and SHA-256s is written, which
-comes last.
+After each shard a journal records the lengths and SHA-256s of the columns. A kill leaves files that are longer than
+that; the next process truncates them and continues, unless what the journal counts has changed since. A folder counts
+once its manifest with sizes and SHA-256s is written, which comes last.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from bertkit.storage import files
 from bertkit.storage.cache import touch
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
+from bertkit.storage.records import read_signed, write_signed
 
 log = logging.getLogger("bertkit")
 
@@ -48,6 +50,8 @@ class ColumnWriter:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / _MANIFEST).unlink(missing_ok=True)  # columns with a valid one are mapped, not written
         journal = self._read_journal()
+        if not journal:
+            self._digests = {name: hashlib.sha256() for name in self.dtypes}
         self.lengths: dict[str, int] = journal.get("lengths") or dict.fromkeys(self.dtypes, 0)
         self.state: dict[str, Any] = journal.get("state", {})
         self._opened = ExitStack()
@@ -62,7 +66,9 @@ class ColumnWriter:
 
     def append(self, name: str, values: Numbers) -> None:
         """Append values to a column."""
-        self._streams[name].write(np.ascontiguousarray(values, dtype=self.dtypes[name]).tobytes())
+        content = np.ascontiguousarray(values, dtype=self.dtypes[name]).tobytes()
+        self._streams[name].write(content)
+        self._digests[name].update(content)
         self.lengths[name] += len(values)
 
     def commit(self, state: Mapping[str, Any]) -> None:
@@ -73,7 +79,9 @@ class ColumnWriter:
             stream.flush()
             os.fsync(stream.fileno())
         self.state = dict(state)
-        write_json(self.folder / _JOURNAL, {"origin": self.origin, "lengths": self.lengths, "state": self.state})
+        digests = {name: digest.hexdigest() for name, digest in self._digests.items()}
+        content = {"origin": self.origin, "lengths": self.lengths, "digests": digests, "state": self.state}
+        write_signed(self.folder / _JOURNAL, content)
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Commit what was appended, and write the manifest with `facts` about the columns: now the folder counts."""
@@ -82,7 +90,7 @@ class ColumnWriter:
             name: {
                 "kind": dtype.str,
                 "bytes": self.lengths[name] * dtype.itemsize,
-                "sha256": file_fingerprint(_file(self.folder, name)),
+                "sha256": self._digests[name].hexdigest(),
             }
             for name, dtype in self.dtypes.items()
         }
@@ -93,14 +101,20 @@ class ColumnWriter:
         (self.folder / _JOURNAL).unlink()
 
     def _read_journal(self) -> dict[str, Any]:
-        """Return the journal if it is of the same origin and no file is shorter than it records, else an empty one."""
+        """Return the journal if it is of the same origin and the numbers that it counts are whole, else an empty one."""
+        file = self.folder / _JOURNAL
+        damaged = ResourceError("the journal is damaged", file=file)
         try:
-            journal = json.loads((self.folder / _JOURNAL).read_text(encoding="utf-8"))
-            sizes = {name: _file(self.folder, name).stat().st_size for name in self.dtypes}
-            lengths = journal["lengths"]
-            fits = all(sizes[name] >= lengths[name] * dtype.itemsize for name, dtype in self.dtypes.items())
-            return cast(dict[str, Any], journal) if journal["origin"] == self.origin and fits else {}
-        except (OSError, ValueError, KeyError, TypeError):
+            journal = read_signed(file, damaged) or {}
+            if journal.get("origin") != self.origin:
+                return {}
+            sizes = {name: journal["lengths"][name] * dtype.itemsize for name, dtype in self.dtypes.items()}
+            self._digests = {name: _digest_start(_file(self.folder, name), size) for name, size in sizes.items()}
+            if any(digest.hexdigest() != journal["digests"][name] for name, digest in self._digests.items()):
+                raise damaged
+            return journal
+        except (ResourceError, OSError, KeyError):
+            log.info(f"the numbers in {self.folder} are damaged and are computed again")
             return {}
 
 
@@ -125,7 +139,7 @@ def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | Non
             mapped = {name: _map(_file(folder, name), column["kind"]) for name, column in content["columns"].items()}
             digests = {name: column["sha256"] for name, column in content["columns"].items()}
             return mapped, {**content["facts"], "sha256": digests}
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         pass
     log.info(f"the numbers in {folder} are damaged and are computed again")
     manifest.unlink(missing_ok=True)
@@ -157,6 +171,16 @@ def locked(folder: Path) -> AbstractContextManager[None]:
     return files.locked(
         lock, on_wait=lambda: log.info(f"waiting for another process that computes the numbers in {folder}")
     )
+
+
+def _digest_start(file: Path, size: int) -> Any:
+    """Return the SHA-256 of the first bytes of a file, to be fed with those that will follow."""
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while size and (block := stream.read(min(size, 1 << 20))):
+            digest.update(block)
+            size -= len(block)
+    return digest
 
 
 def _file(folder: Path, name: str) -> Path:

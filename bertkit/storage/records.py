@@ -12,7 +12,8 @@ from bertkit.errors import ResourceError
 from bertkit.storage import files
 from bertkit.storage.fingerprints import json_fingerprint
 
-_CHECKSUM = "sha256"
+CHECKSUM = "sha256"
+"""The key of an object's checksum of itself."""
 _RENAMED = {"parted_file": "split_file", "contestants": "compared_models"}
 """Key of a record of the last release -> its name in this one."""
 _BASELINE = "without the text"  # what its one baseline is called
@@ -65,7 +66,7 @@ def read_signed(file: Path, damaged: ResourceError) -> dict[str, Any] | None:
         ResourceError: `damaged`, where the file is anything else.
     """
     content = read_object(file, damaged)
-    if content is not None and content.pop(_CHECKSUM, None) != json_fingerprint(content):
+    if content is not None and content.pop(CHECKSUM, None) != json_fingerprint(content):
         raise damaged
     return content
 
@@ -73,7 +74,7 @@ def read_signed(file: Path, damaged: ResourceError) -> dict[str, Any] | None:
 def write_signed(file: Path, content: Mapping[str, Any]) -> None:
     """Write an object with a checksum of itself, whole or not at all."""
     as_read = json.loads(files.to_json(content))
-    files.write_json(file, {**as_read, _CHECKSUM: json_fingerprint(as_read)})
+    files.write_json(file, {**as_read, CHECKSUM: json_fingerprint(as_read)})
 
 
 def check_run(record: dict[str, Any], damaged: ResourceError) -> dict[str, Any]:
@@ -84,7 +85,7 @@ def check_run(record: dict[str, Any], damaged: ResourceError) -> dict[str, Any]:
     """
     if not _fits(record, _SHAPE):
         raise damaged
-    if record["status"] == "finished" and record.pop(_CHECKSUM, None) not in (None, json_fingerprint(record)):
+    if record["status"] == "finished" and record.pop(CHECKSUM, None) not in (None, json_fingerprint(record)):
         raise damaged
     return _rename_keys(record)
 
