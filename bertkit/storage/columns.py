@@ -101,7 +101,7 @@ class ColumnWriter:
         (self.folder / _JOURNAL).unlink()
 
     def _read_journal(self) -> dict[str, Any]:
-        """Return the journal if it is of the same origin and the numbers that it counts are whole, else an empty one."""
+        """Return the journal if it is of the same origin and what it counts is whole, else an empty one."""
         file = self.folder / _JOURNAL
         damaged = ResourceError("the journal is damaged", file=file)
         try:

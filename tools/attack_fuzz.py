@@ -16,6 +16,8 @@ import logging
 import random
 import socket
 import sys
+import tempfile
+import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -106,18 +108,19 @@ class Tally:
         """Count a trial by how it ended, and keep what was wrong with it."""
         self.tried.setdefault(name, Counter())[outcome] += 1
         self.count += 1
-        if self.count % 20 == 0 and not name.startswith(("rows", "recipes", "requests", "good")):
+        if self.count % 20 == 0 and not (self.count % 400 and name.startswith(("rows", "recipes", "requests", "good"))):
             print(f"{self.count:,} tried, {len(self.wrong)} wrong", file=sys.stderr)
         if fault:
             self.wrong.append({"name": name, "how": how, "fault": fault})
             print(f"{name}, {how}: {fault}", flush=True)
 
-    def write(self, output: Path | None) -> int:
-        """Print the sums, write all of it, and return the exit code."""
-        sums = sum(self.tried.values(), Counter[str]())
-        print(f"{sum(sums.values()):,} tried, {len(self.wrong)} wrong: {dict(sums.most_common())}")
+    def write(self, attack: str, output: Path | None) -> int:
+        """Print the sums, write all of it beside what a file has of other attacks, and return the exit code."""
+        sums = dict(sum(self.tried.values(), Counter[str]()).most_common())
+        print(f"{sum(sums.values()):,} tried, {len(self.wrong)} wrong: {sums}")
         if output:
-            content = {"sums": sums, "tried": self.tried, "wrong": self.wrong}
+            content = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {}
+            content[attack] = {"sums": sums, "tried": self.tried, "wrong": self.wrong}
             output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
         return 1 if self.wrong else 0
 
@@ -320,25 +323,22 @@ def fuzz_requests(service: Any, count: int, rng: random.Random, tally: Tally) ->
                 tally.add("good requests", f"{path} {content}", "other answer", f"{reply.status} {reply.body[:300]!r}")
 
 
-def fuzz_socket(service: Any, count: int, rng: random.Random, tally: Tally) -> None:
+def fuzz_socket(port: int, count: int, rng: random.Random, tally: Tally) -> None:
     """Send damaged bytes over a socket, and ask something sane after each."""
     body = json.dumps(CLASSIFY)
     head = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     whole = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
     pieces = "".join(f"{len(body[at : at + 9]):x}\r\n{body[at : at + 9]}\r\n" for at in range(0, len(body), 9))
     chunked = f"{head}Transfer-Encoding: chunked\r\n\r\n{pieces}0\r\n\r\n".encode()
-    with served(service, read_seconds=0.3) as (port, _):
-        expected = send(port, whole).partition(b"\r\n\r\n")[2]
-        for number in range(count):
-            data = mutate(whole if number % 2 else chunked, rng)
-            reply = send(port, data)
-            status = reply[9:12].decode("latin-1") or "closed"
-            wrong = (
-                None if status == "closed" or (status.isdigit() and int(status) < 500) else f"answer {reply[:300]!r}"
-            )
-            if send(port, whole).partition(b"\r\n\r\n")[2] != expected:
-                wrong = "a sane request got another answer afterwards"
-            tally.add("socket", repr(data[:2000]), status, wrong)
+    expected = send(port, whole).partition(b"\r\n\r\n")[2]
+    for number in range(count):
+        data = mutate(whole if number % 2 else chunked, rng)
+        reply = send(port, data)
+        status = reply[9:12].decode("latin-1") or "closed"
+        wrong = None if status == "closed" or (status.isdigit() and int(status) < 500) else f"answer {reply[:300]!r}"
+        if send(port, whole).partition(b"\r\n\r\n")[2] != expected:
+            wrong = "a sane request got another answer afterwards"
+        tally.add("socket", repr(data[:2000]), status, wrong)
 
 
 def send(port: int, data: bytes) -> bytes:
@@ -368,8 +368,8 @@ COMMANDS = (
 def fuzz_commands(yard: Any, count: int, rng: random.Random, tally: Tally) -> None:
     """Give damaged files to whole commands."""
     recipe = (Path(__file__).parent.parent / "recipes" / "finetune" / "classify.yaml").read_bytes()
-    for number in range(count):
-        command, names = COMMANDS[number % len(COMMANDS)]
+    for _ in range(count):
+        command, names = rng.choice(COMMANDS)
         name = rng.choice(names)
         data = mutate(SEEDS[name][1] if name in SEEDS else recipe, rng)
         yard.begin("predict run")
@@ -382,20 +382,24 @@ def fuzz_commands(yard: Any, count: int, rng: random.Random, tally: Tally) -> No
         tally.add(f"command: {command}", repr(data[:2000]), "refused" if code else "read", wrong)
 
 
-def fuzz(yard: Any, count: int, rng: random.Random, tally: Tally) -> None:
-    """Feed all of it: of 100, 40 files of rows, 20 recipes, 36 requests, 3 over a socket, one to a whole command."""
+def fuzz(yard: Any, count: int, deadline: float, rng: random.Random, tally: Tally) -> None:
+    """Feed all of it: of 400, 160 files of rows, 80 recipes, 148 requests, 11 over a socket, one to a whole command."""
     from bertkit.hub import find_model
     from bertkit.server.batching import Limits
     from bertkit.server.runs import find_models
     from bertkit.server.service import load_service
 
     logging.disable(logging.CRITICAL)
-    fuzz_rows(yard.trial, count * 40 // 100, rng, tally)
-    fuzz_recipes(yard.trial, count * 20 // 100, rng, tally)
-    vectors = make_sentence_folder(find_model("demo"), yard.trial / "vectors")
-    service = load_service(find_models([str(yard.store / "run"), str(vectors)]), Limits(request_rows=64))
-    service.computer.start()
-    fuzz_requests(service, count * 36 // 100, rng, tally)
-    fuzz_socket(service, count * 3 // 100, rng, tally)
-    service.computer.stop()
-    fuzz_commands(yard, count // 100, rng, tally)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        vectors = make_sentence_folder(find_model("demo"), folder / "vectors")
+        service = load_service(find_models([str(yard.store / "run"), str(vectors)]), Limits(request_rows=64))
+        service.computer.start()
+        with served(service, read_seconds=0.3) as (port, _):
+            while tally.count < count and time.monotonic() < deadline:
+                fuzz_rows(folder, 160, rng, tally)
+                fuzz_recipes(folder, 80, rng, tally)
+                fuzz_requests(service, 148, rng, tally)
+                fuzz_socket(port, 11, rng, tally)
+                fuzz_commands(yard, 1, rng, tally)
+        service.computer.stop()
