@@ -94,11 +94,13 @@ class Limits(NamedTuple):
     deadline: float
 
 
-def repeat(cases: Collection[tuple[str, ...]], limits: Limits) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield numbers and cases, over and over; those with a slow command, their last part, in the second round only."""
+def repeat(
+    cases: Collection[tuple[str, ...]], limits: Limits, rng: random.Random
+) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield numbers and cases in rounds, each in another order; slow commands are in the second round only."""
     numbers = iter(range(limits.count))
     for round_number in itertools.count():
-        for case in cases:
+        for case in rng.sample(list(cases), len(cases)):
             if round_number != 1 and case[-1].startswith(SLOW):
                 continue
             number = next(numbers, None)
@@ -114,8 +116,12 @@ def kill(yard: Yard, limits: Limits, rng: random.Random, tally: Tally) -> None:
     missing = {name for name in writing if not any(f"{one} ".startswith(f"{name} ") for one in commands.values())}
     missing -= {"pretrain recipe", "bench"}  # the first has the name of a recipe; the other takes minutes
     assert not missing, f"commands that write, but are not attacked: {missing}"
-    for number, (name, command) in repeat(commands.items(), limits):
-        expected = yard.reference(command)
+    for number, (name, command) in repeat(commands.items(), limits, rng):
+        try:
+            expected = yard.reference(command)
+        except RuntimeError as error:
+            tally.add(name, "", "not tried", str(error))
+            continue
         if number % 2:
             operation = rng.randint(1, expected.operations)
             fault, how = yard.at(operation), f"SIGKILL at operation {operation}"
@@ -164,7 +170,7 @@ def strike(yard: Yard, limits: Limits, rng: random.Random, tally: Tally) -> None
     cases += [("cached", name, MADE[name]) for name in KEEPS]
     cases += [("left by a kill", name, MADE[name]) for name in RESUMES]
     others = [path for path in yard.store.rglob("*") if path.is_file()]
-    for _, (state, name, command) in repeat(cases, limits):
+    for _, (state, name, command) in repeat(cases, limits, rng):
         try:
             files = prepare(yard, state, name, command, rng)
         except RuntimeError as error:
@@ -244,12 +250,15 @@ def main() -> None:
         yard = Yard(folder)
         yard.make(MADE if chosen.what != "fuzz" else ["run"])
         tally, limits = Tally(), Limits(chosen.count, time.monotonic() + 60 * chosen.minutes)
-        if chosen.what == "fuzz":
-            fuzz(yard, *limits, rng, tally)
-        else:
-            {"kills": kill, "damage": strike}[chosen.what](yard, limits, rng, tally)
-        yard.zygote.close()
-    sys.exit(tally.write(chosen.what, chosen.output))
+        try:
+            if chosen.what == "fuzz":
+                fuzz(yard, *limits, rng, tally)
+            else:
+                {"kills": kill, "damage": strike}[chosen.what](yard, limits, rng, tally)
+            yard.zygote.close()
+        finally:
+            code = tally.write(chosen.what, chosen.output)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -15,10 +15,8 @@ import json
 import logging
 import random
 import socket
-import sys
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,6 +27,7 @@ from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 from tests.server.conftest import Client, Reply, make_sentence_folder
 from tests.server.test_running import served
+from tools.attack_yard import REFUSED, Tally, Yard, find_crash
 
 SCRAPS: tuple[bytes, ...] = (
     *(b"\0", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe", b"\x85", b"\xe2\x80\xa8", b"\xf0\x9f\x98\x80", b"\xed\xa0\x80"),
@@ -90,51 +89,6 @@ REQUESTS: dict[str, Any] = {
     "/v1/embeddings": {"input": ["the good film"], "model": "vectors", "encoding_format": "float"},
 }
 ANSWERED = {200, 400, 404, 405, 408, 413, 415, 422, 429}
-
-
-REFUSED = {2, 3, 4, 5, 6}
-"""Exit codes of what a user can cause."""
-
-
-class Tally:
-    """What was tried and what was wrong, by command."""
-
-    def __init__(self) -> None:
-        self.tried: dict[str, Counter[str]] = {}
-        self.wrong: list[dict[str, str]] = []
-        self.count = 0
-
-    def add(self, name: str, how: str, outcome: str, fault: str | None = None) -> None:
-        """Count a trial by how it ended, and keep what was wrong with it."""
-        self.tried.setdefault(name, Counter())[outcome] += 1
-        self.count += 1
-        if self.count % 20 == 0 and not (self.count % 400 and name.startswith(("rows", "recipes", "requests", "good"))):
-            print(f"{self.count:,} tried, {len(self.wrong)} wrong", file=sys.stderr)
-        if fault:
-            self.wrong.append({"name": name, "how": how, "fault": fault})
-            print(f"{name}, {how}: {fault}", flush=True)
-
-    def write(self, attack: str, output: Path | None) -> int:
-        """Print the sums, write all of it beside what a file has of other attacks, and return the exit code."""
-        sums = dict(sum(self.tried.values(), Counter[str]()).most_common())
-        print(f"{sum(sums.values()):,} tried, {len(self.wrong)} wrong: {sums}")
-        if output:
-            content = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {}
-            content[attack] = {"sums": sums, "tried": self.tried, "wrong": self.wrong}
-            output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        return 1 if self.wrong else 0
-
-
-def find_crash(code: int, err: str) -> str | None:
-    """Say what is wrong with how a command ended and what it printed to stderr; None if it is 0 or one line."""
-    errors = [line for line in err.splitlines() if line.startswith("error: ")]
-    if "Traceback" in err or code == 1:
-        return f"a traceback, or exit code 1: {err.strip()[-400:]}"
-    if code == 0:
-        return f"exit code 0 with an error: {errors[0]}" if errors else None
-    if code not in REFUSED or len(errors) != 1:
-        return f"exit code {code} with {len(errors)} lines of error: {err.strip()[-400:]}"
-    return None
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
@@ -365,7 +319,7 @@ COMMANDS = (
 )
 
 
-def fuzz_commands(yard: Any, count: int, rng: random.Random, tally: Tally) -> None:
+def fuzz_commands(yard: Yard, count: int, rng: random.Random, tally: Tally) -> None:
     """Give damaged files to whole commands."""
     recipe = (Path(__file__).parent.parent / "recipes" / "finetune" / "classify.yaml").read_bytes()
     for _ in range(count):
@@ -382,7 +336,7 @@ def fuzz_commands(yard: Any, count: int, rng: random.Random, tally: Tally) -> No
         tally.add(f"command: {command}", repr(data[:2000]), "refused" if code else "read", wrong)
 
 
-def fuzz(yard: Any, count: int, deadline: float, rng: random.Random, tally: Tally) -> None:
+def fuzz(yard: Yard, count: int, deadline: float, rng: random.Random, tally: Tally) -> None:
     """Feed all of it: of 400, 160 files of rows, 80 recipes, 148 requests, 11 over a socket, one to a whole command."""
     from bertkit.hub import find_model
     from bertkit.server.batching import Limits

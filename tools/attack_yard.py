@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Collection
 from functools import cache
 from pathlib import Path
@@ -97,6 +98,51 @@ LIBRARIES = (
 """What commands import when they need it; here it is imported once."""
 
 
+REFUSED = {2, 3, 4, 5, 6}
+"""Exit codes of what a user can cause."""
+
+
+class Tally:
+    """What was tried and what was wrong, by command."""
+
+    def __init__(self) -> None:
+        self.tried: dict[str, Counter[str]] = {}
+        self.wrong: list[dict[str, str]] = []
+        self.count = 0
+
+    def add(self, name: str, how: str, outcome: str, fault: str | None = None) -> None:
+        """Count a trial by how it ended, and keep what was wrong with it."""
+        self.tried.setdefault(name, Counter())[outcome] += 1
+        self.count += 1
+        if self.count % 20 == 0:
+            print(f"{self.count:,} tried, {len(self.wrong)} wrong", file=sys.stderr)
+        if fault:
+            self.wrong.append({"name": name, "how": how, "fault": fault})
+            print(f"{name}, {how}: {fault}", flush=True)
+
+    def write(self, attack: str, output: Path | None) -> int:
+        """Print the sums, write all of it beside what a file has of other attacks, and return the exit code."""
+        sums = dict(sum(self.tried.values(), Counter[str]()).most_common())
+        print(f"{sum(sums.values()):,} tried, {len(self.wrong)} wrong: {sums}")
+        if output:
+            content = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {}
+            content[attack] = {"sums": sums, "tried": self.tried, "wrong": self.wrong}
+            output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        return 1 if self.wrong else 0
+
+
+def find_crash(code: int, err: str) -> str | None:
+    """Say what is wrong with how a command ended and what it printed to stderr; None if it is 0 or one line."""
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    if "Traceback" in err or code == 1:
+        return f"a traceback, or exit code 1: {err.strip()[-400:]}"
+    if code == 0:
+        return f"exit code 0 with an error: {errors[0]}" if errors else None
+    if code not in REFUSED or len(errors) != 1:
+        return f"exit code {code} with {len(errors)} lines of error: {err.strip()[-400:]}"
+    return None
+
+
 class Yard:
     """A folder with all that the commands make, and a place to run them in.
 
@@ -139,7 +185,8 @@ class Yard:
     def needs(self, command: str) -> set[str]:
         """Return what a command reads or changes: every name in it that is in the store, but not what it makes."""
         words = set(re.split(r"[\s=']", command))
-        made = set(re.findall(r"(?:-o|--save|--sample|--report|--picture|--fix) (\S+)", command))
+        made = {name for name, making in MADE.items() if making == command}
+        made |= set(re.findall(r"(?:-o|--save|--sample|--report|--picture|--fix) (\S+)", command))
         return self.inputs | ({path.name for path in self.store.iterdir()} & words - made)
 
     def begin(self, command: str, *more: str) -> None:
