@@ -229,6 +229,7 @@ class Yard:
         self.begin(command, *more)
         began = time.perf_counter()
         is_package = command.startswith("python ")
+        self.log.unlink(missing_ok=True)  # it is appended to
         code, out, err = self.run(command, None if is_package else self.at(0, COUNT))
         if code:
             raise RuntimeError(f"{command}: undisturbed, it ends with {code}: {err}")
