@@ -177,7 +177,6 @@ def strike(yard: Yard, limits: Limits, rng: random.Random, tally: Tally) -> None
             tally.add(f"{state}: {command}", "", "not tried", str(error))
             continue
         if not files:
-            tally.add(f"{state}: {command}", "", "nothing to damage")
             continue
         file, kind = rng.choice(files), rng.choice(DAMAGES)
         damage(file, kind, others, rng)
