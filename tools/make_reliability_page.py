@@ -104,7 +104,7 @@ def attack_section() -> str:
     """Return what `tools/attack.py` has tried and found, as its last results say."""
     lines = []
     for name, found in json.loads(ATTACKED.read_text(encoding="utf-8")).items():
-        ended = ", ".join(f"{how} {count:,}" for how, count in found["sums"].items())
+        ended = "; ".join(f"{how}: {count:,}" for how, count in found["sums"].items())
         tried = sum(found["sums"].values())
         lines.append(f"| {name} | {tried:,} | {len(found['tried'])} | {ended} | {len(found['wrong'])} |\n")
     return ATTACKS + "".join(lines)
