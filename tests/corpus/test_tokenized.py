@@ -336,10 +336,10 @@ def test_a_preparation_killed_by_a_signal_continues(here):
     prepare("a.txt")
     script = (
         "import signal\nfrom tests.corpus.test_tokenized import *\n"
-        "corpus._SHARD, whole, calls = 2000, corpus_files.write_json, []\n"
-        "def write_json(*arguments):\n    calls.append(1)\n"
+        "corpus._SHARD, whole, calls = 2000, corpus_files.write_signed, []\n"
+        "def write_signed(*arguments):\n    calls.append(1)\n"
         "    len(calls) == 3 and os.kill(os.getpid(), signal.SIGKILL)\n    whole(*arguments)\n"
-        "corpus_files.write_json = write_json\nprepare('a.txt')"
+        "corpus_files.write_signed = write_signed\nprepare('a.txt')"
     )
     environment = {**os.environ, "BERTKIT_CACHE": str(here / "killed"), "PYTHONPATH": str(ROOT)}
     ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, cwd=here)
