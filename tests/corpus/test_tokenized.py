@@ -432,16 +432,16 @@ def test_a_folder_that_cannot_be_written_is_told(here, monkeypatch):
 
 def test_a_full_disk_is_reported_and_the_preparation_continues(here, monkeypatch):
     write("a.txt", make_documents(120))
-    write_json, calls = corpus_files.write_json, []
+    write_signed, calls = corpus_files.write_signed, []
 
     def full(*arguments):
         calls.append(1)
         if len(calls) == 3:
             raise OSError(28, "No space left on device")
-        write_json(*arguments)
+        write_signed(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(corpus_files, "write_json", full)
+        patched.setattr(corpus_files, "write_signed", full)
         with pytest.raises(ResourceError, match="the corpus cannot be prepared: No space left on device") as caught:
             prepare("a.txt")
     assert caught.value.exit_code == 6
