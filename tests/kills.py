@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -51,12 +52,17 @@ def slow_unless(quick, cases):
 
 
 class Zygote:
-    """A process that forks one child per command (see zygote.py); a light one has imported nothing heavy."""
+    """A process that forks one child per command (see zygote.py); a light one has imported nothing heavy.
 
-    def __init__(self, cache: Path, light: bool = False, preload: Path | None = None) -> None:
+    One that is to run every command imports some `modules` more.
+    """
+
+    def __init__(
+        self, cache: Path, light: bool = False, preload: Path | None = None, modules: Iterable[str] = ()
+    ) -> None:
         self.has_faults = preload is not None
         self.process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).parent / "zygote.py"), *(["--light"] if light else [])],
+            [sys.executable, str(Path(__file__).parent / "zygote.py"), *(["--light"] if light else []), *modules],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

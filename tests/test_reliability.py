@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tools.make_reliability_page import attack_section
+
 ROOT = Path(__file__).parent.parent
 ENTRIES = yaml.safe_load((ROOT / "tests" / "reliability.yaml").read_text(encoding="utf-8"))
 ALL = [entry for group in ENTRIES.values() for entry in group]
@@ -25,7 +27,7 @@ def names_in(file: str) -> set[str]:
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
 
 
-@pytest.mark.parametrize(("group", "letter", "last"), [("faults", "F", 73), ("inputs", "I", 94)])
+@pytest.mark.parametrize(("group", "letter", "last"), [("faults", "F", 77), ("inputs", "I", 94)])
 def test_every_number_occurs_once_and_in_order(group, letter, last):
     numbers = []
     for entry in ENTRIES[group]:
@@ -43,6 +45,12 @@ def test_an_entry_has_tests_that_exist_or_a_reason(entry):
         assert name in names_in(file), test
     for text in (entry["what"], entry["outcome"], entry.get("not_covered", ".")):
         assert text.endswith(".") and "|" not in text and "\n" not in text
+
+
+def test_the_page_says_what_attacks_have_found():
+    section = attack_section()
+    assert section in PAGE
+    assert [name for name in ("kills", "damage", "fuzz") if f"| {name} |" not in section] == []
 
 
 def test_the_page_has_every_entry_as_it_is_written_here():

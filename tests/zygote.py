@@ -178,6 +178,9 @@ def serve() -> None:
     gc.disable()
     if "--light" not in sys.argv:
         import_everything()
+    for module in sys.argv[1:]:
+        if module != "--light":
+            importlib.import_module(module)
     gc.freeze()  # a collection in a child would copy the parent's pages
     gc.enable()
     for line in sys.stdin:

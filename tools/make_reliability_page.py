@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import tempfile
@@ -15,6 +16,7 @@ import yaml
 
 ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "tests" / "reliability.yaml"
+ATTACKED = ROOT / "benchmarks" / "results" / "attack.json"
 PAGE = ROOT / "docs" / "reliability.md"
 TITLES = {"faults": "What can happen to a run", "inputs": "What can be wrong with data, models and recipes"}
 PYTEST = ["-m", "pytest", "-q", "-n", "2", "--dist", "worksteal", "-m", "", "-p", "no:cacheprovider"]
@@ -39,6 +41,27 @@ bertkit promises:
 The other exit codes: 1 is a fault of bertkit; 2 the command line or recipe; 3 data; 4 a model or checkpoint; 5 the
 network, the hub or a missing package; 6 disk, memory, permissions or locks; 7 a loss that is not finite; 129, 130 and
 143 a signal. A `-` stands where the command does not end by what happens.
+"""
+
+
+ATTACKS = """\
+## Attacks
+
+`tools/attack.py` does at random what the tests do on purpose. Each command that writes is killed, by a signal at a
+random moment or by SIGKILL at a random file operation, and repeated: it must end as an undisturbed one, and leave no
+other file. Whatever a command reads back has a bit flipped, is cut in half, emptied, given another version or the
+content of another file: the command must refuse it in one line, or answer as if undisturbed. Files of rows, recipes and
+requests to `serve` have damaged bytes and values: they are read or refused in one line, and requests beside them get
+their own answers. `bench --deploy` is left out, since it takes minutes.
+
+```bash
+python tools/attack.py kills --count 300 --seed 1 --output benchmarks/results/attack.json
+```
+
+`damage` and `fuzz` take the place of `kills`, and `--minutes` bounds the time. What was tried when it was last run:
+
+| attack | tried | commands and inputs | how they ended | wrong |
+|---|---|---|---|---|
 """
 
 
@@ -70,10 +93,21 @@ def reliability_page(entries: dict[str, list[dict[str, Any]]], results: dict[str
         lines = [f"## {title}", "", "| id | what happens | what bertkit does | exit code | tests | result |"]
         lines += ["|---|---|---|---|---|---|", *(_line(entry, results) for entry in entries[group]), ""]
         parts.append("\n".join(lines))
+    parts.append(attack_section())
     gaps = [f"{entry['id']}: {entry['not_covered']}" for group in entries.values() for entry in group if _gap(entry)]
     items = [textwrap.fill(gap, 120, initial_indent="* ", subsequent_indent="  ") for gap in gaps]
     parts.append("\n".join(["## What is not covered", "", *items, ""]))
     return "\n".join(parts)
+
+
+def attack_section() -> str:
+    """Return what `tools/attack.py` has tried and found, as its last results say."""
+    lines = []
+    for name, found in json.loads(ATTACKED.read_text(encoding="utf-8")).items():
+        ended = "; ".join(f"{how}: {count:,}" for how, count in found["sums"].items())
+        tried = sum(found["sums"].values())
+        lines.append(f"| {name} | {tried:,} | {len(found['tried'])} | {ended} | {len(found['wrong'])} |\n")
+    return ATTACKS + "".join(lines)
 
 
 def _gap(entry: dict[str, Any]) -> bool:

@@ -13,8 +13,8 @@ from bertkit.data.row_digests import digest_rows
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.load import fingerprint
 from bertkit.recipe import Recipe, Row
-from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import json_fingerprint
+from bertkit.storage.records import CHECKSUM, write_signed
 
 CALIBRATION_FILE = "calibration.json"
 
@@ -56,7 +56,7 @@ class SavedCalibration:
 
 def write_calibration(folder: Path, calibration: SavedCalibration) -> None:
     """Write the file into the folder of a model."""
-    write_json(folder / CALIBRATION_FILE, asdict(calibration))
+    write_signed(folder / CALIBRATION_FILE, asdict(calibration))
 
 
 def fingerprint_all(folder: Path, members: Sequence[Path] = ()) -> str:
@@ -73,15 +73,19 @@ def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> S
     file = folder / CALIBRATION_FILE
     if not file.is_file():
         return None
+    from pydantic import TypeAdapter
+
+    remedy = "run `bertkit calibrate` again, or delete it"
     try:
-        calibration = SavedCalibration(**json.loads(file.read_text(encoding="utf-8")))
-    except (ValueError, TypeError, RecursionError):
-        raise ModelError(
-            "the calibration is damaged", "run `bertkit calibrate` again, or delete it", file=file
-        ) from None
+        content = json.loads(file.read_text(encoding="utf-8"))
+        if content.pop(CHECKSUM, None) not in (None, json_fingerprint(content)):  # an earlier release wrote none
+            raise ValueError("changed")
+        calibration = TypeAdapter(SavedCalibration).validate_python(content)
+    except (ValueError, TypeError, AttributeError, RecursionError):
+        raise ModelError("the calibration is damaged", remedy, file=file) from None
     if calibration.model != fingerprint_all(folder, members):
         what = f"the calibration is of other weights than those {'of the runs ' if members else ''}beside it"
-        raise ModelError(what, "run `bertkit calibrate` again, or delete it", file=file)
+        raise ModelError(what, remedy, file=file)
     return calibration if calibration.task == task else None
 
 

@@ -43,7 +43,7 @@ class PackagedModel:
 
     Args:
         folder: of the graph, the tokenizer and the settings; that of the package by default.
-        check: compare all files with their checksums, and not only their sizes.
+        check: compare all files with their checksums; without it, of those above 4 MB only the sizes.
 
     Raises:
         ModelError: a file is missing, or not as it was written.

@@ -1,8 +1,8 @@
 """Columns of numbers, one file each in a folder: written shard by shard, later mapped into memory.
 
-After each shard a journal records the lengths and SHA-256s of the columns. A kill leaves longer files. The next process
-truncates them, and continues unless what is left differs from what was written. A folder counts once its manifest with
-sizes and SHA-256s is written, which comes last.
+After each shard a journal records the lengths and SHA-256s of the columns. A kill leaves files that are longer than
+that; the next process truncates them and continues, unless what the journal counts has changed since. A folder counts
+once its manifest with sizes and SHA-256s is written, which comes last.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ import json
 import logging
 import os
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertkit.errors import ResourceError
-from bertkit.storage import files, records
+from bertkit.storage import files
 from bertkit.storage.cache import touch
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
+from bertkit.storage.records import read_signed, write_signed
 
 log = logging.getLogger("bertkit")
 
 Numbers = np.ndarray[Any, Any]
 
 _MANIFEST, _JOURNAL = "manifest.json", "journal.json"
-_BLOCK = 1 << 20  # bytes
 
 
 class ColumnWriter:
@@ -50,12 +50,9 @@ class ColumnWriter:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / _MANIFEST).unlink(missing_ok=True)  # columns with a valid one are mapped, not written
         journal = self._read_journal()
-        self.lengths: dict[str, int] = journal.get("lengths") or dict.fromkeys(self.dtypes, 0)
-        self._digests = {name: self._digest_of(name, length) for name, length in self.lengths.items()}
-        if journal and journal["sha256s"] != self._sha256s():
-            self._report_damage()
-            self.lengths, journal = dict.fromkeys(self.dtypes, 0), {}
+        if not journal:
             self._digests = {name: hashlib.sha256() for name in self.dtypes}
+        self.lengths: dict[str, int] = journal.get("lengths") or dict.fromkeys(self.dtypes, 0)
         self.state: dict[str, Any] = journal.get("state", {})
         self._opened = ExitStack()
         self._streams = {name: self._opened.enter_context(_file(self.folder, name).open("ab")) for name in self.dtypes}
@@ -82,8 +79,9 @@ class ColumnWriter:
             stream.flush()
             os.fsync(stream.fileno())
         self.state = dict(state)
-        journal = {"origin": self.origin, "lengths": self.lengths, "sha256s": self._sha256s(), "state": self.state}
-        records.write_signed(self.folder / _JOURNAL, journal)
+        digests = {name: digest.hexdigest() for name, digest in self._digests.items()}
+        content = {"origin": self.origin, "lengths": self.lengths, "digests": digests, "state": self.state}
+        write_signed(self.folder / _JOURNAL, content)
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Commit what was appended, and write the manifest with `facts` about the columns: now the folder counts."""
@@ -92,9 +90,9 @@ class ColumnWriter:
             name: {
                 "kind": dtype.str,
                 "bytes": self.lengths[name] * dtype.itemsize,
-                "sha256": sha256,
+                "sha256": self._digests[name].hexdigest(),
             }
-            for (name, dtype), sha256 in zip(self.dtypes.items(), self._sha256s().values(), strict=True)
+            for name, dtype in self.dtypes.items()
         }
         content = {"columns": columns, "facts": dict(facts)}
         # The journal goes last: after a kill between these lines, the manifest counts and the journal is not read. In
@@ -103,30 +101,21 @@ class ColumnWriter:
         (self.folder / _JOURNAL).unlink()
 
     def _read_journal(self) -> dict[str, Any]:
-        """Return the journal if it is of the same origin, else an empty one."""
-        damaged = ResourceError("the journal is damaged", file=self.folder / _JOURNAL)
+        """Return the journal if it is of the same origin and what it counts is whole, else an empty one."""
+        file = self.folder / _JOURNAL
+        damaged = ResourceError("the journal is damaged", file=file)
         try:
-            journal = records.read_signed(self.folder / _JOURNAL, damaged) or {}
-        except ResourceError:
-            self._report_damage()
+            journal = read_signed(file, damaged) or {}
+            if journal.get("origin") != self.origin:
+                return {}
+            sizes = {name: journal["lengths"][name] * dtype.itemsize for name, dtype in self.dtypes.items()}
+            self._digests = {name: _digest_start(_file(self.folder, name), size) for name, size in sizes.items()}
+            if any(digest.hexdigest() != journal["digests"][name] for name, digest in self._digests.items()):
+                raise damaged
+            return journal
+        except (ResourceError, OSError, KeyError):
+            log.info(f"the numbers in {self.folder} are damaged and are computed again")
             return {}
-        return journal if journal.get("origin") == self.origin else {}
-
-    def _digest_of(self, name: str, length: int) -> Any:
-        """Return the SHA-256 of the first numbers of a column, or of fewer where its file is shorter."""
-        digest, left = hashlib.sha256(), length * self.dtypes[name].itemsize
-        if left:
-            with suppress(FileNotFoundError), _file(self.folder, name).open("rb") as stream:
-                while block := stream.read(min(left, _BLOCK)):
-                    digest.update(block)
-                    left -= len(block)
-        return digest
-
-    def _sha256s(self) -> dict[str, str]:
-        return {name: self._digests[name].hexdigest() for name in self.dtypes}
-
-    def _report_damage(self) -> None:
-        log.info(f"the numbers half-written in {self.folder} are damaged and are computed again")
 
 
 def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | None:
@@ -150,7 +139,7 @@ def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | Non
             mapped = {name: _map(_file(folder, name), column["kind"]) for name, column in content["columns"].items()}
             digests = {name: column["sha256"] for name, column in content["columns"].items()}
             return mapped, {**content["facts"], "sha256": digests}
-    except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+    except (FileNotFoundError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
         pass
     log.info(f"the numbers in {folder} are damaged and are computed again")
     manifest.unlink(missing_ok=True)
@@ -182,6 +171,16 @@ def locked(folder: Path) -> AbstractContextManager[None]:
     return files.locked(
         lock, on_wait=lambda: log.info(f"waiting for another process that computes the numbers in {folder}")
     )
+
+
+def _digest_start(file: Path, size: int) -> Any:
+    """Return the SHA-256 of the first bytes of a file, to be fed with those that will follow."""
+    digest = hashlib.sha256()
+    with file.open("rb") as stream:
+        while size and (block := stream.read(min(size, 1 << 20))):
+            digest.update(block)
+            size -= len(block)
+    return digest
 
 
 def _file(folder: Path, name: str) -> Path:

@@ -71,7 +71,8 @@ def run_folder(output: str | Path | None, name: str) -> Path:
 def read_record(folder: Path) -> dict[str, Any] | None:
     """Read a run's record; None where the folder is not a run.
 
-    That of a finished run has a checksum of itself: scores, options that were tuned and other checksums come from it.
+    It has a checksum of itself: scores, options that were tuned and other checksums come from it, and a run that is
+    resumed takes its precision from it.
 
     Raises:
         ResourceError: the record is damaged.
@@ -249,8 +250,7 @@ def new_record(identity: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:
     """Write a run's record, whole or not at all, in the main process only."""
     if is_main_process():
-        write = records.write_signed if record.get("status") == "finished" else files.write_json
-        write(folder / RECORD, record)
+        records.write_signed(folder / RECORD, record)
 
 
 def versions() -> dict[str, str]:

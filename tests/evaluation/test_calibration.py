@@ -48,11 +48,16 @@ def test_what_is_written_is_read(folder, tiny_model):
 
 def test_a_damaged_one_and_one_of_other_weights_are_refused(folder):
     file = folder / CALIBRATION_FILE
-    file.write_text(json.dumps({**json.loads(file.read_text()), "model": "0"}))
+    written = json.loads(file.read_text())
+    unsigned = {name: value for name, value in written.items() if name != "sha256"}  # as earlier releases wrote it
+    file.write_text(json.dumps(unsigned))
+    assert read_calibration(folder, ONE.task).temperature == 1.5
+    file.write_text(json.dumps({**unsigned, "model": "0"}))
     with pytest.raises(ModelError, match="the calibration is of other weights than those beside it") as raised:
         read_calibration(folder, ONE.task)
     assert raised.value.remedy == "run `bertkit calibrate` again, or delete it"
-    for content in ("{", '{"temperature": 1}', "[]", "[" * 100_000):
+    changed = [{**written, "temperature": 1.4}, {**unsigned, "temperature": "warm"}, {**unsigned, "folds": [1]}]
+    for content in ("{", '{"temperature": 1}', "[]", '"a"', "[" * 100_000, *map(json.dumps, changed)):
         file.write_text(content)
         with pytest.raises(ModelError, match="the calibration is damaged"):
             read_calibration(folder, ONE.task)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.recipe import load_recipe
+from bertkit.storage import runs
 from bertkit.tasks import load_task
 from tests.conftest import toy_rows, write_csv
 from tests.workflows.test_evaluate import scores
@@ -73,8 +73,7 @@ def test_a_foreign_checkpoint_is_scored_once_its_outputs_have_names(run, foreign
 
 def test_an_unfinished_run_is_not_scored(run, trained, tmp_path, rows):
     broken = Path(shutil.copytree(trained, tmp_path / "broken"))
-    record = json.loads((broken / "run.json").read_text())
-    (broken / "run.json").write_text(json.dumps({**record, "status": "stopped"}))
+    runs.write_record(broken, {**runs.read_record(broken), "status": "stopped"})
     ended = run("eval", "classify", "--model", broken, "--data", rows)
     assert ended.code == 4
     assert ended.last.startswith("error: the run is not finished (stopped)")

@@ -336,10 +336,10 @@ def test_a_preparation_killed_by_a_signal_continues(here):
     prepare("a.txt")
     script = (
         "import signal\nfrom tests.pretraining.test_tokenized import *\n"
-        "corpus._SHARD, whole, calls = 2000, corpus_files.write_json, []\n"
-        "def write_json(*arguments):\n    calls.append(1)\n"
+        "corpus._SHARD, whole, calls = 2000, corpus_files.write_signed, []\n"
+        "def write_signed(*arguments):\n    calls.append(1)\n"
         "    len(calls) == 3 and os.kill(os.getpid(), signal.SIGKILL)\n    whole(*arguments)\n"
-        "corpus_files.write_json = write_json\nprepare('a.txt')"
+        "corpus_files.write_signed = write_signed\nprepare('a.txt')"
     )
     environment = {**os.environ, "BERTKIT_CACHE": str(here / "killed"), "PYTHONPATH": str(ROOT)}
     ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, cwd=here)
@@ -432,16 +432,16 @@ def test_a_folder_that_cannot_be_written_is_told(here, monkeypatch):
 
 def test_a_full_disk_is_reported_and_the_preparation_continues(here, monkeypatch):
     write("a.txt", make_documents(120))
-    write_json, calls = corpus_files.write_json, []
+    write_signed, calls = corpus_files.write_signed, []
 
     def full(*arguments):
         calls.append(1)
         if len(calls) == 3:
             raise OSError(28, "No space left on device")
-        write_json(*arguments)
+        write_signed(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(corpus_files, "write_json", full)
+        patched.setattr(corpus_files, "write_signed", full)
         with pytest.raises(ResourceError, match="the corpus cannot be prepared: No space left on device") as caught:
             prepare("a.txt")
     assert caught.value.exit_code == 6

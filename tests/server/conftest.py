@@ -7,6 +7,7 @@ import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -62,19 +63,25 @@ class Client:
         return Reply(start["status"], sent_headers, b"".join(message.get("body", b"") for message in rest))
 
 
-@pytest.fixture(scope="session")
-def sentence_folder(tiny_model, tmp_path_factory):
-    """The tiny model as a folder of sentence-transformers, with the mean pooled and a prompt."""
-    folder = shutil.copytree(tiny_model, tmp_path_factory.mktemp("sentences") / "vectors")
+def make_sentence_folder(model: Path, folder: Path) -> Path:
+    """Make of a model a folder of sentence-transformers, with the mean pooled and a prompt."""
+    shutil.copytree(model, folder)
     types = ("sentence_transformers.models.Transformer", ""), ("sentence_transformers.models.Pooling", "1_Pooling")
     entries = [{"idx": n, "name": str(n), "path": path, "type": name} for n, (name, path) in enumerate(types)]
     (folder / "modules.json").write_text(json.dumps(entries))
     (folder / "1_Pooling").mkdir()
-    pooling = {"word_embedding_dimension": 32, "pooling_mode_mean_tokens": True}
+    dimension = json.loads((folder / "config.json").read_text())["hidden_size"]
+    pooling = {"word_embedding_dimension": dimension, "pooling_mode_mean_tokens": True}
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     settings = {"prompts": {"query": "the "}, "default_prompt_name": None}
     (folder / "config_sentence_transformers.json").write_text(json.dumps(settings))
     return folder
+
+
+@pytest.fixture(scope="session")
+def sentence_folder(tiny_model, tmp_path_factory):
+    """The tiny model as a folder of sentence-transformers."""
+    return make_sentence_folder(tiny_model, tmp_path_factory.mktemp("sentences") / "vectors")
 
 
 @pytest.fixture(scope="session")

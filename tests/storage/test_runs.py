@@ -39,6 +39,17 @@ def test_a_record_that_is_damaged_is_named(tmp_path):
     assert tmp_path.with_name(f"{tmp_path.name}.before").joinpath("run.json").read_text() == "{"
 
 
+@pytest.mark.parametrize("status", ["running", "stopped"])
+def test_one_change_in_the_record_of_an_unfinished_run_is_noticed(tmp_path, status):
+    record = {"status": status, "identity": {}, "machine": MACHINE, "sha256": "of an earlier one"}
+    runs.write_record(tmp_path, record)
+    assert runs.read_record(tmp_path) == {"status": status, "identity": {}, "machine": MACHINE}
+    written = (tmp_path / "run.json").read_text()
+    (tmp_path / "run.json").write_text(written.replace("fp32", "bf16"))
+    with pytest.raises(ResourceError, match="the record of the run is damaged"):
+        runs.claim(tmp_path, {}, fresh=False)
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path):
     tmp_path.chmod(0o500)

@@ -14,6 +14,7 @@ from transformers import get_wsd_schedule
 from bertkit.progress import SILENT
 from bertkit.recipe import load_pretrain_recipe
 from bertkit.recipe.pretraining import Pretraining
+from bertkit.storage import runs
 from bertkit.storage.checkpoints import MANIFEST
 from bertkit.training.budget import choose_batch, choose_rate, make_budget
 from bertkit.training.timing import TimedStep
@@ -74,7 +75,7 @@ def test_a_budget_chooses_batch_and_rate_once_and_a_resumed_run_keeps_them(run, 
     assert "batch_size: 8" in Path("run/recipe.yaml").read_text()
     assert record["result"]["tokens"] <= record["result"]["steps"] * 8 * 32
     assert losses_of(Path("run"))[-1]["epoch"] > 0.1  # a step is not a share of a billion of them
-    Path("run/run.json").write_text(json.dumps({**record, "status": "stopped"}))
+    runs.write_record(Path("run"), {**record, "status": "stopped"})
     timed.clear()
     resumed = run(*command)
     assert resumed.code == 0, resumed.err

@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import pytest
 
 from bertkit.modeling.info import info_of
+from bertkit.storage import runs
 from bertkit.training.callbacks import TrainingCallback
 from tests.conftest import finetune
 
@@ -55,8 +56,8 @@ def test_a_resumed_run_needs_no_room_for_what_it_has_written(run, tiny_model, to
     free(8 * weights)
     settings = ("--epochs", 2, "--learning-rate", "1e-8", "--set", "training.keep_optimizer=true")
     assert finetune(run, tiny_model, toy_data, *settings).code == 0
-    record = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**record, "status": "running"}))
+    record = runs.read_record(folder)
+    runs.write_record(folder, {**record, "status": "running"})
     (folder / f"checkpoint-{record['steps']}" / "bertkit-manifest.json").unlink()
     free(2 * weights)
     ended = finetune(run, tiny_model, toy_data, *settings)

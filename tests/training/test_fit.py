@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from bertkit.storage import checkpoints
+from bertkit.storage import checkpoints, runs
 from tests.conftest import LEARN, finetune, toy_rows, write_csv
 from tests.kills import read_lines, slow_unless
 
@@ -57,8 +57,7 @@ def test_code_in_a_checkpoint_is_never_run(run, tiny_model, toy_data, name):
     (checkpoint / checkpoints.MANIFEST).unlink()
     torch.save(Harm(), checkpoint / name)
     checkpoints.commit(checkpoint, {fact: facts[fact] for fact in ("step", "finished", "seconds", "losses", "state")})
-    record = json.loads((folder / "run.json").read_text())
-    (folder / "run.json").write_text(json.dumps({**record, "status": "running"}))
+    runs.write_record(folder, {**runs.read_record(folder), "status": "running"})
     ended = finetune(run, tiny_model, toy_data, *settings)
     assert (ended.code, ended.last) == (
         4,
@@ -106,8 +105,7 @@ def test_a_compiled_run_is_that_of_plain_layers_and_resumes(run, toy_data, still
     facts = {**checkpoints.read_manifest(folder), "finished": False}
     (folder / checkpoints.MANIFEST).unlink()
     checkpoints.commit(folder, {fact: facts[fact] for fact in ("step", "finished", "seconds", "losses", "state")})
-    record = json.loads(Path("resumed/run.json").read_text())
-    Path("resumed/run.json").write_text(json.dumps({**record, "status": "running"}))
+    runs.write_record(Path("resumed"), {**runs.read_record(Path("resumed")), "status": "running"})
     assert finetune(run, still_model, toy_data, *options, *compiled, "--output", "resumed").code == 0
     plain, unbroken, resumed = (
         load_file(f"{name}/checkpoint-6/model.safetensors") for name in ("plain", "unbroken", "resumed")

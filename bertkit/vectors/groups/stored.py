@@ -85,20 +85,28 @@ def to_unit_length(vectors: Matrix) -> Matrix:
 
 
 def _read_metadata(file: Path) -> dict[str, Any] | None:
-    """Read the note of `bertkit embed`: in the metadata of the format, or beside a file that has none."""
+    """Read the note of `bertkit embed`: in the metadata of the format, or beside a file that has none.
+
+    Raises:
+        DataError: the note is there, but damaged.
+    """
+    text: Any = None
     with suppress(*_DAMAGE):
         if file.suffix == ".parquet":
             from pyarrow import parquet
 
-            text: Any = (parquet.read_schema(file).metadata or {}).get(b"bertkit")
+            text = (parquet.read_schema(file).metadata or {}).get(b"bertkit")
         elif file.suffix == ".safetensors":
             with _opened_safetensors(file) as opened:
                 text = (opened.metadata() or {}).get("bertkit")
         else:
-            text = file.with_name(f"{file.name}.json").read_text(encoding="utf-8")
-        note = json.loads(text) if text else None
-        return note if isinstance(note, dict) else None
-    return None
+            text = file.with_name(f"{file.name}.json").read_bytes()
+    if text is None:
+        return None
+    with suppress(ValueError, RecursionError):
+        if isinstance(note := json.loads(text), dict):
+            return note
+    raise DataError("what `bertkit embed` noted of the vectors is damaged", "write the file again", file=file)
 
 
 def _read_parquet(file: Path) -> np.ndarray[Any, Any]:

@@ -107,3 +107,13 @@ def test_damaged_files_are_read_or_refused_in_one_line(ending, tmp_path):
         file.write_bytes(empty)
         with pytest.raises(DataError):
             read_vectors(file, 4)
+
+
+@pytest.mark.parametrize("note", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
+def test_a_damaged_note_is_refused_as_no_note_is_not(note, tmp_path):
+    file = write_vectors(tmp_path / "vectors.npy")
+    assert read_description(file) is None
+    (tmp_path / "vectors.npy.json").write_bytes(note)
+    for read in (read_description, lambda file: read_vectors(file, 4)):
+        with pytest.raises(DataError, match="noted of the vectors is damaged"):
+            read(file)
