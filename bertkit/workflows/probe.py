@@ -11,7 +11,7 @@ from bertkit.errors import RecipeError, UsageError, closest
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, load_recipe, recipe_names
 from bertkit.storage import hub
-from bertkit.storage.outputs import claimed
+from bertkit.storage.outputs import claimed, sweep_locks
 from bertkit.workflows.compare import check_page
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ def check_new_page(output: str | Path) -> Path:
     """
     file = check_page(output)
     if file.exists():
+        sweep_locks([file])  # of a process that was killed right after it wrote the page
         raise UsageError("the page is there already", "delete it, or choose another --output", file=file)
     return file
 

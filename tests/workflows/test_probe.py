@@ -84,10 +84,14 @@ def test_a_page_is_not_overwritten(tmp_path):
 
     page = check_new_page(tmp_path / "a.html")
     write_page(make_result(), page)
-    before = page.read_bytes()
+    before, lock = page.read_bytes(), tmp_path / ".a.html.lock"
     with pytest.raises(UsageError, match="the page is there already"):
         write_page(make_result(), page)
     assert page.read_bytes() == before
+    lock.write_text("")  # left by a process that was killed when it had written the page
+    with pytest.raises(UsageError, match="the page is there already"):
+        check_new_page(page)
+    assert not lock.exists()
     with pytest.raises(UsageError, match="the page is HTML"):
         check_new_page(tmp_path / "a.txt")
 
