@@ -15,6 +15,7 @@ from bertkit.checks import EXAMPLES, Finding, Place, level_of
 from bertkit.checks.texts import read_texts
 from bertkit.data.rows import Columns, Split
 from bertkit.errors import UnavailableError
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.storage import arrays, cache
@@ -22,8 +23,6 @@ from bertkit.storage import arrays, cache
 if TYPE_CHECKING:
     from bertkit.vectors.embedder import Embedder
 
-
-Values = np.ndarray[Any, Any]
 
 FOLDS = 5
 EXTRA = "pip install 'bertkit[check]'"
@@ -114,7 +113,7 @@ def describe(errors: Sequence[LabelError], text: str, share: float) -> Finding:
     return Finding(level_of(share, warn=_WARN), "labels", "label_errors", text, places, len(errors))
 
 
-def count_errors(labels: Values, probabilities: Values) -> ErrorCount:
+def count_errors(labels: Numbers, probabilities: Numbers) -> ErrorCount:
     """Estimate how many labels are wrong from the rows whose label is surest, whatever label they were given.
 
     Where the text leaves no doubt, a label that differs is an error. So the share that differs among the surest rows is
@@ -133,7 +132,7 @@ def count_errors(labels: Values, probabilities: Values) -> ErrorCount:
     return ErrorCount(*(round(rate * len(labels)) for rate in min(found, key=lambda rates: rates[2])))
 
 
-def predict_labels(texts: Sequence[str], vectors: Values, labels: Values, seed: int = 42) -> Values:
+def predict_labels(texts: Sequence[str], vectors: Numbers, labels: Numbers, seed: int = 42) -> Numbers:
     """Return the probability of each label for each row, from models that have not seen the row.
 
     The mean of two logistic regressions: on the vectors, which know what words mean, and on the words themselves, which
@@ -167,7 +166,7 @@ def load_cleanlab() -> Any:
     except ImportError:
         raise UnavailableError("they need the package cleanlab", EXTRA) from None
 
-    def rank(labels: Values, probabilities: Values) -> list[int]:
+    def rank(labels: Numbers, probabilities: Numbers) -> list[int]:
         found = find_label_issues(labels, probabilities, return_indices_ranked_by="self_confidence", n_jobs=1)
         ranked: list[int] = found.tolist()
         return ranked
@@ -175,7 +174,7 @@ def load_cleanlab() -> Any:
     return rank
 
 
-def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder, progress: Progress) -> Values:
+def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder, progress: Progress) -> Numbers:
     """Return a vector per row: those of its texts beside one another; of a pair, their difference and product too."""
     columns = list(texts[0])
     of_columns = [_embed_column([of_row.get(name, "") for of_row in texts], embedder, progress) for name in columns]
@@ -185,7 +184,7 @@ def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder, progress: Pr
     return np.concatenate(of_columns, axis=1)
 
 
-def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) -> Values:
+def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) -> Numbers:
     """Compute the vectors of texts, or read those that an earlier check has kept."""
     digest = hashlib.sha256(f"{embedder.describe()}".encode())
     for text in texts:
@@ -195,5 +194,5 @@ def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) 
     if kept is None:
         kept = {"vectors": embedder.encode(texts, progress=progress)}
         arrays.write_arrays(file, kept)
-    vectors: Values = kept["vectors"]
+    vectors: Numbers = kept["vectors"]
     return vectors

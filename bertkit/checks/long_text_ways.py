@@ -23,8 +23,6 @@ from bertkit.tasks import Compared, with_options
 from bertkit.tokens.features import Setup
 from bertkit.tokens.long_texts import HIERARCHICAL, SHORTENED, WINDOWS
 
-Numbers = np.ndarray[Any, Any]
-
 MOST_ROWS = 200
 """Rows that are read in each way."""
 _LEAST_ROWS = 20

@@ -8,9 +8,10 @@ from collections.abc import Mapping
 import numpy as np
 
 from bertkit.checks import Finding, level_of
-from bertkit.checks.predictable import Values, measure_words
+from bertkit.checks.predictable import measure_words
 from bertkit.checks.texts import read_texts
 from bertkit.data.rows import Columns, Split
+from bertkit.metrics import Numbers
 from bertkit.metrics.linear import Features, find_words
 
 _MOST_ROWS, _LEAST = 2000, 30  # of a split
@@ -58,7 +59,7 @@ def _describe_rows(split: Split, columns: Columns) -> list[Features]:
     return drawn
 
 
-def _area(scores: Values, is_other: Values) -> float:
+def _area(scores: Numbers, is_other: Numbers) -> float:
     """Compute the area under the ROC curve: how often a row of the other split scores above one of training."""
     from scipy.stats import rankdata
 

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.checks.label_errors import EXTRA, FOLDS, LabelError, LabelErrors, Values, describe
+from bertkit.checks.label_errors import EXTRA, FOLDS, LabelError, LabelErrors, describe
 from bertkit.data.checks import share_of
 from bertkit.data.rows import Columns, Split
 from bertkit.errors import UnavailableError
+from bertkit.metrics import Numbers
 from bertkit.modeling.layers import count_layers
 from bertkit.modeling.weights import read_json_object
 from bertkit.progress import SILENT, Progress, stage
@@ -69,7 +70,7 @@ def find_tag_errors(
     return LabelErrors(describe(errors, text, len(errors) / len(rows)), errors)
 
 
-def embed_words(words: Sequence[Sequence[str]], embedder: Embedder, progress: Progress = SILENT) -> Values:
+def embed_words(words: Sequence[Sequence[str]], embedder: Embedder, progress: Progress = SILENT) -> Numbers:
     """Return a vector for each word of each row, (words of all rows, dimension); zeros for one without tokens."""
     config = read_json_object(embedder.folder / embedder.modules.subfolder / "config.json")
     layers = f"mean_last_{min(_LAYERS, count_layers(config) or 1)}"
@@ -81,7 +82,7 @@ def embed_words(words: Sequence[Sequence[str]], embedder: Embedder, progress: Pr
     return vectors
 
 
-def predict_tags(words: Sequence[Sequence[str]], vectors: Values, tags: Values, seed: int = 42) -> Values:
+def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers, seed: int = 42) -> Numbers:
     """Return the probability of each tag for each word, from models that have not seen its row.
 
     The mean of two logistic regressions: on the vectors of a word and its neighbors, and on the words themselves.
@@ -121,7 +122,7 @@ def _tags(row: Mapping[str, Any]) -> Sequence[str | None]:
     return tags
 
 
-def _shift(values: Values, row_of: Values, by: int) -> Values:
+def _shift(values: Numbers, row_of: Numbers, by: int) -> Numbers:
     """Return for each word the values of a neighbor in its row; zeros where there is none."""
     moved, own = np.roll(values, -by, axis=0), np.roll(row_of, -by)
     moved[own != row_of] = 0

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError, ModelError
+from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row
 from bertkit.storage.cache import cache_folder
@@ -19,8 +20,6 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.embedding.units import UNITS, UnitVectors
-
-Numbers = np.ndarray[Any, Any]
 
 LAYER_UNITS = ("text", "pair", "word", "target")
 """What a vector stands for: a text, two texts that are read together, each word of a row, or one word of it."""

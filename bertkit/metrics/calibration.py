@@ -12,10 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.recipe.options import Option
-
-Numbers = np.ndarray[Any, Any]
 
 OPTIONS: Mapping[str, Any] = {
     "temperature": Option(1.0, least=0.01, most=100),

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
-from bertkit.metrics import tag_schemes
-
-Numbers = np.ndarray[Any, Any]
+from bertkit.metrics import Numbers, tag_schemes
 
 
 def softmax(logits: Numbers) -> Numbers:

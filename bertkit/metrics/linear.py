@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.metrics import Numbers
+
 _MOST_ROWS = 10_000
 _MOST_WORDS = 10_000
 _MOST_CHARACTERS = 1000  # of a text
@@ -32,7 +34,6 @@ _MOST_READ = 10_000  # characters of a text
 _WORDS_AND_MARKS = r"(?u)\w+|[^\w\s]"
 _TYPES = {"features": "<i4", "idf": "<f4", "weights": "<f2", "intercept": "<f4"}  # half precision keeps files small
 
-Array = np.ndarray[Any, Any]
 Features = Mapping[str, float]
 """Name of a feature -> its value in one text or pair of texts; others are 0."""
 
@@ -87,7 +88,7 @@ def fit_linear(features: Sequence[Features], gold: Sequence[Any]) -> dict[str, A
     return {"classes": classes, "intercept": intercept.tolist(), "weights": dict(zip(names, rounded, strict=True))}
 
 
-def score_linear(model: Mapping[str, Any], features: Sequence[Features]) -> Array:
+def score_linear(model: Mapping[str, Any], features: Sequence[Features]) -> Numbers:
     """Return the score of each class, shape (rows, classes), or the number of each row, shape (rows, 1)."""
     weights = np.array(list(model["weights"].values()))
     return np.asarray(_as_matrix(features, list(model["weights"])) @ weights + np.array(model["intercept"]))
@@ -119,7 +120,7 @@ def most_rows(outputs: int) -> int:
     return min(_MOST_ROWS, max(1000, _MOST_TARGETS // outputs))
 
 
-def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: Array) -> dict[str, str] | None:
+def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: Numbers) -> dict[str, str] | None:
     """Fit a linear model that reads ``text``, and ``text_pair`` where rows have it.
 
     Args:
@@ -146,7 +147,7 @@ def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: Array) -> dict[str, st
     return {name: base64.b64encode(learned[name].astype(dtype).tobytes()).decode() for name, dtype in _TYPES.items()}
 
 
-def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Array:
+def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Numbers:
     """Return the score of each output, above 0 if it is more likely than not, or the numbers: (rows, outputs)."""
     from sklearn.feature_extraction.text import TfidfTransformer
 
@@ -158,7 +159,7 @@ def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> 
     return np.asarray(matrix @ weights + arrays["intercept"])
 
 
-def _fit_outputs(matrix: Any, targets: Array) -> tuple[Array, Array]:
+def _fit_outputs(matrix: Any, targets: Numbers) -> tuple[Numbers, Numbers]:
     """Fit ridge regression to floats, else a support vector machine to each output against the others."""
     from sklearn.linear_model import Ridge
     from sklearn.svm import LinearSVC

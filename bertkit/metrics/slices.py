@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.paired import LEVEL, holm
-
-Numbers = np.ndarray[Any, Any]
 
 LEAST_UNITS = 20  # of a slice, and of the rest, for tests that are not exact: those hold for many units
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bertkit.errors import UnavailableError
+from bertkit.metrics import Numbers
 from bertkit.vectors.groups.stored import to_unit_length
-
-Numbers = np.ndarray[Any, Any]
 
 LEAST_POINTS = 3
 """Of fewer, a plane shows nothing."""

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.vectors.groups.stored import to_unit_length
-
-Numbers = np.ndarray[Any, Any]
 
 MOST_COMPARED = 4000
 """Points that are compared with each other; of more, as many are drawn."""

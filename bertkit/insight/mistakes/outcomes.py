@@ -11,13 +11,12 @@ import numpy as np
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.differences import Side, as_text, count_words, group_rows
 from bertkit.evaluation.stored import Scorer, StoredRun
+from bertkit.metrics import Numbers
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.paired import count_units, take
 from bertkit.recipe import Row
 from bertkit.reports.examples import Example, confidence_of, find_named, is_finite
 from bertkit.tasks import Compared
-
-Numbers = np.ndarray[Any, Any]
 
 _SAME = 1e-6
 

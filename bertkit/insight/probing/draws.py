@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from bertkit.insight.probing.items import Control, ProbeItems
-
-Numbers = np.ndarray[Any, Any]
+from bertkit.metrics import Numbers
 
 _SHARE = 0.9  # of the training rows, that a probe learns from; the others choose its strength
 _MOST_TUNING = 5000  # items

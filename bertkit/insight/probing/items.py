@@ -10,9 +10,8 @@ import numpy as np
 
 from bertkit.errors import DataError
 from bertkit.insight.layer_vectors import LayerVectors
+from bertkit.metrics import Numbers
 from bertkit.recipe import Row
-
-Numbers = np.ndarray[Any, Any]
 
 _LEAST_TRAINING, _LEAST_HELD_OUT = 10, 2  # rows
 

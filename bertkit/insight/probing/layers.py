@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -13,11 +12,10 @@ from bertkit.insight.probing.draws import draw_items, draw_test_items, most_freq
 from bertkit.insight.probing.items import ItemVectors, ProbeTask
 from bertkit.insight.probing.mixing import center_of_gravity, mix_layers, read_all_layers
 from bertkit.insight.probing.probes import EncodedTask, LayerResult, encode_labels, probe_layer
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.metrics.seeds import mean_interval, resample_mean
 from bertkit.progress import SILENT, Progress, stage
-
-Numbers = np.ndarray[Any, Any]
 
 _SAMPLES = 500
 _TAILS = (0.025, 0.975)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Numbers = np.ndarray[Any, Any]
+from bertkit.metrics import Numbers
 
 STRENGTHS = (10_000.0, 1000.0, 100.0, 10.0, 1.0)
 """How much weights are held back, from the strongest; the inverse of scikit-learn's ``C``."""

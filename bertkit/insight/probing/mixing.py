@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bertkit.insight.probing.items import ItemVectors
 from bertkit.insight.probing.linear import Scaling, log_softmax
-
-Numbers = np.ndarray[Any, Any]
+from bertkit.metrics import Numbers
 
 _MOST_ITEMS = 2500
 _MOST_NUMBERS = 60_000_000  # of all layers together, in memory at the same time

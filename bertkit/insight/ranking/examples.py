@@ -11,6 +11,7 @@ import numpy as np
 from bertkit.data.rows import Split
 from bertkit.errors import DataError, UsageError
 from bertkit.insight.ranking.layers import Pool
+from bertkit.metrics import Numbers
 from bertkit.metrics.linear import sample
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Row
@@ -20,7 +21,6 @@ from bertkit.vectors.embedding.quantize import normalize
 if TYPE_CHECKING:
     from bertkit.insight.layer_vectors import LayerReader
 
-Numbers = np.ndarray[Any, Any]
 
 TEXT, PAIR, TWO_TEXTS, WORD, TARGET = "text", "pair", "two texts", "word", "target"
 """What an example is: a text, a pair read together, two texts read each by itself, a word, or the target of a row."""

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-Numbers = np.ndarray[Any, Any]
+from bertkit.metrics import Numbers
 
 _MOST_STEPS = 500
 _TOLERANCE = 1e-6  # relative change of the ratio of the two precisions

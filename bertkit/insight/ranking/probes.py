@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 
+from bertkit.metrics import Numbers
 from bertkit.vectors.embedding.quantize import normalize
-
-Numbers = np.ndarray[Any, Any]
 
 NEIGHBORS = 10
 FOLDS = 5

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError, UsageError, closest
+from bertkit.metrics import Numbers
 from bertkit.storage.files import sync_folder, to_json
 from bertkit.vectors.embedding.parts import VECTOR, read_parts, vector_column, vectors_of
-from bertkit.vectors.embedding.quantize import Numbers, find_ranges, to_bits, to_int8
+from bertkit.vectors.embedding.quantize import find_ranges, to_bits, to_int8
 
 DTYPES = ("float32", "float16", "int8", "binary")
 RESCORE = "int8"

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError, UnavailableError, UsageError, closest
+from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.storage.checksums import list_files
 from bertkit.vectors.search.exact import exact_search, gather, rank
-from bertkit.vectors.search.shard import Numbers, Shard
+from bertkit.vectors.search.shard import Shard
 
 TARGET = 0.99
 """The recall@10 that a search is made wide enough for."""

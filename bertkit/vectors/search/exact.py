@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.vectors.search.shard import Numbers, Shard, round_to_bf16, widen
+from bertkit.metrics import Numbers
+from bertkit.vectors.search.shard import Shard, round_to_bf16, widen
 
 if TYPE_CHECKING:
     import torch

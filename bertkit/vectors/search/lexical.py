@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import UnavailableError
 
 if TYPE_CHECKING:
-    import numpy as np
+    from bertkit.metrics import Numbers
 
-    Numbers = np.ndarray[Any, Any]
 
 # Letters and digits of one word, in lowercase. Chinese and Japanese have no spaces, so each of their characters is one.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")

@@ -14,13 +14,14 @@ from bertkit.data.files import read_records
 from bertkit.data.formats import format_of
 from bertkit.data.text import MAX_CHARS, Record, read_text
 from bertkit.errors import DataError, UsageError
+from bertkit.metrics import Numbers
 from bertkit.recipe import Data, typed_path
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.passages import Passage, PassageSplitter
-from bertkit.vectors.search.shard import Numbers, hash_id
+from bertkit.vectors.search.shard import hash_id
 from bertkit.vectors.text_rows import read_text_rows
 
 _RESULT_FIELDS = ("query", "query_id", "rank", "score", "similarity", "bm25")

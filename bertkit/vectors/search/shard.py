@@ -17,6 +17,7 @@ from typing import IO, Any
 import numpy as np
 
 from bertkit.errors import DataError, ModelError, ResourceError
+from bertkit.metrics import Numbers
 from bertkit.storage.arrays import map_npy
 from bertkit.storage.files import to_json
 from bertkit.storage.records import read_signed, write_signed
@@ -34,7 +35,6 @@ from bertkit.vectors.search.manifest import (
 
 log = logging.getLogger("bertkit")
 
-Numbers = np.ndarray[Any, Any]
 
 JOURNAL = "journal.json"
 _DTYPES = {VECTORS: "<f4", ROUNDED: "<u2", ENDS: "<i8", IDS: "<u8"}
