@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 import stat
 import sys
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from bertkit.data.formats import Format, find_format, format_of, known_endings, load_formats
 from bertkit.data.text import Record
 from bertkit.errors import DataError, ResourceError, UsageError, closest
+from bertkit.progress import log
 from bertkit.recipe import Data
 
 _Item = TypeVar("_Item")
@@ -146,7 +146,7 @@ def _candidates(groups: list[_Group], data: Data) -> dict[str, list[_Group]]:
             alike = [group for group in similar[split] if group not in taken and splits_per_group[group] == 1]
             candidates[split] = alike
             for group in alike:
-                logging.getLogger("bertkit").info("%s is taken for the %s split", group.name + group.ending, split)
+                log.info("%s is taken for the %s split", group.name + group.ending, split)
     return {split: alike for split, alike in candidates.items() if alike}
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,9 +11,8 @@ from bertkit.data.labels import spelled_names
 from bertkit.data.row_digests import digest_text
 from bertkit.data.rows import Columns, Split
 from bertkit.errors import DataError
+from bertkit.progress import log
 from bertkit.recipe import Data, Row
-
-log = logging.getLogger("bertkit")
 
 DRAWS = {"by_hash": "by hash of text", "by_label": "by text and label"}
 """``data.hold_out`` -> what a run calls it in its identity, so that no run is resumed or scored with other rows."""

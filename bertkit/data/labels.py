@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -14,9 +13,8 @@ from typing import Any
 from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_of
 from bertkit.data.text import describe_record, source_column
 from bertkit.errors import DataError, ModelError, RecipeError, closest
+from bertkit.progress import log
 from bertkit.recipe import Data, Row
-
-log = logging.getLogger("bertkit")
 
 CORRECT = "correct the row, or declare the names under `labels:`"
 """The remedy for a value that is no label of the recipe or of the training rows."""

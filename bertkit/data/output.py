@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import logging
 import os
 import pickle
 import re
@@ -18,11 +17,10 @@ from typing import Any
 
 from bertkit.data.layout import PLAIN, SEPARATED, FileLayout
 from bertkit.errors import DataError, ResourceError, UsageError, closest
+from bertkit.progress import log
 from bertkit.storage.disk import disk_error, is_disk_error
 from bertkit.storage.files import replacing, to_json
 from bertkit.storage.outputs import sweep_temporaries
-
-log = logging.getLogger("bertkit")
 
 Records = Iterable[dict[str, Any]]
 

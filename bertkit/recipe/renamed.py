@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
-log = logging.getLogger("bertkit")
+from bertkit.progress import log
 
 KEYS = {
     "training.short_last_layer": "training.cls_only_last_layer",

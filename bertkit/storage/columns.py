@@ -8,7 +8,6 @@ comes last.
 from __future__ import annotations
 
 import json
-import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -18,12 +17,11 @@ from typing import Any, cast
 import numpy as np
 
 from bertkit.errors import ResourceError
+from bertkit.progress import log
 from bertkit.storage import files
 from bertkit.storage.cache import touch
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
-
-log = logging.getLogger("bertkit")
 
 Numbers = np.ndarray[Any, Any]
 

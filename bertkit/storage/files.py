@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bertkit.errors import ResourceError
+from bertkit.progress import log
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-log = logging.getLogger("bertkit")
 
 _MARK = ".held"  # ends the name of the file that marks a lock as held where the file system has none
 _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}

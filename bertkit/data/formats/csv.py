@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import logging
 from collections.abc import Iterable, Iterator
 from itertools import chain
 from pathlib import Path
@@ -21,6 +20,7 @@ from bertkit.data.text import (
     starts_with_mark,
 )
 from bertkit.errors import DataError, RecipeError
+from bertkit.progress import log
 from bertkit.recipe.records import Data
 
 NAME: str = "csv"
@@ -47,7 +47,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     csv.field_size_limit(MAX_CHARS)  # before the first line is read: Python's default is 131,072
     dialect = _find_dialect(head[-1], data, name)
     if data.delimiter is None and dialect["delimiter"] != ",":
-        logging.getLogger("bertkit").info("%s is separated by %r", name, dialect["delimiter"])
+        log.info("%s is separated by %r", name, dialect["delimiter"])
     # a record may span lines: `row` is its first line, `record_lines` the lines that the parser took for it so far
     record_lines: list[str] = []
     reader = csv.reader(_watch(chain(head, lines), record_lines), **dialect, strict=True)

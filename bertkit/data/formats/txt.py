@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
 from bertkit.data.formats import conll, conllu, lines
 from bertkit.data.text import Record, Source, read_lines
+from bertkit.progress import log
 from bertkit.recipe.records import Data
 
 NAME: str = "txt"
@@ -27,7 +27,6 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     content = read_lines(source, data.encoding, name)
     head = list(islice(content, 200))
     parse, title = _find_parser(head)
-    log = logging.getLogger("bertkit")
     if title:
         log.info("%s is read as %s; if it is text, --set data.format=lines", name, title)
     elif len(head) > 1 and len(tabs := {line.count("\t") for line in head if line.strip()}) == 1 and tabs != {0}:

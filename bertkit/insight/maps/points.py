@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -10,12 +9,11 @@ from typing import Any, NamedTuple
 
 from bertkit.data.rows import is_blank
 from bertkit.errors import DataError, UsageError, closest
+from bertkit.progress import log
 from bertkit.recipe import Row
 from bertkit.tokens.words import read_target, read_target_word, read_words
 from bertkit.vectors.embedding.sources import TextSource, read_file_rows
 from bertkit.vectors.embedding.units import UNITS
-
-log = logging.getLogger("bertkit")
 
 MAP_UNITS = ("text", "target")
 

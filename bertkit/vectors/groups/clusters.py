@@ -5,7 +5,6 @@ Vectors have length 1 before they are compared, so that the nearest by distance 
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,10 +14,8 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError, UsageError
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.vectors.groups.stored import Matrix, to_unit_length
-
-log = logging.getLogger("bertkit")
 
 METHODS = ("kmeans", "agglomerative", "hdbscan")
 NOISE = -1

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from bertkit.errors import UnavailableError
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 
 if TYPE_CHECKING:
     import torch
 
     from bertkit.vectors.groups.stored import Matrix
 
-log = logging.getLogger("bertkit")
 
 MAX_EXACT = 250_000
 """Rows up to which all pairs are compared: an hour's work at a million, where an index needs minutes."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,6 +17,7 @@ import numpy as np
 
 from bertkit.errors import DataError, ModelError, ResourceError
 from bertkit.metrics import Numbers
+from bertkit.progress import log
 from bertkit.storage.arrays import map_npy
 from bertkit.storage.files import to_json
 from bertkit.storage.records import read_signed, write_signed
@@ -32,9 +32,6 @@ from bertkit.vectors.search.manifest import (
     ShardInfo,
     describe_files,
 )
-
-log = logging.getLogger("bertkit")
-
 
 JOURNAL = "journal.json"
 _DTYPES = {VECTORS: "<f4", ROUNDED: "<u2", ENDS: "<i8", IDS: "<u8"}

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from bertkit.errors import UnavailableError
+from bertkit.progress import log
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.lexical import LexicalIndex
 from bertkit.vectors.search.manifest import Manifest, describe_files
-
-log = logging.getLogger("bertkit")
 
 _FOLDER = "words-"
 
