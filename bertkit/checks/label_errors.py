@@ -14,10 +14,10 @@ import numpy as np
 from bertkit.checks import EXAMPLES, Finding, Place, level_of
 from bertkit.checks.texts import read_texts
 from bertkit.data.rows import Columns, Split
-from bertkit.errors import UnavailableError
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe.plugins import import_extra
 from bertkit.storage import arrays, cache
 
 if TYPE_CHECKING:
@@ -147,8 +147,8 @@ def predict_labels(texts: Sequence[str], vectors: Numbers, labels: Numbers, seed
     scaled = (vectors - vectors.mean(axis=0)) / np.maximum(vectors.std(axis=0), 1e-6)
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+").fit_transform(texts)
     of_each = []
-    with warnings.catch_warnings():  # the last digits of a probability change no ranking
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    # the last digits of a probability change no ranking
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         for features, strength in ((scaled, 0.1), (words, 10.0)):
             model = LogisticRegression(C=strength, max_iter=300)
             of_each.append(cross_val_predict(model, features, labels, cv=folds, method="predict_proba"))
@@ -161,15 +161,11 @@ def load_cleanlab() -> Any:
     Raises:
         UnavailableError: cleanlab is not installed.
     """
-    try:
-        from cleanlab.filter import find_label_issues
-    except ImportError:
-        raise UnavailableError("they need the package cleanlab", EXTRA) from None
+    cleanlab = import_extra("cleanlab.filter", "they need the package cleanlab", EXTRA)
 
     def rank(labels: Numbers, probabilities: Numbers) -> list[int]:
-        found = find_label_issues(labels, probabilities, return_indices_ranked_by="self_confidence", n_jobs=1)
-        ranked: list[int] = found.tolist()
-        return ranked
+        options = {"return_indices_ranked_by": "self_confidence", "n_jobs": 1}
+        return list(cleanlab.find_label_issues(labels, probabilities, **options).tolist())
 
     return rank
 
@@ -194,5 +190,4 @@ def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) 
     if kept is None:
         kept = {"vectors": embedder.encode(texts, progress=progress)}
         arrays.write_arrays(file, kept)
-    vectors: Numbers = kept["vectors"]
-    return vectors
+    return np.asarray(kept["vectors"])

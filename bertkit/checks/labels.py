@@ -10,7 +10,14 @@ import numpy as np
 
 from bertkit.checks import Finding, Place, places_of
 from bertkit.checks.faults import describe_refusal
-from bertkit.data.checks import find_odd_columns, find_rare_names, find_unseen_names, refuse_swapped, types_of
+from bertkit.data.checks import (
+    find_odd_columns,
+    find_rare_names,
+    find_unseen_names,
+    refuse_swapped,
+    rows_by_label,
+    types_of,
+)
 from bertkit.data.columns import describe_unread
 from bertkit.data.rows import Columns, Split
 from bertkit.errors import DataError
@@ -52,11 +59,7 @@ def find_label_faults(
     findings = [
         Finding("warn", "labels", "misspelt_labels", text, (Place(train.source, line),)) for text, line in doubts
     ]
-    rows_of: dict[str, dict[str, list[int]]] = {}
-    for name, split in splits.items():
-        for index, row in enumerate(split.rows):
-            for label in set(types_of(row.get(gold) or ())):
-                rows_of.setdefault(label, {}).setdefault(name, []).append(index)
+    rows_of = rows_by_label(splits, gold)
     rare = {
         label: of_split["train"] for label, of_split in rows_of.items() if 0 < len(of_split.get("train", ())) < _FEW
     }

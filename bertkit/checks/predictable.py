@@ -79,8 +79,8 @@ def measure_numbers(values: Numbers, classes: Sequence[int]) -> Gain:
 
     gold = np.array(classes)
     tree = DecisionTreeClassifier(min_samples_leaf=max(5, len(gold) // 50), random_state=0)
-    with warnings.catch_warnings():  # a class may have fewer rows than there are folds
-        warnings.simplefilter("ignore", UserWarning)
+    # a class may have fewer rows than there are folds
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         predicted = cross_val_predict(tree, values, gold, cv=StratifiedKFold(_FOLDS, shuffle=True, random_state=0))
     return _gain(predicted, gold)
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertkit.checks import Finding, Place, level_of, pairs_of
 from bertkit.checks.texts import Digests, digest_others, digest_rows, read_texts
-from bertkit.data.checks import share_of
+from bertkit.data.checks import find_contradictions, share_of
 from bertkit.data.rows import Columns, Split
 from bertkit.data.text import normalize
 from bertkit.progress import SILENT, Progress
@@ -53,14 +53,8 @@ def find_repeats(splits: Mapping[str, Split], columns: Columns, progress: Progre
 
 def _find_within(split: Split, digests: Digests, gold: str, result: Repeats) -> None:
     """Add the rows that repeat an earlier one of their split, and those that contradict it."""
-    repeats: list[tuple[int, int]] = []
-    contradictions: list[tuple[int, int]] = []
-    for row, (earlier, _) in sorted(find_repeated(digests, np.arange(len(digests))).items()):
-        one, other = (split.rows[number].get(gold) for number in (earlier, row))
-        if one == other:
-            repeats.append((earlier, row))
-        elif not isinstance(one, dict):  # a question may have several answers
-            contradictions.append((earlier, row))
+    repeated = sorted(find_repeated(digests, np.arange(len(digests))).items())
+    repeats, contradictions = find_contradictions(split, [(earlier, row) for row, (earlier, _) in repeated], gold)
     count = len(split.rows)
     for pairs, name, what, least in (
         (repeats, "repeated_rows", "repeat an earlier one", _REPEATED),

@@ -13,11 +13,11 @@ import numpy as np
 from bertkit.checks.label_errors import EXTRA, FOLDS, LabelError, LabelErrors, describe
 from bertkit.data.checks import share_of
 from bertkit.data.rows import Columns, Split
-from bertkit.errors import UnavailableError
 from bertkit.metrics import Numbers
 from bertkit.modeling.layers import count_layers
 from bertkit.modeling.weights import read_json_object
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe.plugins import import_extra
 from bertkit.vectors.embedding.units import UNITS
 
 if TYPE_CHECKING:
@@ -107,8 +107,8 @@ def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers
         "words": DictVectorizer().fit_transform(one for of_row in words for one in _describe_words(of_row)),
     }
     probabilities = np.zeros((len(tags), int(tags.max()) + 1))
-    with warnings.catch_warnings():  # the last digits of a probability change no ranking
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    # the last digits of a probability change no ranking
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         for training, others in GroupKFold(FOLDS, shuffle=True, random_state=seed).split(row_of, groups=row_of):
             known = training[tags[training] >= 0]
             for name, values in features.items():
@@ -118,8 +118,7 @@ def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers
 
 
 def _tags(row: Mapping[str, Any]) -> Sequence[str | None]:
-    tags: Sequence[str | None] = row.get("tags") or ()
-    return tags
+    return list(row.get("tags") or ())
 
 
 def _shift(values: Numbers, row_of: Numbers, by: int) -> Numbers:
@@ -155,8 +154,5 @@ def _load_cleanlab() -> Any:
     Raises:
         UnavailableError: cleanlab is not installed.
     """
-    try:
-        from cleanlab.token_classification.filter import find_label_issues
-    except ImportError:
-        raise UnavailableError("they need the package cleanlab", EXTRA) from None
-    return find_label_issues
+    module = "cleanlab.token_classification.filter"
+    return import_extra(module, "they need the package cleanlab", EXTRA).find_label_issues

@@ -50,8 +50,7 @@ class Explained:
         found = ids.reshape(-1, ids.shape[-1]).cpu()
         is_special = torch.isin(found, torch.tensor(sorted(self.special)))
         lengths = torch.tensor([len(text) for text in self.texts()])
-        kept: Numbers = (~is_special & (torch.arange(found.shape[1]) < lengths[:, None])).numpy()
-        return kept
+        return np.asarray((~is_special & (torch.arange(found.shape[1]) < lengths[:, None])).numpy())
 
     def compute(self, shares: Numbers) -> Numbers:
         """Compute the number for inputs whose tokens are mixed with the baseline, (inputs,).

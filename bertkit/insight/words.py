@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -54,16 +55,9 @@ def find_words(
 
 def _runs(ids: Sequence[int], special: set[int]) -> Iterator[list[int]]:
     """Yield the positions of the tokens between special ones."""
-    run: list[int] = []
-    for position, token in enumerate(ids):
-        if int(token) in special:
-            if run:
-                yield run
-            run = []
-        else:
-            run.append(position)
-    if run:
-        yield run
+    for is_special, run in itertools.groupby(range(len(ids)), lambda position: int(ids[position]) in special):
+        if not is_special:
+            yield list(run)
 
 
 @dataclass(frozen=True)

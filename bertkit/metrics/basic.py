@@ -17,7 +17,7 @@ from bertkit.errors import DataError, RecipeError, UnavailableError, closest
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Share, f1_of_share
 from bertkit.recipe import Recipe
-from bertkit.recipe.plugins import own_fault, refuse_code
+from bertkit.recipe.plugins import import_extra, own_fault, refuse_code
 
 
 class Undefined(float):
@@ -250,18 +250,13 @@ def _correlate(name: str, gold: Numbers, predicted: Numbers) -> float:
             return Undefined(f"all {side} are the same")
     from scipy import stats
 
-    with warnings.catch_warnings():  # of values that are nearly the same
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):  # of values that are nearly the same
         return float(getattr(stats, name)(gold, predicted).statistic)
 
 
 def _compute_with_evaluate(name: str, gold: Numbers, predicted: Numbers) -> dict[str, float]:
-    try:
-        import evaluate
-    except ImportError:
-        raise UnavailableError(
-            f"the metric evaluate:{name} needs the package evaluate", "pip install 'bertkit[evaluate]'"
-        ) from None
+    what = f"the metric evaluate:{name} needs the package evaluate"
+    evaluate = import_extra("evaluate", what, "pip install 'bertkit[evaluate]'")
     if "/" not in name and Path(name).exists():  # evaluate would run the code it finds there instead
         raise RecipeError(
             f"./{name} here would be taken for the metric {name!r}", f"write evaluate:./{name} if you mean it"

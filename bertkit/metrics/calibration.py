@@ -59,8 +59,7 @@ def temper(probabilities: Numbers, temperature: float) -> Numbers:
     with np.errstate(divide="ignore"):  # the logarithm of 0 is minus infinity, and stays so
         logits = np.log(probabilities) / temperature
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    tempered: Numbers = weights / weights.sum(axis=-1, keepdims=True)
-    return tempered
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
 def temper_each(probabilities: Numbers, temperature: float) -> Numbers:
@@ -135,8 +134,7 @@ def folds(groups: Numbers, count: int = FOLDS) -> list[Numbers]:
 def gold_losses(probabilities: Numbers, gold: Numbers) -> Numbers:
     """Compute the negative log likelihood of each gold label, (decisions,)."""
     likelihood = probabilities[np.arange(len(gold)), gold]
-    losses: Numbers = -np.log(np.maximum(likelihood, np.finfo(float).tiny))
-    return losses
+    return np.asarray(-np.log(np.maximum(likelihood, np.finfo(float).tiny)))
 
 
 def tune_threshold(probabilities: Numbers, gold: Numbers) -> float:

@@ -180,8 +180,7 @@ def _expand(tails: np.ndarray, rows: int) -> np.ndarray:
 
     expanded = special.ndtr(special.stdtrit(rows - 1, tails) * math.sqrt(rows / (rows - 1)))
     # of two rows, the upper level rounds to 1, whose quantile is infinite
-    finite: np.ndarray = np.clip(expanded, sys.float_info.epsilon, 1 - sys.float_info.epsilon)
-    return finite
+    return np.asarray(np.clip(expanded, sys.float_info.epsilon, 1 - sys.float_info.epsilon))
 
 
 def _bca_interval(score: float, resampled: np.ndarray, jackknife: np.ndarray, tails: np.ndarray) -> Interval:

@@ -62,6 +62,11 @@ def sample(rows: Sequence[Any], most: int = _MOST_ROWS) -> list[Any]:
     return [rows[number * len(rows) // count] for number in range(count)]
 
 
+def draw_rows(rows: int, most: int, seed: int) -> Numbers:
+    """Draw at most so many of the numbers of rows, in order; all of them where there are no more."""
+    return np.sort(np.random.default_rng(seed).choice(rows, min(rows, most), replace=False))
+
+
 def fit_linear(features: Sequence[Features], gold: Sequence[Any]) -> dict[str, Any] | None:
     """Fit logistic regression where gold values are classes, whole numbers, else ridge regression.
 
@@ -78,8 +83,8 @@ def fit_linear(features: Sequence[Features], gold: Sequence[Any]) -> dict[str, A
     if not names or len(set(gold)) < 2:
         return None
     model = Ridge(alpha=_STRENGTH) if classes is None else LogisticRegression(C=1 / _STRENGTH, max_iter=50)
-    with warnings.catch_warnings():  # a baseline may stop before its last digits have settled
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    # a baseline may stop before its last digits have settled
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         model.fit(_as_matrix(features, names), gold)
     weights, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
     if classes and len(classes) == 2:  # there is one row for both: the logit of the second class

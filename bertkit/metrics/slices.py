@@ -161,8 +161,7 @@ def exact_test(
 def _log_choose(count: int, chosen: Numbers) -> Numbers:
     from scipy import special
 
-    logs: Numbers = special.gammaln(count + 1) - special.gammaln(chosen + 1) - special.gammaln(count - chosen + 1)
-    return logs
+    return np.asarray(special.gammaln(count + 1) - special.gammaln(chosen + 1) - special.gammaln(count - chosen + 1))
 
 
 def newcombe_interval(first: int, of_first: int, second: int, of_second: int) -> tuple[float, float]:

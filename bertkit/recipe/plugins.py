@@ -1,4 +1,4 @@
-"""Modules that a recipe names: those of a package of bertkit, and your own."""
+"""Modules by name: those of a package of bertkit, your own that a recipe names, and packages that may be missing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from bertkit.errors import RecipeError, closest
+from bertkit.errors import RecipeError, UnavailableError, closest
 
 _OWN: dict[str, str | None] = {}
 """What each loaded module of your own is called in messages -> its file."""
@@ -33,6 +34,18 @@ def refuse_code(what: str) -> RecipeError:
     """Build the error for code that is named by the recipe of a model's folder, of which nobody said who made it."""
     remedy = "if you trust whoever made it, --trust runs it; a recipe of your own, by its file, runs it too"
     return RecipeError(f"the recipe that came with the model names code to run: {what}", remedy)
+
+
+def import_extra(module: str, what: str, remedy: str, file: object = None) -> Any:
+    """Import a module of a package that bertkit works without.
+
+    Raises:
+        UnavailableError: it is not installed; says `what` needs it, and the remedy.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise UnavailableError(what, remedy, file=file) from None
 
 
 def module_names(package: str) -> list[str]:

@@ -44,7 +44,7 @@ def test_texts_too_many_to_be_sorted_at_once_have_the_same_vectors(tiny_model, m
 
     embedder, progress = Embedder(str(tiny_model), precision="fp32"), Kept()
     whole = embedder.encode(TEXTS)
-    monkeypatch.setattr("bertkit.vectors.embedding.batches.split_texts", partial(split_texts, characters=20))
+    monkeypatch.setattr("bertkit.vectors.embedding.batches.split_texts", partial(split_texts, most=20))
     np.testing.assert_allclose(embedder.encode(TEXTS, progress=progress), whole, atol=1e-6)
     assert progress.done == len(TEXTS)
 

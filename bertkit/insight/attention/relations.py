@@ -134,8 +134,7 @@ def find_hits(attention: torch.Tensor, words: Sequence[int], heads: Sequence[int
     others.diagonal(dim1=-2, dim2=-1).fill_(-1)
     predicted = torch.stack([others.argmax(dim=-1), others.argmax(dim=-2)], dim=-1)  # (layers, heads, words, 2)
     hits = predicted[:, :, list(words)] == torch.tensor(heads, device=attention.device)[:, None]
-    array: np.ndarray = hits.permute(2, 0, 1, 3).cpu().numpy()
-    return array
+    return np.asarray(hits.permute(2, 0, 1, 3).cpu().numpy())
 
 
 def _is_found(row: HeadRow, word: int) -> bool:

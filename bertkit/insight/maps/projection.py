@@ -89,13 +89,11 @@ def _pca(vectors: Numbers) -> Plane:
 
 
 def _umap(vectors: Numbers, seed: int) -> Numbers:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a seed means one thread, and what numba has to say
+    with warnings.catch_warnings(action="ignore"):  # that a seed means one thread, and what numba has to say
         try:
             from umap import UMAP
         except ImportError as error:
             raise UnavailableError(f"umap-learn cannot be used: {error}", "`pip install 'bertkit[map]'`") from None
         reducer = UMAP(n_neighbors=min(_UMAP_NEIGHBORS, len(vectors) - 1), metric="cosine", random_state=seed)
         points = np.asarray(reducer.fit_transform(vectors), dtype=np.float64)
-    centered: Numbers = points - points.mean(axis=0)
-    return centered
+    return np.asarray(points - points.mean(axis=0))

@@ -13,6 +13,11 @@ from bertkit.recipe import Row
 _SHARE = 2  # of training rows, one of so many is scored at most
 
 
+def is_needed(split: str) -> bool:
+    """Tell whether probes learn from a split, or are scored on it."""
+    return split == "train" or is_validation(split)
+
+
 def choose_rows(
     splits: Mapping[str, Split], inputs: Callable[[Row], Row], limit: int
 ) -> tuple[list[Row], list[Row], list[str]]:

@@ -78,7 +78,6 @@ def feature(name: str, rows: Sequence[Row], seed: int) -> ProbeItems:
     return ProbeItems(
         rows=_words_of(rows),
         unit="word",
-        owners=np.array([number for number, _, _ in found], dtype=np.int64),
         addresses=np.array([(number, word) for number, word, _ in found], dtype=np.int64).reshape(-1, 1, 2),
         labels=[value for _, _, value in found],
         groups=[rows[number]["words"][word].lower() for number, word, _ in found],
@@ -91,7 +90,6 @@ def _pairs(rows: Sequence[Row], found: Sequence[tuple[int, int, int, str]]) -> P
     return ProbeItems(
         rows=_words_of(rows),
         unit="word",
-        owners=np.array([number for number, *_ in found], dtype=np.int64),
         addresses=np.array(addresses, dtype=np.int64).reshape(-1, 2, 2),
         labels=[label for *_, label in found],
         groups=[rows[number]["words"][word].lower() for number, word, *_ in found],

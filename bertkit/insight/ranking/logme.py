@@ -76,8 +76,7 @@ def evidence(features: Numbers, targets: Numbers) -> Numbers:
     # at the best beta, the two quadratic terms add up to half the count
     beta = count / (residual + ratio * length)
     determinant = np.log1p(eigenvalues[:, None] / ratio).sum(axis=0)
-    found: Numbers = (count * np.log(beta / (2 * math.pi)) - determinant - count) / (2 * count)
-    return found
+    return np.asarray((count * np.log(beta / (2 * math.pi)) - determinant - count) / (2 * count))
 
 
 def _project(matrix: Numbers, targets: Numbers) -> tuple[Numbers, Numbers]:

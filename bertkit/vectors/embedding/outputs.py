@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -200,12 +200,8 @@ def _write_rows(vectors: Vectors, file: Path) -> None:
 
 
 def _write_numbers(vectors: Vectors, convert: Callable[[Numbers], Numbers], stream: Any) -> None:
-    for block in _blocks(vectors, convert):
-        stream.write(np.ascontiguousarray(block).data)
-
-
-def _blocks(vectors: Vectors, convert: Callable[[Numbers], Numbers]) -> Iterator[Numbers]:
-    return (convert(vectors_of(table)) for table in read_parts(vectors.parts))
+    for table in read_parts(vectors.parts):
+        stream.write(np.ascontiguousarray(convert(vectors_of(table))).data)
 
 
 _BESIDE = (".rows.jsonl", ".json", ".int8.npy")

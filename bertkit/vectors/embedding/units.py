@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -118,6 +118,7 @@ def _encode_spans(
 
     from bertkit.tokens.features import find_template
     from bertkit.tokens.words import split_windows
+    from bertkit.vectors.embedding.batches import split_texts
     from bertkit.vectors.embedding.quantize import normalize
 
     template = find_template(embedder.tokenizer, pair=False)
@@ -136,33 +137,17 @@ def _encode_spans(
                 spans.append(found)
     found_vectors: dict[tuple[int, int], Any] = {}
     with stage(progress, "embedding", len(features)):
-        done = 0
-        for numbers in _chunks([len(feature["input_ids"]) for feature in features]):
-            states = embedder.states([features[number] for number in numbers])
-            for number, of_window in zip(numbers, states, strict=True):
-                for row, word, start, length in spans[number]:
+        for begin, end in split_texts([feature["input_ids"] for feature in features], _TOKENS):
+            states = embedder.states(features[begin:end])
+            for of_spans, of_window in zip(spans[begin:end], states, strict=True):
+                for row, word, start, length in of_spans:
                     found_vectors[row, word] = of_window[start : start + length].mean(axis=0)
-            done += len(numbers)
-            progress.update(done, {})
+            progress.update(end, {})
     order = sorted(found_vectors)
     vectors = np.stack([found_vectors[key] for key in order]) if order else np.zeros((0, 0), dtype=np.float32)
     if embedder.normalize:
         vectors = normalize(vectors)
     return UnitVectors(vectors, [row for row, _ in order], {"index": [word for _, word in order]})
-
-
-def _chunks(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the numbers of features that are run together: a few thousand tokens."""
-    chunk: list[int] = []
-    tokens = 0
-    for number, length in enumerate(lengths):
-        if chunk and tokens + length > _TOKENS:
-            yield chunk
-            chunk, tokens = [], 0
-        chunk.append(number)
-        tokens += length
-    if chunk:
-        yield chunk
 
 
 _IN_WORDS = Columns(given=("tokens",), gold="", lists=("tokens",), text_instead={"tokens": "text"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -108,8 +107,3 @@ def refuse_other_vectors(
     if vectors is not None and vectors.shape[1] != saved.facts["dimension"]:
         what = f"vectors of dimension {vectors.shape[1]}, and clusters of {saved.facts['dimension']}"
         raise ModelError(what, "use the model that the clusters were made with", file=folder)
-
-
-def as_records(topics: Sequence[Topic]) -> list[dict[str, Any]]:
-    """Return topics as JSON has them."""
-    return [asdict(topic) for topic in topics]

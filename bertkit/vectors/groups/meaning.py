@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bertkit.errors import UnavailableError
 from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.recipe.plugins import import_extra
 
 if TYPE_CHECKING:
     import torch
@@ -188,12 +188,8 @@ def _import_faiss() -> Any:
     Raises:
         UnavailableError: it is not installed.
     """
-    try:
-        import faiss
-    except ImportError:
-        what = f"more than {MAX_EXACT:,} rows are compared by an index of faiss, which is not installed"
-        raise UnavailableError(what, "pip install 'bertkit[search]'") from None
-    return faiss
+    what = f"more than {MAX_EXACT:,} rows are compared by an index of faiss, which is not installed"
+    return import_extra("faiss", what, "pip install 'bertkit[search]'")
 
 
 def _fast_dtype(rows: int) -> torch.dtype:

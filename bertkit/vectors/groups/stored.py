@@ -123,11 +123,6 @@ def _read_jsonl(file: Path) -> np.ndarray[Any, Any]:
     return np.stack(vectors)
 
 
-def _read_npy(file: Path) -> np.ndarray[Any, Any]:
-    vectors: np.ndarray[Any, Any] = map_npy(file)
-    return vectors
-
-
 def _read_safetensors(file: Path) -> np.ndarray[Any, Any]:
     with _opened_safetensors(file) as opened:
         names = list(opened.keys())
@@ -154,4 +149,4 @@ def _check_column(file: Path, names: list[str]) -> None:
         raise DataError(f"no vectors in a column {_VECTOR!r}", closest(_VECTOR, names), file=file)
 
 
-_READERS = {".parquet": _read_parquet, ".jsonl": _read_jsonl, ".npy": _read_npy, ".safetensors": _read_safetensors}
+_READERS = {".parquet": _read_parquet, ".jsonl": _read_jsonl, ".npy": map_npy, ".safetensors": _read_safetensors}

@@ -12,6 +12,7 @@ import numpy as np
 from bertkit.data.files import read_records
 from bertkit.errors import DataError
 from bertkit.metrics.intervals import wilson_interval
+from bertkit.metrics.linear import draw_rows
 from bertkit.recipe import Data
 from bertkit.vectors.groups.meaning import find_nearest
 from bertkit.vectors.groups.stored import Matrix
@@ -139,8 +140,7 @@ class DrawnPair(NamedTuple):
 
 def draw_neighbors(vectors: Matrix, seed: int = 42) -> Neighbors:
     """Draw rows, and find the nearest other row of each among all."""
-    generator = np.random.default_rng(seed)
-    rows = np.sort(generator.choice(len(vectors), min(len(vectors), _QUERIES), replace=False))
+    rows = draw_rows(len(vectors), _QUERIES, seed)
     nearest, cosines = find_nearest(vectors[rows], vectors, rows)
     return Neighbors(rows, nearest, cosines)
 

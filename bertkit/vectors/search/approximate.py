@@ -17,9 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.errors import DataError, UnavailableError, UsageError, closest
+from bertkit.errors import DataError, UsageError, closest
 from bertkit.metrics import Numbers
+from bertkit.metrics.linear import draw_rows
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe.plugins import import_extra
 from bertkit.storage.checksums import list_files
 from bertkit.vectors.search.exact import exact_search, gather, rank
 from bertkit.vectors.search.shard import Shard
@@ -153,7 +155,7 @@ def _widen(search: ApproximateSearch, shards: Sequence[Shard], given: Numbers | 
     """Search as wide as the recall needs; return the recall, and the milliseconds of one query."""
     none = np.zeros(0, dtype=np.int64)
     if given is None:
-        chosen = np.sort(np.random.default_rng(0).choice(search.rows, min(_SAMPLE, search.rows), replace=False))
+        chosen = draw_rows(search.rows, _SAMPLE, 0)
         queries = gather(shards, chosen)
     else:
         queries, chosen = given[:_SAMPLE], np.full(len(given[:_SAMPLE]), -1)
@@ -205,8 +207,7 @@ def _build_floats(shards: Sequence[Shard], method: str, total: int) -> Any:
         built.cp.spherical = True  # centers of length 1, as the inner product needs
         built.cp.min_points_per_centroid = 1  # else it prints a warning where rows are few
         sample = min(total, _PER_CENTER * centers)
-    chosen = np.sort(np.random.default_rng(0).choice(total, sample, replace=False))
-    built.train(gather(shards, chosen))
+    built.train(gather(shards, draw_rows(total, sample, 0)))
     for shard in shards:
         for start in range(0, shard.info.rows, 65_536):
             built.add(np.ascontiguousarray(shard.vectors[start : start + 65_536]))
@@ -231,9 +232,5 @@ def _write(built: Any, file: Path, *, binary: bool) -> None:
 
 
 def _load_faiss() -> Any:
-    try:
-        import faiss
-    except ImportError:
-        what = "approximate search needs the package faiss-cpu"
-        raise UnavailableError(what, "`pip install 'bertkit[search]'`, or search exactly") from None
-    return faiss
+    what = "approximate search needs the package faiss-cpu"
+    return import_extra("faiss", what, "`pip install 'bertkit[search]'`, or search exactly")

@@ -102,8 +102,7 @@ def _highest_missed(shards: Sequence[Shard], queries: Numbers, lowest: Numbers) 
     rounding = max(shard.info.rounding for shard in shards)
     error = moved * longest + lengths * rounding + _SUMMATION * lengths * longest
     finite = np.where(np.isfinite(lowest), lowest, 0)  # minus infinity where all rows are candidates, which none misses
-    bound: Numbers = lowest + np.abs(finite) * _HALF_STEP + error
-    return bound
+    return np.asarray(lowest + np.abs(finite) * _HALF_STEP + error)
 
 
 def _scan(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import UnavailableError
+from bertkit.recipe.plugins import import_extra
 
 if TYPE_CHECKING:
     from bertkit.metrics import Numbers
@@ -104,13 +104,8 @@ class LexicalIndex:
         words = [vocabulary[word] for word in split_words(query) if word in vocabulary]
         if not words:
             return np.zeros(len(self.rows), dtype=np.float32)
-        scores: Numbers = self.bm25.get_scores_from_ids(words)
-        return scores
+        return np.asarray(self.bm25.get_scores_from_ids(words))
 
 
 def _load_bm25s() -> Any:
-    try:
-        import bm25s
-    except ImportError:
-        raise UnavailableError("search by words needs the package bm25s", "pip install 'bertkit[search]'") from None
-    return bm25s
+    return import_extra("bm25s", "search by words needs the package bm25s", "pip install 'bertkit[search]'")

@@ -19,6 +19,7 @@ from bertkit.errors import DataError, ModelError, ResourceError
 from bertkit.metrics import Numbers
 from bertkit.progress import log
 from bertkit.storage.arrays import map_npy
+from bertkit.storage.checksums import list_files
 from bertkit.storage.files import to_json
 from bertkit.storage.records import read_signed, write_signed
 from bertkit.vectors.search.coverage import Coverage
@@ -30,7 +31,6 @@ from bertkit.vectors.search.manifest import (
     SHARD_FILES,
     VECTORS,
     ShardInfo,
-    describe_files,
 )
 
 JOURNAL = "journal.json"
@@ -117,7 +117,7 @@ class ShardWriter:
             _write_header(self._streams[name], dtype, width, self.rows)
         for stream in self._streams.values():
             stream.flush()
-        files = describe_files(self.folder, SHARD_FILES)
+        files = list_files(self.folder, SHARD_FILES)
         return ShardInfo(self.folder.name, self.rows, self._longest, self._rounding, files)
 
     def _commit(self) -> None:
