@@ -85,13 +85,12 @@ def count_gold(splits: Mapping[str, Split], gold: str) -> list[Finding]:
     for name, split in splits.items():
         values = [row[gold] for row in split.rows if row.get(gold) is not None]
         if values and not isinstance(values[0], dict):
-            findings.append(
-                Finding("good", "labels", "label_counts", f"{name}: {_describe(values)}", count=len(values))
-            )
+            text = f"{name}: {_describe_gold(values)}"
+            findings.append(Finding("good", "labels", "label_counts", text, count=len(values)))
     return findings
 
 
-def _describe(values: Sequence[Any]) -> str:
+def _describe_gold(values: Sequence[Any]) -> str:
     if isinstance(values[0], (int, float)) and not all(isinstance(value, int) for value in values):
         return f"numbers from {min(values):g} to {max(values):g}, mean {np.mean(values):.3g}"
     counts = Counter(

@@ -54,9 +54,8 @@ def hold_out(split: Split, data: Data, columns: Columns, *, named: bool) -> dict
     held_out = set(_choose(groups, data, count))
     if not held_out:
         what = "no row can be held out: each text is the only one of its label" if len(groups) > 1 else "one text only"
-        raise DataError(
-            what, "check which column holds the labels, give more rows, or name a validation file", file=split.source
-        )
+        remedy = "check which column holds the labels, give more rows, or name a validation file"
+        raise DataError(what, remedy, file=split.source)
     log.info(f"no validation split: {share_of(len(held_out), count)} rows of {split.source} are held out for it")
     train = [index for index in range(count) if index not in held_out]
     return {

@@ -80,9 +80,8 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
                 raise DataError(f"damaged gzip file: {error}", "download it again", file=name) from None
             if not is_utf8 and (half := SURROGATE.search(text)):  # utf-7 and unicode_escape can spell one
                 row = 1 + max(breaks[mark] + text.count(mark, 0, half.start()) for mark in "\n\r")
-                raise DataError(
-                    f"half of a surrogate pair: {half[0]!r}", "write the whole character", file=name, row=row
-                )
+                what = f"half of a surrogate pair: {half[0]!r}"
+                raise DataError(what, "write the whole character", file=name, row=row)
             if is_start and text:
                 text, is_start = text.removeprefix("\ufeff"), False
             yield text

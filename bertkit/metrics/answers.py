@@ -136,9 +136,8 @@ def read_answers(row: Row) -> tuple[list[str], list[int]]:
         try:
             value = json.loads(value)
         except ValueError:
-            raise DataError(
-                f"{question_name(row)}the answers are not valid JSON", "correct them", column="answers"
-            ) from None
+            what = f"{question_name(row)}the answers are not valid JSON"
+            raise DataError(what, "correct them", column="answers") from None
     if isinstance(value, str):
         value = {"text": [value], "answer_start": [_find_start(row, value)]} if value.strip() else []
     if isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[0], str):

@@ -258,20 +258,16 @@ def _compute_with_evaluate(name: str, gold: Numbers, predicted: Numbers) -> dict
     what = f"the metric evaluate:{name} needs the package evaluate"
     evaluate = import_extra("evaluate", what, "pip install 'bertkit[evaluate]'")
     if "/" not in name and Path(name).exists():  # evaluate would run the code it finds there instead
-        raise RecipeError(
-            f"./{name} here would be taken for the metric {name!r}", f"write evaluate:./{name} if you mean it"
-        )
+        what = f"./{name} here would be taken for the metric {name!r}"
+        raise RecipeError(what, f"write evaluate:./{name} if you mean it")
     try:
         metric = evaluate.load(name)
     except ImportError as error:
-        raise UnavailableError(
-            f"the metric evaluate:{name} needs another package: {str(error).splitlines()[0]}"
-        ) from None
+        what = f"the metric evaluate:{name} needs another package: {str(error).splitlines()[0]}"
+        raise UnavailableError(what) from None
     except FileNotFoundError:
-        raise UnavailableError(
-            f"the metric evaluate:{name} is not a file and cannot be downloaded",
-            "use a built-in metric, or a path",
-        ) from None
+        what = f"the metric evaluate:{name} is not a file and cannot be downloaded"
+        raise UnavailableError(what, "use a built-in metric, or a path") from None
     except Exception as error:  # whatever a script raises, it is not bertkit that is wrong
         raise own_fault(f"the metric evaluate:{name}", error) from error
     try:

@@ -14,11 +14,11 @@ class Lora(Section):
     """Low-rank adapters, trained in place of the encoder's own weights (Hu et al. 2022)."""
 
     rank: int = Field(8, ge=1, le=4096)
-    alpha: Finite = Field(16, gt=0, description="an adapter's output is multiplied by alpha / rank")
+    alpha: Finite = Field(16, gt=0)
+    """An adapter's output is multiplied by alpha / rank."""
     dropout: Finite = Field(0.1, ge=0, lt=1)
-    targets: Literal["attention", "all-linear"] | list[str] = Field(
-        "attention", description="linear layers that get an adapter: a group of them, or their names"
-    )
+    targets: Literal["attention", "all-linear"] | list[str] = "attention"
+    """Linear layers that get an adapter: a group of them, or their names."""
 
     @field_validator("targets")
     @classmethod
@@ -31,25 +31,21 @@ class Lora(Section):
 class LayerTraining(Section):
     """Settings that tell the embeddings, the layers and the head of a model apart."""
 
-    freeze: Literal["embeddings", "encoder"] | int | None = Field(
-        None,
-        description="weights that are never trained: `embeddings`; a number: these and as many layers, the lowest "
-        "first; `encoder`: all but the head",
-    )
-    head_only_epochs: Finite | None = Field(
-        None, gt=0, le=10_000, description="epochs in which the head alone is trained; then the rest is unfrozen"
-    )
-    gradual_unfreezing: Literal["epoch"] | int | None = Field(
-        None, description="unfreeze one layer per `epoch`, or per so many steps, from the top (ULMFiT)"
-    )
-    layerwise_lr_decay: Finite | None = Field(
-        None, gt=0, le=1, description="a layer's learning rate as a share of that of the layer above it"
-    )
-    head_learning_rate: Finite | None = Field(None, gt=0, lt=1, description="by default, `learning_rate`")
-    reinit_layers: int | None = Field(
-        None, ge=0, le=1000, description="initialize the pooler and so many of the top layers anew"
-    )
-    lora: Lora | None = Field(None, description="train low-rank adapters in place of the encoder's weights")
+    freeze: Literal["embeddings", "encoder"] | int | None = None
+    """Weights that are never trained: `embeddings`; a number: these and as many layers, the lowest first; `encoder`:
+    all but the head."""
+    head_only_epochs: Finite | None = Field(None, gt=0, le=10_000)
+    """Epochs in which the head alone is trained; then the rest is unfrozen."""
+    gradual_unfreezing: Literal["epoch"] | int | None = None
+    """Unfreeze one layer per `epoch`, or per so many steps, from the top (ULMFiT)."""
+    layerwise_lr_decay: Finite | None = Field(None, gt=0, le=1)
+    """A layer's learning rate as a share of that of the layer above it."""
+    head_learning_rate: Finite | None = Field(None, gt=0, lt=1)
+    """By default, `learning_rate`."""
+    reinit_layers: int | None = Field(None, ge=0, le=1000)
+    """Initialize the pooler and so many of the top layers anew."""
+    lora: Lora | None = None
+    """Train low-rank adapters in place of the encoder's weights."""
 
     @field_validator("freeze")
     @classmethod

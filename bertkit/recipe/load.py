@@ -28,6 +28,7 @@ _Record = TypeVar("_Record", bound="Section")
 FOLDER_RECIPE = "recipe.yaml"
 """The name of the recipe that comes with a model; one that names code to run is not the user's word."""
 
+_LIST = "`bertkit recipes list` shows the shipped ones"
 _OF_SOURCE = ("config", "revision", "files", "splits", "documents")  # keys of `data` that are about one source
 _OF_MODEL = ("model_labels", "tokenizer", "model_options")  # keys that are about one checkpoint or a new model
 
@@ -55,21 +56,18 @@ def find_recipe(name: str, command: str = "") -> Path:
         RecipeError: neither a shipped recipe nor a file; the message suggests the closest names.
     """
     if is_other_file(name):
-        raise RecipeError(
-            "a file, and a recipe is expected", "`bertkit recipes list` shows the shipped ones", file=name
-        )
+        raise RecipeError("a file, and a recipe is expected", _LIST, file=name)
     if name.endswith((".yaml", ".yml")) or "/" in name:
         file = typed_path(name)
         if not file.is_file():
-            raise RecipeError("no such recipe file", "`bertkit recipes list` shows the shipped ones", file=name)
+            raise RecipeError("no such recipe file", _LIST, file=name)
         return file
     commands = (command,) if command else ("finetune", "pretrain")
     for folder in commands:
         if name in recipe_names(folder):
             return recipe_folder() / folder / f"{name}.yaml"
-    raise RecipeError(
-        f"no recipe is called {shorten(repr(name))}", closest(name, chain.from_iterable(map(recipe_names, commands)))
-    )
+    names = chain.from_iterable(map(recipe_names, commands))
+    raise RecipeError(f"no recipe is called {shorten(repr(name))}", closest(name, names))
 
 
 def is_other_file(name: str) -> bool:

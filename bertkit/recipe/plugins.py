@@ -109,9 +109,8 @@ def own_fault(what: str, error: BaseException) -> RecipeError:
     if isinstance(error, SyntaxError) and error.filename:
         file, row = error.filename, error.lineno
     raised = traceback.format_exception_only(error)[-1].strip()
-    return RecipeError(
-        f"{what} failed: {raised}", "correct it; BERTKIT_DEBUG=1 shows the traceback", file=file, row=row
-    )
+    remedy = "correct it; BERTKIT_DEBUG=1 shows the traceback"
+    return RecipeError(f"{what} failed: {raised}", remedy, file=file, row=row)
 
 
 def fault_of_own_module(error: BaseException) -> RecipeError | None:

@@ -41,9 +41,8 @@ def describe(
 ) -> RecipeError:
     """Turn pydantic's errors into one that names the first wrong key, its line or override, and what is allowed."""
     first = _name(errors[0]["loc"])
-    error = max(
-        (error for error in errors if _name(error["loc"]).startswith(first)), key=lambda error: _depth(error["loc"])
-    )
+    of_first = [error for error in errors if _name(error["loc"]).startswith(first)]
+    error = max(of_first, key=lambda error: _name(error["loc"]).count("."))
     path = tuple(str(key) for key in error["loc"])
     written = max((path[:end] for end in range(len(path) + 1) if path[:end] in lines), key=len, default=())
     override = next((key for key in changes if _overlap(path, tuple(key.split(".")))), None)
@@ -88,10 +87,6 @@ def _name(path: Sequence[int | str]) -> str:
     """Return a key's dotted name, without what pydantic adds to its path."""
     keys = path[:-2] if path[-1:] == ("[key]",) else path
     return ".".join(str(key) for key in keys if not str(key).startswith(_VARIANTS))
-
-
-def _depth(path: Sequence[int | str]) -> int:
-    return _name(path).count(".")
 
 
 def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:

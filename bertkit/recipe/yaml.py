@@ -57,9 +57,8 @@ _Dumper.add_representer(str, _represent_text)
 
 for _tag, (_pattern, _first) in _RESOLVERS.items():
     for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(
-            _tag, re.compile(f"^(?:{_pattern})$"), [character.replace("\0", "") for character in _first]
-        )
+        _characters = [character.replace("\0", "") for character in _first]
+        _class.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), _characters)
 
 
 def read_yaml(text: str, file: object) -> tuple[dict[str, Any], Lines]:
@@ -102,9 +101,8 @@ def read_value(text: str) -> Any:
 
 def write_yaml(values: dict[str, Any], file: Path | None = None, *, comment: str = "") -> str:
     """Return a mapping as YAML that `read_yaml` reads back, and write it to a file if one is named."""
-    text: str = yaml.dump(
-        values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
-    )
+    layout: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 100, "default_flow_style": None}
+    text: str = yaml.dump(values, Dumper=_Dumper, **layout)
     text = f"# {comment}\n{text}" if comment else text
     if file is not None:
         file.write_text(text, encoding="utf-8")

@@ -53,9 +53,8 @@ def check_model(folder: Path) -> None:
     elif (real / runs.RECORD).is_file():
         _check_run(folder)
     elif seeds := find_seeds(real):
-        raise ModelError(
-            "a folder of seeds, not one model", f"name one of its runs: {seed_folder(folder, seeds[0])}", file=folder
-        )
+        remedy = f"name one of its runs: {seed_folder(folder, seeds[0])}"
+        raise ModelError("a folder of seeds, not one model", remedy, file=folder)
     elif (real.parent / runs.RECORD).is_file():
         if real.name.startswith("checkpoint-"):
             raise ModelError("the checkpoint was not finished", "name another one of the run", file=folder)
@@ -70,11 +69,8 @@ def refuse_several(folder: Path, record: Mapping[str, Any]) -> None:
         ModelError: it is one; the message names the folder of a task.
     """
     if tasks := record.get("tasks"):
-        raise ModelError(
-            f"a run of several tasks ({', '.join(tasks)}), not one model",
-            f"name the folder of one: {folder / tasks[0]}",
-            file=folder,
-        )
+        what = f"a run of several tasks ({', '.join(tasks)}), not one model"
+        raise ModelError(what, f"name the folder of one: {folder / tasks[0]}", file=folder)
 
 
 def _check_checkpoint(folder: Path) -> None:

@@ -152,9 +152,8 @@ def locked(folder: Path) -> AbstractContextManager[None]:
     lock = folder.with_name(f"{folder.name}.lock")
     lock.touch()
     touch(lock)
-    return files.locked(
-        lock, on_wait=lambda: log.info(f"waiting for another process that computes the numbers in {folder}")
-    )
+    waiting = f"waiting for another process that computes the numbers in {folder}"
+    return files.locked(lock, on_wait=lambda: log.info(waiting))
 
 
 def _file(folder: Path, name: str) -> Path:

@@ -79,11 +79,9 @@ def check_folder(folder: Path, space: Mapping[str, Any]) -> None:
         return
     changed = runs.differences({key: there.get(key) for key in space}, json.loads(files.to_json(space)))
     if changed:
-        raise UsageError(
-            f"the folder holds another sweep ({'; '.join(changed)})",
-            f"--output {runs.free_name(folder)} for a new sweep, or --fresh to move the old one aside",
-            file=folder,
-        )
+        what = f"the folder holds another sweep ({'; '.join(changed)})"
+        remedy = f"--output {runs.free_name(folder)} for a new sweep, or --fresh to move the old one aside"
+        raise UsageError(what, remedy, file=folder)
 
 
 @contextmanager
@@ -145,9 +143,8 @@ def _settings_file(folder: Path, number: int) -> Path:
 
 def _read(file: Path) -> dict[str, Any] | None:
     """Read an object that `_write` has written; None where there is no such file."""
-    return records.read_signed(
-        file, ResourceError("a file of the sweep is damaged", "--fresh moves the folder aside", file=file)
-    )
+    damaged = ResourceError("a file of the sweep is damaged", "--fresh moves the folder aside", file=file)
+    return records.read_signed(file, damaged)
 
 
 def _write(file: Path, content: Mapping[str, Any]) -> None:

@@ -95,9 +95,8 @@ class Embedder:
         if self.prompt is not None and self.prefix is not None:
             raise UsageError("the name of a prompt and its text", "give one of them")
         modules = with_options(modules, pooling=self.pooling, normalize=self.normalize, prompt=self.prompt)
-        return replace(
-            modules, dimension=self.dimension or modules.dimension, max_length=self.max_length or modules.max_length
-        )
+        sizes = {"dimension": self.dimension or modules.dimension, "max_length": self.max_length or modules.max_length}
+        return replace(modules, **sizes)
 
     @cached_property
     def unknown(self) -> list[str]:

@@ -98,9 +98,8 @@ def parse_delimiter(text: str, name: str) -> str:
     delimiter = {"tab": "\t", "\\t": "\t"}.get(text, text)
     if len(delimiter) != 1 or delimiter in '\0\r\n"':
         example = """--set 'data.delimiter="|"'""" if name == "data.delimiter" else f"{name} '|'"
-        raise RecipeError(
-            f"{name} must be one character, not {text!r}", f"write tab for a tab; for | put it in quotes: {example}"
-        )
+        remedy = f"write tab for a tab; for | put it in quotes: {example}"
+        raise RecipeError(f"{name} must be one character, not {text!r}", remedy)
     return delimiter
 
 

@@ -92,9 +92,8 @@ def measure_heads(
     limit = min(max_tokens, model.max_tokens)
     encoded = encode_rows(rows, model.tokenizer, limit)
     if not encoded:
-        raise DataError(
-            f"no row has text of up to {limit:,} tokens", "name another --column or --max-length", file=file
-        )
+        what = f"no row has text of up to {limit:,} tokens"
+        raise DataError(what, "name another --column or --max-length", file=file)
     patterns, distances, relations = PatternCounter(encoded, model.tokenizer), DistanceCounter(), RelationCounter()
     chosen = choose_rows(encoded, _DISTANCE_TOKENS, _SEED)
     done = 0

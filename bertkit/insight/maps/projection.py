@@ -53,9 +53,8 @@ def require(method: str) -> None:
         return
     found = importlib.util.find_spec("umap")
     if found is None or found.origin is None:  # not even a folder that happens to be called so
-        raise UnavailableError(
-            "--reduce umap needs the package umap-learn", "`pip install 'bertkit[map]'`, or --reduce pca"
-        )
+        what = "--reduce umap needs the package umap-learn"
+        raise UnavailableError(what, "`pip install 'bertkit[map]'`, or --reduce pca")
 
 
 def align(planes: Sequence[Plane]) -> list[Plane]:

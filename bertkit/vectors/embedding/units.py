@@ -82,9 +82,8 @@ def _encode_tokens(embedder: Embedder, texts: Sequence[str], progress: Progress)
 def _encode_words(embedder: Embedder, rows: Sequence[list[str]], progress: Progress) -> UnitVectors:
     result = _encode_spans(embedder, _tokenize(embedder, rows), progress)
     places = zip(result.rows, result.columns["index"], strict=True)
-    return UnitVectors(
-        result.vectors, result.rows, {**result.columns, "word": [rows[row][index] for row, index in places]}
-    )
+    words = [rows[row][index] for row, index in places]
+    return UnitVectors(result.vectors, result.rows, {**result.columns, "word": words})
 
 
 def _encode_targets(embedder: Embedder, rows: Sequence[tuple[list[str], int]], progress: Progress) -> UnitVectors:

@@ -201,9 +201,8 @@ def _build_floats(shards: Sequence[Shard], method: str, total: int) -> Any:
         sample = min(total, 100_000)
     else:
         centers = min(4 * int(total**0.5), max(total // _PER_CENTER, 1))
-        built = faiss.IndexIVFScalarQuantizer(
-            faiss.IndexFlatIP(dimension), dimension, centers, eight_bits, inner, False
-        )
+        nearest = faiss.IndexFlatIP(dimension)
+        built = faiss.IndexIVFScalarQuantizer(nearest, dimension, centers, eight_bits, inner, False)
         built.cp.spherical = True  # centers of length 1, as the inner product needs
         built.cp.min_points_per_centroid = 1  # else it prints a warning where rows are few
         sample = min(total, _PER_CENTER * centers)
