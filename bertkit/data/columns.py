@@ -104,4 +104,4 @@ def no_header(source_names: list[str], source: str) -> DataError:
 def _has_lines(source: str, data: Data) -> bool:
     """Tell whether a source is read as one text per line."""
     found = format_of(source)[0]
-    return (found.NAME if found and data.format == "auto" else data.format) in ("txt", "lines")
+    return (found.name if found and data.format == "auto" else data.format) in ("txt", "lines")

@@ -24,7 +24,7 @@ def choose(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
     """Tell which labels each row gets, (rows, labels): the most probable one, or all that reach their thresholds."""
     if thresholds is not None:
         return np.asarray(probabilities >= thresholds)
-    return np.eye(probabilities.shape[1], dtype=bool)[probabilities.argmax(axis=1)]
+    return np.asarray(np.eye(probabilities.shape[1], dtype=bool)[probabilities.argmax(axis=1)])
 
 
 def vote(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:

@@ -11,6 +11,8 @@ from statistics import NormalDist
 import numpy as np
 
 Interval = tuple[float, float] | None
+ScoreRows = Callable[[np.ndarray], dict[str, float]]
+"""Computes each metric from the rows at some indexes."""
 
 _ROUNDING = 1e-9  # resampled scores that differ by less, relative to their size, are the same
 _GROUPS = 200  # of the jackknife; more change its estimate by little
@@ -55,9 +57,7 @@ class Intervals:
     """Metric -> why there is no interval."""
 
 
-def find_intervals(
-    scores: Mapping[str, float], score: Callable[[np.ndarray], dict[str, float]], rows: int, *, samples: int = 1000
-) -> Intervals:
+def find_intervals(scores: Mapping[str, float], score: ScoreRows, rows: int, *, samples: int = 1000) -> Intervals:
     """Compute the interval of each score: that of Wilson for a `Share`, else from resampled rows.
 
     `score`, `rows` and `samples` are those of `bootstrap_intervals`.
@@ -101,12 +101,7 @@ def describe_methods(methods: Mapping[str, str], reasons: Mapping[str, str] | No
 
 
 def bootstrap_intervals(
-    score: Callable[[np.ndarray], dict[str, float]],
-    rows: int,
-    *,
-    samples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    score: ScoreRows, rows: int, *, samples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> dict[str, Interval]:
     """Compute each metric's BCa interval over resampled rows (Efron 1987), expanded for few rows.
 
@@ -142,9 +137,7 @@ def bootstrap_intervals(
     }
 
 
-def half_sample_intervals(
-    score: Callable[[np.ndarray], dict[str, float]], rows: int, *, samples: int = 1000, seed: int = 0
-) -> dict[str, Interval]:
+def half_sample_intervals(score: ScoreRows, rows: int, *, samples: int = 1000) -> dict[str, Interval]:
     """Compute each metric's 95% interval from random halves of the rows (Wu 1990, the jackknife histogram).
 
     A score of half the rows, drawn without replacement, lies as far from that of all rows as this lies from the true
@@ -154,7 +147,7 @@ def half_sample_intervals(
 
     The arguments are those of `bootstrap_intervals`. None where the halves all score the same.
     """
-    rng, scores = np.random.default_rng(seed), score(np.arange(rows))
+    rng, scores = np.random.default_rng(0), score(np.arange(rows))
     halves = _score_all(score, (rng.permutation(rows)[: rows // 2] for _ in range(samples)))
     found: dict[str, Interval] = {}
     for name, value in scores.items():
@@ -163,7 +156,7 @@ def half_sample_intervals(
     return found
 
 
-def _score_all(score: Callable[[np.ndarray], dict[str, float]], draws: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
+def _score_all(score: ScoreRows, draws: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
     """Score the rows of each draw; return each metric's values that are finite."""
     scored = [score(numbers) for numbers in draws]
     values = {metric: np.array([scores[metric] for scores in scored], dtype=np.float64) for metric in scored[0]}

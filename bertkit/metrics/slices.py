@@ -199,19 +199,12 @@ def _compare_numbers(errors: Numbers, decisions: Numbers, is_inside: Numbers, tw
 
 def rank_sum(first: Numbers, second: Numbers, *, two_sided: bool = False) -> float:
     """Compute the p of the rank-sum test that the first numbers are higher, by its normal approximation with ties."""
-    from scipy import special
+    from scipy.stats import mannwhitneyu
 
-    count, other = len(first), len(second)
-    total = count + other
-    _, positions, ties = np.unique(np.concatenate([first, second]), return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(ties) - (ties - 1) / 2)[positions]  # equal numbers share the mean of their ranks
-    above = ranks[:count].sum() - count * (count + 1) / 2 - count * other / 2
-    variance = count * other / 12 * (total + 1 - (ties**3 - ties).sum() / (total * (total - 1)))
-    if variance <= 0:  # all numbers are the same
+    if len(np.unique(np.concatenate([first, second]))) == 1:  # the variance of the ranks is 0
         return 1.0
-    # half a rank is the correction for continuity
-    distance = (abs(above) if two_sided else above) - 0.5
-    return min(1.0, (1 + two_sided) * float(special.ndtr(-distance / math.sqrt(variance))))
+    alternative = "two-sided" if two_sided else "greater"
+    return float(mannwhitneyu(first, second, alternative=alternative, method="asymptotic").pvalue)
 
 
 def _compare_ratios(errors: Numbers, decisions: Numbers, is_inside: Numbers, two_sided: bool) -> SliceDifference:

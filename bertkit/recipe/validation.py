@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from bertkit.errors import RecipeError, closest, shorten
-from bertkit.recipe.renamed import OTHER_NAMES
+from bertkit.recipe.renamed import other_names
 from bertkit.recipe.yaml import Lines
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]
 
 def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
     section, last = _section_of(record, path)
-    if key := OTHER_NAMES.get(last):
+    if key := other_names().get(last):
         return f"write {key}.{last}" if key.endswith(".extra") else f"write {key}"
     return closest(last, section.model_fields)
 

@@ -7,15 +7,11 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from bertkit.data.formats import Format
 from bertkit.data.formats.conll import refuse_empty_fields, to_columns
 from bertkit.data.text import Record, Source, empty_file, excerpt, is_blank_line, read_lines, refuse_nul
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
-
-NAME: str = "conllu"
-ENDINGS: tuple[str, ...] = (".conllu",)
-MAGIC: bytes = b""
-RUNNING_TEXT: bool = False
 
 _COLUMNS = ("tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")  # after the id
 _COMMENT = re.compile(r"# *(sent_id|text) *=(.*)")
@@ -77,3 +73,6 @@ def _split(line: str, expected_id: int, name: str, row: int) -> list[str]:
         hint = "number the words of a sentence from 1, with a blank line after the last"
         raise DataError(f"id {fields[0][:20]!r} where {expected_id} belongs", hint, file=name, row=row)
     return fields[1:]
+
+
+FORMAT = Format("conllu", read, endings=(".conllu",), running_text=False)

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.formats import Format
 from bertkit.data.text import (
     MAX_CHARS,
     Record,
@@ -22,11 +23,6 @@ from bertkit.data.text import (
 from bertkit.errors import DataError, RecipeError
 from bertkit.progress import log
 from bertkit.recipe.records import Data
-
-NAME: str = "csv"
-ENDINGS: tuple[str, ...] = (".csv",)
-MAGIC: bytes = b""
-RUNNING_TEXT: bool = True
 
 _DELIMITERS = ",;\t|"
 
@@ -186,3 +182,6 @@ def _explain(fault: str, text: str, names: list[str], dialect: dict[str, Any]) -
     if "unexpected end" in fault:
         return f"a quote is opened and never closed: {excerpt(text)}", remedy, None
     return f"text after a closing quote: {excerpt(text)}", remedy, None
+
+
+FORMAT = Format("csv", read, endings=(".csv",))

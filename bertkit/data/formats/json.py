@@ -8,16 +8,12 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+from bertkit.data.formats import Format
 from bertkit.data.json_objects import DECODER, TYPE_NAMES, Item, as_data_error, check_objects, has_suspect_escape
 from bertkit.data.squad import questions
 from bertkit.data.text import Record, Source, excerpt, nul_remedy, read_text
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
-
-NAME: str = "json"
-ENDINGS: tuple[str, ...] = (".json",)
-MAGIC: bytes = b""
-RUNNING_TEXT: bool = True
 
 _WHITE_SPACE = re.compile(r"[ \t\r\n]*")
 _LIST = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*(?=[^] \t\r\n])")
@@ -116,3 +112,6 @@ def _describe(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
     reason = error.msg.removesuffix(" starting at")
     near = excerpt(text[max(0, error.pos - 20) : error.pos + 40])
     return f"not JSON, line {error.lineno}, character {error.colno}: {reason}: {near}", "repair it"
+
+
+FORMAT = Format("json", read, endings=(".json",))

@@ -5,15 +5,11 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from bertkit.data.formats import Format
 from bertkit.data.json_objects import DECODER, Item, as_data_error, check_objects, has_suspect_escape
 from bertkit.data.text import Record, Source, excerpt, nul_remedy, read_lines
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
-
-NAME: str = "jsonl"
-ENDINGS: tuple[str, ...] = (".jsonl", ".ndjson")
-MAGIC: bytes = b""
-RUNNING_TEXT: bool = True
 
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
@@ -44,3 +40,6 @@ def _describe(error: json.JSONDecodeError, line: str, row: int) -> tuple[str, st
         return f"the last line is truncated: {excerpt(line)}", "delete it, or get the file again"
     reason = error.msg.removesuffix(" starting at")
     return f"not JSON, character {error.pos + 1}: {reason}: {excerpt(line)}", "write one JSON object per line"
+
+
+FORMAT = Format("jsonl", read, endings=(".jsonl", ".ndjson"))

@@ -6,15 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
-from bertkit.data.formats import conll, conllu, lines
+from bertkit.data.formats import Format, conll, conllu, lines
 from bertkit.data.text import Record, Source, read_lines
 from bertkit.progress import log
 from bertkit.recipe.records import Data
-
-NAME: str = "txt"
-ENDINGS: tuple[str, ...] = (".txt",)
-MAGIC: bytes = b""
-RUNNING_TEXT: bool = True
 
 _Parser = Callable[[Iterable[str], Data, str], Iterator[Record]]
 
@@ -46,3 +41,6 @@ def _find_parser(head: list[str]) -> tuple[_Parser, str]:
     if filled and filled[0].startswith(conll.DOCUMENT):
         return conll.parse, "CoNLL columns"
     return lines.parse, ""
+
+
+FORMAT = Format("txt", read, endings=(".txt",))

@@ -56,13 +56,15 @@ def load_all(embedders: Sequence[Embedder], texts: Sequence[str]) -> list[int | 
     Raises:
         ModelError: one is damaged.
     """
+    import torch
+
     from bertkit.vectors.embedder import Embedder
 
     Embedder("demo").encode(texts[:1])  # what libraries need once is no encoder's
     longest = sorted(texts, key=len)[-_TOGETHER:]
     grown = []
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     for embedder in embedders:
-        device = _device()
         knows_memory = restart_peak_memory(device)
         before = peak_memory(device)
         embedder.load()
@@ -134,9 +136,3 @@ def _describe(model: str) -> tuple[str, str]:
     """Return the license and languages of a published encoder."""
     found = next((one for one in list_encoders() if one.name == model), None)
     return (found.license, found.language_text) if found else (UNKNOWN, UNKNOWN)
-
-
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -43,7 +43,7 @@ def read_vectors(file: Path, rows: int, progress: Progress = SILENT) -> Matrix:
         if note.get("dtype") == "binary":
             raise DataError("binary vectors, which are too coarse", "run `bertkit embed` without --dtype", file=file)
         try:
-            vectors = _READERS[file.suffix](file)
+            vectors: np.ndarray[Any, Any] = _READERS[file.suffix](file)
             if note.get("dtype") == "int8":
                 vectors = from_int8(vectors, np.array(note["ranges"], dtype=np.float32))
         except _DAMAGE as error:
