@@ -17,19 +17,8 @@ PAIR = "text_pair"
 """The second text of a pair."""
 
 _INPUTS = {
-    *(
-        "text",
-        PAIR,
-        "premise",
-        "hypothesis",
-        "sentence",
-        "sentence1",
-        "sentence2",
-        "question",
-        "question1",
-        "question2",
-    ),
-    *("query", "passage", "context"),
+    *("text", PAIR, "premise", "hypothesis", "sentence", "sentence1", "sentence2"),
+    *("question", "question1", "question2", "query", "passage", "context"),
 }
 
 

@@ -96,15 +96,12 @@ class LayerReader:
         """
         read, encode = _UNITS[unit]
         inputs = [read(row) for row in rows]
-        origin = json_fingerprint([_SCHEMA, unit, self._fingerprint(), inputs])
+        origin = json_fingerprint([_SCHEMA, unit, [self.embedder.describe(), self.precision], inputs])
         folder = cache_folder("layers") / origin
         with disk_errors(folder):
             columns, facts = map_or_write(folder, lambda: self._write(folder, origin, inputs, encode, progress))
         vectors = columns["vectors"].reshape(facts["vectors"], -1, facts["width"])
         return LayerVectors(vectors, columns["rows"], columns["index"])
-
-    def _fingerprint(self) -> list[Any]:
-        return [self.embedder.describe(), self.precision]
 
     def _write(
         self, folder: Path, origin: str, inputs: Sequence[Any], encode: Callable[..., UnitVectors], progress: Progress

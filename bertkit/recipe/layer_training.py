@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -54,10 +54,17 @@ class LayerTraining(Section):
             raise ValueError("must be `embeddings`, `encoder`, or a number of layers of at least 1")
         return value
 
+    @field_validator("head_only_epochs", "gradual_unfreezing", "layerwise_lr_decay", "reinit_layers", "lora")
+    @classmethod
+    def _encoder_is_trained(cls, value: Any, info: ValidationInfo) -> Any:
+        # reinit_layers: 0 is the pooler alone, which is trained with the head
+        if value and info.data.get("freeze") == "encoder":
+            raise ValueError("does not go with training.freeze = encoder: leave one of them out")
+        return value
+
     @field_validator("head_only_epochs")
     @classmethod
     def _the_rest_is_trained_too(cls, value: float | None, info: ValidationInfo) -> float | None:
-        _refuse_frozen_encoder(info)
         epochs = info.data.get("epochs", 0)
         if value is not None and info.data.get("steps") is None and not value < epochs:  # `auto` is NaN
             limit = "given as a number" if math.isnan(epochs) else f"{epochs:g}"
@@ -66,29 +73,14 @@ class LayerTraining(Section):
 
     @field_validator("gradual_unfreezing")
     @classmethod
-    def _steps_between_layers(cls, value: str | int | None, info: ValidationInfo) -> str | int | None:
-        _refuse_frozen_encoder(info)
+    def _steps_between_layers(cls, value: str | int | None) -> str | int | None:
         if isinstance(value, int) and value < 1:
             raise ValueError("must be `epoch` or a number of steps of at least 1")
-        return value
-
-    @field_validator("layerwise_lr_decay", "reinit_layers")
-    @classmethod
-    def _encoder_is_trained(cls, value: float | None, info: ValidationInfo) -> float | None:
-        if value:  # reinit_layers: 0 is the pooler alone, which is trained with the head
-            _refuse_frozen_encoder(info)
         return value
 
     @field_validator("lora")
     @classmethod
     def _adapters_are_trained(cls, value: Lora | None, info: ValidationInfo) -> Lora | None:
-        if value is not None:
-            _refuse_frozen_encoder(info)
-            if info.data.get("reinit_layers"):
-                raise ValueError("does not go with training.reinit_layers: new layers would not be trained")
+        if value is not None and info.data.get("reinit_layers"):
+            raise ValueError("does not go with training.reinit_layers: new layers would not be trained")
         return value
-
-
-def _refuse_frozen_encoder(info: ValidationInfo) -> None:
-    if info.data.get("freeze") == "encoder":
-        raise ValueError("does not go with training.freeze = encoder: leave one of them out")

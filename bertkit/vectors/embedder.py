@@ -95,8 +95,8 @@ class Embedder:
         if self.prompt is not None and self.prefix is not None:
             raise UsageError("the name of a prompt and its text", "give one of them")
         modules = with_options(modules, pooling=self.pooling, normalize=self.normalize, prompt=self.prompt)
-        sizes = {"dimension": self.dimension or modules.dimension, "max_length": self.max_length or modules.max_length}
-        return replace(modules, **sizes)
+        dimension, max_length = self.dimension or modules.dimension, self.max_length or modules.max_length
+        return replace(modules, dimension=dimension, max_length=max_length)
 
     @cached_property
     def unknown(self) -> list[str]:

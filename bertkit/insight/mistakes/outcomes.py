@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -154,17 +154,17 @@ def _describe(
 
 def sort_answers(answers: Sequence[RowAnswer], sort: str) -> list[RowAnswer]:
     """Sort answers: the most confident, longest or most wrong first, or by gold label."""
-    keys: dict[str, Any] = {
-        "confidence": lambda one: -1.0 if one.confidence is None else one.confidence,
-        "length": lambda one: one.words,
-        "error": lambda one: one.error,
-    }
-    if sort == "label":
-        return sorted(answers, key=lambda one: (one.gold, -(one.confidence or 0), -one.error))
-    return sorted(answers, key=lambda one: (-keys[sort](one), -one.error))
+    return sorted(answers, key=_SORTS[sort])
 
 
 def sort_pairs(pairs: Sequence[tuple[RowAnswer, RowAnswer]], sort: str, side: int) -> list[tuple[RowAnswer, RowAnswer]]:
     """Sort pairs of answers by that of one side."""
-    by_identity = {id(pair[side]): pair for pair in pairs}
-    return [by_identity[id(answer)] for answer in sort_answers([pair[side] for pair in pairs], sort)]
+    return sorted(pairs, key=lambda pair: _SORTS[sort](pair[side]))
+
+
+_SORTS: dict[str, Callable[[RowAnswer], Any]] = {
+    "confidence": lambda answer: (1.0 if answer.confidence is None else -answer.confidence, -answer.error),
+    "length": lambda answer: (-answer.words, -answer.error),
+    "error": lambda answer: -answer.error,
+    "label": lambda answer: (answer.gold, -(answer.confidence or 0), -answer.error),
+}

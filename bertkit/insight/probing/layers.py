@@ -153,10 +153,8 @@ class _Comparison:
     def layers(self) -> list[LayerScore]:
         found = []
         for layer, of_layer in enumerate(self.results):
-            score, control = (
-                statistics.fmean(self.scores[layer]),
-                statistics.fmean(one.control for one in of_layer.seeds),
-            )
+            score = statistics.fmean(self.scores[layer])
+            control = statistics.fmean(seed.control for seed in of_layer.seeds)
             gap = None if layer == self.best else self._gap(layer)
             codes = [one.code for one in of_layer.seeds if one.code]
             found.append(

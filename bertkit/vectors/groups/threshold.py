@@ -153,12 +153,8 @@ def draw_pairs(neighbors: Neighbors, seed: int = 42) -> Iterator[DrawnPair]:
         band = np.flatnonzero((neighbors.cosines >= low) & (neighbors.cosines < high))
         drawn = generator.choice(band, min(len(band), _PER_BAND), replace=False)
         for number in drawn[np.argsort(-neighbors.cosines[drawn])].tolist():
-            row, nearest, cosine = (
-                int(neighbors.rows[number]),
-                int(neighbors.nearest[number]),
-                neighbors.cosines[number],
-            )
-            yield DrawnPair(row, nearest, min(float(cosine), 1.0), len(band) / len(drawn))
+            row, nearest = int(neighbors.rows[number]), int(neighbors.nearest[number])
+            yield DrawnPair(row, nearest, min(float(neighbors.cosines[number]), 1.0), len(band) / len(drawn))
 
 
 def summarize(neighbors: Neighbors, pairs: Sequence[DrawnPair], texts: Mapping[int, str]) -> list[dict[str, Any]]:

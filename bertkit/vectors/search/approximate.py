@@ -10,7 +10,7 @@ import errno
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ _SAMPLE, _TIMED = 500, 100  # queries: for the recall, and for the time of one
 _LARGE = 500_000  # rows from which clusters take the place of a graph, which takes longer to build
 _MORE = 20  # candidates beyond k, since 8 bits per number do not rank as exactly
 _LINKS, _BUILD_WIDTH = 32, 300  # of a graph: neighbors per row, and rows that are looked at to find them
+_BLOCK = 65_536  # vectors that are added at a time
 _PER_CENTER = 64  # vectors that each center of a cluster is computed from
 _WIDTHS = {
     "hnsw": (32, 64, 128, 256, 512, 1024),
@@ -147,7 +148,7 @@ def build_approximate(
     with stage(progress, "measuring its recall"):
         measured = _widen(search, shards, queries)
     file = f"{method}.faiss"
-    _write(built, folder / file, binary=method == "binary")
+    _write_index(built, folder / file, binary=method == "binary")
     return {"method": method, "rows": total, "width": search.width, **measured, "files": list_files(folder, [file])}
 
 
@@ -207,21 +208,23 @@ def _build_floats(shards: Sequence[Shard], method: str, total: int) -> Any:
         built.cp.min_points_per_centroid = 1  # else it prints a warning where rows are few
         sample = min(total, _PER_CENTER * centers)
     built.train(gather(shards, draw_rows(total, sample, 0)))
-    for shard in shards:
-        for start in range(0, shard.info.rows, 65_536):
-            built.add(np.ascontiguousarray(shard.vectors[start : start + 65_536]))
+    for vectors in _blocks(shards):
+        built.add(np.ascontiguousarray(vectors))
     return built
 
 
 def _build_binary(shards: Sequence[Shard]) -> Any:
     built = _load_faiss().IndexBinaryFlat(8 * -(-shards[0].vectors.shape[1] // 8))
-    for shard in shards:
-        for start in range(0, shard.info.rows, 65_536):
-            built.add(np.packbits(shard.vectors[start : start + 65_536] > 0, axis=1))
+    for vectors in _blocks(shards):
+        built.add(np.packbits(vectors > 0, axis=1))
     return built
 
 
-def _write(built: Any, file: Path, *, binary: bool) -> None:
+def _blocks(shards: Sequence[Shard]) -> Iterator[Numbers]:
+    return (shard.vectors[start : start + _BLOCK] for shard in shards for start in range(0, shard.info.rows, _BLOCK))
+
+
+def _write_index(built: Any, file: Path, *, binary: bool) -> None:
     faiss = _load_faiss()
     try:
         (faiss.write_index_binary if binary else faiss.write_index)(built, str(file))
