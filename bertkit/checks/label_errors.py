@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bertkit.checks import EXAMPLES, Finding, Place, level_of
+from bertkit.checks import EXAMPLES, Finding, Place, level_of, place_of
 from bertkit.checks.texts import read_texts
 from bertkit.data.rows import Columns, Split
 from bertkit.metrics import Numbers
@@ -88,17 +88,12 @@ def find_label_errors(
     vectors = embed_rows(texts, embedder, progress)
     with stage(progress, "predicting each label from the other rows"):
         probabilities = predict_labels([" ".join(of_row.values()) for of_row in texts], vectors, labels)
-    errors = [
-        LabelError(
-            rows[index][0].source,
-            rows[index][0].lines[rows[index][1]],
-            names[labels[index]],
-            names[int(probabilities[index].argmax())],
-            round(float(probabilities[index, labels[index]]), 4),
-            " | ".join(texts[index].values()),
-        )
-        for index in rank(labels, probabilities)
-    ]
+    errors = []
+    for index in rank(labels, probabilities):
+        given, likeliest = labels[index], int(probabilities[index].argmax())
+        likely = round(float(probabilities[index, given]), 4)
+        text = " | ".join(texts[index].values())
+        errors.append(LabelError(*place_of(*rows[index]), names[given], names[likeliest], likely, text))
     count = count_errors(labels, probabilities)
     text = (
         f"about {count.expected:,} of {len(rows):,} labels are wrong (95% interval {count.low:,} to {count.high:,}); "

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.checks import place_of
 from bertkit.checks.label_errors import EXTRA, FOLDS, LabelError, LabelErrors, describe
 from bertkit.data.checks import share_of
 from bertkit.data.rows import Columns, Split
@@ -54,18 +55,11 @@ def find_tag_errors(
     for row, word in rank([np.maximum(one, 0) for one in given], of_rows):
         if given[row][word] >= 0:
             worst.setdefault(row, word)
-    errors = [
-        LabelError(
-            rows[row][0].source,
-            rows[row][0].lines[rows[row][1]],
-            names[given[row][word]],
-            names[int(of_rows[row][word].argmax())],
-            round(float(of_rows[row][word, given[row][word]]), 4),
-            " ".join(words[row]),
-            words[row][word],
-        )
-        for row, word in worst.items()
-    ]
+    errors = []
+    for row, word in worst.items():
+        tag, likeliest = given[row][word], int(of_rows[row][word].argmax())
+        likely, texts = round(float(of_rows[row][word, tag]), 4), (" ".join(words[row]), words[row][word])
+        errors.append(LabelError(*place_of(*rows[row]), names[tag], names[likeliest], likely, *texts))
     text = f"{share_of(len(errors), len(rows))} rows have a tag that may be wrong, and are ranked"
     return LabelErrors(describe(errors, text, len(errors) / len(rows)), errors)
 

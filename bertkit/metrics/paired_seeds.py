@@ -90,9 +90,9 @@ def _describe(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: 
         interval=(difference - quantile * error, difference + quantile * error),
         p=2 * float(special.stdtr(degrees, -abs(difference) / error)),
         test=_TEST,
-        rows_needed=_scale_rows(variance, difference / reach, units),
+        rows_needed=_scale(variance, sum(variance.seeds), difference / reach, units),
         detectable=reach * error,
-        seeds_needed=_scale_seeds(variance, difference / reach, max(counts)),
+        seeds_needed=_scale(variance, variance.rows, difference / reach, max(counts)),
     )
 
 
@@ -109,16 +109,12 @@ def _estimate(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: 
     return _Variance(rows, (seeds[0], seeds[1]), interaction)
 
 
-def _scale_rows(variance: _Variance, error: float, units: int) -> int | None:
-    """Compute how many rows bring the standard error down to `error` with these seeds; None where seeds forbid it."""
-    stays = max(sum(variance.seeds) - variance.interaction, 0.0)
-    shrinks = variance.total - stays
-    return math.ceil(units * shrinks / (error**2 - stays)) if error**2 > stays else None
+def _scale(variance: _Variance, rest: float, error: float, count: int) -> int | None:
+    """Compute how many rows or seeds, of `count` now, bring the standard error down to `error`.
 
-
-def _scale_seeds(variance: _Variance, error: float, count: int) -> int | None:
-    """Compute how many seeds bring the standard error down to `error` on these rows; None where rows forbid it."""
-    stays = max(variance.rows - variance.interaction, 0.0)
+    `rest` is the part of the variance that more of the other of the two would lower; None where it alone is too large.
+    """
+    stays = max(rest - variance.interaction, 0.0)
     shrinks = variance.total - stays
     return math.ceil(count * shrinks / (error**2 - stays)) if error**2 > stays else None
 

@@ -173,11 +173,8 @@ def newcombe_interval(first: int, of_first: int, second: int, of_second: int) ->
     """
     one, other = first / of_first, second / of_second
     (low, high), (other_low, other_high) = wilson_interval(first, of_first), wilson_interval(second, of_second)
-    difference = one - other
-    return (
-        difference - math.hypot(one - low, other_high - other),
-        difference + math.hypot(high - one, other - other_low),
-    )
+    below, above = math.hypot(one - low, other_high - other), math.hypot(high - one, other - other_low)
+    return one - other - below, one - other + above
 
 
 def _compare_signs(errors: Numbers, decisions: Numbers, is_inside: Numbers, two_sided: bool) -> SliceDifference:

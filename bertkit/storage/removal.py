@@ -6,8 +6,7 @@ Of a run that stays, the optimizer states can go, which only a resume would read
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -56,7 +55,9 @@ def remove_run(folder: Path) -> None:
         if aside.is_dir():
             shutil.rmtree(aside)
         if folder.is_dir():
-            with _all_locked(folder):
+            with ExitStack() as held:
+                for part in _parts(folder):
+                    held.enter_context(files.locked(part / runs.LOCK, refuse=partial(_refuse, part)))
                 folder.rename(aside)  # at once: from here on it is no run, whatever happens to this process
             files.sync_folder(folder.parent)
             shutil.rmtree(aside)
@@ -100,14 +101,6 @@ def _aside(folder: Path) -> Path:
 def _parts(folder: Path) -> list[Path]:
     """Return a folder and the runs in it, each with a lock of its own."""
     return [folder, *(seed_folder(folder, seed) for seed in find_seeds(folder))]
-
-
-@contextmanager
-def _all_locked(folder: Path) -> Iterator[None]:
-    with ExitStack() as held:
-        for part in _parts(folder):
-            held.enter_context(files.locked(part / runs.LOCK, refuse=partial(_refuse, part)))
-        yield
 
 
 def _refuse(folder: Path, holder: str) -> ResourceError:

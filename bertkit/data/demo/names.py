@@ -44,16 +44,12 @@ def _title(rng: Random) -> str:
     return f"{name} {rng.choice(['Cup', 'Prize', 'Festival'])}"
 
 
-def _people(rng: Random) -> str:
-    return rng.choice(_PEOPLES)
-
-
 _NAMES: dict[str, tuple[str, Callable[[Random], str]]] = {
     "PER": ("PER", _person),
     "ORG": ("ORG", _firm),
     "LOC": ("LOC", _location),
     "TITLE": ("MISC", _title),
-    "PEOPLE": ("MISC", _people),
+    "PEOPLE": ("MISC", lambda rng: rng.choice(_PEOPLES)),
 }
 """Word of a template -> the type of name it stands for, and the function that writes one."""
 NAME_TYPES = ("PER", "ORG", "LOC", "MISC")

@@ -96,4 +96,5 @@ class LibraryModel:
 
     def encode(self, texts: Sequence[str], prompt: str) -> np.ndarray[Any, Any]:
         """Compute the vectors of texts, float32 of shape (texts, dimension)."""
-        return np.asarray(self._model.encode(list(texts), prompt=prompt, show_progress_bar=False))
+        vectors: np.ndarray[Any, Any] = self._model.encode(list(texts), prompt=prompt, show_progress_bar=False)
+        return vectors

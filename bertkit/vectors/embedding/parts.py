@@ -145,7 +145,8 @@ def _map_part(file: Path) -> Any | None:
 def vectors_of(table: Any) -> np.ndarray[Any, Any]:
     """Return the vectors of a part, float32 of shape (vectors, dimension)."""
     column = table.column(VECTOR).combine_chunks()
-    return np.asarray(column.flatten().to_numpy().reshape(len(column), -1))
+    vectors: np.ndarray[Any, Any] = column.flatten().to_numpy().reshape(len(column), -1)
+    return vectors
 
 
 def vector_column(vectors: np.ndarray[Any, Any]) -> Any:

@@ -128,14 +128,8 @@ class DrawnPair(NamedTuple):
 
     def as_record(self, texts: Mapping[int, str]) -> dict[str, Any]:
         """Return a row of a file to label."""
-        cosine = round(self.cosine, 4)
-        return {
-            "text": texts[self.row],
-            "text_pair": texts[self.nearest],
-            "label": "",
-            "cosine": cosine,
-            "weight": self.weight,
-        }
+        pair = {"text": texts[self.row], "text_pair": texts[self.nearest]}
+        return {**pair, "label": "", "cosine": round(self.cosine, 4), "weight": self.weight}
 
 
 def draw_neighbors(vectors: Matrix, seed: int = 42) -> Neighbors:

@@ -120,12 +120,7 @@ class ApproximateSearch:
 
 
 def build_approximate(
-    folder: Path,
-    shards: Sequence[Shard],
-    method: str,
-    *,
-    queries: Numbers | None = None,
-    progress: Progress = SILENT,
+    folder: Path, shards: Sequence[Shard], method: str, *, queries: Numbers | None = None, progress: Progress = SILENT
 ) -> dict[str, Any]:
     """Build a faiss index over all rows, measure its recall, and return what the manifest says of it.
 
