@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -55,14 +56,12 @@ def find_label_faults(
         found: the names that were found in the training rows, if it has none.
     """
     train = splits["train"]
-    doubts = find_rare_names(train, gold, found) if not declared else []
-    findings = [
-        Finding("warn", "labels", "misspelt_labels", text, (Place(train.source, line),)) for text, line in doubts
-    ]
+    findings = []
+    for text, line in find_rare_names(train, gold, found) if not declared else ():
+        findings.append(Finding("warn", "labels", "misspelt_labels", text, (Place(train.source, line),)))
     rows_of = rows_by_label(splits, gold)
-    rare = {
-        label: of_split["train"] for label, of_split in rows_of.items() if 0 < len(of_split.get("train", ())) < _FEW
-    }
+    in_training = {label: of_split["train"] for label, of_split in rows_of.items() if "train" in of_split}
+    rare = {label: rows for label, rows in in_training.items() if len(rows) < _FEW}
     if rare:
         shown = _list([f"{label!r} ({len(rows)})" for label, rows in rare.items()])
         places = places_of(train, [rows[0] for rows in rare.values()])
@@ -93,9 +92,8 @@ def count_gold(splits: Mapping[str, Split], gold: str) -> list[Finding]:
 def _describe_gold(values: Sequence[Any]) -> str:
     if isinstance(values[0], (int, float)) and not all(isinstance(value, int) for value in values):
         return f"numbers from {min(values):g} to {max(values):g}, mean {np.mean(values):.3g}"
-    counts = Counter(
-        name for value in values for name in (types_of(value) if isinstance(value, (str, list)) else [str(value)])
-    )
+    names = (types_of(value) if isinstance(value, (str, list)) else [str(value)] for value in values)
+    counts = Counter(chain.from_iterable(names))
     total = sum(counts.values())
     shown = [f"{name} {count:,} ({100 * count / total:.1f}%)" for name, count in counts.most_common()]
     return f"{len(counts)} labels: {_list(shown)}"

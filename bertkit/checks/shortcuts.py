@@ -41,9 +41,8 @@ def find_shortcuts(splits: Mapping[str, Split], task: Task, recipe: Recipe, labe
         rows = draw_rows(len(train.rows), _MOST_ROWS, 42).tolist()
         chosen, of_rows = [train.rows[row] for row in rows], [classes[row] for row in rows]
         findings += _find_words(train, columns, rows, of_rows)
-        findings.append(
-            _describe("length", "the lengths of the texts", measure_numbers(_lengths(chosen, columns), of_rows))
-        )
+        by_length = measure_numbers(_lengths(chosen, columns), of_rows)
+        findings.append(_describe("length", "the lengths of the texts", by_length))
         findings.append(_describe("row_order", "the order of the rows", _measure_order(classes, rows)))
         if "id" in chosen[0]:
             findings.append(_describe("ids", "the ids", _measure_ids([row["id"] for row in chosen], of_rows)))

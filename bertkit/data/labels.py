@@ -236,11 +236,9 @@ def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
     if len(matched) == len(checkpoint) == len(recipe):
         return [matched[name] for name in checkpoint]
     shown = list_names(checkpoint[:20]), list_names(recipe[:20])
-    remedy = (
-        f"if you know the meaning of its outputs, name them in its order: --set 'model_labels=[{shown[1]}]'"
-        if len(checkpoint) == len(recipe)
-        else "use the recipe that the checkpoint was trained with, or name another checkpoint"
-    )
+    remedy = "use the recipe that the checkpoint was trained with, or name another checkpoint"
+    if len(checkpoint) == len(recipe):
+        remedy = f"if you know the meaning of its outputs, name them in its order: --set 'model_labels=[{shown[1]}]'"
     raise ModelError(f"the checkpoint's labels ({shown[0]}) are not the recipe's ({shown[1]})", remedy)
 
 

@@ -113,9 +113,8 @@ def describe_entities(
         start, end = offsets[first][0], offsets[last - 1][1]
         of_words = [probability for probability in probabilities[first:last] if probability is not None]
         mean = float(np.mean(of_words)) if of_words else None
-        described.append(
-            {"type": entity_type, "text": text[start:end], "start": start, "end": end, "probability": mean}
-        )
+        entity = {"type": entity_type, "text": text[start:end], "start": start, "end": end, "probability": mean}
+        described.append(entity)
     return described
 
 

@@ -114,10 +114,8 @@ def _as_matrix(features: Sequence[Features], names: Sequence[str]) -> Any:
     known = [[name for name in row if name in number] for row in features]
     columns = [number[name] for row in known for name in row]
     values = [row[name] for row, own in zip(features, known, strict=True) for name in own]
-    edges = [0, *accumulate(map(len, known))]
-    return csr_array(
-        (np.array(values, dtype=float), np.array(columns, dtype=np.int64), edges), shape=(len(features), len(names))
-    )
+    content = np.array(values, dtype=float), np.array(columns, dtype=np.int64), [0, *accumulate(map(len, known))]
+    return csr_array(content, shape=(len(features), len(names)))
 
 
 def most_rows(outputs: int) -> int:

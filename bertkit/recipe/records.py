@@ -297,12 +297,9 @@ class Recipe(Section):
         layers = self.distillation.student_layers if self.distillation else None
         if layers is None:
             return self.model
-        which = (
-            f"{layers} layer{'' if layers == 1 else 's'}"
-            if isinstance(layers, int)
-            else f"layers {', '.join(map(str, layers))}"
-        )
-        return f"{which} of {self.model}"
+        if isinstance(layers, int):
+            return f"{layers} layer{'' if layers == 1 else 's'} of {self.model}"
+        return f"layers {', '.join(map(str, layers))} of {self.model}"
 
     @field_validator("labels", "model_labels", mode="before")
     @classmethod

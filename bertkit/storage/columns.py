@@ -76,14 +76,10 @@ class ColumnWriter:
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Commit what was appended, and write the manifest with `facts` about the columns: now the folder counts."""
         self.commit(self.state)
-        columns = {
-            name: {
-                "kind": dtype.str,
-                "bytes": self.lengths[name] * dtype.itemsize,
-                "sha256": file_fingerprint(_file(self.folder, name)),
-            }
-            for name, dtype in self.dtypes.items()
-        }
+        columns = {}
+        for name, dtype in self.dtypes.items():
+            size, digest = self.lengths[name] * dtype.itemsize, file_fingerprint(_file(self.folder, name))
+            columns[name] = {"kind": dtype.str, "bytes": size, "sha256": digest}
         content = {"columns": columns, "facts": dict(facts)}
         # The journal goes last: after a kill between these lines, the manifest counts and the journal is not read. In
         # the other order, a kill would leave neither, and all shards would be written anew.

@@ -84,21 +84,18 @@ def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcom
     ]
     units = group_rows(scorer, rows, Side([run.predictions], [compared]))
     count_errors = getattr(task, "count_errors", None)
-    ones = np.ones(len(units) or len(rows))
+    decisions = np.ones(len(units) or len(rows))
     if count_errors is not None:
         errors, decisions = (np.asarray(counts, dtype=float) for counts in count_errors(compared))
         what = "errors per gold or predicted entity" if "entities" in compared else "share of wrong tags"
     elif len(units) != len(rows) or not units:
         what, errors = _score_units(scorer, compared)
-        decisions = ones
     else:
         what, errors = _judge_rows(scorer, compared, examples)
-        decisions = ones
     if len(units) != len(errors):
         raise DataError("nobody knows which rows a score is of", "name a run of another task", file=run.file)
-    answers = [
-        _describe(scorer, rows, numbers, examples, float(error)) for numbers, error in zip(units, errors, strict=True)
-    ]
+    pairs = zip(units, map(float, errors), strict=True)
+    answers = [_describe_answer(scorer, rows, numbers, examples, error) for numbers, error in pairs]
     return Outcomes(what, errors, decisions, units, answers)
 
 
@@ -131,7 +128,7 @@ def _score_units(scorer: Scorer, compared: Compared) -> tuple[str, Numbers]:
     raise DataError(what, "add one that is to `metrics`, such as accuracy, and score it with `bertkit eval`")
 
 
-def _describe(
+def _describe_answer(
     scorer: Scorer, rows: Sequence[Row], numbers: Sequence[int], examples: Sequence[Example], error: float
 ) -> RowAnswer:
     columns, example = scorer.task.COLUMNS, examples[numbers[0]]

@@ -182,21 +182,15 @@ def _feature(name: str) -> Callable[[Sequence[Row], Sequence[Row]], Both]:
     return partial(_each, partial(trees.feature, name))
 
 
+_ARCS = "Does the first word depend on the second? (as many pairs that do not, at the same distances)"
+_RELATIONS = "In which relation is a word to its head?"
 BUILT_IN: Mapping[str, BuiltInTask] = {
     "length": BuiltInTask("How many words has the text?", _length),
     "content": BuiltInTask("Which of some words is in the text?", _content),
     "shift": BuiltInTask("Were two neighboring words swapped?", _shift),
     "depth": BuiltInTask("How deep is the dependency tree of the text?", _depth, ("head",), "length"),
-    "arcs": BuiltInTask(
-        "Does the first word depend on the second? (as many pairs that do not, at the same distances)",
-        partial(_each, trees.arcs),
-        ("head",),
-        "word",
-        "types",
-    ),
-    "relations": BuiltInTask(
-        "In which relation is a word to its head?", partial(_each, trees.relations), ("head", "deprel"), "word", "types"
-    ),
+    "arcs": BuiltInTask(_ARCS, partial(_each, trees.arcs), ("head",), "word", "types"),
+    "relations": BuiltInTask(_RELATIONS, partial(_each, trees.relations), ("head", "deprel"), "word", "types"),
     "tense": BuiltInTask("Which tense has the verb?", _feature("Tense"), ("feats",), "word", "types"),
     "number": BuiltInTask("Which number has the word?", _feature("Number"), ("feats",), "word", "types"),
 }

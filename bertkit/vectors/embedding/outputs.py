@@ -80,12 +80,8 @@ def output_files(output: Path, dtype: str) -> list[Path]:
     if output.suffix not in _WRITERS:
         raise UsageError(f"--output {output}: unknown ending {output.suffix!r}", f"one of {', '.join(_WRITERS)}")
     rows, about, rescore = (output.with_name(f"{output.name}{ending}") for ending in _BESIDE)
-    has_rescore = dtype == "binary"
-    beside = {
-        ".npy": [rows, about, *([rescore] if has_rescore else [])],
-        ".safetensors": [rows],
-        ".jsonl": [about],
-    }
+    of_npy = [rows, about, *([rescore] if dtype == "binary" else [])]
+    beside = {".npy": of_npy, ".safetensors": [rows], ".jsonl": [about]}
     return [*beside.get(output.suffix, []), output]
 
 

@@ -56,12 +56,8 @@ def save_clusters(folder: Path, saved: SavedClusters) -> None:
         tensors["components"] = clustering.components
     # not by `save_file`, whose files only their owner may read
     (folder / _TENSORS).write_bytes(save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}))
-    content = {
-        "format": _FORMAT,
-        **saved.facts,
-        "sha256": file_fingerprint(folder / _TENSORS),
-        "topics": [asdict(topic) for topic in saved.topics],
-    }
+    digest, topics = file_fingerprint(folder / _TENSORS), [asdict(topic) for topic in saved.topics]
+    content = {"format": _FORMAT, **saved.facts, "sha256": digest, "topics": topics}
     write_json(folder / MANIFEST, {**content, _CHECKSUM: json_fingerprint(content)})
 
 

@@ -173,9 +173,10 @@ def group_rows(scanned: ScannedRows, gone: Mapping[int, Duplicate]) -> Iterator[
         leaves = gone.get(number)
         if leaves is None and number not in groups:
             continue
-        members[groups[leaves.kept if leaves else number]].append(
+        group = groups[leaves.kept if leaves else number]
+        members[group].append(
             {
-                "group": groups[leaves.kept if leaves else number],
+                "group": group,
                 "kept": leaves is None,
                 "reason": leaves.reason if leaves else "",
                 "similarity": round(leaves.similarity, 4) if leaves else None,

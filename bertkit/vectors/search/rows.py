@@ -72,23 +72,15 @@ class TextRows:
     """Splits each text, or the whole of a text file, into passages, once it is known for which model."""
 
     @classmethod
-    def open(
-        cls,
-        file: str | Path,
-        column: str = "text",
-        *,
-        skip_empty: bool = False,
-        passages: Mapping[str, Any] | None = None,
-        data: Data | None = None,
-    ) -> TextRows:
-        """Return the rows of a file.
+    def open(cls, file: str | Path, column: str = "text", **options: Any) -> TextRows:
+        """Return the rows of a file; options are other fields by name.
 
         Raises:
             UsageError: it is standard input.
         """
         if str(file) == "-":
             raise UsageError("the rows are read twice, and standard input only once", "name a file")
-        return cls(typed_path(file), column, skip_empty, passages=passages, data=data or Data())
+        return cls(typed_path(file), column, **options)
 
     def split_for(self, embedder: Embedder) -> TextRows:
         """Return the rows, or the passages that fit a model.
