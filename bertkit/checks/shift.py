@@ -24,13 +24,13 @@ def find_shift(splits: Mapping[str, Split], columns: Columns) -> list[Finding]:
     1982), and 1 where each row tells its split.
     """
     return [
-        _compare(splits["train"], split, columns)
+        _compare_words(splits["train"], split, columns)
         for name, split in splits.items()
         if name != "train" and min(len(split.rows), len(splits["train"].rows)) >= _LEAST
     ]
 
 
-def _compare(train: Split, other: Split, columns: Columns) -> Finding:
+def _compare_words(train: Split, other: Split, columns: Columns) -> Finding:
     from sklearn.metrics import roc_auc_score
 
     both = [_describe_rows(split, columns) for split in (train, other)]

@@ -42,14 +42,14 @@ def find_shortcuts(splits: Mapping[str, Split], task: Task, recipe: Recipe, labe
         chosen, of_rows = [train.rows[row] for row in rows], [classes[row] for row in rows]
         findings += _find_words(train, columns, rows, of_rows)
         by_length = measure_numbers(_lengths(chosen, columns), of_rows)
-        findings.append(_describe("length", "the lengths of the texts", by_length))
-        findings.append(_describe("row_order", "the order of the rows", _measure_order(classes, rows)))
+        findings.append(_describe_gain("length", "the lengths of the texts", by_length))
+        findings.append(_describe_gain("row_order", "the order of the rows", _measure_order(classes, rows)))
         if "id" in chosen[0]:
-            findings.append(_describe("ids", "the ids", _measure_ids([row["id"] for row in chosen], of_rows)))
+            findings.append(_describe_gain("ids", "the ids", _measure_ids([row["id"] for row in chosen], of_rows)))
     return [*findings, *_find_partial(splits, task, recipe, labels)]
 
 
-def _describe(name: str, what: str, gain: Gain) -> Finding:
+def _describe_gain(name: str, what: str, gain: Gain) -> Finding:
     level: Level = "warn" if gain.share >= _WARN else "good"
     text = f"by {what} alone, {gain.accuracy:.1%} of the labels are found ({gain.chance:.1%} without)"
     return Finding(level, "shortcuts", name, text)

@@ -85,7 +85,7 @@ def find_names(values: Iterable[Any]) -> list[str]:
             f"{len(names):,} different labels in {len(spellings):,} rows",
             "for numbers use the recipe `regress`; otherwise list the classes under `labels:`",
         )
-    return _sort(names)
+    return _sort_names(names)
 
 
 def with_unseen(names: Sequence[str], values: Iterable[Any]) -> list[str]:
@@ -101,7 +101,7 @@ def with_unseen(names: Sequence[str], values: Iterable[Any]) -> list[str]:
         return list(names)
     has_numbers = any(map(_is_integer, names))
     unseen = {name for name in unknown if _tidy(name) not in tidy_names and (has_numbers or not _is_integer(name))}
-    return _sort({*names, *unseen}) if unseen else list(names)
+    return _sort_names({*names, *unseen}) if unseen else list(names)
 
 
 def _is_known(name: str, names: Sequence[str]) -> bool:
@@ -116,7 +116,7 @@ def _tidy(name: str) -> str:
     return folded(" ".join(name.split()))
 
 
-def _sort(names: Set[str]) -> list[str]:
+def _sort_names(names: Set[str]) -> list[str]:
     """Sort names; entity types that lack their B- or I- tag get it: rows to predict need not lack it."""
     if all(name == "O" or (name[:2] in ("B-", "I-") and len(name) > 2) for name in names):
         names = names | {prefix + name[2:] for name in names - {"O"} for prefix in ("B-", "I-")}

@@ -55,13 +55,13 @@ def write_records(records: Records, file: Path, layout: FileLayout = PLAIN) -> i
     layout = replace(layout, delimiter=layout.delimiter or SEPARATED.get(file.suffix))
     with _whole(file) as temporary:
         try:
-            return write(_choose(records, layout.columns) if layout.columns else records, temporary, layout)
+            return write(_choose_columns(records, layout.columns) if layout.columns else records, temporary, layout)
         except UnicodeEncodeError as error:
             what = f"{error.object[error.start]!r} cannot be written in {layout.encoding}"
             raise DataError(what, "--encoding utf-8", file=file) from None
 
 
-def _choose(records: Records, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _choose_columns(records: Records, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield records with these columns alone, in this order.
 
     Raises:

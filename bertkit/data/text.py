@@ -61,7 +61,7 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
     decoder = _find_decoder(encoding)
     is_utf8 = codecs.lookup(encoding).name == "utf-8"
     size, breaks, is_start, is_ascii = 0, Counter[str](), True, True
-    with _open(source) as stream:
+    with _open_source(source) as stream:
         while True:
             try:
                 block = stream.read(_BLOCK)
@@ -93,7 +93,7 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
 
 def starts_with_mark(file: Path, encoding: str) -> bool:
     """Tell whether a file is UTF-8 with a byte order mark."""
-    with _open(file) as stream:
+    with _open_source(file) as stream:
         return codecs.lookup(encoding).name == "utf-8" and stream.read(3) == codecs.BOM_UTF8
 
 
@@ -127,7 +127,7 @@ def excerpt(text: str, length: int = 60) -> str:
     return repr(text if len(text) <= length else text[:length] + "...")
 
 
-def _open(source: Source) -> AbstractContextManager[IO[bytes]]:
+def _open_source(source: Source) -> AbstractContextManager[IO[bytes]]:
     if not isinstance(source, Path):
         return nullcontext(source)
     return gzip.open(source) if source.suffix.lower() == ".gz" else source.open("rb")  # type: ignore[return-value]

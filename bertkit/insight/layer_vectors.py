@@ -99,11 +99,11 @@ class LayerReader:
         origin = json_fingerprint([_SCHEMA, unit, [self.embedder.describe(), self.precision], inputs])
         folder = cache_folder("layers") / origin
         with disk_errors(folder):
-            columns, facts = map_or_write(folder, lambda: self._write(folder, origin, inputs, encode, progress))
+            columns, facts = map_or_write(folder, lambda: self._write_vectors(folder, origin, inputs, encode, progress))
         vectors = columns["vectors"].reshape(facts["vectors"], -1, facts["width"])
         return LayerVectors(vectors, columns["rows"], columns["index"])
 
-    def _write(
+    def _write_vectors(
         self, folder: Path, origin: str, inputs: Sequence[Any], encode: Callable[..., UnitVectors], progress: Progress
     ) -> None:
         """Compute the vectors of some rows at a time; after a kill, go on behind the last ones that were written."""

@@ -28,9 +28,8 @@ def read_thresholds(value: Any) -> dict[str, float] | None:
     """Read thresholds by label; raises ValueError with what they must be."""
     if value is None:
         return None
-    if not isinstance(value, dict) or not all(
-        isinstance(one, (int, float)) and not isinstance(one, bool) and 0 <= one <= 1 for one in value.values()
-    ):
+    numbers = value.values() if isinstance(value, dict) else [None]
+    if not all(isinstance(one, (int, float)) and not isinstance(one, bool) and 0 <= one <= 1 for one in numbers):
         raise ValueError("give label: number between 0 and 1, such as {joy: 0.4}")
     return {str(name): float(one) for name, one in value.items()}
 

@@ -132,7 +132,7 @@ def bootstrap_intervals(
     jackknife = _score_all(score, (np.delete(np.arange(rows), group) for group in left_out))
     tails = np.array([tail, 1 - tail])
     return {
-        metric: _bca_interval(value, resampled[metric], jackknife[metric], _expand(tails, rows))
+        metric: _bca_interval(value, resampled[metric], jackknife[metric], _expand_levels(tails, rows))
         for metric, value in scores.items()
     }
 
@@ -163,7 +163,7 @@ def _score_all(score: ScoreRows, draws: Iterable[np.ndarray]) -> dict[str, np.nd
     return {metric: of_metric[np.isfinite(of_metric)] for metric, of_metric in values.items()}
 
 
-def _expand(tails: np.ndarray, rows: int) -> np.ndarray:
+def _expand_levels(tails: np.ndarray, rows: int) -> np.ndarray:
     """Return levels further out, as far as Student's quantiles are from those of the normal distribution.
 
     Of few rows the spread is uncertain, and a resample varies less than a sample does, by the factor (rows - 1) / rows

@@ -42,7 +42,7 @@ def compare_seeds(
         scores = [np.array([of_seed[name] for of_seed in system]) for system in observed]
         # (seeds, resamples)
         drawn = [np.array([[one[name] for one in of_seed] for of_seed in system]) for system in resampled]
-        compared[name] = _describe(scores, drawn, units)
+        compared[name] = _describe_difference(scores, drawn, units)
     return compared
 
 
@@ -67,14 +67,14 @@ class _Variance:
         return self.total**2 / sum(part**2 / degrees for part, degrees in parts)
 
 
-def _describe(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: int) -> Difference:
+def _describe_difference(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: int) -> Difference:
     first, second = (float(values.mean()) for values in scores)
     difference = second - first
     undefined = Difference(first, second, difference, None, None, _TEST)
     finite = np.isfinite(drawn[0]).all(axis=0) & np.isfinite(drawn[1]).all(axis=0)
     if not math.isfinite(difference) or finite.sum() < 2:
         return undefined
-    variance = _estimate(scores, [values[:, finite] for values in drawn], units)
+    variance = _estimate_variance(scores, [values[:, finite] for values in drawn], units)
     if variance.total <= _ROUNDING:
         return undefined
     from scipy import special
@@ -96,7 +96,7 @@ def _describe(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: 
     )
 
 
-def _estimate(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: int) -> _Variance:
+def _estimate_variance(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: int) -> _Variance:
     """Estimate the parts of the variance; `scores` have shape (seeds,), `drawn` (seeds, resamples), per system."""
     unbiased = units / (units - 1)  # a resample varies less than a sample does
     seeds = tuple(float(values.var(ddof=1)) / len(values) for values in scores)

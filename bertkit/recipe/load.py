@@ -128,13 +128,13 @@ def load_record(command: str, record: type[_Record], name: str, changes: Mapping
     if command == "finetune" and changes.get("model", values.get("model")) == "demo":
         settings = read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0]
         for later in (settings["any"], settings.get(str(values.get("task")), {}), rename_keys(given)):
-            values = _merge(values, later)
+            values = _merge_values(values, later)
     _drop_what_is_of_another(values, changes)
     for key, value in changes.items():
-        _set(values, key, value)
+        _set_value(values, key, value)
     origin = Origin(changes, lines)
     for key, value in settle(values, origin).items():
-        _set(values, key, value)
+        _set_value(values, key, value)
     if command == "finetune" and isinstance(values.get("data"), dict):
         values["data"] = fill_language(values["data"], is_change="data.language" in changes)
     try:
@@ -251,18 +251,18 @@ def _read_with_parents(
     data = values["data"] if isinstance(values.get("data"), dict) else {}
     named = {"model": values.get("model"), "data.source": data.get("source"), "data.files": data.get("files")}
     _drop_what_is_of_another(inherited, named)
-    return _merge(inherited, values), lines, _merge(given_before, given), is_own and is_parent_own
+    return _merge_values(inherited, values), lines, _merge_values(given_before, given), is_own and is_parent_own
 
 
-def _merge(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
+def _merge_values(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
     merged = dict(parent)
     for key, value in child.items():
         are_sections = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if are_sections else value
+        merged[key] = _merge_values(merged[key], value) if are_sections else value
     return merged
 
 
-def _set(values: dict[str, Any], key: str, value: Any) -> None:
+def _set_value(values: dict[str, Any], key: str, value: Any) -> None:
     *sections, last = key.split(".")
     for section in sections:
         content = values.get(section)

@@ -77,7 +77,7 @@ def load_module(
     parts = name.split(".")
     if len(parts) > 1 and not may_run_code and name not in sys.modules:
         raise refuse_code(f"the {role} {name}")
-    module = _import(role, name) if len(parts) > 1 and all(map(str.isidentifier, parts)) else None
+    module = _import_own(role, name) if len(parts) > 1 and all(map(str.isidentifier, parts)) else None
     if module is None:
         remedy = closest(name, names)
         if "." in name:
@@ -90,7 +90,7 @@ def load_module(
     return module
 
 
-def _import(role: str, name: str) -> ModuleType | None:
+def _import_own(role: str, name: str) -> ModuleType | None:
     """Import a module of your own; None where there is no such module."""
     try:
         return importlib.import_module(name)

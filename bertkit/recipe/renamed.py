@@ -41,7 +41,7 @@ def _read_names(table: str) -> dict[str, str]:
 
 def rename_changes(changes: Mapping[str, Any]) -> dict[str, Any]:
     """Return overrides (dotted key -> value) under the new names, with a warning for each old one."""
-    return dict(_rename(key, value) for key, value in changes.items())
+    return dict(_rename_key(key, value) for key, value in changes.items())
 
 
 def rename_keys(values: Mapping[str, Any], *, warn: bool = True) -> dict[str, Any]:
@@ -53,12 +53,12 @@ def rename_keys(values: Mapping[str, Any], *, warn: bool = True) -> dict[str, An
             continue
         renamed[section] = {}
         for key, value in content.items():
-            new_key, new_value = _rename(f"{section}.{key}", value, warn=warn)
+            new_key, new_value = _rename_key(f"{section}.{key}", value, warn=warn)
             renamed[section][new_key.removeprefix(f"{section}.")] = new_value
     return renamed
 
 
-def _rename(key: str, value: Any, *, warn: bool = True) -> tuple[str, Any]:
+def _rename_key(key: str, value: Any, *, warn: bool = True) -> tuple[str, Any]:
     """Return a dotted key and its value under their new names."""
     new_key = KEYS.get(key, key)
     new_value = VALUES.get(key, {}).get(value, value) if isinstance(value, str) else value

@@ -70,7 +70,7 @@ def read_yaml(text: str, file: object) -> tuple[dict[str, Any], Lines]:
     if len(text) > _MAX_CHARACTERS:
         raise RecipeError(f"a recipe of {len(text):,} characters", f"at most {_MAX_CHARACTERS:,} are read", file=file)
     try:
-        values, lines = _parse(text, file)
+        values, lines = _parse_yaml(text, file)
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, file) from None
     except yaml.YAMLError as error:
@@ -92,7 +92,7 @@ def read_value(text: str) -> Any:
         RecipeError: an anchor, an alias, a tag, a duplicate key, or lists that nest too deep.
     """
     try:
-        value, _ = _parse(text, None)
+        value, _ = _parse_yaml(text, None)
     except yaml.YAMLError:
         return text
     is_comment = value is None and text.lstrip().startswith("#")
@@ -109,7 +109,7 @@ def write_yaml(values: dict[str, Any], file: Path | None = None, *, comment: str
     return text
 
 
-def _parse(text: str, file: object) -> tuple[Any, Lines]:
+def _parse_yaml(text: str, file: object) -> tuple[Any, Lines]:
     """Return the value of any YAML and the line of each of its keys; the one place where a user's YAML is parsed.
 
     Raises:

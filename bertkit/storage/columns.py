@@ -116,7 +116,9 @@ def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | Non
             for name, column in content["columns"].items()
         )
         if is_whole:
-            mapped = {name: _map(_file(folder, name), column["kind"]) for name, column in content["columns"].items()}
+            mapped = {
+                name: _map_bin(_file(folder, name), column["kind"]) for name, column in content["columns"].items()
+            }
             digests = {name: column["sha256"] for name, column in content["columns"].items()}
             return mapped, {**content["facts"], "sha256": digests}
     except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
@@ -156,5 +158,5 @@ def _file(folder: Path, name: str) -> Path:
     return folder / f"{name}.bin"
 
 
-def _map(file: Path, dtype: str) -> Numbers:
+def _map_bin(file: Path, dtype: str) -> Numbers:
     return np.asarray(np.memmap(file, dtype=dtype, mode="r"))

@@ -135,13 +135,13 @@ def locked(
     if not lock.parent.is_dir():  # filelock would create it
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock.parent))
     try:
-        held = _acquire(FileLock(lock, on_acquired=_sign), refuse, on_wait)
+        held = _acquire_lock(FileLock(lock, on_acquired=_sign_lock), refuse, on_wait)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
         mark = lock.with_name(f"{lock.name}{_MARK}")
         log.info(f"the file system of {lock.parent} has no locks ({error.strerror}): {mark.name} takes their place")
-        held = _acquire(SoftFileLock(mark), refuse, on_wait)
+        held = _acquire_lock(SoftFileLock(mark), refuse, on_wait)
     try:
         yield
     finally:
@@ -174,7 +174,7 @@ def _is_free(stream: BinaryIO) -> bool:
     return True
 
 
-def _acquire(
+def _acquire_lock(
     lock: BaseFileLock, refuse: Callable[[str], ResourceError] | None, on_wait: Callable[[], None]
 ) -> BaseFileLock:
     from filelock import Timeout
@@ -189,7 +189,7 @@ def _acquire(
     return lock
 
 
-def _sign(lock: int) -> None:
+def _sign_lock(lock: int) -> None:
     """Write the name of this process into an open lock file."""
     import socket
 

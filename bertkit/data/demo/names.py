@@ -60,15 +60,15 @@ _LINKS = ["and", "but", "because", "although"]
 
 def write_named(rng: Random, _split: str) -> Row:
     """Write a sentence with IOB2 tags for its names (Tjong Kim Sang and De Meulder 2003), some without any."""
-    tagged = _fill(rng, rng.choice(templates()["names"]))
+    tagged = _fill_template(rng, rng.choice(templates()["names"]))
     if rng.random() < 0.4:
-        tagged += [(rng.choice(_LINKS), "O"), *_fill(rng, rng.choice(templates()["names"]))]
+        tagged += [(rng.choice(_LINKS), "O"), *_fill_template(rng, rng.choice(templates()["names"]))]
     if sum(tag.startswith("B-") for _, tag in tagged) > MOST_NAMES:
         return write_named(rng, _split)
     return {"tokens": tidy([*(word for word, _ in tagged), "."]), "tags": [*(tag for _, tag in tagged), "O"]}
 
 
-def _fill(rng: Random, template: str) -> Tagged:
+def _fill_template(rng: Random, template: str) -> Tagged:
     tagged: Tagged = []
     for word in template.format_map(fill_slots(rng)).split():
         if word in _NAMES:

@@ -22,10 +22,11 @@ _NUMBERS = ["two", "three", "four", "ten", "twelve"]
 def write_word_classes(rng: Random, _split: str) -> Row:
     """Write a sentence whose words have classes; those of `park`, `that`, `can`, ... depend on the sentence."""
     choices = templates()["word_classes"]
-    tagged = _fill(rng, rng.choice(choices))
+    tagged = _fill_template(rng, rng.choice(choices))
     if tagged[-1][0] != "?":
         if rng.random() < 0.3:
-            tagged += [(",", "PUNCT"), (rng.choice(["and", "but"]), "CCONJ"), *_fill(rng, rng.choice(choices[:24]))]
+            link = [(",", "PUNCT"), (rng.choice(["and", "but"]), "CCONJ")]
+            tagged += [*link, *_fill_template(rng, rng.choice(choices[:24]))]
         tagged.append((".", "PUNCT"))
     return {"tokens": tidy([word for word, _ in tagged]), "tags": [tag for _, tag in tagged]}
 
@@ -44,7 +45,7 @@ def tidy(words: list[str]) -> list[str]:
     return [words[0][0].upper() + words[0][1:], *words[1:]]
 
 
-def _fill(rng: Random, template: str) -> Tagged:
+def _fill_template(rng: Random, template: str) -> Tagged:
     slots, park = fill_slots(rng), rng.choice(_NOUNS_OR_VERBS)
     who = slots["who"]
     slots |= {

@@ -52,7 +52,7 @@ def parse(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
                 yield start, to_columns(names, words)
             words = []
             continue
-        fields = _split(line, name, row)
+        fields = _split_line(line, name, row)
         if not names:
             names, first = _name_columns(len(fields), data, name, row), row
         elif len(fields) != len(names):
@@ -83,7 +83,7 @@ def refuse_empty_fields(fields: list[str], line: str, name: str, row: int) -> No
         raise DataError(what, "write _ where there is nothing", file=name, row=row)
 
 
-def _split(line: str, name: str, row: int) -> list[str]:
+def _split_line(line: str, name: str, row: int) -> list[str]:
     """Split a line at its tabs or spaces, never at other white space of Unicode, which words may hold."""
     refuse_nul(line, name, row)
     text = line.strip(" \r\n")

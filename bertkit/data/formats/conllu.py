@@ -45,7 +45,7 @@ def parse(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
             refuse_nul(line, name, row)
             if comment := _COMMENT.match(line):
                 comments[comment[1]] = comment[2].strip()
-        elif fields := _split(line, len(words) + 1, name, row):
+        elif fields := _split_line(line, len(words) + 1, name, row):
             start = start if words else row
             words.append(fields)
     if not number:
@@ -58,7 +58,7 @@ def _as_sentence(words: list[list[str]], comments: dict[str, str], number: int) 
     return {"id": name, "text": text, **columns}
 
 
-def _split(line: str, expected_id: int, name: str, row: int) -> list[str]:
+def _split_line(line: str, expected_id: int, name: str, row: int) -> list[str]:
     """Return the columns of a word after its id; none for a line that is not a syntactic word."""
     refuse_nul(line, name, row)
     fields = line.rstrip("\r\n").split("\t")

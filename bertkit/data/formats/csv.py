@@ -67,7 +67,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
             row += len(record_lines)
             record_lines.clear()
     except csv.Error as error:
-        what, remedy, column = _explain(str(error), "".join(record_lines), names, dialect)
+        what, remedy, column = _explain_fault(str(error), "".join(record_lines), names, dialect)
         raise DataError(what, remedy, file=name, row=row, column=column) from None
     if is_empty:
         hint = "name its columns with --set data.header=[...]" if looks_like_data(names) else "add rows"
@@ -171,7 +171,7 @@ def _wrong_width(
     return what, "complete the row or delete it"
 
 
-def _explain(fault: str, text: str, names: list[str], dialect: dict[str, Any]) -> tuple[str, str, str | None]:
+def _explain_fault(fault: str, text: str, names: list[str], dialect: dict[str, Any]) -> tuple[str, str, str | None]:
     """Describe the fault at which the csv parser stopped in this record: what, remedy, column."""
     if "\0" in text:
         index = _count_fields(text[: text.index("\0")] + " ", dialect) - 1

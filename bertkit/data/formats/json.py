@@ -24,10 +24,10 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
 
     Rows are counted in the list, not in lines: such a file is often a single line. Its text stays in memory.
     """
-    return check_objects(_flatten_squad(_parse(source, data, name), name), name)
+    return check_objects(_flatten_squad(_parse_items(source, data, name), name), name)
 
 
-def _parse(source: Source, data: Data, name: str) -> Iterator[Item]:
+def _parse_items(source: Source, data: Data, name: str) -> Iterator[Item]:
     text = "".join(read_text(source, data.encoding, name))
     if not text.strip():
         return
@@ -36,7 +36,7 @@ def _parse(source: Source, data: Data, name: str) -> Iterator[Item]:
         for row, (is_suspect, value) in enumerate(_elements(text), 1):
             yield row, is_suspect, value
     except json.JSONDecodeError as error:
-        raise DataError(*_describe(error, text), file=name) from None
+        raise DataError(*_describe_fault(error, text), file=name) from None
     except (DataError, RecursionError) as error:
         raise as_data_error(error, name, row + 1 if _LIST.match(text) else None) from None
 
@@ -101,7 +101,7 @@ def _unwrap(whole: Any) -> list[Any]:
     raise DataError(f"{what}, not a list of rows", 'write [{"text": ...}, ...], or one object per line as .jsonl')
 
 
-def _describe(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
+def _describe_fault(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
     """Describe a text that is not JSON, and its remedy."""
     if "\0" in text:
         return "a NUL character", nul_remedy(text)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bertkit.insight.attention.rows import HeadRow
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class RelationCounter:
             offset = max(_OFFSETS, key=lambda one: int((distances[first] == one).sum()))
             by_head = hits[second, layer, head, direction]
             place = (int(layer), int(head), DIRECTIONS[direction])
-            found.append(_score(name, place, offset, by_head, distances[second] == offset, rows[second]))
+            found.append(_score_relation(name, place, offset, by_head, distances[second] == offset, rows[second]))
         return found
 
 
@@ -155,10 +156,9 @@ def _by_frequency(relations: Iterable[str]) -> list[str]:
     return [str(names[number]) for number in np.argsort(-counts, kind="stable")]
 
 
-def _score(
-    relation: str, place: tuple[int, int, str], offset: int, by_head: np.ndarray, by_offset: np.ndarray,
-    rows: np.ndarray,
-) -> RelationScore:  # fmt: skip
+def _score_relation(
+    relation: str, place: tuple[int, int, str], offset: int, by_head: Numbers, by_offset: Numbers, rows: Numbers
+) -> RelationScore:
     numbers, owner = np.unique(rows, return_inverse=True)
     # sums per row, so that a resample of rows is a sum of a few numbers
     totals, head_hits, offset_hits = (

@@ -88,7 +88,7 @@ def measure_robustness(
     columns, gold = saved.task.COLUMNS, saved.task.COLUMNS.gold
     chosen = sample(range(len(rows)), limit)
     column = _find_column(columns, rows[0])
-    plans = {edit: _change(edit, rows, chosen, column, seed) for edit in EDITS}
+    plans = {edit: _plan_edit(edit, rows, chosen, column, seed) for edit in EDITS}
     with stage(progress, f"loading {recipe.model_name}"):
         checkpoint = saved.load(inference=True)
     # rows are predicted without their gold values; all changed rows in one pass, so that they are sorted by length
@@ -118,7 +118,7 @@ def _find_column(columns: Columns, row: Row) -> str:
     raise DataError("the rows have no text to change", "leave --robustness out")
 
 
-def _change(
+def _plan_edit(
     edit: Edit, rows: Sequence[Row], chosen: Sequence[int], column: str, seed: int
 ) -> list[tuple[int, str | list[str]]]:
     """Return the numbers of the rows that an edit changes, with the changed value."""

@@ -107,7 +107,7 @@ def probe_layers(
     with stage(progress, "weighing layers", len(seeds)):
         strength = statistics.median_low([of_layer.strength for of_layer in results])
         for number, seed in enumerate(seeds):
-            mixing.append(_mix(encoded, train, strength, seed, most))
+            mixing.append(_mix_for_seed(encoded, train, strength, seed, most))
             progress.update(number + 1, {})
     centers = [center_of_gravity(shares) for shares in mixing]
     compared = _Comparison(encoded, results)
@@ -128,7 +128,7 @@ def probe_layers(
     )
 
 
-def _mix(encoded: EncodedTask, vectors: ItemVectors, strength: float, seed: int, most: int) -> Numbers:
+def _mix_for_seed(encoded: EncodedTask, vectors: ItemVectors, strength: float, seed: int, most: int) -> Numbers:
     """Learn the shares of layers with the training items of a seed."""
     fitting = draw_items(encoded.task.train, most, seed).fitting
     layers = read_all_layers(vectors, fitting)

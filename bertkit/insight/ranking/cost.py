@@ -42,12 +42,9 @@ class EncoderCost:
 
 def texts_of(rows: Sequence[Row]) -> list[str]:
     """Return the texts of rows that speed is measured on, a few dozen; words are joined, and so is a pair."""
-    chosen = sample(rows, _TIMED)
-    return [" ".join(row["tokens"]) if "tokens" in row else _join(row) for row in chosen]
-
-
-def _join(row: Row) -> str:
-    return " ".join(row[column] for column in ("text", "text_pair") if column in row)
+    names = ("text", "text_pair")
+    texts = (row.get("tokens") or [row[name] for name in names if name in row] for row in sample(rows, _TIMED))
+    return list(map(" ".join, texts))
 
 
 def load_all(embedders: Sequence[Embedder], texts: Sequence[str]) -> list[int | None]:

@@ -80,14 +80,14 @@ def _encode_tokens(embedder: Embedder, texts: Sequence[str], progress: Progress)
 
 
 def _encode_words(embedder: Embedder, rows: Sequence[list[str]], progress: Progress) -> UnitVectors:
-    result = _encode_spans(embedder, _tokenize(embedder, rows), progress)
+    result = _encode_spans(embedder, _tokenize_words(embedder, rows), progress)
     places = zip(result.rows, result.columns["index"], strict=True)
     words = [rows[row][index] for row, index in places]
     return UnitVectors(result.vectors, result.rows, {**result.columns, "word": words})
 
 
 def _encode_targets(embedder: Embedder, rows: Sequence[tuple[list[str], int]], progress: Progress) -> UnitVectors:
-    tokens = _tokenize(embedder, [words for words, _ in rows])
+    tokens = _tokenize_words(embedder, [words for words, _ in rows])
     for (words, target), of_row in zip(rows, tokens, strict=True):
         if not of_row[target]:
             raise DataError(f"the target word {words[target]!r} has no visible character", "correct the row")
@@ -96,7 +96,7 @@ def _encode_targets(embedder: Embedder, rows: Sequence[tuple[list[str], int]], p
     return UnitVectors(result.vectors, result.rows, {**result.columns, "word": words})
 
 
-def _tokenize(embedder: Embedder, rows: Sequence[list[str]]) -> list[list[list[int]]]:
+def _tokenize_words(embedder: Embedder, rows: Sequence[list[str]]) -> list[list[list[int]]]:
     from bertkit.tokens.words import tokenize_words
 
     return tokenize_words(embedder.tokenizer, rows, max_tokens=max(1, embedder.tokenizer.model_max_length // 2))

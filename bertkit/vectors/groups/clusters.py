@@ -44,7 +44,7 @@ class Clustering:
         """Return the cluster of each vector, ``NOISE`` for those in none."""
         from sklearn.metrics import pairwise_distances_argmin
 
-        projected = _project(to_unit_length(vectors), self.components)
+        projected = _project_vectors(to_unit_length(vectors), self.components)
         return np.asarray(self.point_labels[pairwise_distances_argmin(projected, self.points)])
 
 
@@ -76,7 +76,7 @@ def fit_clusters(
     if len(chosen) < len(vectors):
         log.info(f"{method} compares all pairs: fitted on {len(chosen):,} rows, the others join the nearest of them")
     components = _find_components(vectors[chosen]) if method == "hdbscan" else None
-    points = _project(vectors[chosen], components)
+    points = _project_vectors(vectors[chosen], components)
     labels = _fit_hdbscan(points, min_size) if method == "hdbscan" else _fit_agglomerative(points, count)
     if (labels == NOISE).all():
         raise DataError("no region is dense enough to be a cluster", "try a lower --min-size, or --method kmeans")
@@ -158,7 +158,7 @@ def _find_components(vectors: Matrix) -> Matrix | None:
     return components.astype(np.float32)
 
 
-def _project(vectors: Matrix, components: Matrix | None) -> Matrix:
+def _project_vectors(vectors: Matrix, components: Matrix | None) -> Matrix:
     """Project vectors on components; they are not centered, since distances do not see where the origin is."""
     return vectors if components is None else vectors @ components
 

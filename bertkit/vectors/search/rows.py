@@ -103,7 +103,7 @@ class TextRows:
 
     def split(self) -> Iterator[tuple[list[IndexRow], Coverage]]:
         """Read the rows, each by itself or as its passages, with how much of a row is in them."""
-        for row in self._read():
+        for row in self._read_rows():
             if self.splitter is None:
                 yield [row], Coverage()
                 continue
@@ -111,7 +111,7 @@ class TextRows:
             begun = {"document": row.record["id"], "file": str(self.file)}
             yield [row.passage(number, passage, begun) for number, passage in enumerate(passages, 1)], coverage
 
-    def _read(self) -> Iterator[IndexRow]:
+    def _read_rows(self) -> Iterator[IndexRow]:
         position = self.first_id
         is_document = self.splitter is not None and format_of(Path(self.file).name)[1].startswith(".txt")
         records = _read_document(Path(self.file), self.data) if is_document else read_records(self.file, self.data)
