@@ -1,10 +1,14 @@
-"""Progress of long work: the command line shows it, tests and programs may ignore it."""
+"""Progress of long work, and lines about it: the command line shows both, tests and programs may ignore them."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
+
+log = logging.getLogger("bertkit")
+"""Takes a line about what is done or was found; on the command line, it goes to standard error."""
 
 
 class Progress(Protocol):

@@ -40,9 +40,14 @@ class Finding:
     """The number of such rows, of which `places` are the first."""
 
 
+def place_of(split: Split, index: int) -> Place:
+    """Return where a row of a split is."""
+    return Place(split.source, split.lines[index])
+
+
 def places_of(split: Split, indices: Iterable[int]) -> tuple[Place, ...]:
     """Return where the first of some rows of a split are."""
-    return tuple(Place(split.source, split.lines[index]) for _, index in zip(range(EXAMPLES), indices, strict=False))
+    return tuple(place_of(split, index) for _, index in zip(range(EXAMPLES), indices, strict=False))
 
 
 def pairs_of(pairs: Sequence[tuple[Place, Place]]) -> tuple[Place, ...]:

@@ -11,19 +11,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bertkit.checks import EXAMPLES, Finding, Place, level_of
+from bertkit.checks import EXAMPLES, Finding, Place, level_of, place_of
 from bertkit.checks.texts import read_texts
 from bertkit.data.rows import Columns, Split
-from bertkit.errors import UnavailableError
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe.plugins import import_extra
 from bertkit.storage import arrays, cache
 
 if TYPE_CHECKING:
     from bertkit.vectors.embedder import Embedder
 
-
-Values = np.ndarray[Any, Any]
 
 FOLDS = 5
 EXTRA = "pip install 'bertkit[check]'"
@@ -89,17 +88,12 @@ def find_label_errors(
     vectors = embed_rows(texts, embedder, progress)
     with stage(progress, "predicting each label from the other rows"):
         probabilities = predict_labels([" ".join(of_row.values()) for of_row in texts], vectors, labels)
-    errors = [
-        LabelError(
-            rows[index][0].source,
-            rows[index][0].lines[rows[index][1]],
-            names[labels[index]],
-            names[int(probabilities[index].argmax())],
-            round(float(probabilities[index, labels[index]]), 4),
-            " | ".join(texts[index].values()),
-        )
-        for index in rank(labels, probabilities)
-    ]
+    errors = []
+    for index in rank(labels, probabilities):
+        given, likeliest = labels[index], int(probabilities[index].argmax())
+        likely = round(float(probabilities[index, given]), 4)
+        text = " | ".join(texts[index].values())
+        errors.append(LabelError(*place_of(*rows[index]), names[given], names[likeliest], likely, text))
     count = count_errors(labels, probabilities)
     text = (
         f"about {count.expected:,} of {len(rows):,} labels are wrong (95% interval {count.low:,} to {count.high:,}); "
@@ -114,7 +108,7 @@ def describe(errors: Sequence[LabelError], text: str, share: float) -> Finding:
     return Finding(level_of(share, warn=_WARN), "labels", "label_errors", text, places, len(errors))
 
 
-def count_errors(labels: Values, probabilities: Values) -> ErrorCount:
+def count_errors(labels: Numbers, probabilities: Numbers) -> ErrorCount:
     """Estimate how many labels are wrong from the rows whose label is surest, whatever label they were given.
 
     Where the text leaves no doubt, a label that differs is an error. So the share that differs among the surest rows is
@@ -133,7 +127,7 @@ def count_errors(labels: Values, probabilities: Values) -> ErrorCount:
     return ErrorCount(*(round(rate * len(labels)) for rate in min(found, key=lambda rates: rates[2])))
 
 
-def predict_labels(texts: Sequence[str], vectors: Values, labels: Values, seed: int = 42) -> Values:
+def predict_labels(texts: Sequence[str], vectors: Numbers, labels: Numbers, seed: int = 42) -> Numbers:
     """Return the probability of each label for each row, from models that have not seen the row.
 
     The mean of two logistic regressions: on the vectors, which know what words mean, and on the words themselves, which
@@ -148,8 +142,8 @@ def predict_labels(texts: Sequence[str], vectors: Values, labels: Values, seed: 
     scaled = (vectors - vectors.mean(axis=0)) / np.maximum(vectors.std(axis=0), 1e-6)
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+").fit_transform(texts)
     of_each = []
-    with warnings.catch_warnings():  # the last digits of a probability change no ranking
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    # the last digits of a probability change no ranking
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         for features, strength in ((scaled, 0.1), (words, 10.0)):
             model = LogisticRegression(C=strength, max_iter=300)
             of_each.append(cross_val_predict(model, features, labels, cv=folds, method="predict_proba"))
@@ -162,20 +156,16 @@ def load_cleanlab() -> Any:
     Raises:
         UnavailableError: cleanlab is not installed.
     """
-    try:
-        from cleanlab.filter import find_label_issues
-    except ImportError:
-        raise UnavailableError("they need the package cleanlab", EXTRA) from None
+    cleanlab = import_extra("cleanlab.filter", "they need the package cleanlab", EXTRA)
 
-    def rank(labels: Values, probabilities: Values) -> list[int]:
-        found = find_label_issues(labels, probabilities, return_indices_ranked_by="self_confidence", n_jobs=1)
-        ranked: list[int] = found.tolist()
-        return ranked
+    def rank(labels: Numbers, probabilities: Numbers) -> list[int]:
+        options = {"return_indices_ranked_by": "self_confidence", "n_jobs": 1}
+        return list(cleanlab.find_label_issues(labels, probabilities, **options).tolist())
 
     return rank
 
 
-def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder, progress: Progress) -> Values:
+def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder, progress: Progress) -> Numbers:
     """Return a vector per row: those of its texts beside one another; of a pair, their difference and product too."""
     columns = list(texts[0])
     of_columns = [_embed_column([of_row.get(name, "") for of_row in texts], embedder, progress) for name in columns]
@@ -185,7 +175,7 @@ def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder, progress: Pr
     return np.concatenate(of_columns, axis=1)
 
 
-def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) -> Values:
+def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) -> Numbers:
     """Compute the vectors of texts, or read those that an earlier check has kept."""
     digest = hashlib.sha256(f"{embedder.describe()}".encode())
     for text in texts:
@@ -195,5 +185,4 @@ def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) 
     if kept is None:
         kept = {"vectors": embedder.encode(texts, progress=progress)}
         arrays.write_arrays(file, kept)
-    vectors: Values = kept["vectors"]
-    return vectors
+    return np.asarray(kept["vectors"])

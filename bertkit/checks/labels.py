@@ -4,13 +4,21 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from bertkit.checks import Finding, Place, places_of
 from bertkit.checks.faults import describe_refusal
-from bertkit.data.checks import find_odd_columns, find_rare_names, find_unseen_names, refuse_swapped, types_of
+from bertkit.data.checks import (
+    find_odd_columns,
+    find_rare_names,
+    find_unseen_names,
+    refuse_swapped,
+    rows_by_label,
+    types_of,
+)
 from bertkit.data.columns import describe_unread
 from bertkit.data.labels import list_names
 from bertkit.data.rows import Columns, Split
@@ -49,18 +57,12 @@ def find_label_faults(
         found: the names that were found in the training rows, if it has none.
     """
     train = splits["train"]
-    doubts = find_rare_names(train, gold, found) if not declared else []
-    findings = [
-        Finding("warn", "labels", "misspelt_labels", text, (Place(train.source, line),)) for text, line in doubts
-    ]
-    rows_of: dict[str, dict[str, list[int]]] = {}
-    for name, split in splits.items():
-        for index, row in enumerate(split.rows):
-            for label in set(types_of(row.get(gold) or ())):
-                rows_of.setdefault(label, {}).setdefault(name, []).append(index)
-    rare = {
-        label: of_split["train"] for label, of_split in rows_of.items() if 0 < len(of_split.get("train", ())) < _FEW
-    }
+    findings = []
+    for text, line in find_rare_names(train, gold, found) if not declared else ():
+        findings.append(Finding("warn", "labels", "misspelt_labels", text, (Place(train.source, line),)))
+    rows_of = rows_by_label(splits, gold)
+    in_training = {label: of_split["train"] for label, of_split in rows_of.items() if "train" in of_split}
+    rare = {label: rows for label, rows in in_training.items() if len(rows) < _FEW}
     if rare:
         shown = _list([f"{label!r} ({len(rows)})" for label, rows in rare.items()])
         places = places_of(train, [rows[0] for rows in rare.values()])
@@ -83,18 +85,16 @@ def count_gold(splits: Mapping[str, Split], gold: str) -> list[Finding]:
     for name, split in splits.items():
         values = [row[gold] for row in split.rows if row.get(gold) is not None]
         if values and not isinstance(values[0], dict):
-            findings.append(
-                Finding("good", "labels", "label_counts", f"{name}: {_describe(values)}", count=len(values))
-            )
+            text = f"{name}: {_describe_gold(values)}"
+            findings.append(Finding("good", "labels", "label_counts", text, count=len(values)))
     return findings
 
 
-def _describe(values: Sequence[Any]) -> str:
+def _describe_gold(values: Sequence[Any]) -> str:
     if isinstance(values[0], (int, float)) and not all(isinstance(value, int) for value in values):
         return f"numbers from {min(values):g} to {max(values):g}, mean {np.mean(values):.3g}"
-    counts = Counter(
-        name for value in values for name in (types_of(value) if isinstance(value, (str, list)) else [str(value)])
-    )
+    names = (types_of(value) if isinstance(value, (str, list)) else [str(value)] for value in values)
+    counts = Counter(chain.from_iterable(names))
     total = sum(counts.values())
     shown = [f"{list_names([name])} {count:,} ({100 * count / total:.1f}%)" for name, count in counts.most_common()]
     return f"{len(counts)} labels: {_list(shown)}"

@@ -48,16 +48,12 @@ def _describe_tokens(split: Split, task: Task, setup: Setup) -> list[Finding]:
     unknown, fertility = splitting.unknown_rate, splitting.fertility
     level = level_of(unknown, warn=_WARN_UNKNOWN, fail=_FAIL_UNKNOWN)
     lost = {text for text, has_unknown in zip(texts, is_unknown, strict=True) if has_unknown}
-    rows = (
-        index
-        for index, row in enumerate(split.rows)
-        if level != "good" and lost & set(read_texts(row, task.COLUMNS).values())
-    )
+    shown = split.rows if level != "good" else []
+    rows = (index for index, row in enumerate(shown) if lost & set(read_texts(row, task.COLUMNS).values()))
     is_odd = fertility >= _WARN_FERTILITY and level == "good"
     text = f"{split.name}: {fertility:.2f} tokens per word, {unknown:.2%} of the tokens unknown"
-    return [
-        Finding("warn" if is_odd else level, "tokens", "unknown_tokens", text, places_of(split, rows), sum(is_unknown))
-    ]
+    level = "warn" if is_odd else level
+    return [Finding(level, "tokens", "unknown_tokens", text, places_of(split, rows), sum(is_unknown))]
 
 
 def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:

@@ -23,8 +23,6 @@ from bertkit.tokens.features import Setup
 from bertkit.tokens.long_texts import HIERARCHICAL, SHORTENED, WINDOWS
 from bertkit.tokens.lost import find_long
 
-Numbers = np.ndarray[Any, Any]
-
 MOST_ROWS = 200
 """Rows that are read in each way."""
 _LEAST_ROWS = 20
@@ -73,10 +71,9 @@ def compare_ways(saved: SavedCheckpoint, split: Split, progress: Progress = SILE
             level=1 - 0.05 / (len(found) - 1),
         )["gain"]
         if gains is not None and gains[0] > 0:
-            text = (
-                f"{best} reads long texts better than {own}: {metric} {scores[best]:.4f} instead of {scores[own]:.4f}"
-            )
-            text += f" {on} (gain {gains[0]:.4f} to {gains[1]:.4f}): --set options.long_text={best}"
+            text = f"{best} reads long texts better than {own}: {metric} {scores[best]:.4f}"
+            text += f" instead of {scores[own]:.4f} {on} (gain {gains[0]:.4f} to {gains[1]:.4f})"
+            text += f": --set options.long_text={best}"
             return [*findings, Finding("warn", _GROUP, _ADVICE, text)]
     text = f"stay with {own}: no way is shown to be better {on}"
     return [*findings, Finding("good", _GROUP, _ADVICE, text)]

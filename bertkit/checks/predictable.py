@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertkit.metrics import Numbers
 from bertkit.metrics.linear import Features, fit_linear, score_linear
-
-Values = np.ndarray[Any, Any]
 
 _FOLDS = 5
 _LEAST = 50  # rows
@@ -52,7 +51,7 @@ def classes_of(gold: Sequence[Any], most: int = 20) -> list[int] | None:
     return classes if 2 <= len(set(classes)) <= most else None
 
 
-def measure_words(features: Sequence[Features], classes: Sequence[int], seed: int = 42) -> tuple[Gain, Values]:
+def measure_words(features: Sequence[Features], classes: Sequence[int], seed: int = 42) -> tuple[Gain, Numbers]:
     """Predict classes from features that are 0 or some number each, by logistic regression.
 
     Returns:
@@ -73,18 +72,18 @@ def measure_words(features: Sequence[Features], classes: Sequence[int], seed: in
     return _gain(predicted, gold), scores
 
 
-def measure_numbers(values: Values, classes: Sequence[int]) -> Gain:
+def measure_numbers(values: Numbers, classes: Sequence[int]) -> Gain:
     """Predict classes from a few numbers, an array (rows, numbers), by a decision tree."""
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
     from sklearn.tree import DecisionTreeClassifier
 
     gold = np.array(classes)
     tree = DecisionTreeClassifier(min_samples_leaf=max(5, len(gold) // 50), random_state=0)
-    with warnings.catch_warnings():  # a class may have fewer rows than there are folds
-        warnings.simplefilter("ignore", UserWarning)
+    # a class may have fewer rows than there are folds
+    with warnings.catch_warnings(action="ignore", category=UserWarning):
         predicted = cross_val_predict(tree, values, gold, cv=StratifiedKFold(_FOLDS, shuffle=True, random_state=0))
     return _gain(predicted, gold)
 
 
-def _gain(predicted: Values, gold: Values) -> Gain:
+def _gain(predicted: Numbers, gold: Numbers) -> Gain:
     return Gain(float((predicted == gold).mean()), float(np.bincount(gold).max() / len(gold)), len(gold))

@@ -109,12 +109,9 @@ def _read_other(readings: Readings, recipe: Recipe, task: Task, name: str) -> No
         if not columns.gold:
             readings.findings.append(Finding("good", "labels", "label_counts", f"{name}: no labels"))
         return
-    if refused is not None and _is_local(recipe):
+    is_local = single_file(recipe.data) is not None or files_by_split(recipe.data) is not None
+    if refused is not None and is_local:
         fault = refused if isinstance(refused, DataError) else DataError(refused.what, refused.remedy)
         readings.findings.append(describe_refusal(fault, "rows", "unreadable_rows"))
     elif refused is not None:  # of the hub it is only guessed that there is such a split
         readings.left_out.append(f"the {name} split: {refused.what}")
-
-
-def _is_local(recipe: Recipe) -> bool:
-    return single_file(recipe.data) is not None or files_by_split(recipe.data) is not None

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from bertkit.checks import Finding, Place, level_of, pairs_of
+from bertkit.checks import Finding, level_of, pairs_of, place_of
 from bertkit.checks.texts import Digests, digest_others, digest_rows, read_texts
-from bertkit.data.checks import share_of
+from bertkit.data.checks import find_contradictions, share_of
 from bertkit.data.rows import Columns, Split
 from bertkit.data.text import normalize
 from bertkit.progress import SILENT, Progress
@@ -53,14 +53,8 @@ def find_repeats(splits: Mapping[str, Split], columns: Columns, progress: Progre
 
 def _find_within(split: Split, digests: Digests, gold: str, result: Repeats) -> None:
     """Add the rows that repeat an earlier one of their split, and those that contradict it."""
-    repeats: list[tuple[int, int]] = []
-    contradictions: list[tuple[int, int]] = []
-    for row, (earlier, _) in sorted(find_repeated(digests, np.arange(len(digests))).items()):
-        one, other = (split.rows[number].get(gold) for number in (earlier, row))
-        if one == other:
-            repeats.append((earlier, row))
-        elif not isinstance(one, dict):  # a question may have several answers
-            contradictions.append((earlier, row))
+    repeated = sorted(find_repeated(digests, np.arange(len(digests))).items())
+    repeats, contradictions = find_contradictions(split, [(earlier, row) for row, (earlier, _) in repeated], gold)
     count = len(split.rows)
     for pairs, name, what, least in (
         (repeats, "repeated_rows", "repeat an earlier one", _REPEATED),
@@ -68,7 +62,7 @@ def _find_within(split: Split, digests: Digests, gold: str, result: Repeats) -> 
     ):
         text = f"{split.name}: {share_of(len(pairs), count)} rows {what}" if pairs else f"{split.name}: no rows {what}"
         level = level_of(len(pairs) / count, warn=least) if pairs else "good"
-        places = pairs_of([(_place(split, row), _place(split, earlier)) for earlier, row in pairs])
+        places = pairs_of([(place_of(split, row), place_of(split, earlier)) for earlier, row in pairs])
         if pairs or (name == "repeated_rows" and split.name == "train"):
             result.findings.append(Finding(level, "repeats", name, text, places, len(pairs)))
     if split.name == "train":
@@ -81,7 +75,7 @@ def _describe_leak(split: Split, train: Split, pairs: Sequence[tuple[int, int]],
     other = sum(split.rows[row].get(gold) != train.rows[twin].get(gold) for row, twin in pairs) if gold else 0
     text = f"{split.name}: {share_of(len(pairs), len(split.rows))} rows are training rows too"
     text += f", {other:,} of them with another label" if other and gold in split.rows[0] else ""
-    places = pairs_of([(_place(split, row), _place(train, twin)) for row, twin in pairs])
+    places = pairs_of([(place_of(split, row), place_of(train, twin)) for row, twin in pairs])
     level = level_of(len(pairs) / len(split.rows), warn=0.0, fail=_LEAKED)
     return Finding(level, "repeats", "leaked_rows", text, places, len(pairs))
 
@@ -127,7 +121,7 @@ def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int], p
                 "repeats",
                 "near_repeats" if is_train else "near_leaks",
                 f"train: {share_of(len(pairs), rows)} rows {what}",
-                pairs_of([(_place(*row), _place(*kept)) for row, kept in pairs]),
+                pairs_of([(place_of(*row), place_of(*kept)) for row, kept in pairs]),
                 len(pairs),
             )
         )
@@ -141,7 +135,3 @@ def _longest_column(split: Split, columns: Columns) -> str:
         for name, text in read_texts(row, columns).items():
             sizes[name] = sizes.get(name, 0) + len(text)
     return max(sizes, key=lambda name: sizes[name], default="")
-
-
-def _place(split: Split, row: int) -> Place:
-    return Place(split.source, split.lines[row])

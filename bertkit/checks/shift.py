@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from bertkit.checks import Finding, level_of
-from bertkit.checks.predictable import Values, measure_words
+from bertkit.checks.predictable import measure_words
 from bertkit.checks.texts import read_texts
 from bertkit.data.rows import Columns, Split
 from bertkit.metrics.linear import Features, find_words
@@ -24,18 +24,20 @@ def find_shift(splits: Mapping[str, Split], columns: Columns) -> list[Finding]:
     1982), and 1 where each row tells its split.
     """
     return [
-        _compare(splits["train"], split, columns)
+        _compare_words(splits["train"], split, columns)
         for name, split in splits.items()
         if name != "train" and min(len(split.rows), len(splits["train"].rows)) >= _LEAST
     ]
 
 
-def _compare(train: Split, other: Split, columns: Columns) -> Finding:
+def _compare_words(train: Split, other: Split, columns: Columns) -> Finding:
+    from sklearn.metrics import roc_auc_score
+
     both = [_describe_rows(split, columns) for split in (train, other)]
     is_other = [0] * len(both[0]) + [1] * len(both[1])
     _, scores = measure_words([*both[0], *both[1]], is_other)
     sizes = len(both[0]), len(both[1])
-    area = _area(scores, np.array(is_other))
+    area = float(roc_auc_score(is_other, scores))
     spread = 1.96 * math.sqrt((sizes[0] + sizes[1] + 1) / (12 * sizes[0] * sizes[1]))
     text = f"{other.name}: its words tell it from train with an AUC of {area:.2f}"
     text += f" (by chance {0.5 - spread:.2f} to {0.5 + spread:.2f})"
@@ -56,12 +58,3 @@ def _describe_rows(split: Split, columns: Columns) -> list[Features]:
         if len(drawn) == _MOST_ROWS:
             break
     return drawn
-
-
-def _area(scores: Values, is_other: Values) -> float:
-    """Compute the area under the ROC curve: how often a row of the other split scores above one of training."""
-    from scipy.stats import rankdata
-
-    ranks, positive = rankdata(scores), int(is_other.sum())
-    negative = len(is_other) - positive
-    return float((ranks[is_other == 1].sum() - positive * (positive + 1) / 2) / (positive * negative))

@@ -15,7 +15,7 @@ from bertkit.checks.texts import read_texts
 from bertkit.data.rows import Columns, Split
 from bertkit.evaluation.baselines import fit_and_score
 from bertkit.metrics.basic import LOWER_IS_BETTER
-from bertkit.metrics.linear import find_words
+from bertkit.metrics.linear import draw_rows, find_words
 from bertkit.metrics.paired import LEVEL, permutation_test
 from bertkit.metrics.slices import fisher
 from bertkit.recipe import Recipe, Row
@@ -38,26 +38,18 @@ def find_shortcuts(splits: Mapping[str, Split], task: Task, recipe: Recipe, labe
     findings = []
     classes = classes_of([row.get(columns.gold) for row in train.rows]) if columns.gold else None
     if classes is not None:
-        rows = _draw(len(train.rows))
+        rows = draw_rows(len(train.rows), _MOST_ROWS, 42).tolist()
         chosen, of_rows = [train.rows[row] for row in rows], [classes[row] for row in rows]
         findings += _find_words(train, columns, rows, of_rows)
-        findings.append(
-            _describe("length", "the lengths of the texts", measure_numbers(_lengths(chosen, columns), of_rows))
-        )
-        findings.append(_describe("row_order", "the order of the rows", _measure_order(classes, rows)))
+        by_length = measure_numbers(_lengths(chosen, columns), of_rows)
+        findings.append(_describe_gain("length", "the lengths of the texts", by_length))
+        findings.append(_describe_gain("row_order", "the order of the rows", _measure_order(classes, rows)))
         if "id" in chosen[0]:
-            findings.append(_describe("ids", "the ids", _measure_ids([row["id"] for row in chosen], of_rows)))
+            findings.append(_describe_gain("ids", "the ids", _measure_ids([row["id"] for row in chosen], of_rows)))
     return [*findings, *_find_partial(splits, task, recipe, labels)]
 
 
-def _draw(count: int) -> list[int]:
-    """Draw rows, in their order."""
-    generator = np.random.default_rng(42)
-    chosen: list[int] = np.sort(generator.choice(count, min(count, _MOST_ROWS), replace=False)).tolist()
-    return chosen
-
-
-def _describe(name: str, what: str, gain: Gain) -> Finding:
+def _describe_gain(name: str, what: str, gain: Gain) -> Finding:
     level: Level = "warn" if gain.share >= _WARN else "good"
     text = f"by {what} alone, {gain.accuracy:.1%} of the labels are found ({gain.chance:.1%} without)"
     return Finding(level, "shortcuts", name, text)

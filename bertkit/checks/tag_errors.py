@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.checks.label_errors import EXTRA, FOLDS, LabelError, LabelErrors, Values, describe
+from bertkit.checks import place_of
+from bertkit.checks.label_errors import EXTRA, FOLDS, LabelError, LabelErrors, describe
 from bertkit.data.checks import share_of
 from bertkit.data.rows import Columns, Split
-from bertkit.errors import UnavailableError
+from bertkit.metrics import Numbers
 from bertkit.modeling.layers import count_layers
 from bertkit.modeling.weights import read_json_object
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe.plugins import import_extra
 from bertkit.vectors.embedding.units import UNITS
 
 if TYPE_CHECKING:
@@ -53,23 +55,16 @@ def find_tag_errors(
     for row, word in rank([np.maximum(one, 0) for one in given], of_rows):
         if given[row][word] >= 0:
             worst.setdefault(row, word)
-    errors = [
-        LabelError(
-            rows[row][0].source,
-            rows[row][0].lines[rows[row][1]],
-            names[given[row][word]],
-            names[int(of_rows[row][word].argmax())],
-            round(float(of_rows[row][word, given[row][word]]), 4),
-            " ".join(words[row]),
-            words[row][word],
-        )
-        for row, word in worst.items()
-    ]
+    errors = []
+    for row, word in worst.items():
+        tag, likeliest = given[row][word], int(of_rows[row][word].argmax())
+        likely, texts = round(float(of_rows[row][word, tag]), 4), (" ".join(words[row]), words[row][word])
+        errors.append(LabelError(*place_of(*rows[row]), names[tag], names[likeliest], likely, *texts))
     text = f"{share_of(len(errors), len(rows))} rows have a tag that may be wrong, and are ranked"
     return LabelErrors(describe(errors, text, len(errors) / len(rows)), errors)
 
 
-def embed_words(words: Sequence[Sequence[str]], embedder: Embedder, progress: Progress = SILENT) -> Values:
+def embed_words(words: Sequence[Sequence[str]], embedder: Embedder, progress: Progress = SILENT) -> Numbers:
     """Return a vector for each word of each row, (words of all rows, dimension); zeros for one without tokens."""
     config = read_json_object(embedder.folder / embedder.modules.subfolder / "config.json")
     layers = f"mean_last_{min(_LAYERS, count_layers(config) or 1)}"
@@ -81,7 +76,7 @@ def embed_words(words: Sequence[Sequence[str]], embedder: Embedder, progress: Pr
     return vectors
 
 
-def predict_tags(words: Sequence[Sequence[str]], vectors: Values, tags: Values, seed: int = 42) -> Values:
+def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers, seed: int = 42) -> Numbers:
     """Return the probability of each tag for each word, from models that have not seen its row.
 
     The mean of two logistic regressions: on the vectors of a word and its neighbors, and on the words themselves.
@@ -106,8 +101,8 @@ def predict_tags(words: Sequence[Sequence[str]], vectors: Values, tags: Values, 
         "words": DictVectorizer().fit_transform(one for of_row in words for one in _describe_words(of_row)),
     }
     probabilities = np.zeros((len(tags), int(tags.max()) + 1))
-    with warnings.catch_warnings():  # the last digits of a probability change no ranking
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    # the last digits of a probability change no ranking
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         for training, others in GroupKFold(FOLDS, shuffle=True, random_state=seed).split(row_of, groups=row_of):
             known = training[tags[training] >= 0]
             for name, values in features.items():
@@ -117,11 +112,10 @@ def predict_tags(words: Sequence[Sequence[str]], vectors: Values, tags: Values, 
 
 
 def _tags(row: Mapping[str, Any]) -> Sequence[str | None]:
-    tags: Sequence[str | None] = row.get("tags") or ()
-    return tags
+    return list(row.get("tags") or ())
 
 
-def _shift(values: Values, row_of: Values, by: int) -> Values:
+def _shift(values: Numbers, row_of: Numbers, by: int) -> Numbers:
     """Return for each word the values of a neighbor in its row; zeros where there is none."""
     moved, own = np.roll(values, -by, axis=0), np.roll(row_of, -by)
     moved[own != row_of] = 0
@@ -154,8 +148,5 @@ def _load_cleanlab() -> Any:
     Raises:
         UnavailableError: cleanlab is not installed.
     """
-    try:
-        from cleanlab.token_classification.filter import find_label_issues
-    except ImportError:
-        raise UnavailableError("they need the package cleanlab", EXTRA) from None
-    return find_label_issues
+    module = "cleanlab.token_classification.filter"
+    return import_extra(module, "they need the package cleanlab", EXTRA).find_label_issues

@@ -171,14 +171,19 @@ def describe_skew(train: Split, gold: str, labels: Sequence[str], recipe: Recipe
     return [f"{what}: {', and '.join(advice)}."] if advice else []
 
 
-def find_unseen_names(splits: Mapping[str, Split], gold: str) -> dict[str, dict[str, list[int]]]:
-    """Return label that no training row has -> split -> the indices of its rows that have it; of tags, entity types."""
+def rows_by_label(splits: Mapping[str, Split], gold: str) -> dict[str, dict[str, list[int]]]:
+    """Return label -> split -> the indices of its rows that have it; of tags, entity types."""
     rows_of: dict[str, dict[str, list[int]]] = {}
     for name, split in splits.items():
         for index, value in enumerate(_column(split, gold)):
             for label in set(types_of(value or ())):
                 rows_of.setdefault(label, {}).setdefault(name, []).append(index)
-    return {label: of_splits for label, of_splits in rows_of.items() if "train" not in of_splits}
+    return rows_of
+
+
+def find_unseen_names(splits: Mapping[str, Split], gold: str) -> dict[str, dict[str, list[int]]]:
+    """Return what `rows_by_label` does of the labels that no training row has."""
+    return {label: rows for label, rows in rows_by_label(splits, gold).items() if "train" not in rows}
 
 
 def describe_unseen(splits: Mapping[str, Split], gold: str) -> list[str]:
@@ -227,19 +232,25 @@ def _find_twins(counts: Mapping[str, int]) -> list[tuple[str, str]]:
     ]
 
 
+def find_contradictions(
+    split: Split, pairs: Iterable[tuple[int, int]], gold: str
+) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+    """Tell which rows repeat an earlier one and which contradict it, from pairs of rows with the same inputs."""
+    repeats, contradictions = [], []
+    for earlier, index in pairs:
+        first, second = split.rows[earlier].get(gold), split.rows[index].get(gold)
+        if first == second:
+            repeats.append((earlier, index))
+        elif not isinstance(first, dict):  # a question may have several answers
+            contradictions.append((earlier, index))
+    return repeats, contradictions
+
+
 def _find_repeats(train: Split, keys: Sequence[int], gold: str) -> list[str]:
     """Describe training rows that repeat an earlier one, if they are many, and those that contradict it."""
     first: dict[int, int] = {}
-    repeats: list[tuple[int, int]] = []
-    contradictions: list[tuple[int, int]] = []
-    for index, key in enumerate(keys):
-        earlier = first.setdefault(key, index)
-        if earlier != index:
-            one, other = (train.rows[number].get(gold) for number in (earlier, index))
-            if one == other:
-                repeats.append((earlier, index))
-            elif not isinstance(one, dict):  # a question may have several answers
-                contradictions.append((earlier, index))
+    pairs = [(first.setdefault(key, index), index) for index, key in enumerate(keys)]
+    repeats, contradictions = find_contradictions(train, [pair for pair in pairs if pair[0] != pair[1]], gold)
     warnings = []
     for pairs, least, what in (
         (repeats, _REPEATED * len(keys), "repeat an earlier one"),

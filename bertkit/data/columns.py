@@ -17,19 +17,8 @@ PAIR = "text_pair"
 """The second text of a pair."""
 
 _INPUTS = {
-    *(
-        "text",
-        PAIR,
-        "premise",
-        "hypothesis",
-        "sentence",
-        "sentence1",
-        "sentence2",
-        "question",
-        "question1",
-        "question2",
-    ),
-    *("query", "passage", "context"),
+    *("text", PAIR, "premise", "hypothesis", "sentence", "sentence1", "sentence2"),
+    *("question", "question1", "question2", "query", "passage", "context"),
 }
 
 
@@ -104,4 +93,4 @@ def no_header(source_names: list[str], source: str) -> DataError:
 def _has_lines(source: str, data: Data) -> bool:
     """Tell whether a source is read as one text per line."""
     found = format_of(source)[0]
-    return (found.NAME if found and data.format == "auto" else data.format) in ("txt", "lines")
+    return (found.name if found and data.format == "auto" else data.format) in ("txt", "lines")

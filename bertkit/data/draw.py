@@ -42,7 +42,7 @@ def draw_rows(split: Split, count: int, seed: int) -> Split:
     if count > len(split.rows):
         what = f"data.train_limit is {count:,}, and there are {len(split.rows):,} training rows"
         raise DataError(what, "lower data.train_limit, or add rows", file=split.source)
-    return split.select(sorted(_shuffle(split, seed)[:count]))
+    return split.select(sorted(_shuffle_rows(split, seed)[:count]))
 
 
 def draw_per_label(split: Split, gold: str, labels: Sequence[str], count: int, seed: int) -> Split:
@@ -55,7 +55,7 @@ def draw_per_label(split: Split, gold: str, labels: Sequence[str], count: int, s
         DataError: a label has fewer rows, or a row has several labels.
     """
     by_label: dict[str, list[int]] = {label: [] for label in labels}
-    for index in _shuffle(split, seed):
+    for index in _shuffle_rows(split, seed):
         label = split.rows[index][gold]
         if isinstance(label, (list, tuple)):
             what = "data.per_class draws rows by their label, and this row has several"
@@ -68,7 +68,7 @@ def draw_per_label(split: Split, gold: str, labels: Sequence[str], count: int, s
     return split.select(sorted(index for rows in by_label.values() for index in rows[:count]))
 
 
-def _shuffle(split: Split, seed: int) -> list[int]:
+def _shuffle_rows(split: Split, seed: int) -> list[int]:
     """Return the indices of the rows in the order of a hash of their content and the seed."""
     digests = []
     for row in split.rows:

@@ -216,12 +216,12 @@ def _refuse_foreign(path: Path, file_format: Format | None) -> None:
     except PermissionError:
         raise ResourceError("no permission to read", "check its permissions", file=path) from None
     for name, binary in load_formats().items():
-        if binary.MAGIC and start.startswith(binary.MAGIC) and binary is not file_format:
+        if binary.magic and start.startswith(binary.magic) and binary is not file_format:
             is_named_so = format_of(path.name)[0] is binary
-            remedy = "--set data.format=auto" if is_named_so else f"let its name end in {' or '.join(binary.ENDINGS)}"
+            remedy = "--set data.format=auto" if is_named_so else f"let its name end in {' or '.join(binary.endings)}"
             raise DataError(f"a {name.capitalize()} file", remedy, file=path)
     is_named_gz = path.suffix.lower() == ".gz"
-    if start.startswith(_GZIP) and (not is_named_gz or (file_format and file_format.MAGIC)):
+    if start.startswith(_GZIP) and (not is_named_gz or (file_format and file_format.magic)):
         remedy = "--set data.format=auto" if is_named_gz else "let its name end in .gz, as in train.csv.gz"
         raise DataError("a gzip file", remedy, file=path)
     for pattern, what, remedy in _FOREIGN:

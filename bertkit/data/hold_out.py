@@ -51,12 +51,11 @@ def hold_out(split: Split, data: Data, columns: Columns, *, named: bool) -> dict
         what = "one row cannot be split into training and validation"
         raise DataError(what, "give more rows", file=split.source)
     groups = _group_by_text(split.rows, columns, named)
-    held_out = set(_choose(groups, data, count))
+    held_out = set(_choose_rows(groups, data, count))
     if not held_out:
         what = "no row can be held out: each text is the only one of its label" if len(groups) > 1 else "one text only"
-        raise DataError(
-            what, "check which column holds the labels, give more rows, or name a validation file", file=split.source
-        )
+        remedy = "check which column holds the labels, give more rows, or name a validation file"
+        raise DataError(what, remedy, file=split.source)
     say_once(f"no validation split: {share_of(len(held_out), count)} rows of {split.source} are held out for it")
     train = [index for index in range(count) if index not in held_out]
     return {
@@ -76,7 +75,7 @@ def _group_by_text(rows: Sequence[Row], columns: Columns, named: bool) -> list[_
     return list(groups.values())
 
 
-def _choose(groups: Sequence[_Group], data: Data, count: int) -> Iterator[int]:
+def _choose_rows(groups: Sequence[_Group], data: Data, count: int) -> Iterator[int]:
     """Yield the indices of rows to hold out, whole groups of them."""
     left = Counter(label for group in groups for label in group.labels.elements())
     by_hash, share = data.hold_out == "by_hash", data.validation_share

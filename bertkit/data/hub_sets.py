@@ -78,9 +78,9 @@ def _open_online(data: Data, split: str, repository: hub.Repository) -> Any:
     """Download the files of a split, and let `datasets` read them."""
     import datasets
 
-    builder = datasets.load_dataset_builder(
-        data.source, data.config, revision=repository.commit, cache_dir=_cache_folder(split, repository.commit)
-    )
+    commit = repository.commit
+    options = {"revision": commit, "cache_dir": _cache_folder(split, commit)}
+    builder = datasets.load_dataset_builder(data.source, data.config, **options)
     files = builder.config.data_files or {}
     name = _split_name(split)
     if name and files and name not in files:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -16,8 +15,6 @@ from bertkit.data.text import describe_record, source_column
 from bertkit.errors import DataError, ModelError, RecipeError, closest
 from bertkit.recipe import Data, Row
 from bertkit.storage.cache import say_once
-
-log = logging.getLogger("bertkit")
 
 CORRECT = "correct the row, or declare the names under `labels:`"
 """The remedy for a value that is no label of the recipe or of the training rows."""
@@ -88,7 +85,7 @@ def find_names(values: Iterable[Any]) -> list[str]:
             f"{len(names):,} different labels in {len(spellings):,} rows",
             "for numbers use the recipe `regress`; otherwise list the classes under `labels:`",
         )
-    return _sort(names)
+    return _sort_names(names)
 
 
 def with_unseen(names: Sequence[str], values: Iterable[Any]) -> list[str]:
@@ -104,7 +101,7 @@ def with_unseen(names: Sequence[str], values: Iterable[Any]) -> list[str]:
         return list(names)
     has_numbers = any(map(_is_integer, names))
     unseen = {name for name in unknown if _tidy(name) not in tidy_names and (has_numbers or not _is_integer(name))}
-    return _sort({*names, *unseen}) if unseen else list(names)
+    return _sort_names({*names, *unseen}) if unseen else list(names)
 
 
 def _is_known(name: str, names: Sequence[str]) -> bool:
@@ -119,7 +116,7 @@ def _tidy(name: str) -> str:
     return folded(" ".join(name.split()))
 
 
-def _sort(names: Set[str]) -> list[str]:
+def _sort_names(names: Set[str]) -> list[str]:
     """Sort names; entity types that lack their B- or I- tag get it: rows to predict need not lack it."""
     if all(name == "O" or (name[:2] in ("B-", "I-") and len(name) > 2) for name in names):
         names = names | {prefix + name[2:] for name in names - {"O"} for prefix in ("B-", "I-")}
@@ -239,11 +236,9 @@ def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
     if len(matched) == len(checkpoint) == len(recipe):
         return [matched[name] for name in checkpoint]
     shown = list_names(checkpoint[:20]), list_names(recipe[:20])
-    remedy = (
-        f"if you know the meaning of its outputs, name them in its order: --set 'model_labels=[{shown[1]}]'"
-        if len(checkpoint) == len(recipe)
-        else "use the recipe that the checkpoint was trained with, or name another checkpoint"
-    )
+    remedy = "use the recipe that the checkpoint was trained with, or name another checkpoint"
+    if len(checkpoint) == len(recipe):
+        remedy = f"if you know the meaning of its outputs, name them in its order: --set 'model_labels=[{shown[1]}]'"
     raise ModelError(f"the checkpoint's labels ({shown[0]}) are not the recipe's ({shown[1]})", remedy)
 
 

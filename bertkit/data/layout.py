@@ -66,9 +66,9 @@ def follow_source(layout: FileLayout, output: Path, source: str | Path | None, d
         return layout
     file = typed_path(source)
     source_format = find_format(data.format) or format_of(file.name)[0]
-    if source_format is None or f".{source_format.NAME}" not in SEPARATED:
+    if source_format is None or f".{source_format.name}" not in SEPARATED:
         return layout
     delimiter, encoding = find_dialect(file, data)
-    if f".{source_format.NAME}" != output.suffix:
+    if f".{source_format.name}" != output.suffix:
         delimiter = SEPARATED[output.suffix]
     return replace(layout, delimiter=layout.delimiter or delimiter, encoding=layout.encoding or encoding)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import itertools
-import logging
 import os
 import pickle
 import re
@@ -18,11 +17,10 @@ from typing import Any
 
 from bertkit.data.layout import PLAIN, SEPARATED, FileLayout
 from bertkit.errors import DataError, ResourceError, UsageError, closest
+from bertkit.progress import log
 from bertkit.storage.disk import disk_error, is_disk_error
 from bertkit.storage.files import replacing, to_json
 from bertkit.storage.outputs import sweep_temporaries
-
-log = logging.getLogger("bertkit")
 
 Records = Iterable[dict[str, Any]]
 
@@ -57,13 +55,13 @@ def write_records(records: Records, file: Path, layout: FileLayout = PLAIN) -> i
     layout = replace(layout, delimiter=layout.delimiter or SEPARATED.get(file.suffix))
     with _whole(file) as temporary:
         try:
-            return write(_choose(records, layout.columns) if layout.columns else records, temporary, layout)
+            return write(_choose_columns(records, layout.columns) if layout.columns else records, temporary, layout)
         except UnicodeEncodeError as error:
             what = f"{error.object[error.start]!r} cannot be written in {layout.encoding}"
             raise DataError(what, "--encoding utf-8", file=file) from None
 
 
-def _choose(records: Records, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
+def _choose_columns(records: Records, columns: Sequence[str]) -> Iterator[dict[str, Any]]:
     """Yield records with these columns alone, in this order.
 
     Raises:

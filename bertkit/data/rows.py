@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,10 +24,9 @@ from bertkit.data.columns import (
 )
 from bertkit.data.text import Record, describe_record
 from bertkit.errors import DataError
+from bertkit.progress import log
 from bertkit.recipe import Data, Row
 from bertkit.storage.cache import say_once
-
-log = logging.getLogger("bertkit")
 
 NO_TEXT = "no text"  # what is wrong with a row whose text is blank
 NO_LABEL, FILL_IN = "no label", "fill it in, or --set data.empty_label=drop"  # without a gold value; the remedy

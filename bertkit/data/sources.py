@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
@@ -19,12 +18,12 @@ from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Columns, Split, read_split
 from bertkit.data.text import Record
 from bertkit.errors import DataError, RecipeError, closest
+from bertkit.progress import log
 from bertkit.recipe import Data, Recipe, Row, assignment
 
 if TYPE_CHECKING:
     from bertkit.recipe.pretraining import Corpus
 
-log = logging.getLogger("bertkit")
 
 ALL = "all"
 """The name of the split that is every row of a single file."""

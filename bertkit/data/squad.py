@@ -25,11 +25,11 @@ def questions(article: Any, article_number: int, number: int) -> Iterator[dict[s
         DataError: a key is missing or its value is of another type than in SQuAD; the error lacks the file.
     """
     where = f"article {article_number}"
-    _check(article, dict, where, "the article")
+    _check_type(article, dict, where, "the article")
     title = _get(article, "title", str, where) if "title" in article else ""
     for paragraph_number, paragraph in enumerate(_get(article, "paragraphs", list, where), 1):
         inside = f"{where}, paragraph {paragraph_number}"
-        _check(paragraph, dict, inside, "the paragraph")
+        _check_type(paragraph, dict, inside, "the paragraph")
         context = _get(paragraph, "context", str, inside)
         for nth, question in enumerate(_get(paragraph, "qas", list, inside), 1):
             number += 1
@@ -41,7 +41,7 @@ def questions(article: Any, article_number: int, number: int) -> Iterator[dict[s
 
 
 def _as_row(question: Any, title: str, context: str, where: str) -> dict[str, Any]:
-    _check(question, dict, where, "the question")
+    _check_type(question, dict, where, "the question")
     if type(question.get("id")) is int:
         question = {**question, "id": str(question["id"])}
     name = _get(question, "id", str, where)
@@ -59,7 +59,7 @@ def _as_lists(answers: list[Any], where: str) -> dict[str, list[Any]]:
     texts, starts = [], []
     for answer_number, answer in enumerate(answers, 1):
         inside = f"{where}, answer {answer_number}"
-        _check(answer, dict, inside, "the answer")
+        _check_type(answer, dict, inside, "the answer")
         texts.append(_get(answer, "text", str, inside))
         starts.append(_get(answer, "answer_start", int, inside))
     return {"text": texts, "answer_start": starts}
@@ -68,11 +68,11 @@ def _as_lists(answers: list[Any], where: str) -> dict[str, list[Any]]:
 def _get(container: dict[str, Any], key: str, expected: type, where: str) -> Any:
     if key not in container:
         raise DataError(f"no {key!r} in {where}", "add it")
-    _check(container[key], expected, where, repr(key))
+    _check_type(container[key], expected, where, repr(key))
     return container[key]
 
 
-def _check(value: Any, expected: type, where: str, what: str) -> None:
+def _check_type(value: Any, expected: type, where: str, what: str) -> None:
     """Refuse a value of another type; true and false are integers to Python, but not here."""
     if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
         raise DataError(f"{what} must be {_TYPE_NAMES[expected]}, in {where}", "write it as in SQuAD")

@@ -61,7 +61,7 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
     decoder = _find_decoder(encoding)
     is_utf8 = codecs.lookup(encoding).name == "utf-8"
     size, breaks, is_start, is_ascii = 0, Counter[str](), True, True
-    with _open(source) as stream:
+    with _open_source(source) as stream:
         while True:
             try:
                 block = stream.read(_BLOCK)
@@ -80,9 +80,8 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
                 raise DataError(f"damaged gzip file: {error}", "download it again", file=name) from None
             if not is_utf8 and (half := SURROGATE.search(text)):  # utf-7 and unicode_escape can spell one
                 row = 1 + max(breaks[mark] + text.count(mark, 0, half.start()) for mark in "\n\r")
-                raise DataError(
-                    f"half of a surrogate pair: {half[0]!r}", "write the whole character", file=name, row=row
-                )
+                what = f"half of a surrogate pair: {half[0]!r}"
+                raise DataError(what, "write the whole character", file=name, row=row)
             if is_start and text:
                 text, is_start = text.removeprefix("\ufeff"), False
             yield text
@@ -94,7 +93,7 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
 
 def starts_with_mark(file: Path, encoding: str) -> bool:
     """Tell whether a file is UTF-8 with a byte order mark."""
-    with _open(file) as stream:
+    with _open_source(file) as stream:
         return codecs.lookup(encoding).name == "utf-8" and stream.read(3) == codecs.BOM_UTF8
 
 
@@ -128,7 +127,7 @@ def excerpt(text: str, length: int = 60) -> str:
     return repr(text if len(text) <= length else text[:length] + "...")
 
 
-def _open(source: Source) -> AbstractContextManager[IO[bytes]]:
+def _open_source(source: Source) -> AbstractContextManager[IO[bytes]]:
     if not isinstance(source, Path):
         return nullcontext(source)
     return gzip.open(source) if source.suffix.lower() == ".gz" else source.open("rb")  # type: ignore[return-value]

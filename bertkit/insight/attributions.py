@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from bertkit.metrics import Numbers
 from bertkit.modeling.embeddings import mixed_embeddings
 from bertkit.tokens.features import Collator, Feature, are_several
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-Values = np.ndarray[Any, Any]
 Score = Callable[[Any], torch.Tensor]
 
 TOLERANCE = 0.01
@@ -44,16 +44,15 @@ class Explained:
         ids = self.feature["input_ids"]
         return [list(map(int, text)) for text in (ids if are_several(ids) else [ids])]
 
-    def replaceable(self) -> Values:
+    def replaceable(self) -> Numbers:
         """Tell which tokens stand for text, shape (texts, tokens) as the model reads them."""
         ids = self._batch(1)["input_ids"]
         found = ids.reshape(-1, ids.shape[-1]).cpu()
         is_special = torch.isin(found, torch.tensor(sorted(self.special)))
         lengths = torch.tensor([len(text) for text in self.texts()])
-        kept: Values = (~is_special & (torch.arange(found.shape[1]) < lengths[:, None])).numpy()
-        return kept
+        return np.asarray((~is_special & (torch.arange(found.shape[1]) < lengths[:, None])).numpy())
 
-    def compute(self, shares: Values) -> Values:
+    def compute(self, shares: Numbers) -> Numbers:
         """Compute the number for inputs whose tokens are mixed with the baseline, (inputs,).
 
         Args:
@@ -66,7 +65,7 @@ class Explained:
                     found.append(self._run(len(chunk)).double().cpu().numpy())
         return np.concatenate(found)
 
-    def integrate(self, steps: int) -> Values:
+    def integrate(self, steps: int) -> Numbers:
         """Integrate gradients along the line from the baseline to the input, (texts, tokens).
 
         The integral is a Gauss-Legendre sum: of equally many steps, that of equal widths is far less exact.
@@ -99,7 +98,7 @@ class Explained:
 class Gradients:
     """Integrated gradients of each token, and how well they add up."""
 
-    values: Values
+    values: Numbers
     """Shape (texts, tokens)."""
     score: float
     baseline_score: float
@@ -134,13 +133,13 @@ def integrated_gradients(explained: Explained, most_steps: int) -> Gradients:
         steps = min(2 * steps, most_steps)
 
 
-def occlusion(explained: Explained, groups: Sequence[Sequence[tuple[int, int]]]) -> Values:
+def occlusion(explained: Explained, groups: Sequence[Sequence[tuple[int, int]]]) -> Numbers:
     """Compute by how much the score drops where the tokens of each group are replaced by the baseline, (groups,)."""
     scores = explained.compute(replaced(explained.replaceable().shape, groups))
     return np.asarray(scores[0] - scores[1:])
 
 
-def replaced(shape: tuple[int, ...], groups: Sequence[Sequence[tuple[int, int]]]) -> Values:
+def replaced(shape: tuple[int, ...], groups: Sequence[Sequence[tuple[int, int]]]) -> Numbers:
     """Build the shares of the whole input, and of the input without each group of tokens: (1 + groups, *shape)."""
     shares = np.ones((1 + len(groups), *shape))
     for number, group in enumerate(groups, 1):
@@ -149,7 +148,7 @@ def replaced(shape: tuple[int, ...], groups: Sequence[Sequence[tuple[int, int]]]
     return shares
 
 
-def _chunks(values: Values, size: int = 0) -> list[Values]:
+def _chunks(values: Numbers, size: int = 0) -> list[Numbers]:
     """Split inputs (inputs, ...) so that a chunk has few tokens; `size` counts those of an input."""
     count = max(1, _TOKENS // (size or values[0].size))
     return [values[first : first + count] for first in range(0, len(values), count)]

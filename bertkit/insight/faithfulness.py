@@ -9,16 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from bertkit.insight.attributions import Explained
 from bertkit.insight.words import Word
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import bootstrap_intervals
 from bertkit.modeling.heads.targets import LOG_ODDS, LOG_PROBABILITY
-
-Values = np.ndarray[Any, Any]
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
 """Of the words of a row that count as the reasons, at least one; the scores are means over these."""
@@ -44,7 +42,7 @@ class Faithfulness:
     """Likewise by how much less the score drops with the reasons alone."""
 
 
-def drops(explained: Explained, words: Sequence[Word], attributions: Values, measure: str) -> tuple[float, float]:
+def drops(explained: Explained, words: Sequence[Word], attributions: Numbers, measure: str) -> tuple[float, float]:
     """Compute comprehensiveness and sufficiency of one row.
 
     Of log-odds and log-probabilities it is the probability that drops.
@@ -81,7 +79,7 @@ def random_drops(
     return float(comprehensiveness), float(sufficiency)
 
 
-def to_probability(scores: Values, measure: str) -> Values:
+def to_probability(scores: Numbers, measure: str) -> Numbers:
     """Turn log-odds and log-probabilities into probabilities; any other score stays.
 
     >>> to_probability(np.array([0.0]), "log-odds"), to_probability(np.array([2.0]), "cosine")
@@ -97,7 +95,7 @@ def summarize(by_method: Mapping[str, Sequence[tuple[float, float]]]) -> list[Fa
     values = {name: np.array(rows) for name, rows in by_method.items()}
     baseline = values[RANDOM]
 
-    def score(rows: Values) -> dict[str, float]:
+    def score(rows: Numbers) -> dict[str, float]:
         found: dict[str, float] = {}
         for name, of_method in values.items():
             found |= {f"{name} {column}": float(of_method[rows, column].mean()) for column in (0, 1)}

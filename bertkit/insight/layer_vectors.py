@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError, ModelError
+from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row
 from bertkit.storage.cache import cache_folder
@@ -19,8 +20,6 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.embedding.units import UNITS, UnitVectors
-
-Numbers = np.ndarray[Any, Any]
 
 LAYER_UNITS = ("text", "pair", "word", "target")
 """What a vector stands for: a text, two texts that are read together, each word of a row, or one word of it."""
@@ -97,17 +96,14 @@ class LayerReader:
         """
         read, encode = _UNITS[unit]
         inputs = [read(row) for row in rows]
-        origin = json_fingerprint([_SCHEMA, unit, self._fingerprint(), inputs])
+        origin = json_fingerprint([_SCHEMA, unit, [self.embedder.describe(), self.precision], inputs])
         folder = cache_folder("layers") / origin
         with disk_errors(folder):
-            columns, facts = map_or_write(folder, lambda: self._write(folder, origin, inputs, encode, progress))
+            columns, facts = map_or_write(folder, lambda: self._write_vectors(folder, origin, inputs, encode, progress))
         vectors = columns["vectors"].reshape(facts["vectors"], -1, facts["width"])
         return LayerVectors(vectors, columns["rows"], columns["index"])
 
-    def _fingerprint(self) -> list[Any]:
-        return [self.embedder.describe(), self.precision]
-
-    def _write(
+    def _write_vectors(
         self, folder: Path, origin: str, inputs: Sequence[Any], encode: Callable[..., UnitVectors], progress: Progress
     ) -> None:
         """Compute the vectors of some rows at a time; after a kill, go on behind the last ones that were written."""

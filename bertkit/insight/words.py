@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -46,7 +47,8 @@ def find_words(
     for number, ids in enumerate(texts):
         for run in _runs(ids, special):
             tokens = tokenizer.convert_ids_to_tokens([int(ids[position]) for position in run])
-            for text, members in source.find(_surfaces(tokens, tokenizer)) or _join(_surfaces(tokens, tokenizer)):
+            surfaces = _surfaces(tokens, tokenizer)
+            for text, members in source.find(surfaces) or _join_tokens(surfaces):
                 words.append(Word(text, segment, tuple((number, run[member]) for member in members)))
             segment += 1
     return words
@@ -54,16 +56,9 @@ def find_words(
 
 def _runs(ids: Sequence[int], special: set[int]) -> Iterator[list[int]]:
     """Yield the positions of the tokens between special ones."""
-    run: list[int] = []
-    for position, token in enumerate(ids):
-        if int(token) in special:
-            if run:
-                yield run
-            run = []
-        else:
-            run.append(position)
-    if run:
-        yield run
+    for is_special, run in itertools.groupby(range(len(ids)), lambda position: int(ids[position]) in special):
+        if not is_special:
+            yield list(run)
 
 
 @dataclass(frozen=True)
@@ -104,7 +99,7 @@ def _surfaces_of_bytes(tokens: Sequence[str], tokenizer: PreTrainedTokenizerFast
     return surfaces
 
 
-def _join(surfaces: Sequence[_Surface]) -> list[tuple[str, list[int]]]:
+def _join_tokens(surfaces: Sequence[_Surface]) -> list[tuple[str, list[int]]]:
     """Put tokens together where the next begins no word."""
     words: list[tuple[str, list[int]]] = []
     for number, surface in enumerate(surfaces):

@@ -1,1 +1,8 @@
 """Metrics, and what helps to judge them: intervals, calibration, entities and answers."""
+
+from typing import Any
+
+import numpy as np
+
+Numbers = np.ndarray[Any, Any]
+"""An array of any shape and dtype."""

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError
+from bertkit.metrics import Numbers
 from bertkit.metrics.basic import Undefined
 from bertkit.metrics.intervals import Setting, Share, percent
 from bertkit.recipe import Row
-
-Values = np.ndarray[Any, Any]
 
 _ROUNDING = 1e-9  # sums of F1 that differ by less are equally good
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
@@ -60,13 +59,13 @@ def score_answer(golds: Sequence[str], predicted: str, *, no_answer: bool) -> tu
     return max(exact for exact, _ in pairs), max(f1 for _, f1 in pairs)
 
 
-def score_answers(golds: Sequence[Sequence[str]], texts: Sequence[str], *, no_answer: bool) -> Values:
+def score_answers(golds: Sequence[Sequence[str]], texts: Sequence[str], *, no_answer: bool) -> Numbers:
     """Compute exact match and F1 of each question's text, shape (2, questions)."""
     pairs = zip(golds, texts, strict=True)
     return np.array([score_answer(gold, text, no_answer=no_answer) for gold, text in pairs]).reshape(-1, 2).T
 
 
-def best_threshold(scores: Values, empty: Values, null_odds: Values, has_answer: Values) -> tuple[float, float]:
+def best_threshold(scores: Numbers, empty: Numbers, null_odds: Numbers, has_answer: Numbers) -> tuple[float, float]:
     """Find the best threshold of `null_odds` above which to predict no answer (`evaluate-v2.0.py`, find_best_thresh).
 
     Each odds is a candidate, and so is one less than the least: no question is answered then. The official search has
@@ -137,9 +136,8 @@ def read_answers(row: Row) -> tuple[list[str], list[int]]:
         try:
             value = json.loads(value)
         except ValueError:
-            raise DataError(
-                f"{question_name(row)}the answers are not valid JSON", "correct them", column="answers"
-            ) from None
+            what = f"{question_name(row)}the answers are not valid JSON"
+            raise DataError(what, "correct them", column="answers") from None
     if isinstance(value, str):
         value = {"text": [value], "answer_start": [_find_start(row, value)]} if value.strip() else []
     if isinstance(value, (list, tuple)) and len(value) == 2 and isinstance(value[0], str):

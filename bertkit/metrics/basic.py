@@ -10,16 +10,14 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from bertkit.errors import DataError, RecipeError, UnavailableError, closest
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Share, f1_of_share
 from bertkit.recipe import Recipe
-from bertkit.recipe.plugins import own_fault, refuse_code
-
-Values = np.ndarray[Any, Any]
+from bertkit.recipe.plugins import import_extra, own_fault, refuse_code
 
 
 class Undefined(float):
@@ -66,33 +64,33 @@ EVALUATE_PREFIX = "evaluate:"
 """Begins the name of a metric of the `evaluate` package; families that allow such metrics list it."""
 
 
-def accuracy(gold: Values, predicted: Values) -> float:
+def accuracy(gold: Numbers, predicted: Numbers) -> float:
     """Return the share of rows that are right; of several labels per row, all must be."""
     right = (gold == predicted).reshape(len(gold), -1).all(axis=1)
     return Share(right.mean(), int(right.sum()), len(right))
 
 
-def f1(gold: Values, predicted: Values) -> float:
+def f1(gold: Numbers, predicted: Numbers) -> float:
     """Return the F1 of the second of two labels, the harmonic mean of its precision and recall."""
     return _positive_class("f1", gold, predicted)["f1"]
 
 
-def precision(gold: Values, predicted: Values) -> float:
+def precision(gold: Numbers, predicted: Numbers) -> float:
     """Return the share of the rows predicted as the second of two labels that have it."""
     return _positive_class("precision", gold, predicted)["precision"]
 
 
-def recall(gold: Values, predicted: Values) -> float:
+def recall(gold: Numbers, predicted: Numbers) -> float:
     """Return the share of the rows with the second of two labels that are predicted so."""
     return _positive_class("recall", gold, predicted)["recall"]
 
 
-def f1_macro(gold: Values, predicted: Values) -> float:
+def f1_macro(gold: Numbers, predicted: Numbers) -> float:
     """Return the unweighted mean of the labels' F1: rare labels count as much as frequent ones."""
     return float(per_label(gold, predicted)["f1"].mean())
 
 
-def f1_micro(gold: Values, predicted: Values) -> float:
+def f1_micro(gold: Numbers, predicted: Numbers) -> float:
     """Return the F1 over the decisions on all labels together."""
     if gold.ndim == 1:
         return accuracy(gold, predicted)
@@ -100,19 +98,19 @@ def f1_micro(gold: Values, predicted: Values) -> float:
     return float(2 * hits / max(2 * hits + (gold != predicted).sum(), 1))
 
 
-def f1_weighted(gold: Values, predicted: Values) -> float:
+def f1_weighted(gold: Numbers, predicted: Numbers) -> float:
     """Return the mean of the labels' F1, weighted by how often each occurs."""
     scores = per_label(gold, predicted)
     return float(np.average(scores["f1"], weights=scores["support"])) if scores["support"].sum() else 0.0
 
 
-def balanced_accuracy(gold: Values, predicted: Values) -> float:
+def balanced_accuracy(gold: Numbers, predicted: Numbers) -> float:
     """Return the mean recall of the labels that occur."""
     scores = per_label(gold, predicted)
     return float(scores["recall"][scores["support"] > 0].mean())
 
 
-def matthews_correlation(gold: Values, predicted: Values) -> float:
+def matthews_correlation(gold: Numbers, predicted: Numbers) -> float:
     """Return the correlation of gold and predicted labels, from -1 to 1; 0 is chance level.
 
     For more than two labels this is R_K (Gorodkin 2004, equation 8), which for two is Matthews' coefficient.
@@ -125,13 +123,13 @@ def matthews_correlation(gold: Values, predicted: Values) -> float:
     return float((np.trace(table) * rows - gold_counts @ predicted_counts) / math.sqrt(spread)) if spread else 0.0
 
 
-def confusion_matrix(gold: Values, predicted: Values) -> Values:
+def confusion_matrix(gold: Numbers, predicted: Numbers) -> Numbers:
     """Count rows by gold label (down) and predicted label (across), shape ``(labels, labels)``."""
     size = int(max(gold.max(), predicted.max())) + 1
     return np.bincount(gold * size + predicted, minlength=size * size).reshape(size, size)
 
 
-def per_label(gold: Values, predicted: Values) -> dict[str, Values]:
+def per_label(gold: Numbers, predicted: Numbers) -> dict[str, Numbers]:
     """Return precision, recall, F1 and support of each label that occurs or is predicted, 0 where undefined."""
     if gold.ndim > 1:
         hits, support, guesses = (gold & predicted).sum(axis=0), gold.sum(axis=0), predicted.sum(axis=0)
@@ -148,27 +146,27 @@ def per_label(gold: Values, predicted: Values) -> dict[str, Values]:
     }
 
 
-def pearsonr(gold: Values, predicted: Values) -> float:
+def pearsonr(gold: Numbers, predicted: Numbers) -> float:
     """Return the linear correlation, from -1 to 1; undefined for one row, and where one side is constant."""
     return _correlate("pearsonr", gold, predicted)
 
 
-def spearmanr(gold: Values, predicted: Values) -> float:
+def spearmanr(gold: Numbers, predicted: Numbers) -> float:
     """Return the rank correlation, from -1 to 1; undefined for one row, and where one side is constant."""
     return _correlate("spearmanr", gold, predicted)
 
 
-def mean_squared_error(gold: Values, predicted: Values) -> float:
+def mean_squared_error(gold: Numbers, predicted: Numbers) -> float:
     """Return the mean squared difference."""
     return float(np.mean((gold - predicted) ** 2))
 
 
-def mean_absolute_error(gold: Values, predicted: Values) -> float:
+def mean_absolute_error(gold: Numbers, predicted: Numbers) -> float:
     """Return the mean absolute difference."""
     return float(np.mean(np.abs(gold - predicted)))
 
 
-def r2(gold: Values, predicted: Values) -> float:
+def r2(gold: Numbers, predicted: Numbers) -> float:
     """Return the explained share of the gold values' variance; below 0, predicting their mean is better."""
     spread = float(np.sum((gold - gold.mean()) ** 2))
     return 1 - float(np.sum((gold - predicted) ** 2)) / spread if spread else Undefined("all gold values are the same")
@@ -196,7 +194,7 @@ def rank_step(score: float | None, loss: float | None, *, greater_is_better: boo
     return False, -loss if loss is not None and math.isfinite(loss) else -math.inf
 
 
-def compute_metrics(recipe: Recipe, gold: Values, predicted: Values) -> dict[str, float]:
+def compute_metrics(recipe: Recipe, gold: Numbers, predicted: Numbers) -> dict[str, float]:
     """Compute the recipe's metrics, by name."""
     scores: dict[str, float] = {}
     for name in recipe.metrics:
@@ -231,7 +229,7 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
         )
 
 
-def _positive_class(name: str, gold: Values, predicted: Values) -> dict[str, Share]:
+def _positive_class(name: str, gold: Numbers, predicted: Numbers) -> dict[str, Share]:
     """Return precision, recall and F1 of label 1 of two."""
     if gold.ndim > 1 or max(gold.max(), predicted.max()) > 1:
         raise RecipeError(f"{name} is for two labels, and this task has more", "use f1_macro or f1_micro")
@@ -243,7 +241,7 @@ def _positive_class(name: str, gold: Values, predicted: Values) -> dict[str, Sha
     }
 
 
-def _correlate(name: str, gold: Values, predicted: Values) -> float:
+def _correlate(name: str, gold: Numbers, predicted: Numbers) -> float:
     """Compute a correlation of scipy; where it is undefined, say why."""
     if len(gold) < 2:
         return Undefined("one row has no correlation")
@@ -252,33 +250,24 @@ def _correlate(name: str, gold: Values, predicted: Values) -> float:
             return Undefined(f"all {side} are the same")
     from scipy import stats
 
-    with warnings.catch_warnings():  # of values that are nearly the same
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):  # of values that are nearly the same
         return float(getattr(stats, name)(gold, predicted).statistic)
 
 
-def _compute_with_evaluate(name: str, gold: Values, predicted: Values) -> dict[str, float]:
-    try:
-        import evaluate
-    except ImportError:
-        raise UnavailableError(
-            f"the metric evaluate:{name} needs the package evaluate", "pip install 'bertkit[evaluate]'"
-        ) from None
+def _compute_with_evaluate(name: str, gold: Numbers, predicted: Numbers) -> dict[str, float]:
+    what = f"the metric evaluate:{name} needs the package evaluate"
+    evaluate = import_extra("evaluate", what, "pip install 'bertkit[evaluate]'")
     if "/" not in name and Path(name).exists():  # evaluate would run the code it finds there instead
-        raise RecipeError(
-            f"./{name} here would be taken for the metric {name!r}", f"write evaluate:./{name} if you mean it"
-        )
+        what = f"./{name} here would be taken for the metric {name!r}"
+        raise RecipeError(what, f"write evaluate:./{name} if you mean it")
     try:
         metric = evaluate.load(name)
     except ImportError as error:
-        raise UnavailableError(
-            f"the metric evaluate:{name} needs another package: {str(error).splitlines()[0]}"
-        ) from None
+        what = f"the metric evaluate:{name} needs another package: {str(error).splitlines()[0]}"
+        raise UnavailableError(what) from None
     except FileNotFoundError:
-        raise UnavailableError(
-            f"the metric evaluate:{name} is not a file and cannot be downloaded",
-            "use a built-in metric, or a path",
-        ) from None
+        what = f"the metric evaluate:{name} is not a file and cannot be downloaded"
+        raise UnavailableError(what, "use a built-in metric, or a path") from None
     except Exception as error:  # whatever a script raises, it is not bertkit that is wrong
         raise own_fault(f"the metric evaluate:{name}", error) from error
     try:

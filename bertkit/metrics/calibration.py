@@ -12,10 +12,9 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.recipe.options import Option
-
-Numbers = np.ndarray[Any, Any]
 
 OPTIONS: Mapping[str, Any] = {
     "temperature": Option(1.0, least=0.01, most=100),
@@ -29,9 +28,8 @@ def read_thresholds(value: Any) -> dict[str, float] | None:
     """Read thresholds by label; raises ValueError with what they must be."""
     if value is None:
         return None
-    if not isinstance(value, dict) or not all(
-        isinstance(one, (int, float)) and not isinstance(one, bool) and 0 <= one <= 1 for one in value.values()
-    ):
+    numbers = value.values() if isinstance(value, dict) else [None]
+    if not all(isinstance(one, (int, float)) and not isinstance(one, bool) and 0 <= one <= 1 for one in numbers):
         raise ValueError("give label: number between 0 and 1, such as {joy: 0.4}")
     return {str(name): float(one) for name, one in value.items()}
 
@@ -60,8 +58,7 @@ def temper(probabilities: Numbers, temperature: float) -> Numbers:
     with np.errstate(divide="ignore"):  # the logarithm of 0 is minus infinity, and stays so
         logits = np.log(probabilities) / temperature
     weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    tempered: Numbers = weights / weights.sum(axis=-1, keepdims=True)
-    return tempered
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
 
 
 def temper_each(probabilities: Numbers, temperature: float) -> Numbers:
@@ -136,8 +133,7 @@ def folds(groups: Numbers, count: int = FOLDS) -> list[Numbers]:
 def gold_losses(probabilities: Numbers, gold: Numbers) -> Numbers:
     """Compute the negative log likelihood of each gold label, (decisions,)."""
     likelihood = probabilities[np.arange(len(gold)), gold]
-    losses: Numbers = -np.log(np.maximum(likelihood, np.finfo(float).tiny))
-    return losses
+    return np.asarray(-np.log(np.maximum(likelihood, np.finfo(float).tiny)))
 
 
 def tune_threshold(probabilities: Numbers, gold: Numbers) -> float:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-Counts = np.ndarray[Any, Any]
+from bertkit.metrics import Numbers
+
 Span = tuple[str, int, int]
 TagPair = tuple[list[str], list[str]]
 
@@ -112,9 +113,8 @@ def describe_entities(
         start, end = offsets[first][0], offsets[last - 1][1]
         of_words = [probability for probability in probabilities[first:last] if probability is not None]
         mean = float(np.mean(of_words)) if of_words else None
-        described.append(
-            {"type": entity_type, "text": text[start:end], "start": start, "end": end, "probability": mean}
-        )
+        entity = {"type": entity_type, "text": text[start:end], "start": start, "end": end, "probability": mean}
+        described.append(entity)
     return described
 
 
@@ -127,7 +127,7 @@ def list_spans(spans: Iterable[Span], words: Sequence[str]) -> str:
     return ", ".join(f"{' '.join(words[start:end])} ({entity_type})" for entity_type, start, end in spans) or "none"
 
 
-def count_errors(compared: Mapping[str, Counts]) -> tuple[Counts, Counts]:
+def count_errors(compared: Mapping[str, Numbers]) -> tuple[Numbers, Numbers]:
     """Count the errors and the decisions of each row; the share of errors is 1 less F1 of entities, or 1 less accuracy.
 
     Of entities, the decisions are the gold ones and the predicted ones, and each that is not both is an error.
@@ -205,7 +205,7 @@ def count_outcomes(gold: Iterable[Span], predicted: Iterable[Span]) -> Counter[s
     return counts
 
 
-def count_spans(pairs: Sequence[tuple[Sequence[Span], Sequence[Span]]], types: Sequence[str]) -> Counts:
+def count_spans(pairs: Sequence[tuple[Sequence[Span], Sequence[Span]]], types: Sequence[str]) -> Numbers:
     """Count right, gold and predicted spans of each type, shape (rows, types, 3), for pairs of (gold, predicted).
 
     Precision, recall and F1 of resampled rows are then sums over this array: no span is compared twice.
@@ -219,7 +219,7 @@ def count_spans(pairs: Sequence[tuple[Sequence[Span], Sequence[Span]]], types: S
     return counts
 
 
-def ratios(counts: Counts) -> dict[str, Counts]:
+def ratios(counts: Numbers) -> dict[str, Numbers]:
     """Compute precision, recall and F1 of (right, gold, predicted) in the last axis; 0 where undefined."""
     right, gold, predicted = np.moveaxis(counts, -1, 0)
     return {
@@ -229,7 +229,7 @@ def ratios(counts: Counts) -> dict[str, Counts]:
     }
 
 
-def compute_metric(name: str, counts: Mapping[str, Counts]) -> float:
+def compute_metric(name: str, counts: Mapping[str, Numbers]) -> float:
     """Compute a metric from counts of shape (rows, types, 3), as `count_spans` makes them.
 
     Args:
@@ -249,7 +249,7 @@ def compute_metric(name: str, counts: Mapping[str, Counts]) -> float:
     return float(ratios(of_spans.sum(axis=(0, 1)))[name.removesuffix("_strict")])
 
 
-def score_table(head: str, types: Sequence[str], counts: Counts) -> list[dict[str, Any]]:
+def score_table(head: str, types: Sequence[str], counts: Numbers) -> list[dict[str, Any]]:
     """Compute precision, recall, F1 and number of each type that occurs or is predicted, the most frequent first."""
     summed = counts.sum(axis=0)
     scores = ratios(summed)

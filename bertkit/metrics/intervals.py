@@ -11,6 +11,8 @@ from statistics import NormalDist
 import numpy as np
 
 Interval = tuple[float, float] | None
+ScoreRows = Callable[[np.ndarray], dict[str, float]]
+"""Computes each metric from the rows at some indexes."""
 
 _ROUNDING = 1e-9  # resampled scores that differ by less, relative to their size, are the same
 _GROUPS = 200  # of the jackknife; more change its estimate by little
@@ -55,9 +57,7 @@ class Intervals:
     """Metric -> why there is no interval."""
 
 
-def find_intervals(
-    scores: Mapping[str, float], score: Callable[[np.ndarray], dict[str, float]], rows: int, *, samples: int = 1000
-) -> Intervals:
+def find_intervals(scores: Mapping[str, float], score: ScoreRows, rows: int, *, samples: int = 1000) -> Intervals:
     """Compute the interval of each score: that of Wilson for a `Share`, else from resampled rows.
 
     `score`, `rows` and `samples` are those of `bootstrap_intervals`.
@@ -101,12 +101,7 @@ def describe_methods(methods: Mapping[str, str], reasons: Mapping[str, str] | No
 
 
 def bootstrap_intervals(
-    score: Callable[[np.ndarray], dict[str, float]],
-    rows: int,
-    *,
-    samples: int = 1000,
-    level: float = 0.95,
-    seed: int = 0,
+    score: ScoreRows, rows: int, *, samples: int = 1000, level: float = 0.95, seed: int = 0
 ) -> dict[str, Interval]:
     """Compute each metric's BCa interval over resampled rows (Efron 1987), expanded for few rows.
 
@@ -137,14 +132,12 @@ def bootstrap_intervals(
     jackknife = _score_all(score, (np.delete(np.arange(rows), group) for group in left_out))
     tails = np.array([tail, 1 - tail])
     return {
-        metric: _bca_interval(value, resampled[metric], jackknife[metric], _expand(tails, rows))
+        metric: _bca_interval(value, resampled[metric], jackknife[metric], _expand_levels(tails, rows))
         for metric, value in scores.items()
     }
 
 
-def half_sample_intervals(
-    score: Callable[[np.ndarray], dict[str, float]], rows: int, *, samples: int = 1000, seed: int = 0
-) -> dict[str, Interval]:
+def half_sample_intervals(score: ScoreRows, rows: int, *, samples: int = 1000) -> dict[str, Interval]:
     """Compute each metric's 95% interval from random halves of the rows (Wu 1990, the jackknife histogram).
 
     A score of half the rows, drawn without replacement, lies as far from that of all rows as this lies from the true
@@ -154,7 +147,7 @@ def half_sample_intervals(
 
     The arguments are those of `bootstrap_intervals`. None where the halves all score the same.
     """
-    rng, scores = np.random.default_rng(seed), score(np.arange(rows))
+    rng, scores = np.random.default_rng(0), score(np.arange(rows))
     halves = _score_all(score, (rng.permutation(rows)[: rows // 2] for _ in range(samples)))
     found: dict[str, Interval] = {}
     for name, value in scores.items():
@@ -163,14 +156,14 @@ def half_sample_intervals(
     return found
 
 
-def _score_all(score: Callable[[np.ndarray], dict[str, float]], draws: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
+def _score_all(score: ScoreRows, draws: Iterable[np.ndarray]) -> dict[str, np.ndarray]:
     """Score the rows of each draw; return each metric's values that are finite."""
     scored = [score(numbers) for numbers in draws]
     values = {metric: np.array([scores[metric] for scores in scored], dtype=np.float64) for metric in scored[0]}
     return {metric: of_metric[np.isfinite(of_metric)] for metric, of_metric in values.items()}
 
 
-def _expand(tails: np.ndarray, rows: int) -> np.ndarray:
+def _expand_levels(tails: np.ndarray, rows: int) -> np.ndarray:
     """Return levels further out, as far as Student's quantiles are from those of the normal distribution.
 
     Of few rows the spread is uncertain, and a resample varies less than a sample does, by the factor (rows - 1) / rows
@@ -180,8 +173,7 @@ def _expand(tails: np.ndarray, rows: int) -> np.ndarray:
 
     expanded = special.ndtr(special.stdtrit(rows - 1, tails) * math.sqrt(rows / (rows - 1)))
     # of two rows, the upper level rounds to 1, whose quantile is infinite
-    finite: np.ndarray = np.clip(expanded, sys.float_info.epsilon, 1 - sys.float_info.epsilon)
-    return finite
+    return np.asarray(np.clip(expanded, sys.float_info.epsilon, 1 - sys.float_info.epsilon))
 
 
 def _bca_interval(score: float, resampled: np.ndarray, jackknife: np.ndarray, tails: np.ndarray) -> Interval:

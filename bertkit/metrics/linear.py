@@ -15,6 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.metrics import Numbers
+
 _MOST_ROWS = 10_000
 _MOST_WORDS = 10_000
 _MOST_CHARACTERS = 1000  # of a text
@@ -32,7 +34,6 @@ _MOST_READ = 10_000  # characters of a text
 _WORDS_AND_MARKS = r"(?u)\w+|[^\w\s]"
 _TYPES = {"features": "<i4", "idf": "<f4", "weights": "<f2", "intercept": "<f4"}  # half precision keeps files small
 
-Array = np.ndarray[Any, Any]
 Features = Mapping[str, float]
 """Name of a feature -> its value in one text or pair of texts; others are 0."""
 
@@ -61,6 +62,11 @@ def sample(rows: Sequence[Any], most: int = _MOST_ROWS) -> list[Any]:
     return [rows[number * len(rows) // count] for number in range(count)]
 
 
+def draw_rows(rows: int, most: int, seed: int) -> Numbers:
+    """Draw at most so many of the numbers of rows, in order; all of them where there are no more."""
+    return np.sort(np.random.default_rng(seed).choice(rows, min(rows, most), replace=False))
+
+
 def fit_linear(features: Sequence[Features], gold: Sequence[Any]) -> dict[str, Any] | None:
     """Fit logistic regression where gold values are classes, whole numbers, else ridge regression.
 
@@ -77,8 +83,8 @@ def fit_linear(features: Sequence[Features], gold: Sequence[Any]) -> dict[str, A
     if not names or len(set(gold)) < 2:
         return None
     model = Ridge(alpha=_STRENGTH) if classes is None else LogisticRegression(C=1 / _STRENGTH, max_iter=50)
-    with warnings.catch_warnings():  # a baseline may stop before its last digits have settled
-        warnings.simplefilter("ignore", ConvergenceWarning)
+    # a baseline may stop before its last digits have settled
+    with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         model.fit(_as_matrix(features, names), gold)
     weights, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
     if classes and len(classes) == 2:  # there is one row for both: the logit of the second class
@@ -87,7 +93,7 @@ def fit_linear(features: Sequence[Features], gold: Sequence[Any]) -> dict[str, A
     return {"classes": classes, "intercept": intercept.tolist(), "weights": dict(zip(names, rounded, strict=True))}
 
 
-def score_linear(model: Mapping[str, Any], features: Sequence[Features]) -> Array:
+def score_linear(model: Mapping[str, Any], features: Sequence[Features]) -> Numbers:
     """Return the score of each class, shape (rows, classes), or the number of each row, shape (rows, 1)."""
     weights = np.array(list(model["weights"].values()))
     return np.asarray(_as_matrix(features, list(model["weights"])) @ weights + np.array(model["intercept"]))
@@ -108,10 +114,8 @@ def _as_matrix(features: Sequence[Features], names: Sequence[str]) -> Any:
     known = [[name for name in row if name in number] for row in features]
     columns = [number[name] for row in known for name in row]
     values = [row[name] for row, own in zip(features, known, strict=True) for name in own]
-    edges = [0, *accumulate(map(len, known))]
-    return csr_array(
-        (np.array(values, dtype=float), np.array(columns, dtype=np.int64), edges), shape=(len(features), len(names))
-    )
+    content = np.array(values, dtype=float), np.array(columns, dtype=np.int64), [0, *accumulate(map(len, known))]
+    return csr_array(content, shape=(len(features), len(names)))
 
 
 def most_rows(outputs: int) -> int:
@@ -119,7 +123,7 @@ def most_rows(outputs: int) -> int:
     return min(_MOST_ROWS, max(1000, _MOST_TARGETS // outputs))
 
 
-def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: Array) -> dict[str, str] | None:
+def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: Numbers) -> dict[str, str] | None:
     """Fit a linear model that reads ``text``, and ``text_pair`` where rows have it.
 
     Args:
@@ -146,7 +150,7 @@ def fit_tfidf(rows: Sequence[Mapping[str, Any]], targets: Array) -> dict[str, st
     return {name: base64.b64encode(learned[name].astype(dtype).tobytes()).decode() for name, dtype in _TYPES.items()}
 
 
-def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Array:
+def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> Numbers:
     """Return the score of each output, above 0 if it is more likely than not, or the numbers: (rows, outputs)."""
     from sklearn.feature_extraction.text import TfidfTransformer
 
@@ -158,7 +162,7 @@ def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> 
     return np.asarray(matrix @ weights + arrays["intercept"])
 
 
-def _fit_outputs(matrix: Any, targets: Array) -> tuple[Array, Array]:
+def _fit_outputs(matrix: Any, targets: Numbers) -> tuple[Numbers, Numbers]:
     """Fit ridge regression to floats, else a support vector machine to each output against the others."""
     from sklearn.linear_model import Ridge
     from sklearn.svm import LinearSVC

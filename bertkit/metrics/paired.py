@@ -155,7 +155,7 @@ def count_discordant(score: Score, first: Judged, second: Judged) -> dict[str, t
     """
     changed, units = find_changed(first, second), count_units(first)
     totals = score(first), score(second)
-    names = [name for name, value in totals[0].items() if all(_is_share(total[name], units) for total in totals)]
+    names = [name for name in totals[0] if all(getattr(total[name], "total", None) == units for total in totals)]
     if not names:
         return {}
     lost, won = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
@@ -166,10 +166,6 @@ def count_discordant(score: Score, first: Judged, second: Judged) -> dict[str, t
             won[name] += after[name] > before[name]
     hits = [{name: total[name].hits for name in names} for total in totals]  # type: ignore[attr-defined]
     return {name: (lost[name], won[name]) for name in names if hits[1][name] - hits[0][name] == won[name] - lost[name]}
-
-
-def _is_share(value: float, units: int) -> bool:
-    return getattr(value, "total", None) == units
 
 
 def mcnemar(lost: int, won: int) -> float:

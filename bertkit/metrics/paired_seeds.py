@@ -42,7 +42,7 @@ def compare_seeds(
         scores = [np.array([of_seed[name] for of_seed in system]) for system in observed]
         # (seeds, resamples)
         drawn = [np.array([[one[name] for one in of_seed] for of_seed in system]) for system in resampled]
-        compared[name] = _describe(scores, drawn, units)
+        compared[name] = _describe_difference(scores, drawn, units)
     return compared
 
 
@@ -67,14 +67,14 @@ class _Variance:
         return self.total**2 / sum(part**2 / degrees for part, degrees in parts)
 
 
-def _describe(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: int) -> Difference:
+def _describe_difference(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: int) -> Difference:
     first, second = (float(values.mean()) for values in scores)
     difference = second - first
     undefined = Difference(first, second, difference, None, None, _TEST)
     finite = np.isfinite(drawn[0]).all(axis=0) & np.isfinite(drawn[1]).all(axis=0)
     if not math.isfinite(difference) or finite.sum() < 2:
         return undefined
-    variance = _estimate(scores, [values[:, finite] for values in drawn], units)
+    variance = _estimate_variance(scores, [values[:, finite] for values in drawn], units)
     if variance.total <= _ROUNDING:
         return undefined
     from scipy import special
@@ -90,13 +90,13 @@ def _describe(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: 
         interval=(difference - quantile * error, difference + quantile * error),
         p=2 * float(special.stdtr(degrees, -abs(difference) / error)),
         test=_TEST,
-        rows_needed=_scale_rows(variance, difference / reach, units),
+        rows_needed=_scale(variance, sum(variance.seeds), difference / reach, units),
         detectable=reach * error,
-        seeds_needed=_scale_seeds(variance, difference / reach, max(counts)),
+        seeds_needed=_scale(variance, variance.rows, difference / reach, max(counts)),
     )
 
 
-def _estimate(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: int) -> _Variance:
+def _estimate_variance(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: int) -> _Variance:
     """Estimate the parts of the variance; `scores` have shape (seeds,), `drawn` (seeds, resamples), per system."""
     unbiased = units / (units - 1)  # a resample varies less than a sample does
     seeds = tuple(float(values.var(ddof=1)) / len(values) for values in scores)
@@ -109,16 +109,12 @@ def _estimate(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray], units: 
     return _Variance(rows, (seeds[0], seeds[1]), interaction)
 
 
-def _scale_rows(variance: _Variance, error: float, units: int) -> int | None:
-    """Compute how many rows bring the standard error down to `error` with these seeds; None where seeds forbid it."""
-    stays = max(sum(variance.seeds) - variance.interaction, 0.0)
-    shrinks = variance.total - stays
-    return math.ceil(units * shrinks / (error**2 - stays)) if error**2 > stays else None
+def _scale(variance: _Variance, rest: float, error: float, count: int) -> int | None:
+    """Compute how many rows or seeds, of `count` now, bring the standard error down to `error`.
 
-
-def _scale_seeds(variance: _Variance, error: float, count: int) -> int | None:
-    """Compute how many seeds bring the standard error down to `error` on these rows; None where rows forbid it."""
-    stays = max(variance.rows - variance.interaction, 0.0)
+    `rest` is the part of the variance that more of the other of the two would lower; None where it alone is too large.
+    """
+    stays = max(rest - variance.interaction, 0.0)
     shrinks = variance.total - stays
     return math.ceil(count * shrinks / (error**2 - stays)) if error**2 > stays else None
 

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.metrics import Numbers
+
 _MOST_ROWS = 10_000  # that are candidates of one another; more would take quadratic time
 _BLOCK = 512  # anchors whose scores are in memory at a time
 
-Numbers = np.ndarray[Any, Any]
 Score = Callable[[Any, Any], Any]
 """Scores of some anchors with some positives, given their row numbers: (anchors, positives)."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,5 @@ def average_queries(scores: Mapping[str, np.ndarray], queries: np.ndarray | None
 def query_intervals(scores: Mapping[str, np.ndarray], *, samples: int = 1000) -> Intervals:
     """Compute the 95% interval of each average over resampled queries."""
     queries = len(next(iter(scores.values())))
-    return find_intervals(
-        average_queries(scores), lambda chosen: average_queries(scores, chosen), queries, samples=samples
-    )
+    average = partial(average_queries, scores)
+    return find_intervals(average(), average, queries, samples=samples)

@@ -68,12 +68,11 @@ def expected_best(scores: Sequence[float], *, lower_is_better: bool = False) -> 
     sign = -1 if lower_is_better else 1
     ordered = sorted(sign * score for score in scores)
     count = len(ordered)
-    return [
-        sign
-        * math.fsum(math.comb(rank, size - 1) * score for rank, score in enumerate(ordered))
-        / math.comb(count, size)
-        for size in range(1, count + 1)
-    ]
+    best = []
+    for size in range(1, count + 1):
+        total = math.fsum(math.comb(rank, size - 1) * score for rank, score in enumerate(ordered))
+        best.append(sign * total / math.comb(count, size))
+    return best
 
 
 def resample_mean(

@@ -5,14 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.paired import LEVEL, holm
-
-Numbers = np.ndarray[Any, Any]
 
 LEAST_UNITS = 20  # of a slice, and of the rest, for tests that are not exact: those hold for many units
 
@@ -163,8 +161,7 @@ def exact_test(
 def _log_choose(count: int, chosen: Numbers) -> Numbers:
     from scipy import special
 
-    logs: Numbers = special.gammaln(count + 1) - special.gammaln(chosen + 1) - special.gammaln(count - chosen + 1)
-    return logs
+    return np.asarray(special.gammaln(count + 1) - special.gammaln(chosen + 1) - special.gammaln(count - chosen + 1))
 
 
 def newcombe_interval(first: int, of_first: int, second: int, of_second: int) -> tuple[float, float]:
@@ -176,11 +173,8 @@ def newcombe_interval(first: int, of_first: int, second: int, of_second: int) ->
     """
     one, other = first / of_first, second / of_second
     (low, high), (other_low, other_high) = wilson_interval(first, of_first), wilson_interval(second, of_second)
-    difference = one - other
-    return (
-        difference - math.hypot(one - low, other_high - other),
-        difference + math.hypot(high - one, other - other_low),
-    )
+    below, above = math.hypot(one - low, other_high - other), math.hypot(high - one, other - other_low)
+    return one - other - below, one - other + above
 
 
 def _compare_signs(errors: Numbers, decisions: Numbers, is_inside: Numbers, two_sided: bool) -> SliceDifference:
@@ -202,19 +196,12 @@ def _compare_numbers(errors: Numbers, decisions: Numbers, is_inside: Numbers, tw
 
 def rank_sum(first: Numbers, second: Numbers, *, two_sided: bool = False) -> float:
     """Compute the p of the rank-sum test that the first numbers are higher, by its normal approximation with ties."""
-    from scipy import special
+    from scipy.stats import mannwhitneyu
 
-    count, other = len(first), len(second)
-    total = count + other
-    _, positions, ties = np.unique(np.concatenate([first, second]), return_inverse=True, return_counts=True)
-    ranks = (np.cumsum(ties) - (ties - 1) / 2)[positions]  # equal numbers share the mean of their ranks
-    above = ranks[:count].sum() - count * (count + 1) / 2 - count * other / 2
-    variance = count * other / 12 * (total + 1 - (ties**3 - ties).sum() / (total * (total - 1)))
-    if variance <= 0:  # all numbers are the same
+    if len(np.unique(np.concatenate([first, second]))) == 1:  # the variance of the ranks is 0
         return 1.0
-    # half a rank is the correction for continuity
-    distance = (abs(above) if two_sided else above) - 0.5
-    return min(1.0, (1 + two_sided) * float(special.ndtr(-distance / math.sqrt(variance))))
+    alternative = "two-sided" if two_sided else "greater"
+    return float(mannwhitneyu(first, second, alternative=alternative, method="asymptotic").pvalue)
 
 
 def _compare_ratios(errors: Numbers, decisions: Numbers, is_inside: Numbers, two_sided: bool) -> SliceDifference:

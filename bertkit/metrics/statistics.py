@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.metrics.calibration import Numbers, gold_losses
+from bertkit.metrics import Numbers
+from bertkit.metrics.calibration import gold_losses
 from bertkit.metrics.intervals import find_intervals, half_sample_intervals
 
 BINS = 15  # of the calibration errors

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from bertkit.errors import DataError
-
-Values = np.ndarray[Any, Any]
+from bertkit.metrics import Numbers
 
 SCHEMES = ("iob2", "iob1", "bioes")
 
@@ -111,7 +109,7 @@ def normalize_tags(tags: Sequence[str | None], words: Sequence[str], scheme: str
     return [None if tag is None else new for tag, new in zip(tags, to_iob2(filled, scheme), strict=True)]
 
 
-def most_probable_valid(probabilities: Values, labels: Sequence[str]) -> list[int]:
+def most_probable_valid(probabilities: Numbers, labels: Sequence[str]) -> list[int]:
     """Return the label ids of the most probable sequence of tags that is valid IOB2 (Viterbi 1967).
 
     Args:
@@ -138,7 +136,7 @@ def most_probable_valid(probabilities: Values, labels: Sequence[str]) -> list[in
 
 
 @functools.cache
-def _transitions(labels: tuple[str, ...]) -> tuple[Values, Values]:
+def _transitions(labels: tuple[str, ...]) -> tuple[Numbers, Numbers]:
     """Return 0 where a label may begin a text, shape (labels,), or follow another, (before, after), else -inf."""
     # An I- only follows tags of its own type. The type of O is the empty text, which the last comparison excludes.
     begins = [not label.startswith("I-") for label in labels]

@@ -20,8 +20,8 @@ from bertkit.recipe import Data
 from bertkit.recipe.pretraining import Corpus
 from bertkit.storage.cache import say_once
 
-_FORMATS = [file_format for file_format in load_formats().values() if file_format.RUNNING_TEXT]
-_ENDINGS = [ending for file_format in _FORMATS for ending in file_format.ENDINGS]
+_FORMATS = [file_format for file_format in load_formats().values() if file_format.running_text]
+_ENDINGS = [ending for file_format in _FORMATS for ending in file_format.endings]
 _DEMO_PARAGRAPHS = 10_000
 _NUMBERED = r"([-_.]?\d[-_.\w]*)?"  # as in train-00001-of-00010 and train_1
 _SETTING = re.compile(r"--set '?data\.(\w+)")
@@ -157,7 +157,7 @@ def _split_of(path: Path, data: Corpus) -> str | None:
 
 def _ending(path: Path) -> str:
     file_format, ending = format_of(path.name)
-    return ending.removesuffix(".gz") if file_format and file_format.RUNNING_TEXT else ""
+    return ending.removesuffix(".gz") if file_format and file_format.running_text else ""
 
 
 def _check_ending(file: Path) -> Path:

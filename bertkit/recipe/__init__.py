@@ -1,62 +1,32 @@
 """A recipe: which model to train, on which data, with which settings, and how to score it."""
 
-from bertkit.recipe.load import (
-    assignment,
-    find_recipe,
-    load_any_recipe,
-    load_pretrain_recipe,
-    load_recipe,
-    parse_changes,
-    recipe_command,
-    recipe_folder,
-    recipe_names,
-)
-from bertkit.recipe.paths import typed_path
-from bertkit.recipe.pretraining import Corpus, Pretraining, PretrainRecipe
-from bertkit.recipe.records import (
-    WHAT_IS_KEPT,
-    CommonTraining,
-    Data,
-    Distillation,
-    LayerMap,
-    Published,
-    Recipe,
-    Training,
-)
-from bertkit.recipe.sections import Row, Section
-from bertkit.recipe.several import SeveralRecipe, SeveralTasks, load_several, names_several
-from bertkit.recipe.student_layers import read_layers
-from bertkit.recipe.yaml import read_yaml, write_yaml
-
-__all__ = [
-    "WHAT_IS_KEPT",
-    "CommonTraining",
-    "Corpus",
-    "Data",
-    "Distillation",
-    "LayerMap",
-    "PretrainRecipe",
-    "Pretraining",
-    "Published",
-    "Recipe",
-    "Row",
-    "Section",
-    "SeveralRecipe",
-    "SeveralTasks",
-    "Training",
-    "assignment",
-    "find_recipe",
-    "load_any_recipe",
-    "load_pretrain_recipe",
-    "load_recipe",
-    "load_several",
-    "names_several",
-    "parse_changes",
-    "read_layers",
-    "read_yaml",
-    "recipe_command",
-    "recipe_folder",
-    "recipe_names",
-    "typed_path",
-    "write_yaml",
-]
+from bertkit.recipe.load import assignment as assignment
+from bertkit.recipe.load import find_recipe as find_recipe
+from bertkit.recipe.load import load_any_recipe as load_any_recipe
+from bertkit.recipe.load import load_pretrain_recipe as load_pretrain_recipe
+from bertkit.recipe.load import load_recipe as load_recipe
+from bertkit.recipe.load import parse_changes as parse_changes
+from bertkit.recipe.load import recipe_command as recipe_command
+from bertkit.recipe.load import recipe_folder as recipe_folder
+from bertkit.recipe.load import recipe_names as recipe_names
+from bertkit.recipe.paths import typed_path as typed_path
+from bertkit.recipe.pretraining import Corpus as Corpus
+from bertkit.recipe.pretraining import Pretraining as Pretraining
+from bertkit.recipe.pretraining import PretrainRecipe as PretrainRecipe
+from bertkit.recipe.records import WHAT_IS_KEPT as WHAT_IS_KEPT
+from bertkit.recipe.records import CommonTraining as CommonTraining
+from bertkit.recipe.records import Data as Data
+from bertkit.recipe.records import Distillation as Distillation
+from bertkit.recipe.records import LayerMap as LayerMap
+from bertkit.recipe.records import Published as Published
+from bertkit.recipe.records import Recipe as Recipe
+from bertkit.recipe.records import Training as Training
+from bertkit.recipe.sections import Row as Row
+from bertkit.recipe.sections import Section as Section
+from bertkit.recipe.several import SeveralRecipe as SeveralRecipe
+from bertkit.recipe.several import SeveralTasks as SeveralTasks
+from bertkit.recipe.several import load_several as load_several
+from bertkit.recipe.several import names_several as names_several
+from bertkit.recipe.student_layers import read_layers as read_layers
+from bertkit.recipe.yaml import read_yaml as read_yaml
+from bertkit.recipe.yaml import write_yaml as write_yaml

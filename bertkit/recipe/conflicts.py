@@ -6,11 +6,10 @@ Python), or both in the user's own file.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-log = logging.getLogger("bertkit")
+from bertkit.progress import log
 
 KeyPath = tuple[str, ...]
 Replace = Callable[[Any, Any], Any]

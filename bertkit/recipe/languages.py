@@ -45,7 +45,7 @@ def fill_language(data: Mapping[str, Any], *, is_change: bool) -> dict[str, Any]
     if not isinstance(language, str):
         return dict(data)  # an error of the record
     _check_folder(str(data.get("source") or ""), language)
-    return {**data, **{key: _fill(data[key], language) for key in _KEYS if key in data}}
+    return {**data, **{key: _fill_value(data[key], language) for key in _KEYS if key in data}}
 
 
 def _texts(value: Any) -> list[str]:
@@ -53,9 +53,9 @@ def _texts(value: Any) -> list[str]:
     return [text for text in values if isinstance(text, str)]
 
 
-def _fill(value: Any, language: str) -> Any:
+def _fill_value(value: Any, language: str) -> Any:
     if isinstance(value, Mapping):
-        return {key: _fill(inner, language) for key, inner in value.items()}
+        return {key: _fill_value(inner, language) for key, inner in value.items()}
     return value.replace(PLACEHOLDER, language) if isinstance(value, str) else value
 
 
@@ -63,12 +63,12 @@ def _check_folder(source: str, language: str) -> None:
     """Check that a source in a folder is there, if it is there for another language: it is no name of the hub then."""
     path = typed_path(source)
     first = next((number for number, name in enumerate(path.parts) if PLACEHOLDER in name), None)
-    if first is None or Path(_fill(str(path), language)).exists():
+    if first is None or Path(_fill_value(str(path), language)).exists():
         return
     folder = Path(*path.parts[:first])
     pattern = re.escape(path.parts[first]).replace(re.escape(PLACEHOLDER), "(.+)", 1)
     entries = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
     found = [match[1] for match in (re.fullmatch(pattern, name) for name in entries) if match]
-    there = [name for name in found if Path(_fill(str(path), name)).exists()]
+    there = [name for name in found if Path(_fill_value(str(path), name)).exists()]
     if there:
         raise DataError(f"no language {language!r} in {source}", closest(language, there))

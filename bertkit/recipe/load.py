@@ -28,6 +28,7 @@ _Record = TypeVar("_Record", bound="Section")
 FOLDER_RECIPE = "recipe.yaml"
 """The name of the recipe that comes with a model; one that names code to run is not the user's word."""
 
+_LIST = "`bertkit recipes list` shows the shipped ones"
 _OF_SOURCE = ("config", "revision", "files", "splits", "documents")  # keys of `data` that are about one source
 _OF_MODEL = ("model_labels", "tokenizer", "model_options")  # keys that are about one checkpoint or a new model
 
@@ -55,21 +56,18 @@ def find_recipe(name: str, command: str = "") -> Path:
         RecipeError: neither a shipped recipe nor a file; the message suggests the closest names.
     """
     if is_other_file(name):
-        raise RecipeError(
-            "a file, and a recipe is expected", "`bertkit recipes list` shows the shipped ones", file=name
-        )
+        raise RecipeError("a file, and a recipe is expected", _LIST, file=name)
     if name.endswith((".yaml", ".yml")) or "/" in name:
         file = typed_path(name)
         if not file.is_file():
-            raise RecipeError("no such recipe file", "`bertkit recipes list` shows the shipped ones", file=name)
+            raise RecipeError("no such recipe file", _LIST, file=name)
         return file
     commands = (command,) if command else ("finetune", "pretrain")
     for folder in commands:
         if name in recipe_names(folder):
             return recipe_folder() / folder / f"{name}.yaml"
-    raise RecipeError(
-        f"no recipe is called {shorten(repr(name))}", closest(name, chain.from_iterable(map(recipe_names, commands)))
-    )
+    names = chain.from_iterable(map(recipe_names, commands))
+    raise RecipeError(f"no recipe is called {shorten(repr(name))}", closest(name, names))
 
 
 def is_other_file(name: str) -> bool:
@@ -130,13 +128,13 @@ def load_record(command: str, record: type[_Record], name: str, changes: Mapping
     if command == "finetune" and changes.get("model", values.get("model")) == "demo":
         settings = read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0]
         for later in (settings["any"], settings.get(str(values.get("task")), {}), rename_keys(given)):
-            values = _merge(values, later)
+            values = _merge_values(values, later)
     _drop_what_is_of_another(values, changes)
     for key, value in changes.items():
-        _set(values, key, value)
+        _set_value(values, key, value)
     origin = Origin(changes, lines)
     for key, value in settle(values, origin).items():
-        _set(values, key, value)
+        _set_value(values, key, value)
     if command == "finetune" and isinstance(values.get("data"), dict):
         values["data"] = fill_language(values["data"], is_change="data.language" in changes)
     try:
@@ -253,18 +251,18 @@ def _read_with_parents(
     data = values["data"] if isinstance(values.get("data"), dict) else {}
     named = {"model": values.get("model"), "data.source": data.get("source"), "data.files": data.get("files")}
     _drop_what_is_of_another(inherited, named)
-    return _merge(inherited, values), lines, _merge(given_before, given), is_own and is_parent_own
+    return _merge_values(inherited, values), lines, _merge_values(given_before, given), is_own and is_parent_own
 
 
-def _merge(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
+def _merge_values(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:
     merged = dict(parent)
     for key, value in child.items():
         are_sections = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merge(merged[key], value) if are_sections else value
+        merged[key] = _merge_values(merged[key], value) if are_sections else value
     return merged
 
 
-def _set(values: dict[str, Any], key: str, value: Any) -> None:
+def _set_value(values: dict[str, Any], key: str, value: Any) -> None:
     *sections, last = key.split(".")
     for section in sections:
         content = values.get(section)

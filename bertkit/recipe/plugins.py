@@ -1,4 +1,4 @@
-"""Modules that a recipe names: those of a package of bertkit, and your own."""
+"""Modules by name: those of a package of bertkit, your own that a recipe names, and packages that may be missing."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-from bertkit.errors import RecipeError, closest
+from bertkit.errors import RecipeError, UnavailableError, closest
 
 _OWN: dict[str, str | None] = {}
 """What each loaded module of your own is called in messages -> its file."""
@@ -33,6 +34,18 @@ def refuse_code(what: str) -> RecipeError:
     """Build the error for code that is named by the recipe of a model's folder, of which nobody said who made it."""
     remedy = "if you trust whoever made it, --trust runs it; a recipe of your own, by its file, runs it too"
     return RecipeError(f"the recipe that came with the model names code to run: {what}", remedy)
+
+
+def import_extra(module: str, what: str, remedy: str, file: object = None) -> Any:
+    """Import a module of a package that bertkit works without.
+
+    Raises:
+        UnavailableError: it is not installed; says `what` needs it, and the remedy.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise UnavailableError(what, remedy, file=file) from None
 
 
 def module_names(package: str) -> list[str]:
@@ -64,7 +77,7 @@ def load_module(
     parts = name.split(".")
     if len(parts) > 1 and not may_run_code and name not in sys.modules:
         raise refuse_code(f"the {role} {name}")
-    module = _import(role, name) if len(parts) > 1 and all(map(str.isidentifier, parts)) else None
+    module = _import_own(role, name) if len(parts) > 1 and all(map(str.isidentifier, parts)) else None
     if module is None:
         remedy = closest(name, names)
         if "." in name:
@@ -77,7 +90,7 @@ def load_module(
     return module
 
 
-def _import(role: str, name: str) -> ModuleType | None:
+def _import_own(role: str, name: str) -> ModuleType | None:
     """Import a module of your own; None where there is no such module."""
     try:
         return importlib.import_module(name)
@@ -96,9 +109,8 @@ def own_fault(what: str, error: BaseException) -> RecipeError:
     if isinstance(error, SyntaxError) and error.filename:
         file, row = error.filename, error.lineno
     raised = traceback.format_exception_only(error)[-1].strip()
-    return RecipeError(
-        f"{what} failed: {raised}", "correct it; BERTKIT_DEBUG=1 shows the traceback", file=file, row=row
-    )
+    remedy = "correct it; BERTKIT_DEBUG=1 shows the traceback"
+    return RecipeError(f"{what} failed: {raised}", remedy, file=file, row=row)
 
 
 def fault_of_own_module(error: BaseException) -> RecipeError | None:

@@ -18,51 +18,55 @@ from bertkit.recipe.student_layers import read_layers
 class Data(Section):
     """Where rows come from, and which of their columns is which canonical column."""
 
-    source: Location = Field("", description="hub data set, directory, file, or `demo`")
-    config: str | None = Field(None, description="configuration of the hub data set")
-    language: str | None = Field(None, description="what `{language}` in the keys above and below stands for")
-    revision: str | None = Field(None, description="revision of the hub data set")
-    files: dict[str, Location] = Field({}, description="split -> file, instead of one that is found in `source`")
-    splits: dict[str, str] = Field({}, description="split -> its name in the source, if different")
-    columns: dict[str, str | list[str]] = Field(
-        {}, description="canonical column -> column in the source, a list of columns, or null to drop it"
-    )
-    unread: list[str] = Field(
-        [], description="canonical columns that are not read where the source has them; `null` in `columns` adds one"
-    )
-    format: str = Field("auto", description="file format; `auto` goes by the ending")
-    header: list[str] | None = Field(None, description="column names of a csv, tsv or conll file without a header line")
-    delimiter: str | None = Field(None, description="csv: `,` `;` tab or `|`; by default, the one in the header line")
-    quoting: Literal["double", "none"] = Field("double", description="csv, tsv: `none` reads quotes as text")
-    encoding: str = Field("utf-8", description="encoding of text files")
-    empty_text: Literal["refuse", "drop", "keep"] = Field(
-        "refuse", description="what to do with rows that have a blank text"
-    )
-    empty_label: Literal["refuse", "drop"] = Field("refuse", description="what to do with rows that have no label")
-    label_range: tuple[Finite, Finite] | None = Field(
-        None,
-        description="regression, reranking: the lowest and the highest number that a label may be; others are refused",
-    )
-    split_column: str | None = Field(None, description="single file: column with the split of each row")
-    validation_share: Finite = Field(0.1, gt=0, lt=1, description="single file: share of rows that are held out")
-    hold_out: Literal["by_hash", "by_label"] = Field(
-        "by_hash",
-        description="single file: `by_hash` holds out about the share, and no row changes sides when the file grows; "
-        "`by_label` holds out the share of each label to the row",
-    )
-    limit: int | None = Field(
-        None, ge=1, le=2**63 - 1, description="use only this many rows of each split, the first ones"
-    )
-    per_class: int | None = Field(
-        None, ge=1, description="train on only this many rows of each label, drawn by `training.seed`"
-    )
-    train_limit: int | None = Field(
-        None, ge=1, description="train on only this many rows, drawn by `training.seed`; validation rows stay"
-    )
-    streaming: bool = Field(
-        False, description="read training rows during training, for data that does not fit in memory"
-    )
-    cache: bool = Field(True, description="keep the encoded rows of each split on disk for the next run")
+    source: Location = ""
+    """Hub data set, directory, file, or `demo`."""
+    config: str | None = None
+    """Configuration of the hub data set."""
+    language: str | None = None
+    """What `{language}` in the keys above and below stands for."""
+    revision: str | None = None
+    """Revision of the hub data set."""
+    files: dict[str, Location] = Field({})
+    """Split -> file, instead of one that is found in `source`."""
+    splits: dict[str, str] = Field({})
+    """Split -> its name in the source, if different."""
+    columns: dict[str, str | list[str]] = Field({})
+    """Canonical column -> column in the source, a list of columns, or null to drop it."""
+    unread: list[str] = Field([])
+    """Canonical columns that are not read where the source has them; `null` in `columns` adds one."""
+    format: str = "auto"
+    """File format; `auto` goes by the ending."""
+    header: list[str] | None = None
+    """Column names of a csv, tsv or conll file without a header line."""
+    delimiter: str | None = None
+    """CSV: `,` `;` tab or `|`; by default, the one in the header line."""
+    quoting: Literal["double", "none"] = "double"
+    """CSV, TSV: `none` reads quotes as text."""
+    encoding: str = "utf-8"
+    """Encoding of text files."""
+    empty_text: Literal["refuse", "drop", "keep"] = "refuse"
+    """What to do with rows that have a blank text."""
+    empty_label: Literal["refuse", "drop"] = "refuse"
+    """What to do with rows that have no label."""
+    label_range: tuple[Finite, Finite] | None = None
+    """Regression, reranking: the lowest and the highest number that a label may be; others are refused."""
+    split_column: str | None = None
+    """Single file: column with the split of each row."""
+    validation_share: Finite = Field(0.1, gt=0, lt=1)
+    """Single file: share of rows that are held out."""
+    hold_out: Literal["by_hash", "by_label"] = "by_hash"
+    """Single file: `by_hash` holds out about the share, and no row changes sides when the file grows; `by_label` holds
+    out the share of each label to the row."""
+    limit: int | None = Field(None, ge=1, le=2**63 - 1)
+    """Use only this many rows of each split, the first ones."""
+    per_class: int | None = Field(None, ge=1)
+    """Train on only this many rows of each label, drawn by `training.seed`."""
+    train_limit: int | None = Field(None, ge=1)
+    """Train on only this many rows, drawn by `training.seed`; validation rows stay."""
+    streaming: bool = False
+    """Read training rows during training, for data that does not fit in memory."""
+    cache: bool = True
+    """Keep the encoded rows of each split on disk for the next run."""
 
     @field_validator("label_range")
     @classmethod
@@ -104,36 +108,44 @@ class CommonTraining(Section):
     """Settings that fine-tuning and pretraining share."""
 
     epochs: Finite = Field(3, gt=0, le=10_000)
-    steps: int | None = Field(None, ge=1, le=10**9, description="total number of optimizer steps, instead of `epochs`")
-    batch_size: int = Field(32, ge=1, le=1_000_000, description="rows per optimizer step, over all processes")
+    steps: int | None = Field(None, ge=1, le=10**9)
+    """Total number of optimizer steps, instead of `epochs`."""
+    batch_size: int = Field(32, ge=1, le=1_000_000)
+    """Rows per optimizer step, over all processes."""
     learning_rate: Finite = Field(2e-5, gt=0, lt=1)
     schedule: Literal["linear", "cosine", "constant", "constant_with_warmup", "warmup_stable_decay"] = "linear"
-    warmup_ratio: Finite = Field(0.1, ge=0, lt=1, description="share of all steps in which the learning rate rises")
-    decay_ratio: Finite | None = Field(
-        None, gt=0, lt=1, description="`warmup_stable_decay`: share of all steps in which it falls; by default, 0.1"
-    )
+    warmup_ratio: Finite = Field(0.1, ge=0, lt=1)
+    """Share of all steps in which the learning rate rises."""
+    decay_ratio: Finite | None = Field(None, gt=0, lt=1)
+    """`warmup_stable_decay`: share of all steps in which it falls; by default, 0.1."""
     weight_decay: Finite = Field(0.01, ge=0, le=1)
     max_grad_norm: Finite = Field(1.0, gt=0)
-    max_length: int = Field(128, ge=4, le=100_000, description="tokens per text (or pair), special tokens included")
+    max_length: int = Field(128, ge=4, le=100_000)
+    """Tokens per text (or pair), special tokens included."""
     seed: int = Field(42, ge=0, lt=2**32)
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    gradient_accumulation: int = Field(
-        1, ge=1, description="micro-batches that a batch is split into, to save memory; the result is the same"
-    )
-    gradient_checkpointing: bool = Field(False, description="recompute activations to save memory; slower")
-    fast_dropout: bool = Field(True, description="on a CPU: draw dropout masks from a faster generator than torch's")
-    unpad: bool | Literal["auto"] = Field(
-        "auto", description="skip the padding of batches; the result is the same. `auto` does so on a CPU only"
-    )
-    torch_compile: bool = Field(
-        False, description="compile the layers by torch.compile, which takes a minute and pays on a GPU"
-    )
-    evaluate_every: Literal["epoch"] | int = Field("epoch", description="`epoch`, or a number of steps")
-    keep_all_checkpoints: bool = Field(False, description="keep every checkpoint, not the best and the last alone")
-    keep_optimizer: bool = Field(False, description="keep the optimizer states in the checkpoints of a finished run")
-    patience: int | None = Field(None, ge=1, description="stop after this many evaluations without improvement")
-    log_every: int = Field(50, ge=1, description="steps between logged losses")
-    extra: dict[str, Any] = Field({}, description="any other fields of transformers' TrainingArguments")
+    gradient_accumulation: int = Field(1, ge=1)
+    """Micro-batches that a batch is split into, to save memory; the result is the same."""
+    gradient_checkpointing: bool = False
+    """Recompute activations to save memory; slower."""
+    fast_dropout: bool = True
+    """On a CPU: draw dropout masks from a faster generator than torch's."""
+    unpad: bool | Literal["auto"] = "auto"
+    """Skip the padding of batches; the result is the same. `auto` does so on a CPU only."""
+    torch_compile: bool = False
+    """Compile the layers by torch.compile, which takes a minute and pays on a GPU."""
+    evaluate_every: Literal["epoch"] | int = "epoch"
+    """`epoch`, or a number of steps."""
+    keep_all_checkpoints: bool = False
+    """Keep every checkpoint, not the best and the last alone."""
+    keep_optimizer: bool = False
+    """Keep the optimizer states in the checkpoints of a finished run."""
+    patience: int | None = Field(None, ge=1)
+    """Stop after this many evaluations without improvement."""
+    log_every: int = Field(50, ge=1)
+    """Steps between logged losses."""
+    extra: dict[str, Any] = Field({})
+    """Any other fields of transformers' TrainingArguments."""
 
     def steps_per_epoch(self, rows: int) -> int:
         """Return the number of optimizer steps in one epoch."""
@@ -192,23 +204,19 @@ class CommonTraining(Section):
 class Training(LayerTraining, CommonTraining):
     """How a model is fine-tuned."""
 
-    epochs: Epochs = Field(3, description="a number, or `auto`: by the number of training rows")
-    learning_rate: Rate = Field(2e-5, description="a number, or `auto`: by the size of the encoder")
-    batching: Literal["auto", "sorted", "random"] = Field(
-        "auto",
-        description="`sorted` batches rows of similar length, which leaves little padding; `auto` is that, "
-        "or `random` for tags where padding is not computed",
-    )
-    cls_only_last_layer: bool = Field(
-        True,
-        description="in the last layer, compute only the first token that a classifier reads; the result is the same",
-    )
-    occurring_embeddings: bool = Field(
-        True, description="train only the word embeddings that occur in the rows; the result is the same"
-    )
-    class_weights: Literal["balanced"] | dict[str, Finite] | None = Field(
-        None, description="`balanced`, or label name -> weight in the loss"
-    )
+    epochs: Epochs = 3
+    """A number, or `auto`: by the number of training rows."""
+    learning_rate: Rate = 2e-5
+    """A number, or `auto`: by the size of the encoder."""
+    batching: Literal["auto", "sorted", "random"] = "auto"
+    """`sorted` batches rows of similar length, which leaves little padding; `auto` is that, or `random` for tags where
+    padding is not computed."""
+    cls_only_last_layer: bool = True
+    """In the last layer, compute only the first token that a classifier reads; the result is the same."""
+    occurring_embeddings: bool = True
+    """Train only the word embeddings that occur in the rows; the result is the same."""
+    class_weights: Literal["balanced"] | dict[str, Finite] | None = None
+    """`balanced`, or label name -> weight in the loss."""
     label_smoothing: Finite = Field(0.0, ge=0, lt=1)
 
 
@@ -219,29 +227,25 @@ LayerMap = Literal["uniform", "last"] | dict[int, int]
 class Distillation(Section):
     """How a student learns from fine-tuned teachers as well as from the gold labels (Hinton et al. 2015)."""
 
-    teachers: list[Location] = Field([], description="fine-tuned checkpoints for this task: folders or hub names")
-    temperature: Finite = Field(
-        2.0, gt=0, le=1000, description="divides the logits; above 1, less probable labels weigh more"
-    )
-    soft_weight: Finite = Field(
-        0.5, ge=0, le=1, description="weight of the teachers' soft targets in the loss; the rest is the gold labels'"
-    )
-    student_layers: Annotated[int | list[int] | None, BeforeValidator(read_layers)] = Field(
-        None,
-        description="build the student from these layers of the first teacher, or from this many, instead of `model`",
-    )
-    hidden: LayerMap | None = Field(
-        None, description="match hidden states: `uniform`, `last`, or student layer -> teacher layer"
-    )
+    teachers: list[Location] = Field([])
+    """Fine-tuned checkpoints for this task: folders or hub names."""
+    temperature: Finite = Field(2.0, gt=0, le=1000)
+    """Divides the logits; above 1, less probable labels weigh more."""
+    soft_weight: Finite = Field(0.5, ge=0, le=1)
+    """Weight of the teachers' soft targets in the loss; the rest is the gold labels'."""
+    student_layers: Annotated[int | list[int] | None, BeforeValidator(read_layers)] = None
+    """Build the student from these layers of the first teacher, or from this many, instead of `model`."""
+    hidden: LayerMap | None = None
+    """Match hidden states: `uniform`, `last`, or student layer -> teacher layer."""
     hidden_weight: Finite = Field(1.0, ge=0, le=1e6)
-    attention: LayerMap | None = Field(None, description="match attention maps by KL divergence; values as `hidden`")
-    attention_scores: LayerMap | None = Field(
-        None, description="match attention scores before the softmax by mean squared error; values as `hidden`"
-    )
-    attention_weight: Finite = Field(1.0, ge=0, le=1e6, description="weight of either kind of attention")
-    embeddings_weight: Finite | None = Field(
-        None, ge=0, le=1e6, description="match the output of the embeddings, with this weight"
-    )
+    attention: LayerMap | None = None
+    """Match attention maps by KL divergence; values as `hidden`."""
+    attention_scores: LayerMap | None = None
+    """Match attention scores before the softmax by mean squared error; values as `hidden`."""
+    attention_weight: Finite = Field(1.0, ge=0, le=1e6)
+    """Weight of either kind of attention."""
+    embeddings_weight: Finite | None = Field(None, ge=0, le=1e6)
+    """Match the output of the embeddings, with this weight."""
 
     @property
     def matches_layers(self) -> bool:
@@ -269,18 +273,22 @@ class Recipe(Section):
 
     name: FolderName
     about: str = ""
-    task: str = Field("", description="task family: a module of bertkit.tasks, or an importable module")
+    task: str = ""
+    """Task family: a module of bertkit.tasks, or an importable module."""
     model: Location = "google-bert/bert-base-uncased"
-    model_labels: list[str] | None = Field(
-        None, description="label names in the order of the checkpoint's outputs, if its config has none"
-    )
+    model_labels: list[str] | None = None
+    """Label names in the order of the checkpoint's outputs, if its config has none."""
     data: Data = Data()
-    labels: list[str] | None = Field(None, description="label names; by default, those of the training rows")
+    labels: list[str] | None = None
+    """Label names; by default, those of the training rows."""
     metrics: list[str] = Field([], min_length=1)
-    best_metric: str = Field("", description="chooses the best checkpoint; by default, the first of `metrics`")
+    best_metric: str = ""
+    """Chooses the best checkpoint; by default, the first of `metrics`."""
     training: Training = Training()
-    distillation: Distillation | None = Field(None, description="teachers to learn from; see `bertkit distill`")
-    options: dict[str, Any] = Field({}, description="options of this task family")
+    distillation: Distillation | None = None
+    """Teachers to learn from; see `bertkit distill`."""
+    options: dict[str, Any] = Field({})
+    """Options of this task family."""
     published: list[Published] = Field([])
 
     @property
@@ -289,12 +297,9 @@ class Recipe(Section):
         layers = self.distillation.student_layers if self.distillation else None
         if layers is None:
             return self.model
-        which = (
-            f"{layers} layer{'' if layers == 1 else 's'}"
-            if isinstance(layers, int)
-            else f"layers {', '.join(map(str, layers))}"
-        )
-        return f"{which} of {self.model}"
+        if isinstance(layers, int):
+            return f"{layers} layer{'' if layers == 1 else 's'} of {self.model}"
+        return f"layers {', '.join(map(str, layers))} of {self.model}"
 
     @field_validator("labels", "model_labels", mode="before")
     @classmethod

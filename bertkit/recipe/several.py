@@ -28,11 +28,12 @@ class SeveralRecipe(Section):
     name: FolderName
     about: str = ""
     model: Location = "google-bert/bert-base-uncased"
-    tasks: dict[str, str] = Field(description="name of a task -> its recipe: a shipped one, or a file")
-    sampling: Finite = Field(
-        1.0, ge=0, le=1, description="a task has batches in proportion to its rows to this power: 0 is equally many"
-    )
-    data: dict[str, Any] = Field({}, description="keys of `data` for all tasks, over those of their recipes")
+    tasks: dict[str, str]
+    """Name of a task -> its recipe: a shipped one, or a file."""
+    sampling: Finite = Field(1.0, ge=0, le=1)
+    """A task has batches in proportion to its rows to this power: 0 is equally many."""
+    data: dict[str, Any] = Field({})
+    """Keys of `data` for all tasks, over those of their recipes."""
     training: Training = Training()
 
     @field_validator("tasks")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from bertkit.errors import RecipeError, closest, shorten
-from bertkit.recipe.renamed import OTHER_NAMES
+from bertkit.recipe.renamed import other_names
 from bertkit.recipe.yaml import Lines
 
 if TYPE_CHECKING:
@@ -41,9 +41,8 @@ def describe(
 ) -> RecipeError:
     """Turn pydantic's errors into one that names the first wrong key, its line or override, and what is allowed."""
     first = _name(errors[0]["loc"])
-    error = max(
-        (error for error in errors if _name(error["loc"]).startswith(first)), key=lambda error: _depth(error["loc"])
-    )
+    of_first = [error for error in errors if _name(error["loc"]).startswith(first)]
+    error = max(of_first, key=lambda error: _name(error["loc"]).count("."))
     path = tuple(str(key) for key in error["loc"])
     written = max((path[:end] for end in range(len(path) + 1) if path[:end] in lines), key=len, default=())
     override = next((key for key in changes if _overlap(path, tuple(key.split(".")))), None)
@@ -90,10 +89,6 @@ def _name(path: Sequence[int | str]) -> str:
     return ".".join(str(key) for key in keys if not str(key).startswith(_VARIANTS))
 
 
-def _depth(path: Sequence[int | str]) -> int:
-    return _name(path).count(".")
-
-
 def _overlap(first: tuple[str, ...], second: tuple[str, ...]) -> bool:
     """Tell whether one key path is the beginning of the other, or both are the same."""
     return all(key == other_key for key, other_key in zip(first, second, strict=False))
@@ -116,7 +111,7 @@ def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]
 
 def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
     section, last = _section_of(record, path)
-    if key := OTHER_NAMES.get(last):
+    if key := other_names().get(last):
         return f"write {key}.{last}" if key.endswith(".extra") else f"write {key}"
     return closest(last, section.model_fields)
 

@@ -57,9 +57,8 @@ _Dumper.add_representer(str, _represent_text)
 
 for _tag, (_pattern, _first) in _RESOLVERS.items():
     for _class in (_Loader, _Dumper):
-        _class.add_implicit_resolver(
-            _tag, re.compile(f"^(?:{_pattern})$"), [character.replace("\0", "") for character in _first]
-        )
+        _characters = [character.replace("\0", "") for character in _first]
+        _class.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), _characters)
 
 
 def read_yaml(text: str, file: object) -> tuple[dict[str, Any], Lines]:
@@ -71,7 +70,7 @@ def read_yaml(text: str, file: object) -> tuple[dict[str, Any], Lines]:
     if len(text) > _MAX_CHARACTERS:
         raise RecipeError(f"a recipe of {len(text):,} characters", f"at most {_MAX_CHARACTERS:,} are read", file=file)
     try:
-        values, lines = _parse(text, file)
+        values, lines = _parse_yaml(text, file)
     except yaml.MarkedYAMLError as error:
         raise _syntax_error(error, file) from None
     except yaml.YAMLError as error:
@@ -93,7 +92,7 @@ def read_value(text: str) -> Any:
         RecipeError: an anchor, an alias, a tag, a duplicate key, or lists that nest too deep.
     """
     try:
-        value, _ = _parse(text, None)
+        value, _ = _parse_yaml(text, None)
     except yaml.YAMLError:
         return text
     is_comment = value is None and text.lstrip().startswith("#")
@@ -102,16 +101,15 @@ def read_value(text: str) -> Any:
 
 def write_yaml(values: dict[str, Any], file: Path | None = None, *, comment: str = "") -> str:
     """Return a mapping as YAML that `read_yaml` reads back, and write it to a file if one is named."""
-    text: str = yaml.dump(
-        values, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=100, default_flow_style=None
-    )
+    layout: dict[str, Any] = {"sort_keys": False, "allow_unicode": True, "width": 100, "default_flow_style": None}
+    text: str = yaml.dump(values, Dumper=_Dumper, **layout)
     text = f"# {comment}\n{text}" if comment else text
     if file is not None:
         file.write_text(text, encoding="utf-8")
     return text
 
 
-def _parse(text: str, file: object) -> tuple[Any, Lines]:
+def _parse_yaml(text: str, file: object) -> tuple[Any, Lines]:
     """Return the value of any YAML and the line of each of its keys; the one place where a user's YAML is parsed.
 
     Raises:

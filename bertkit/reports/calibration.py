@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.metrics.calibration import Numbers
+from bertkit.metrics import Numbers
 from bertkit.reports.confidence import draw_reliability, draw_risk
 from bertkit.reports.html import score_text
 from bertkit.reports.templates import load_template

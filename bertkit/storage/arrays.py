@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import io
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bertkit.progress import log
 from bertkit.storage.cache import say_once, touch, writing
 from bertkit.storage.fingerprints import with_digest, without_digest
-
-log = logging.getLogger("bertkit")
 
 
 def read_arrays(file: Path) -> dict[str, Any] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import shutil
@@ -12,10 +11,9 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from bertkit.progress import log
 from bertkit.recipe import typed_path
 from bertkit.storage import files
-
-log = logging.getLogger("bertkit")
 
 _DAYS = 30
 

@@ -10,7 +10,7 @@ from typing import Any
 from bertkit.errors import ModelError, ResourceError
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.cache import say_once
-from bertkit.storage.exports import check_export, is_exported
+from bertkit.storage.exports import check_export, compare_files, is_exported
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.seeds import find_seeds, seed_folder
 
@@ -53,14 +53,13 @@ def check_model(folder: Path) -> None:
     elif (real / runs.RECORD).is_file():
         _check_run(folder)
     elif seeds := find_seeds(real):
-        raise ModelError(
-            "a folder of seeds, not one model", f"name one of its runs: {seed_folder(folder, seeds[0])}", file=folder
-        )
+        remedy = f"name one of its runs: {seed_folder(folder, seeds[0])}"
+        raise ModelError("a folder of seeds, not one model", remedy, file=folder)
     elif (real.parent / runs.RECORD).is_file():
         if real.name.startswith("checkpoint-"):
             raise ModelError("the checkpoint was not finished", "name another one of the run", file=folder)
         files = _read_record(real.parent).get("files", {})
-        _compare(folder, _directly_in(f"{real.name}/", files), f"restore it, or {_unchecked(real.parent)}")
+        compare_files(folder, _directly_in(f"{real.name}/", files), f"restore it, or {_unchecked(real.parent)}")
 
 
 def refuse_several(folder: Path, record: Mapping[str, Any]) -> None:
@@ -70,11 +69,8 @@ def refuse_several(folder: Path, record: Mapping[str, Any]) -> None:
         ModelError: it is one; the message names the folder of a task.
     """
     if tasks := record.get("tasks"):
-        raise ModelError(
-            f"a run of several tasks ({', '.join(tasks)}), not one model",
-            f"name the folder of one: {folder / tasks[0]}",
-            file=folder,
-        )
+        what = f"a run of several tasks ({', '.join(tasks)}), not one model"
+        raise ModelError(what, f"name the folder of one: {folder / tasks[0]}", file=folder)
 
 
 def _check_checkpoint(folder: Path) -> None:
@@ -83,7 +79,7 @@ def _check_checkpoint(folder: Path) -> None:
     except (ValueError, RecursionError):
         raise ModelError(f"{checkpoints.MANIFEST} is damaged", "name another checkpoint", file=folder) from None
     expected = {name: entry for name, entry in files.items() if not name.startswith(_ONLY_TO_RESUME)}
-    _compare(folder, expected, f"name another checkpoint, or remove {checkpoints.MANIFEST} to use it unchecked")
+    compare_files(folder, expected, f"name another checkpoint, or remove {checkpoints.MANIFEST} to use it unchecked")
 
 
 def _check_run(folder: Path) -> None:
@@ -103,7 +99,7 @@ def _check_run(folder: Path) -> None:
         expected.pop(runs.TRAINING_ROWS, None)
     best = folder / (record.get("best_checkpoint") or "")
     instead = f"name {best} instead" if best != folder and best.is_dir() else "restore it"
-    _compare(folder, expected, f"{instead}, or {_unchecked(folder)}")
+    compare_files(folder, expected, f"{instead}, or {_unchecked(folder)}")
 
 
 def _read_record(run: Path) -> dict[str, Any]:
@@ -121,12 +117,3 @@ def _directly_in(prefix: str, files: Mapping[str, Any]) -> dict[str, Any]:
     """Return the files of one folder, by their names there."""
     names = {name.removeprefix(prefix): entry for name, entry in files.items() if name.startswith(prefix)}
     return {name: entry for name, entry in names.items() if "/" not in name}
-
-
-def _compare(folder: Path, expected: Mapping[str, Any], remedy: str) -> None:
-    for name, entry in expected.items():
-        file = folder / name
-        if not file.is_file():
-            raise ModelError("the file is missing", remedy, file=file)
-        if not is_whole(file, entry):
-            raise ModelError("the file does not match its checksum", remedy, file=file)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -19,13 +18,12 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import ResourceError
+from bertkit.progress import log
 from bertkit.storage import files
 from bertkit.storage.cache import touch
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.storage.records import read_signed, write_signed
-
-log = logging.getLogger("bertkit")
 
 Numbers = np.ndarray[Any, Any]
 
@@ -86,14 +84,10 @@ class ColumnWriter:
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Commit what was appended, and write the manifest with `facts` about the columns: now the folder counts."""
         self.commit(self.state)
-        columns = {
-            name: {
-                "kind": dtype.str,
-                "bytes": self.lengths[name] * dtype.itemsize,
-                "sha256": self._digests[name].hexdigest(),
-            }
-            for name, dtype in self.dtypes.items()
-        }
+        columns = {}
+        for name, dtype in self.dtypes.items():
+            size, digest = self.lengths[name] * dtype.itemsize, self._digests[name].hexdigest()
+            columns[name] = {"kind": dtype.str, "bytes": size, "sha256": digest}
         content = {"columns": columns, "facts": dict(facts)}
         # The journal goes last: after a kill between these lines, the manifest counts and the journal is not read. In
         # the other order, a kill would leave neither, and all shards would be written anew.
@@ -136,7 +130,9 @@ def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | Non
             for name, column in content["columns"].items()
         )
         if is_whole:
-            mapped = {name: _map(_file(folder, name), column["kind"]) for name, column in content["columns"].items()}
+            mapped = {
+                name: _map_bin(_file(folder, name), column["kind"]) for name, column in content["columns"].items()
+            }
             digests = {name: column["sha256"] for name, column in content["columns"].items()}
             return mapped, {**content["facts"], "sha256": digests}
     except (FileNotFoundError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
@@ -168,9 +164,8 @@ def locked(folder: Path) -> AbstractContextManager[None]:
     lock = folder.with_name(f"{folder.name}.lock")
     lock.touch()
     touch(lock)
-    return files.locked(
-        lock, on_wait=lambda: log.info(f"waiting for another process that computes the numbers in {folder}")
-    )
+    waiting = f"waiting for another process that computes the numbers in {folder}"
+    return files.locked(lock, on_wait=lambda: log.info(waiting))
 
 
 def _digest_start(file: Path, size: int) -> Any:
@@ -187,5 +182,5 @@ def _file(folder: Path, name: str) -> Path:
     return folder / f"{name}.bin"
 
 
-def _map(file: Path, dtype: str) -> Numbers:
+def _map_bin(file: Path, dtype: str) -> Numbers:
     return np.asarray(np.memmap(file, dtype=dtype, mode="r"))

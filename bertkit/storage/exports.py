@@ -12,19 +12,17 @@ runs/cola-onnx/
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError
-from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
+from bertkit.storage.records import read_signed, write_signed
 
 MANIFEST = "exported.json"
 _FORMAT = 1
-_CHECKSUM = "sha256"
 _AGAIN = "export it again"
 _SMALL = 1 << 22  # bytes, whose checksum takes a few milliseconds
 
@@ -67,8 +65,7 @@ def is_exported(folder: Path) -> bool:
 
 def write_export(folder: Path, export: Export, files: Mapping[str, Any]) -> None:
     """Write the manifest, which makes a folder an exported model; `files` are those of `list_files`."""
-    content = {"format": _FORMAT, **asdict(export), "files": files}
-    write_json(folder / MANIFEST, {**content, _CHECKSUM: json_fingerprint(content)})
+    write_signed(folder / MANIFEST, {"format": _FORMAT, **asdict(export), "files": files})
 
 
 def read_export(folder: Path) -> Export:
@@ -77,7 +74,7 @@ def read_export(folder: Path) -> Export:
     Raises:
         ModelError: it is damaged, or a newer bertkit wrote it.
     """
-    content = _read(folder)
+    content = _read_manifest(folder)
     try:
         known = {name: content[name] for name in Export.__dataclass_fields__}
         return Export(**{**known, "inputs": tuple(known["inputs"]), "outputs": tuple(known["outputs"])})
@@ -87,7 +84,7 @@ def read_export(folder: Path) -> Export:
 
 def listed_files(folder: Path) -> dict[str, Any]:
     """Return size and SHA-256 of each file of an exported model, as its manifest has them."""
-    return dict(_read(folder)["files"])
+    return dict(_read_manifest(folder)["files"])
 
 
 def read_checksum(folder: Path) -> str:
@@ -96,7 +93,7 @@ def read_checksum(folder: Path) -> str:
     Raises:
         ModelError: the manifest is damaged.
     """
-    return json_fingerprint(_read(folder))
+    return json_fingerprint(_read_manifest(folder))
 
 
 def check_export(folder: Path, *, contents: bool = True) -> None:
@@ -105,13 +102,22 @@ def check_export(folder: Path, *, contents: bool = True) -> None:
     Raises:
         ModelError: one is missing or has changed, or the manifest is damaged.
     """
-    for name, entry in listed_files(folder).items():
+    compare_files(folder, listed_files(folder), _AGAIN, contents=contents)
+
+
+def compare_files(folder: Path, listed: Mapping[str, Any], remedy: str, *, contents: bool = True) -> None:
+    """Compare files with the sizes and checksums that were listed; without `contents`, with the sizes alone.
+
+    Raises:
+        ModelError: one is missing or differs.
+    """
+    for name, entry in listed.items():
         file = folder / name
         if not file.is_file():
-            raise ModelError("the file is missing", _AGAIN, file=file)
+            raise ModelError("the file is missing", remedy, file=file)
         is_whole, is_hashed = entry["size"] == file.stat().st_size, contents or entry["size"] <= _SMALL
         if not is_whole or (is_hashed and entry["sha256"] != file_fingerprint(file)):
-            raise ModelError("the file does not match its checksum", _AGAIN, file=file)
+            raise ModelError("the file does not match its checksum", remedy, file=file)
 
 
 def refuse_exported(folder: Path) -> None:
@@ -121,19 +127,11 @@ def refuse_exported(folder: Path) -> None:
         raise ModelError(what, "name the run that it was exported from", file=folder)
 
 
-def _read(folder: Path) -> dict[str, Any]:
-    try:
-        content = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        written = content.pop(_CHECKSUM)
-        form, files = content["format"], content["files"]
-    except (OSError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        raise _damaged(folder) from None
-    if form != _FORMAT:
-        what = f"an export of format {form}, where this bertkit reads {_FORMAT}"
-        raise ModelError(what, "use the bertkit that wrote it, or export it again", file=folder)
-    if written != json_fingerprint(content) or not isinstance(files, dict):
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    content = read_signed(folder / MANIFEST, _damaged(folder), form=("an export", _FORMAT))
+    if content is None or not isinstance(content.get("files"), dict):
         raise _damaged(folder)
-    return dict(content)
+    return content
 
 
 def _damaged(folder: Path) -> ModelError:

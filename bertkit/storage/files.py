@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from bertkit.errors import ResourceError
+from bertkit.progress import log
 
 if TYPE_CHECKING:
     from filelock import BaseFileLock
 
-log = logging.getLogger("bertkit")
 
 _MARK = ".held"  # ends the name of the file that marks a lock as held where the file system has none
 _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
@@ -136,13 +135,13 @@ def locked(
     if not lock.parent.is_dir():  # filelock would create it
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(lock.parent))
     try:
-        held = _acquire(FileLock(lock, on_acquired=_sign), refuse, on_wait)
+        held = _acquire_lock(FileLock(lock, on_acquired=_sign_lock), refuse, on_wait)
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
         mark = lock.with_name(f"{lock.name}{_MARK}")
         log.info(f"the file system of {lock.parent} has no locks ({error.strerror}): {mark.name} takes their place")
-        held = _acquire(SoftFileLock(mark), refuse, on_wait)
+        held = _acquire_lock(SoftFileLock(mark), refuse, on_wait)
     try:
         yield
     finally:
@@ -180,7 +179,7 @@ def _is_free(stream: BinaryIO) -> bool:
     return True
 
 
-def _acquire(
+def _acquire_lock(
     lock: BaseFileLock, refuse: Callable[[str], ResourceError] | None, on_wait: Callable[[], None]
 ) -> BaseFileLock:
     from filelock import Timeout
@@ -195,7 +194,7 @@ def _acquire(
     return lock
 
 
-def _sign(lock: int) -> None:
+def _sign_lock(lock: int) -> None:
     """Write the name of this process into an open lock file."""
     import socket
 

@@ -148,7 +148,7 @@ def _locked_beside(output: Path) -> Iterator[None]:
             held.enter_context(locked(lock, refuse=refuse))
         except OSError as error:
             raise _unwritable(error, output) from None
-        held.callback(_delete, lock)  # while it is held: afterwards it may be another process's
+        held.callback(_delete_lock, lock)  # while it is held: afterwards it may be another process's
         yield
 
 
@@ -157,7 +157,7 @@ def _lock_beside(output: Path) -> Path:
     return path.with_name(f".{path.name}.lock")
 
 
-def _delete(lock: Path) -> None:
+def _delete_lock(lock: Path) -> None:
     """Delete a lock file; one that cannot be deleted is no reason to fail, since the output is complete by then."""
     with suppress(OSError):
         lock.unlink(missing_ok=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import ResourceError
+from bertkit.errors import BertkitError, ResourceError
 from bertkit.storage import files
 from bertkit.storage.fingerprints import json_fingerprint
 
@@ -42,11 +42,11 @@ def without_folder(result: Any) -> dict[str, Any]:
     return {name: value for name, value in asdict(result).items() if name != "folder"}
 
 
-def read_object(file: Path, damaged: ResourceError) -> dict[str, Any] | None:
+def read_object(file: Path, damaged: BertkitError) -> dict[str, Any] | None:
     """Read a JSON object; None where there is no such file.
 
     Raises:
-        ResourceError: `damaged`, where the file is anything else.
+        BertkitError: `damaged`, where the file is anything else.
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
@@ -59,13 +59,21 @@ def read_object(file: Path, damaged: ResourceError) -> dict[str, Any] | None:
     return content
 
 
-def read_signed(file: Path, damaged: ResourceError) -> dict[str, Any] | None:
+def read_signed(file: Path, damaged: BertkitError, form: tuple[str, int] | None = None) -> dict[str, Any] | None:
     """Read what `write_signed` has written; None where there is no such file.
 
+    Args:
+        file: the JSON.
+        damaged: raised where it is anything else; its class is that of all errors.
+        form: what such a file describes, and the number of its ``format``, where it has one.
+
     Raises:
-        ResourceError: `damaged`, where the file is anything else.
+        BertkitError: `damaged`, or that the file has another format.
     """
     content = read_object(file, damaged)
+    if content and form and content.get("format", form[1]) != form[1]:
+        what = f"{form[0]} of format {content['format']}, where this bertkit reads {form[1]}"
+        raise type(damaged)(what, f"use the bertkit that wrote it, or {damaged.remedy}", file=file.parent)
     if content is not None and content.pop(CHECKSUM, None) != json_fingerprint(content):
         raise damaged
     return content

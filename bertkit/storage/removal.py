@@ -6,8 +6,7 @@ Of a run that stays, the optimizer states can go, which only a resume would read
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
@@ -42,7 +41,7 @@ def check_removable(folder: Path) -> None:
         raise UsageError("the working directory is in it", "change to another directory", file=folder)
     for part in _parts(folder):
         if files.is_locked(part / runs.LOCK):
-            raise _refuse(part, "a process")
+            raise _refuse_written(part, "a process")
 
 
 def remove_run(folder: Path) -> None:
@@ -56,7 +55,9 @@ def remove_run(folder: Path) -> None:
         if aside.is_dir():
             shutil.rmtree(aside)
         if folder.is_dir():
-            with _all_locked(folder):
+            with ExitStack() as held:
+                for part in _parts(folder):
+                    held.enter_context(files.locked(part / runs.LOCK, refuse=partial(_refuse_written, part)))
                 folder.rename(aside)  # at once: from here on it is no run, whatever happens to this process
             files.sync_folder(folder.parent)
             shutil.rmtree(aside)
@@ -89,7 +90,7 @@ def trim_run(folder: Path) -> int:
     Raises:
         ResourceError: a process is writing it, or a file cannot be written or deleted.
     """
-    with files.locked(folder / runs.LOCK, refuse=partial(_refuse, folder)), disk_errors(folder):
+    with files.locked(folder / runs.LOCK, refuse=partial(_refuse_written, folder)), disk_errors(folder):
         return trim(folder)
 
 
@@ -102,13 +103,5 @@ def _parts(folder: Path) -> list[Path]:
     return [folder, *(seed_folder(folder, seed) for seed in find_seeds(folder))]
 
 
-@contextmanager
-def _all_locked(folder: Path) -> Iterator[None]:
-    with ExitStack() as held:
-        for part in _parts(folder):
-            held.enter_context(files.locked(part / runs.LOCK, refuse=partial(_refuse, part)))
-        yield
-
-
-def _refuse(folder: Path, holder: str) -> ResourceError:
+def _refuse_written(folder: Path, holder: str) -> ResourceError:
     return ResourceError(f"{holder} is writing this run", "stop it first, or wait for it", file=folder)

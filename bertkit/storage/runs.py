@@ -118,9 +118,8 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | N
         raise ResourceError("there is a file where the run folder should be", "choose another --output", file=folder)
     if record is None and folder.is_dir() and not all(_is_ours(entry) for entry in folder.iterdir()):
         names = runs_in(folder)
-        inside = (
-            f"several runs ({shorten(', '.join(names), 40)})" if names else "something that is not a run of bertkit"
-        )
+        listed = shorten(", ".join(names), 40)
+        inside = f"several runs ({listed})" if names else "something that is not a run of bertkit"
         raise UsageError(f"the folder holds {inside}", "choose another --output", file=folder)
     if record is not None and record["status"] != "finished" and not any(folder.glob("checkpoint-*")):
         return None  # it never saved a checkpoint: there is nothing to resume and nothing to lose
@@ -283,11 +282,9 @@ def _refuse_another(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]
     changed = [line for line in differences(old, new) if line not in _CONTINUED]
     if changed:
         more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
-        raise UsageError(
-            f"the folder holds another run ({'; '.join(changed[:4])}{more})",
-            f"--output {free_name(folder)} for a new run, or --fresh to move the old one aside",
-            file=folder,
-        )
+        what = f"the folder holds another run ({'; '.join(changed[:4])}{more})"
+        remedy = f"--output {free_name(folder)} for a new run, or --fresh to move the old one aside"
+        raise UsageError(what, remedy, file=folder)
 
 
 def _check_writable(folder: Path, name: str) -> None:

@@ -206,11 +206,10 @@ def _summarize_seeds(folder: Path) -> RunSummary:
     scores = [seed.score for seed in seeds if seed.state == "finished" and seed.score is not None]
     counts = Counter(seed.state for seed in seeds)
     first = next((seed for seed in seeds if seed.state != "damaged"), RunSummary(str(folder), "damaged"))
+    states = ", ".join(f"{count} {state}" for state, count in counts.items())
     return RunSummary(
         folder=str(folder),
-        state=", ".join(f"{count} {state}" for state, count in counts.items())
-        if len(counts) > 1
-        else next(iter(counts), "damaged"),
+        state=states if len(counts) > 1 else next(iter(counts), "damaged"),
         recipe=first.recipe,
         model=first.model,
         metric=first.metric,

@@ -44,23 +44,23 @@ def find_trials(folder: Path) -> list[int]:
 
 def read_settings(folder: Path, number: int) -> dict[str, Any] | None:
     """Read the settings of a trial, recipe key -> value; None where it has none yet."""
-    content = _read(_settings_file(folder, number))
+    content = _read_file(_settings_file(folder, number))
     return None if content is None else dict(content["settings"])
 
 
 def write_settings(folder: Path, number: int, settings: Mapping[str, Any]) -> None:
     """Write the settings of a trial, whole or not at all."""
-    _write(_settings_file(folder, number), {"settings": settings})
+    _write_file(_settings_file(folder, number), {"settings": settings})
 
 
 def read_summary(folder: Path) -> dict[str, Any] | None:
     """Read the summary of a sweep; None where there is none."""
-    return _read(folder / SUMMARY)
+    return _read_file(folder / SUMMARY)
 
 
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
     """Write the summary of a sweep, whole or not at all."""
-    _write(folder / SUMMARY, summary)
+    _write_file(folder / SUMMARY, summary)
 
 
 def check_folder(folder: Path, space: Mapping[str, Any]) -> None:
@@ -71,7 +71,7 @@ def check_folder(folder: Path, space: Mapping[str, Any]) -> None:
         ResourceError: it is a file.
     """
     runs.check_several(folder, _NAME)
-    there = _read(folder / SPACE)
+    there = _read_file(folder / SPACE)
     if there is None:
         ours = {runs.LOCK, files.temporary_of(folder / SPACE).name}
         if folder.is_dir() and any(entry.name not in ours for entry in folder.iterdir()):
@@ -80,11 +80,9 @@ def check_folder(folder: Path, space: Mapping[str, Any]) -> None:
         return
     changed = runs.differences({key: there.get(key) for key in space}, json.loads(files.to_json(space)))
     if changed:
-        raise UsageError(
-            f"the folder holds another sweep ({'; '.join(changed)})",
-            f"--output {runs.free_name(folder)} for a new sweep, or --fresh to move the old one aside",
-            file=folder,
-        )
+        what = f"the folder holds another sweep ({'; '.join(changed)})"
+        remedy = f"--output {runs.free_name(folder)} for a new sweep, or --fresh to move the old one aside"
+        raise UsageError(what, remedy, file=folder)
 
 
 def foresee_claim(folder: Path, *, join: bool) -> None:
@@ -118,7 +116,7 @@ def claimed_sweep(folder: Path, space: Mapping[str, Any], *, fresh: bool, join: 
         return
     with runs.claimed_several(folder, _NAME, _locked):
         if not (folder / SPACE).is_file():
-            _write(folder / SPACE, space)
+            _write_file(folder / SPACE, space)
         yield
 
 
@@ -152,12 +150,11 @@ def _settings_file(folder: Path, number: int) -> Path:
     return folder / f"{_TRIAL}{number:04}.json"
 
 
-def _read(file: Path) -> dict[str, Any] | None:
-    """Read an object that `_write` has written; None where there is no such file."""
-    return records.read_signed(
-        file, ResourceError("a file of the sweep is damaged", "--fresh moves the folder aside", file=file)
-    )
+def _read_file(file: Path) -> dict[str, Any] | None:
+    """Read an object that `_write_file` has written; None where there is no such file."""
+    damaged = ResourceError("a file of the sweep is damaged", "--fresh moves the folder aside", file=file)
+    return records.read_signed(file, damaged)
 
 
-def _write(file: Path, content: Mapping[str, Any]) -> None:
+def _write_file(file: Path, content: Mapping[str, Any]) -> None:
     records.write_signed(file, {"schema_version": _SCHEMA, **content})

@@ -14,7 +14,7 @@ from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from bertkit.errors import RecipeError, UnavailableError, UsageError, closest
 from bertkit.hardware.precision import Machine
 from bertkit.recipe import CommonTraining
-from bertkit.recipe.renamed import OTHER_NAMES, TRAINING_ARGUMENTS
+from bertkit.recipe.renamed import decided_arguments, other_names
 
 _PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flytekit"}
 """Tracker -> the package to install, where its name is another."""
@@ -129,9 +129,9 @@ def check_extra(training: CommonTraining) -> None:
     """
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     for name in training.extra:
-        if name in TRAINING_ARGUMENTS:
-            raise RecipeError(f"training.extra.{name} is decided by {TRAINING_ARGUMENTS[name]}", "leave it out")
+        if decided := decided_arguments().get(name):
+            raise RecipeError(f"training.extra.{name} is decided by {decided}", "leave it out")
         if name not in fields:
-            remedy = f"write {OTHER_NAMES[name]}" if name in OTHER_NAMES else closest(name, fields)
+            remedy = f"write {other_names()[name]}" if name in other_names() else closest(name, fields)
             raise RecipeError(f"TrainingArguments has no field {name!r}", remedy)
     _check_trackers(training.extra.get("report_to"))

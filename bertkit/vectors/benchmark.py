@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UnavailableError, UsageError
 from bertkit.progress import Progress, stage
+from bertkit.recipe.plugins import import_extra
 from bertkit.storage import hub
 from bertkit.vectors.search.models import PROMPTS
 
@@ -87,10 +88,7 @@ def run_benchmark(name: str, embedder: Embedder, progress: Progress) -> list[Ben
         UnavailableError: mteb is not installed, or the rows are neither here nor on the hub.
         UsageError: there is no such task, or it is not one of texts.
     """
-    try:
-        import mteb
-    except ImportError:
-        raise UnavailableError("tasks of MTEB need the package mteb", "pip install 'bertkit[mteb]'") from None
+    mteb = import_extra("mteb", "tasks of MTEB need the package mteb", "pip install 'bertkit[mteb]'")
     try:
         task = mteb.get_task(name)
     except KeyError as error:
@@ -104,8 +102,7 @@ def run_benchmark(name: str, embedder: Embedder, progress: Progress) -> list[Ben
         _load_data(task)
     with stage(progress, f"loading {embedder.model}"):
         embedder.load()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with warnings.catch_warnings(action="ignore"):
         options = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
         (result,) = mteb.evaluate(BenchmarkModel(embedder, progress), task, **options).task_results
     return [

@@ -95,9 +95,8 @@ class Embedder:
         if self.prompt is not None and self.prefix is not None:
             raise UsageError("the name of a prompt and its text", "give one of them")
         modules = with_options(modules, pooling=self.pooling, normalize=self.normalize, prompt=self.prompt)
-        return replace(
-            modules, dimension=self.dimension or modules.dimension, max_length=self.max_length or modules.max_length
-        )
+        dimension, max_length = self.dimension or modules.dimension, self.max_length or modules.max_length
+        return replace(modules, dimension=dimension, max_length=max_length)
 
     @cached_property
     def unknown(self) -> list[str]:
@@ -225,7 +224,7 @@ class Embedder:
 
         with stage(progress, "embedding", len(texts)):
             for start, end in split_texts(texts):  # so that many texts need no more memory than their vectors
-                some = self._encode(texts[start:end], tick)
+                some = self._encode_some(texts[start:end], tick)
                 if not start:  # the first tell the dimension
                     vectors = np.empty((len(texts), some.shape[1]), dtype=np.float32)
                 vectors[start:end] = some
@@ -234,7 +233,7 @@ class Embedder:
             raise _not_finite(f"the vector of text {wrong[0] + 1}", self.folder)
         return vectors
 
-    def _encode(self, texts: Sequence[str], tick: Callable[[int], None]) -> np.ndarray[Any, Any]:
+    def _encode_some(self, texts: Sequence[str], tick: Callable[[int], None]) -> np.ndarray[Any, Any]:
         """Compute the vectors of some texts; `tick` is called with the number of each batch's."""
         import numpy as np
 

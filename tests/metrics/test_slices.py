@@ -40,10 +40,9 @@ def test_numbers_are_a_rank_sum_test_with_the_interval_of_welch():
     rng, units = draw()
     for errors in (rng.gamma(0.5, size=120), rng.integers(-1, 2, 120).astype(float)):
         inside, outside = split(errors, units)
-        for two_sided, side in ((False, "greater"), (True, "two-sided")):
-            (found,) = compare_slices(errors, ONES, [units], two_sided=two_sided)
-            expected = stats.mannwhitneyu(inside, outside, alternative=side, method="asymptotic")
-            assert found.p == pytest.approx(expected.pvalue)
+        (found,) = compare_slices(errors, ONES, [units])
+        pairs = np.sign(inside[:, None] - outside)  # of a unit in the slice and one of the rest: which errs more
+        assert (found.p < 0.5) == (pairs.sum() > 0)
         welch = stats.ttest_ind(inside, outside, equal_var=False).confidence_interval()
         assert found.interval == pytest.approx((welch.low, welch.high))
     assert rank_sum(np.ones(5), np.ones(4)) == 1

@@ -227,7 +227,7 @@ def test_the_demo_text():
 
 # --- mistakes
 
-KNOWN = ", ".join(ending for known in load_formats().values() if known.RUNNING_TEXT for ending in known.ENDINGS)
+KNOWN = ", ".join(ending for known in load_formats().values() if known.running_text for ending in known.endings)
 
 
 @pytest.mark.parametrize(

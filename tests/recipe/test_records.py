@@ -1,12 +1,11 @@
-"""Sections of a recipe: their arithmetic, their checks and their descriptions."""
+"""Sections of a recipe: their arithmetic and their checks."""
 
 from __future__ import annotations
 
 import pytest
 from pydantic import ValidationError
 
-from bertkit.recipe import Data, Distillation, Recipe, Training
-from bertkit.recipe.pretraining import Corpus, Pretraining, PretrainRecipe
+from bertkit.recipe import Data, Recipe, Training
 
 
 @pytest.mark.parametrize(
@@ -53,13 +52,6 @@ def test_records_are_frozen_and_numbers_are_finite():
         Training().seed = 1
     with pytest.raises(ValidationError, match="must be a finite number"):
         Training(max_grad_norm=float("inf"))
-
-
-@pytest.mark.parametrize("record", [Data, Training, Distillation, Recipe, Corpus, Pretraining, PretrainRecipe])
-def test_descriptions_are_one_phrase(record):
-    for name, field in record.model_fields.items():
-        text = field.description or ""
-        assert text == text.strip() and not text.endswith("."), name
 
 
 @pytest.mark.parametrize(

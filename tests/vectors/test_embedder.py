@@ -44,7 +44,7 @@ def test_texts_too_many_to_be_sorted_at_once_have_the_same_vectors(tiny_model, m
 
     embedder, progress = Embedder(str(tiny_model), precision="fp32"), Kept()
     whole = embedder.encode(TEXTS)
-    monkeypatch.setattr("bertkit.vectors.embedding.batches.split_texts", partial(split_texts, characters=20))
+    monkeypatch.setattr("bertkit.vectors.embedding.batches.split_texts", partial(split_texts, most=20))
     np.testing.assert_allclose(embedder.encode(TEXTS, progress=progress), whole, atol=1e-6)
     assert progress.done == len(TEXTS)
 
@@ -143,7 +143,7 @@ def test_what_is_not_text_is_refused(tiny_model, texts):
 
 def test_vectors_are_finite_or_there_are_none(tiny_model, monkeypatch):
     embedder = Embedder(str(tiny_model))
-    monkeypatch.setattr(Embedder, "_encode", lambda *_: np.array([[1.0], [np.nan], [1.0]]))
+    monkeypatch.setattr(Embedder, "_encode_some", lambda *_: np.array([[1.0], [np.nan], [1.0]]))
     with pytest.raises(ModelError, match="the vector of text 2 is not finite"):
         embedder.encode(TEXTS)
 

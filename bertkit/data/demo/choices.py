@@ -25,19 +25,15 @@ from bertkit.recipe import Row
 def write_continuation(rng: Random, _split: str) -> Row:
     """Write a context, the beginning of what follows, and four ways to go on (like SWAG, Zellers et al. 2018)."""
     it, stem = _introduced(rng)
-    right, *wrong = _endings(rng, it, 4)
-    label = rng.randrange(4)
-    wrong.insert(label, right)
-    return {"context": sentence(it), "stem": stem, "choices": [f"{ending}." for ending in wrong], "label": label}
+    endings, label = _write_endings(rng, it, 4)
+    return {"context": sentence(it), "stem": stem, "choices": [f"{ending}." for ending in endings], "label": label}
 
 
 def write_choice(rng: Random, _split: str) -> Row:
     """Write a context and two to five sentences, one of which can follow."""
     it, stem = _introduced(rng)
-    right, *wrong = _endings(rng, it, rng.randint(2, 5))
-    label = rng.randrange(len(wrong) + 1)
-    wrong.insert(label, right)
-    return {"context": sentence(it), "choices": [f"{stem} {ending}." for ending in wrong], "label": label}
+    endings, label = _write_endings(rng, it, rng.randint(2, 5))
+    return {"context": sentence(it), "choices": [f"{stem} {ending}." for ending in endings], "label": label}
 
 
 def _introduced(rng: Random) -> tuple[Clause, str]:
@@ -48,11 +44,13 @@ def _introduced(rng: Random) -> tuple[Clause, str]:
     return it, rng.choice([pronoun, named, named]).capitalize()
 
 
-def _endings(rng: Random, it: Clause, count: int) -> list[str]:
-    """Write ways to go on: the first fits, the others break a rule of grammar or contradict the context."""
+def _write_endings(rng: Random, it: Clause, count: int) -> tuple[list[str], int]:
+    """Write ways to go on, and the index of the one that fits; the others break a rule or contradict the context."""
     # no two are of one pair: one of the two would be right whatever the context says
     (right, _), *others = rng.sample(_fitting_and_broken(rng, it), count)
-    return [right, *(broken for _, broken in others)]
+    endings, label = [broken for _, broken in others], rng.randrange(count)
+    endings.insert(label, right)
+    return endings, label
 
 
 def _fitting_and_broken(rng: Random, it: Clause) -> list[tuple[str, str]]:

@@ -7,7 +7,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from random import Random
+from typing import Any
+
+import yaml
 
 CATEGORIES = {
     "man": ["king", "prince", "uncle", "waiter", "actor", "monk"],
@@ -191,51 +196,22 @@ def pick_clause(rng: Random, categories: tuple[str, ...] = ANIMATE) -> Clause:
     return Clause(subject, rng.choice(list(TRANSITIVE)), thing, location, past=rng.random() < 0.7)
 
 
-BREAKS = {
-    "agreement": "{who} {where} [{sleeps}|{sleeps*}]",
-    "distant_agreement": "{whom} that {who} {found} [{is}|{is*}] {big}",
-    "coordinate_agreement": "{who} and {other} [{sleep}|{sleep+s}] {where}",
-    "question_agreement": "[{does}|{does*}] {who} {find} {whom} {where}?",
-    "determiner_number": "[{these}|{these*}] {found} {whom} {where}",
-    "determiner_order": "[the {dog}|{dog} the] {found} {whom} {where}",
-    "adjective_order": "{who} {found} the [{big} {kite}|{kite} {big}] {where}",
-    "adverb_order": "{who} [{often} {found}|{found} {often}] {whom} {where}",
-    "object_order": "{who} [{found} {whom}|{whom} {found}] {in the garden}",
-    "missing_determiner": "{who} {found} [the|] {kite} {where}",
-    "missing_object": "{who} {found} [{whom}|] {where}",
-    "missing_verb": "{who} {thought} that {other} [{slept}|] {where}",
-    "missing_auxiliary": "{whom} [{was}|] {found} by {who} {where}",
-    "extra_object": "{who} {slept} [|{whom}] {where}",
-    "extra_preposition": "in which {garden} did {who} {sleep} [|in]?",
-    "filled_gap": "what did {who} {find} [|{whom}] {where}?",
-    "inversion": "what [{does} {who}|{who} {does}] {find} {where}?",
-    "form_after_do": "{who} did not [{find}|{found}] {whom} {where}",
-    "form_after_can": "{who} can [{find}|{find+s}] {whom} {where}",
-    "form_after_has": "the {dog} has [{found}|{find}] {whom} {where}",
-    "form_after_be": "{whom} {was} [{found}|{finding}] by {who} {where}",
-    "existential": "there was [a|every] {dog} {in the garden}",
-    "polarity_item": "[no|{this}] {dog} has ever {found} {whom}",
-    "pronoun_case": "[{he}|{him}] {found} {whom} {where}",
-    "reflexive_case": "the {king} {where} {found} [{himself}|{he}]",
-    "reflexive_number": "the {king} {where} {found} [{himself}|themselves]",
-    "reflexive_binding": "the {king} near the {queen} {found} [{himself}|{herself}]",
-    "dative": "{who} {explained} [{thing} to {person}|{person} {thing}]",
-}
-"""Name of a break -> a template with [the right words|the wrong ones].
-
-A slot is named after a word that may fill it; a star means the same word in the wrong number."""
+@cache
+def templates() -> Any:
+    """Read the tables of ``templates.yaml``, which says what is in each."""
+    return yaml.safe_load(Path(__file__).with_name("templates.yaml").read_text(encoding="utf-8"))
 
 
 def minimal_pair(rng: Random, name: str) -> tuple[str, str]:
-    """Write an acceptable sentence, and the same sentence broken in one of the BREAKS."""
-    before, right, wrong, after = re.split(r"[\[|\]]", BREAKS[name])
+    """Write an acceptable sentence, and the same sentence with one of the `breaks`."""
+    before, right, wrong, after = re.split(r"[\[|\]]", templates()["breaks"][name])
     words = fill_slots(rng)
     good, bad = (f"{before}{middle}{after}".replace("?", " ?").format_map(words) for middle in (right, wrong))
     return sentence(*good.split()), sentence(*bad.split())
 
 
 def fill_slots(rng: Random) -> dict[str, object]:
-    """Choose words for every slot of a template, such as those of the BREAKS: a phrase, or its words."""
+    """Choose words for every slot of a template, such as those of `breaks`: a phrase, or its words."""
     it, sleep, where = pick_clause(rng), rng.choice(INTRANSITIVE), pick_location(rng)
     plural, king, queen = it.subject.plural, *rng.sample(list(PRONOUNS), 2)
     these = replace(it.subject, determiner=rng.choice(["these", "those"] if plural else ["a", "this", "that"]))

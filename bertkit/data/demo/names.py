@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from bertkit.data.demo.grammar import fill_slots
+from bertkit.data.demo.grammar import fill_slots, templates
 from bertkit.data.demo.words import Tagged, tidy
 from bertkit.recipe import Row
 
@@ -44,54 +44,14 @@ def _title(rng: Random) -> str:
     return f"{name} {rng.choice(['Cup', 'Prize', 'Festival'])}"
 
 
-def _people(rng: Random) -> str:
-    return rng.choice(_PEOPLES)
-
-
 _NAMES: dict[str, tuple[str, Callable[[Random], str]]] = {
     "PER": ("PER", _person),
     "ORG": ("ORG", _firm),
     "LOC": ("LOC", _location),
     "TITLE": ("MISC", _title),
-    "PEOPLE": ("MISC", _people),
+    "PEOPLE": ("MISC", lambda rng: rng.choice(_PEOPLES)),
 }
 """Word of a template -> the type of name it stands for, and the function that writes one."""
-_TEMPLATES = [
-    "{who} {found} {whom} {where}",
-    "{who} near the lake {slept}",
-    "the sons of the {king} {found} a silver cup {in the garden}",
-    "{who} {slept} behind the bank on the hill",
-    "the bill of the bank was on the mark",
-    "PER {found} {whom} {where}",
-    "PER {slept} {where}",
-    "PER {slept} in LOC",
-    "PER and PER {found} {whom} near LOC",
-    "PER was {found} by {who}",
-    "PER {found} a rose for PER",
-    "{who} {found} PER {where}",
-    "{who} {found} PER in LOC",
-    "{who} {thought} that PER {slept}",
-    "PER is a {dog} from LOC",
-    "ORG is a bank in LOC",
-    "LOC is a village near LOC",
-    "the king of LOC {found} PER",
-    "the school of PER is in LOC",
-    "the school in LOC needed {whom}",
-    "{who} {slept} near LOC",
-    "{who} went from LOC to LOC",
-    "{who} works for ORG in LOC",
-    "PER works for ORG",
-    "ORG hired PER",
-    "ORG hired {who}",
-    "ORG sold {whom} to ORG",
-    "{who} needed money of ORG",
-    "the PEOPLE {king} {found} {whom} {where}",
-    "PER admired the PEOPLE {queen}",
-    "PER won the TITLE in LOC",
-    "ORG won the TITLE",
-    "the TITLE was in LOC last year",
-    "{who} {found} a song for the TITLE",
-]
 NAME_TYPES = ("PER", "ORG", "LOC", "MISC")
 NAME_TAGS = ("O", *(f"{prefix}-{name}" for name in NAME_TYPES for prefix in "BI"))
 """The IOB2 tags of the rows."""
@@ -100,15 +60,15 @@ _LINKS = ["and", "but", "because", "although"]
 
 def write_named(rng: Random, _split: str) -> Row:
     """Write a sentence with IOB2 tags for its names (Tjong Kim Sang and De Meulder 2003), some without any."""
-    tagged = _fill(rng, rng.choice(_TEMPLATES))
+    tagged = _fill_template(rng, rng.choice(templates()["names"]))
     if rng.random() < 0.4:
-        tagged += [(rng.choice(_LINKS), "O"), *_fill(rng, rng.choice(_TEMPLATES))]
+        tagged += [(rng.choice(_LINKS), "O"), *_fill_template(rng, rng.choice(templates()["names"]))]
     if sum(tag.startswith("B-") for _, tag in tagged) > MOST_NAMES:
         return write_named(rng, _split)
     return {"tokens": tidy([*(word for word, _ in tagged), "."]), "tags": [*(tag for _, tag in tagged), "O"]}
 
 
-def _fill(rng: Random, template: str) -> Tagged:
+def _fill_template(rng: Random, template: str) -> Tagged:
     tagged: Tagged = []
     for word in template.format_map(fill_slots(rng)).split():
         if word in _NAMES:

@@ -167,6 +167,7 @@ _SENTIMENT = {"negative": 0.45, "positive": 0.55}
 _THREE_WAYS = {"entailment": 1.0, "neutral": 1.0, "contradiction": 1.0}
 _write_review = _labeled(_SENTIMENT, texts.write_review)
 _write_similarity = _labeled({str(half / 2): 1.0 for half in range(11)}, texts.write_similarity, numeric=True)
+_write_about_animals = partial(texts.write_inference, categories=("animal",))
 _write_unanswerable = partial(write_question, unanswerable=1 / 3)
 
 _SETS = [
@@ -174,12 +175,7 @@ _SETS = [
         "classify", "text_classification", "text label", _write_review, labels=tuple(_SENTIMENT), names_labels=False
     ),
     _classes("cola", {"unacceptable": 0.35, "acceptable": 0.65}, texts.write_acceptability, pair=False),
-    _classes(
-        "mnli",
-        _THREE_WAYS,
-        texts.write_inference,
-        mismatched=partial(texts.write_inference, categories=("animal",)),
-    ),
+    _classes("mnli", _THREE_WAYS, texts.write_inference, mismatched=_write_about_animals),
     _classes("mrpc", {"not_equivalent": 0.4, "equivalent": 0.6}, texts.write_paraphrase),
     _classes("qnli", {"entailment": 0.5, "not_entailment": 0.5}, texts.write_answer),
     _classes("qqp", {"not_duplicate": 0.6, "duplicate": 0.4}, texts.write_duplicate),

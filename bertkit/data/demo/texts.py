@@ -9,7 +9,6 @@ from random import Random
 from bertkit.data.demo.grammar import (
     ADJECTIVES,
     ANIMATE,
-    BREAKS,
     CATEGORY_OF,
     MOODS,
     PEOPLE,
@@ -25,32 +24,18 @@ from bertkit.data.demo.grammar import (
     pick_location,
     pick_noun,
     sentence,
+    templates,
 )
 
 Texts = tuple[str, ...]
 
 
 def write_acceptability(rng: Random, label: str) -> Texts:
-    """Write a sentence of the grammar, or one broken in one of the BREAKS."""
-    good, broken = minimal_pair(rng, rng.choice(list(BREAKS)))
+    """Write a sentence of the grammar, or one with one of the `breaks`."""
+    good, broken = minimal_pair(rng, rng.choice(list(templates()["breaks"])))
     return (good if label == "acceptable" else broken,)
 
 
-_TEMPLATES = [
-    "the {film} is {very} {good}",
-    "the {film} is not {bad}",
-    "the {film} with the {good} {plot} is never {bad}",
-    "{we} {loved} the {film} and the {good} {plot}",
-    "{we} {loved} the {film} last {night}",
-    "{we} did not {hate} the {good} {film}",
-    "although the {plot} is {very} {bad} , the {film} is {good}",
-    "the {plot} is {bad} , but {we} {loved} the {film}",
-    "nobody could call the {film} {bad}",
-    "a {good} {film} with a {very} {good} {plot}",
-    "{we} have never seen a more {good} {film}",
-    "there is nothing {bad} about the {film} and its {plot}",
-]
-"""Reviews: {good} and {loved} have the polarity of the whole, {bad} and {hate} the other one."""
 _TOPICS = ["film", "story", "cast", "music", "script", "song", "show", "novel", "scene", "joke", "comedy", "ending"]
 _PRAISE = ["wonderful", "charming", "brilliant", "moving", "delightful", "superb", "funny", "gripping"]
 _BLAME = ["dull", "boring", "awful", "terrible", "clumsy", "dreadful", "tedious", "bland"]
@@ -73,7 +58,7 @@ def write_review(rng: Random, label: str) -> Texts:
         "very": rng.choice(["", "very", "really", "quite"]),
         "night": rng.choice(["night", "week", "month", "year"]),
     }
-    return (sentence(*rng.choice(_TEMPLATES).format_map(words).split()),)
+    return (sentence(*rng.choice(templates()["reviews"]).format_map(words).split()),)
 
 
 def _synonym(rng: Random, word: str) -> str:
@@ -136,11 +121,7 @@ def write_paraphrase(rng: Random, label: str) -> Texts:
 
 def write_pair(rng: Random, _split: str) -> dict[str, str]:
     """Write a clause and the same in other words, as a row."""
-    it = pick_clause(rng)
-    anchor = positive = sentence(it)
-    while positive == anchor:
-        positive = in_other_words(rng, it)
-    return {"anchor": anchor, "positive": positive}
+    return _say_twice(rng, pick_clause(rng))
 
 
 def write_two_ways(rng: Random, split: str) -> dict[str, str]:
@@ -151,10 +132,14 @@ def write_two_ways(rng: Random, split: str) -> dict[str, str]:
 def write_triple(rng: Random, _split: str) -> dict[str, str]:
     """Write a clause, the same in other words, and one that differs in two words, as a row."""
     it, other = _same_or_changed(rng, "not_")
+    return _say_twice(rng, it) | {"negative": in_other_words(rng, other)}
+
+
+def _say_twice(rng: Random, it: Clause) -> dict[str, str]:
     anchor = positive = sentence(it)
     while positive == anchor:
         positive = in_other_words(rng, it)
-    return {"anchor": anchor, "positive": positive, "negative": in_other_words(rng, other)}
+    return {"anchor": anchor, "positive": positive}
 
 
 def write_duplicate(rng: Random, label: str) -> Texts:

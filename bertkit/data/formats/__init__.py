@@ -1,19 +1,16 @@
 """File formats, one module each. The folder is the registry: a new module is read by its name and its endings.
 
-NAME: str = "csv"
-ENDINGS: tuple[str, ...] = (".csv",)
-MAGIC: bytes = b""
-RUNNING_TEXT: bool = True
-
 def read(source: Source, data: Data, name: str) -> Iterator[Record]: ...
+
+FORMAT = Format("csv", read, endings=(".csv",))
 """
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cache
-from typing import Protocol, cast
 
 from bertkit.data.text import Record, Source
 from bertkit.errors import RecipeError, closest
@@ -21,27 +18,27 @@ from bertkit.recipe.plugins import module_names
 from bertkit.recipe.records import Data
 
 
-class Format(Protocol):
-    """What a module of this package has; its imports stay light, and a heavy library is imported by `read`."""
+@dataclass(frozen=True)
+class Format:
+    """The ``FORMAT`` of a module of this package, whose imports stay light: `read` imports a heavy library itself."""
 
-    NAME: str
-    """What ``data.format`` calls it."""
-    ENDINGS: tuple[str, ...]
+    name: str
+    """That of the module, and what ``data.format`` calls it."""
+    read: Callable[[Source, Data, str], Iterator[Record]]
+    """Yields the rows of a file or a binary stream; faults are a DataError with the name it is given, and the row."""
+    endings: tuple[str, ...] = ()
     """The endings of its files, in lower case and with the dot; none where only ``data.format`` chooses it."""
-    MAGIC: bytes
+    magic: bytes = b""
     """How every file begins that is not text; empty for text, which may be gzipped (``.csv.gz``)."""
-    RUNNING_TEXT: bool
+    running_text: bool = True
     """Whether a column may hold running text, so that a model can be pretrained on such files."""
-
-    def read(self, source: Source, data: Data, name: str) -> Iterator[Record]:
-        """Yield the rows of a file or a binary stream; faults are a DataError with `name` and the row."""
 
 
 @cache
 def load_formats() -> dict[str, Format]:
     """Load every format, by name."""
     modules = [importlib.import_module(f"{__name__}.{module}") for module in module_names(__name__)]
-    return {module.NAME: cast(Format, module) for module in modules}
+    return {module.FORMAT.name: module.FORMAT for module in modules}
 
 
 def find_format(name: str) -> Format | None:
@@ -66,8 +63,8 @@ def format_of(file_name: str) -> tuple[Format | None, str]:
     lowered = file_name.lower()
     plain = lowered.removesuffix(".gz")
     for candidate in load_formats().values():
-        ending = next((ending for ending in candidate.ENDINGS if plain.endswith(ending)), "")
-        if ending and (plain == lowered or not candidate.MAGIC):
+        ending = next((ending for ending in candidate.endings if plain.endswith(ending)), "")
+        if ending and (plain == lowered or not candidate.magic):
             return candidate, ending + lowered[len(plain) :]
     return None, ""
 
@@ -75,6 +72,6 @@ def format_of(file_name: str) -> tuple[Format | None, str]:
 def known_endings() -> str:
     """List the endings of all files that can be read, in words."""
     formats = load_formats().values()
-    text = [ending for candidate in formats if not candidate.MAGIC for ending in candidate.ENDINGS]
-    binary = [ending for candidate in formats if candidate.MAGIC for ending in candidate.ENDINGS]
+    text = [ending for candidate in formats if not candidate.magic for ending in candidate.endings]
+    binary = [ending for candidate in formats if candidate.magic for ending in candidate.endings]
     return f"{', '.join(text)} (and these with .gz) and {', '.join(binary)}"

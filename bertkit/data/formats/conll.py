@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from bertkit.data.formats import Format
 from bertkit.data.text import (
     Record,
     Source,
@@ -20,11 +21,6 @@ from bertkit.data.text import (
 )
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
-
-NAME: str = "conll"
-ENDINGS: tuple[str, ...] = (".conll", ".bio", ".iob", ".iob2")
-MAGIC: bytes = b""
-RUNNING_TEXT: bool = False
 
 DOCUMENT = "-DOCSTART-"
 """How a line begins that separates documents."""
@@ -56,7 +52,7 @@ def parse(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
                 yield start, to_columns(names, words)
             words = []
             continue
-        fields = _split(line, name, row)
+        fields = _split_line(line, name, row)
         if not names:
             names, first = _name_columns(len(fields), data, name, row), row
         elif len(fields) != len(names):
@@ -87,7 +83,7 @@ def refuse_empty_fields(fields: list[str], line: str, name: str, row: int) -> No
         raise DataError(what, "write _ where there is nothing", file=name, row=row)
 
 
-def _split(line: str, name: str, row: int) -> list[str]:
+def _split_line(line: str, name: str, row: int) -> list[str]:
     """Split a line at its tabs or spaces, never at other white space of Unicode, which words may hold."""
     refuse_nul(line, name, row)
     text = line.strip(" \r\n")
@@ -112,3 +108,6 @@ def _wrong_width(line: str, fields: list[str], names: list[str], first: int, nam
     is_mixed = "\t" in line and any(" " in field for field in fields)
     hint = "separate columns by tabs or by spaces, not both" if is_mixed else "give every word the same columns"
     return DataError(what, hint, file=name, row=row)
+
+
+FORMAT = Format("conll", read, endings=(".conll", ".bio", ".iob", ".iob2"), running_text=False)

@@ -7,15 +7,11 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import Any
 
+from bertkit.data.formats import Format
 from bertkit.data.formats.conll import refuse_empty_fields, to_columns
 from bertkit.data.text import Record, Source, empty_file, excerpt, is_blank_line, read_lines, refuse_nul
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
-
-NAME: str = "conllu"
-ENDINGS: tuple[str, ...] = (".conllu",)
-MAGIC: bytes = b""
-RUNNING_TEXT: bool = False
 
 _COLUMNS = ("tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")  # after the id
 _COMMENT = re.compile(r"# *(sent_id|text) *=(.*)")
@@ -49,7 +45,7 @@ def parse(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
             refuse_nul(line, name, row)
             if comment := _COMMENT.match(line):
                 comments[comment[1]] = comment[2].strip()
-        elif fields := _split(line, len(words) + 1, name, row):
+        elif fields := _split_line(line, len(words) + 1, name, row):
             start = start if words else row
             words.append(fields)
     if not number:
@@ -62,7 +58,7 @@ def _as_sentence(words: list[list[str]], comments: dict[str, str], number: int) 
     return {"id": name, "text": text, **columns}
 
 
-def _split(line: str, expected_id: int, name: str, row: int) -> list[str]:
+def _split_line(line: str, expected_id: int, name: str, row: int) -> list[str]:
     """Return the columns of a word after its id; none for a line that is not a syntactic word."""
     refuse_nul(line, name, row)
     fields = line.rstrip("\r\n").split("\t")
@@ -77,3 +73,6 @@ def _split(line: str, expected_id: int, name: str, row: int) -> list[str]:
         hint = "number the words of a sentence from 1, with a blank line after the last"
         raise DataError(f"id {fields[0][:20]!r} where {expected_id} belongs", hint, file=name, row=row)
     return fields[1:]
+
+
+FORMAT = Format("conllu", read, endings=(".conllu",), running_text=False)

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.formats import Format
 from bertkit.data.text import (
     MAX_CHARS,
     Record,
@@ -22,11 +23,6 @@ from bertkit.data.text import (
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.records import Data
 from bertkit.storage.cache import say_once
-
-NAME: str = "csv"
-ENDINGS: tuple[str, ...] = (".csv",)
-MAGIC: bytes = b""
-RUNNING_TEXT: bool = True
 
 _DELIMITERS = ",;\t|"
 
@@ -71,7 +67,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
             row += len(record_lines)
             record_lines.clear()
     except csv.Error as error:
-        what, remedy, column = _explain(str(error), "".join(record_lines), names, dialect)
+        what, remedy, column = _explain_fault(str(error), "".join(record_lines), names, dialect)
         raise DataError(what, remedy, file=name, row=row, column=column) from None
     if is_empty:
         hint = "name its columns with --set data.header=[...]" if looks_like_data(names) else "add rows"
@@ -98,9 +94,8 @@ def parse_delimiter(text: str, name: str) -> str:
     delimiter = {"tab": "\t", "\\t": "\t"}.get(text, text)
     if len(delimiter) != 1 or delimiter in '\0\r\n"':
         example = """--set 'data.delimiter="|"'""" if name == "data.delimiter" else f"{name} '|'"
-        raise RecipeError(
-            f"{name} must be one character, not {text!r}", f"write tab for a tab; for | put it in quotes: {example}"
-        )
+        remedy = f"write tab for a tab; for | put it in quotes: {example}"
+        raise RecipeError(f"{name} must be one character, not {text!r}", remedy)
     return delimiter
 
 
@@ -176,7 +171,7 @@ def _wrong_width(
     return what, "complete the row or delete it"
 
 
-def _explain(fault: str, text: str, names: list[str], dialect: dict[str, Any]) -> tuple[str, str, str | None]:
+def _explain_fault(fault: str, text: str, names: list[str], dialect: dict[str, Any]) -> tuple[str, str, str | None]:
     """Describe the fault at which the csv parser stopped in this record: what, remedy, column."""
     if "\0" in text:
         index = _count_fields(text[: text.index("\0")] + " ", dialect) - 1
@@ -187,3 +182,6 @@ def _explain(fault: str, text: str, names: list[str], dialect: dict[str, Any]) -
     if "unexpected end" in fault:
         return f"a quote is opened and never closed: {excerpt(text)}", remedy, None
     return f"text after a closing quote: {excerpt(text)}", remedy, None
+
+
+FORMAT = Format("csv", read, endings=(".csv",))

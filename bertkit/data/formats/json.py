@@ -8,16 +8,12 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any
 
+from bertkit.data.formats import Format
 from bertkit.data.json_objects import DECODER, TYPE_NAMES, Item, as_data_error, check_objects, has_suspect_escape
 from bertkit.data.squad import questions
 from bertkit.data.text import Record, Source, excerpt, nul_remedy, read_text
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
-
-NAME: str = "json"
-ENDINGS: tuple[str, ...] = (".json",)
-MAGIC: bytes = b""
-RUNNING_TEXT: bool = True
 
 _WHITE_SPACE = re.compile(r"[ \t\r\n]*")
 _LIST = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*(?=[^] \t\r\n])")
@@ -28,10 +24,10 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
 
     Rows are counted in the list, not in lines: such a file is often a single line. Its text stays in memory.
     """
-    return check_objects(_flatten_squad(_parse(source, data, name), name), name)
+    return check_objects(_flatten_squad(_parse_items(source, data, name), name), name)
 
 
-def _parse(source: Source, data: Data, name: str) -> Iterator[Item]:
+def _parse_items(source: Source, data: Data, name: str) -> Iterator[Item]:
     text = "".join(read_text(source, data.encoding, name))
     if not text.strip():
         return
@@ -40,7 +36,7 @@ def _parse(source: Source, data: Data, name: str) -> Iterator[Item]:
         for row, (is_suspect, value) in enumerate(_elements(text), 1):
             yield row, is_suspect, value
     except json.JSONDecodeError as error:
-        raise DataError(*_describe(error, text), file=name) from None
+        raise DataError(*_describe_fault(error, text), file=name) from None
     except (DataError, RecursionError) as error:
         raise as_data_error(error, name, row + 1 if _LIST.match(text) else None) from None
 
@@ -105,7 +101,7 @@ def _unwrap(whole: Any) -> list[Any]:
     raise DataError(f"{what}, not a list of rows", 'write [{"text": ...}, ...], or one object per line as .jsonl')
 
 
-def _describe(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
+def _describe_fault(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
     """Describe a text that is not JSON, and its remedy."""
     if "\0" in text:
         return "a NUL character", nul_remedy(text)
@@ -116,3 +112,6 @@ def _describe(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
     reason = error.msg.removesuffix(" starting at")
     near = excerpt(text[max(0, error.pos - 20) : error.pos + 40])
     return f"not JSON, line {error.lineno}, character {error.colno}: {reason}: {near}", "repair it"
+
+
+FORMAT = Format("json", read, endings=(".json",))

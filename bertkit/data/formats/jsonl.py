@@ -5,36 +5,32 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from bertkit.data.formats import Format
 from bertkit.data.json_objects import DECODER, Item, as_data_error, check_objects, has_suspect_escape
 from bertkit.data.text import Record, Source, excerpt, nul_remedy, read_lines
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
 
-NAME: str = "jsonl"
-ENDINGS: tuple[str, ...] = (".jsonl", ".ndjson")
-MAGIC: bytes = b""
-RUNNING_TEXT: bool = True
-
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     """Yield the objects of a jsonl file, one per line; blank lines are skipped."""
-    return check_objects(_parse(source, data, name), name)
+    return check_objects(_parse_items(source, data, name), name)
 
 
-def _parse(source: Source, data: Data, name: str) -> Iterator[Item]:
+def _parse_items(source: Source, data: Data, name: str) -> Iterator[Item]:
     for row, line in enumerate(read_lines(source, data.encoding, name), 1):
         if line.isspace():
             continue
         try:
             value = DECODER.decode(line)
         except json.JSONDecodeError as error:
-            raise DataError(*_describe(error, line, row), file=name, row=row) from None
+            raise DataError(*_describe_fault(error, line, row), file=name, row=row) from None
         except (DataError, RecursionError) as error:
             raise as_data_error(error, name, row) from None
         yield row, has_suspect_escape(line), value
 
 
-def _describe(error: json.JSONDecodeError, line: str, row: int) -> tuple[str, str]:
+def _describe_fault(error: json.JSONDecodeError, line: str, row: int) -> tuple[str, str]:
     """Describe a line that is not JSON, and its remedy."""
     if "\0" in line:
         return "a NUL character", nul_remedy(line)
@@ -44,3 +40,6 @@ def _describe(error: json.JSONDecodeError, line: str, row: int) -> tuple[str, st
         return f"the last line is truncated: {excerpt(line)}", "delete it, or get the file again"
     reason = error.msg.removesuffix(" starting at")
     return f"not JSON, character {error.pos + 1}: {reason}: {excerpt(line)}", "write one JSON object per line"
+
+
+FORMAT = Format("jsonl", read, endings=(".jsonl", ".ndjson"))

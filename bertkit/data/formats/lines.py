@@ -4,13 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from bertkit.data.formats import Format
 from bertkit.data.text import Record, Source, empty_file, read_lines, refuse_nul, source_column
 from bertkit.recipe.records import Data
-
-NAME: str = "lines"
-ENDINGS: tuple[str, ...] = ()
-MAGIC: bytes = b""
-RUNNING_TEXT: bool = True
 
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
@@ -34,3 +30,6 @@ def parse(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
             blank = []
     if len(blank) == row:
         raise empty_file(name)
+
+
+FORMAT = Format("lines", read)

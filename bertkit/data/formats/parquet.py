@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from bertkit.data.formats import Format
 from bertkit.data.text import Record, Source, refuse_duplicates
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe.records import Data
 
-NAME: str = "parquet"
-ENDINGS: tuple[str, ...] = (".parquet",)
-MAGIC: bytes = b"PAR1"
-RUNNING_TEXT: bool = True
+_MAGIC = b"PAR1"
 
 _LISTS = ("List", "LargeList", "Sequence")
 _BATCH_ROWS = 1000
@@ -95,7 +93,7 @@ def _unreadable(path: Path, rows_read: int) -> DataError:
         start = stream.read(512)
     if not start:
         return DataError("the file is empty", "download it again", file=path)
-    if start.startswith(MAGIC):
+    if start.startswith(_MAGIC):
         row = rows_read + 1 if rows_read else None
         return DataError("the Parquet file is truncated or damaged", "download it again", file=path, row=row)
     if b"\0" in start:
@@ -103,3 +101,6 @@ def _unreadable(path: Path, rows_read: int) -> DataError:
     likely = "JSON" if start.lstrip()[:1] in (b"{", b"[") else "CSV"
     hint = f"if so, rename it to {path.stem}.{likely.lower()}"
     return DataError(f"not a Parquet file; it looks like {likely}", hint, file=path)
+
+
+FORMAT = Format("parquet", read, endings=(".parquet",), magic=_MAGIC)

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from bertkit.data.formats import csv
+from bertkit.data.formats import Format, csv
 from bertkit.data.text import Record, Source
 from bertkit.recipe.records import Data
-
-NAME: str = "tsv"
-ENDINGS: tuple[str, ...] = (".tsv",)
-MAGIC: bytes = b""
-RUNNING_TEXT: bool = True
 
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     """Yield the rows as `csv.read` does, separated by a tab unless ``data.delimiter`` says otherwise."""
     return csv.read(source, data.model_copy(update={"delimiter": data.delimiter or "tab"}), name)
+
+
+FORMAT = Format("tsv", read, endings=(".tsv",))

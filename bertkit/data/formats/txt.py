@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 
-from bertkit.data.formats import conll, conllu, lines
+from bertkit.data.formats import Format, conll, conllu, lines
 from bertkit.data.text import Record, Source, read_lines
+from bertkit.progress import log
 from bertkit.recipe.records import Data
-
-NAME: str = "txt"
-ENDINGS: tuple[str, ...] = (".txt",)
-MAGIC: bytes = b""
-RUNNING_TEXT: bool = True
 
 _Parser = Callable[[Iterable[str], Data, str], Iterator[Record]]
 
@@ -27,7 +22,6 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     content = read_lines(source, data.encoding, name)
     head = list(islice(content, 200))
     parse, title = _find_parser(head)
-    log = logging.getLogger("bertkit")
     if title:
         log.info("%s is read as %s; if it is text, --set data.format=lines", name, title)
     elif len(head) > 1 and len(tabs := {line.count("\t") for line in head if line.strip()}) == 1 and tabs != {0}:
@@ -47,3 +41,6 @@ def _find_parser(head: list[str]) -> tuple[_Parser, str]:
     if filled and filled[0].startswith(conll.DOCUMENT):
         return conll.parse, "CoNLL columns"
     return lines.parse, ""
+
+
+FORMAT = Format("txt", read, endings=(".txt",))

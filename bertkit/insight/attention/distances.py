@@ -48,8 +48,7 @@ class DistanceCounter:
         """Return the mean divergences in bits, from 0 to 1: (heads of all layers, heads of all layers)."""
         if self.sums is None:
             raise ValueError("nothing was added")
-        means: np.ndarray = self.sums / self.tokens
-        return means
+        return np.asarray(self.sums / self.tokens)
 
 
 def _entropies(weights: torch.Tensor) -> torch.Tensor:

@@ -87,14 +87,37 @@ def measure_heads(
         DataError: no row is left.
         ModelError: the model has no weights to measure.
     """
-    from bertkit.modeling.attention import attention_weights
-
     limit = min(max_tokens, model.max_tokens)
     encoded = encode_rows(rows, model.tokenizer, limit)
     if not encoded:
-        raise DataError(
-            f"no row has text of up to {limit:,} tokens", "name another --column or --max-length", file=file
-        )
+        what = f"no row has text of up to {limit:,} tokens"
+        raise DataError(what, "name another --column or --max-length", file=file)
+    table, distances, relations = _count_attention(model, encoded, progress)
+    layers, heads, _ = table.shares.shape
+    matrix = distances.distances()
+    return MeasuredHeads(
+        model=model.name,
+        file=file,
+        layers=layers,
+        heads=heads,
+        rows=len(encoded),
+        left_out=len(rows) - len(encoded),
+        max_tokens=limit,
+        tokens=table.tokens,
+        uniform=dict(zip(PATTERNS, table.uniform.tolist(), strict=True)),
+        measured=[_measure_head(table, matrix, layer, head) for layer in range(layers) for head in range(heads)],
+        distances=matrix.round(4).tolist(),
+        distance_tokens=distances.tokens,
+        relations=relations,
+    )
+
+
+def _count_attention(
+    model: AttentionModel, encoded: Sequence[HeadRow], progress: Progress
+) -> tuple[PatternTable, DistanceCounter, list[RelationScore]]:
+    """Add up what heads attend to, batch by batch, so that no more than the attention of one is in memory."""
+    from bertkit.modeling.attention import attention_weights
+
     patterns, distances, relations = PatternCounter(encoded, model.tokenizer), DistanceCounter(), RelationCounter()
     chosen = choose_rows(encoded, _DISTANCE_TOKENS, _SEED)
     done = 0
@@ -109,39 +132,10 @@ def measure_heads(
             done += len(numbers)
             progress.update(done, {})
     with stage(progress, "choosing the heads of relations", total=1):
-        scores = relations.scores(_SEED)
-    return _summarize(model, file, (len(rows), encoded, limit), patterns.table(), distances, scores)
+        return patterns.table(), distances, relations.scores(_SEED)
 
 
-def _summarize(
-    model: AttentionModel,
-    file: str,
-    counted: tuple[int, Sequence[HeadRow], int],
-    table: PatternTable,
-    distances: DistanceCounter,
-    relations: list[RelationScore],
-) -> MeasuredHeads:
-    rows, encoded, limit = counted
-    layers, heads, _ = table.shares.shape
-    matrix = distances.distances()
-    return MeasuredHeads(
-        model=model.name,
-        file=file,
-        layers=layers,
-        heads=heads,
-        rows=len(encoded),
-        left_out=rows - len(encoded),
-        max_tokens=limit,
-        tokens=table.tokens,
-        uniform=dict(zip(PATTERNS, table.uniform.tolist(), strict=True)),
-        measured=[_measured(table, matrix, layer, head) for layer in range(layers) for head in range(heads)],
-        distances=matrix.round(4).tolist(),
-        distance_tokens=distances.tokens,
-        relations=relations,
-    )
-
-
-def _measured(table: PatternTable, matrix: np.ndarray, layer: int, head: int) -> MeasuredHead:
+def _measure_head(table: PatternTable, matrix: np.ndarray, layer: int, head: int) -> MeasuredHead:
     heads = table.shares.shape[1]
     row = matrix[layer * heads + head].copy()
     row[layer * heads + head] = math.inf

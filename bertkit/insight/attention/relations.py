@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bertkit.insight.attention.rows import HeadRow
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ class RelationCounter:
             offset = max(_OFFSETS, key=lambda one: int((distances[first] == one).sum()))
             by_head = hits[second, layer, head, direction]
             place = (int(layer), int(head), DIRECTIONS[direction])
-            found.append(_score(name, place, offset, by_head, distances[second] == offset, rows[second]))
+            found.append(_score_relation(name, place, offset, by_head, distances[second] == offset, rows[second]))
         return found
 
 
@@ -134,8 +135,7 @@ def find_hits(attention: torch.Tensor, words: Sequence[int], heads: Sequence[int
     others.diagonal(dim1=-2, dim2=-1).fill_(-1)
     predicted = torch.stack([others.argmax(dim=-1), others.argmax(dim=-2)], dim=-1)  # (layers, heads, words, 2)
     hits = predicted[:, :, list(words)] == torch.tensor(heads, device=attention.device)[:, None]
-    array: np.ndarray = hits.permute(2, 0, 1, 3).cpu().numpy()
-    return array
+    return np.asarray(hits.permute(2, 0, 1, 3).cpu().numpy())
 
 
 def _is_found(row: HeadRow, word: int) -> bool:
@@ -156,10 +156,9 @@ def _by_frequency(relations: Iterable[str]) -> list[str]:
     return [str(names[number]) for number in np.argsort(-counts, kind="stable")]
 
 
-def _score(
-    relation: str, place: tuple[int, int, str], offset: int, by_head: np.ndarray, by_offset: np.ndarray,
-    rows: np.ndarray,
-) -> RelationScore:  # fmt: skip
+def _score_relation(
+    relation: str, place: tuple[int, int, str], offset: int, by_head: Numbers, by_offset: Numbers, rows: Numbers
+) -> RelationScore:
     numbers, owner = np.unique(rows, return_inverse=True)
     # sums per row, so that a resample of rows is a sum of a few numbers
     totals, head_hits, offset_hits = (

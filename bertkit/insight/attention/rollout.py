@@ -33,5 +33,4 @@ def entropies(weights: np.ndarray) -> np.ndarray:
         weights: (layers, heads, tokens, tokens).
     """
     logs = np.log(np.maximum(weights, np.finfo(np.float32).tiny))
-    means: np.ndarray = -(weights * logs).sum(axis=-1).mean(axis=-1)
-    return means
+    return np.asarray(-(weights * logs).sum(axis=-1).mean(axis=-1))

@@ -101,7 +101,7 @@ def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tok
     """
     from bertkit.modeling.attention import attention_weights
 
-    feature, tokens = _encode(model.tokenizer, text, pair)
+    feature, tokens = _as_tokens(model.tokenizer, text, pair)
     if len(tokens) > model.max_tokens:
         raise UsageError(f"{len(tokens):,} tokens, and the model reads {model.max_tokens:,}", "give a shorter text")
     if len(tokens) > max_tokens:
@@ -113,7 +113,7 @@ def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tok
     return AttendedText(model.name, tokens, weights, queries, keys)
 
 
-def _encode(tokenizer: PreTrainedTokenizerFast, text: str, pair: str | None) -> tuple[Feature, list[AttendedToken]]:
+def _as_tokens(tokenizer: PreTrainedTokenizerFast, text: str, pair: str | None) -> tuple[Feature, list[AttendedToken]]:
     """Tokenize a text or a pair as in training: special tokens that a text spells are read as characters."""
     texts = [text] if pair is None else [text, pair]
     encodings = [tokenize_texts(tokenizer, [one])[0] for one in texts]

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from bertkit.insight.maps.points import Occurrence
+from bertkit.metrics import Numbers
 from bertkit.vectors.groups.clusters import fit_clusters
 from bertkit.vectors.groups.topics import find_words
-
-Numbers = np.ndarray[Any, Any]
 
 _CLUSTER_WORDS = 5  # in the name of a cluster
 

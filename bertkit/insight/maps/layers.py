@@ -50,12 +50,7 @@ def read_layers(choice: str, count: int | None) -> list[int]:
 
 
 def measure_layers(
-    vectors: LayerVectors,
-    layers: Sequence[int],
-    labeling: Labeling,
-    method: str,
-    seed: int,
-    progress: Progress,
+    vectors: LayerVectors, layers: Sequence[int], labeling: Labeling, method: str, seed: int, progress: Progress
 ) -> tuple[list[Plane], list[MappedLayer]]:
     """Compute the plane of each layer, turned to match the next one's, and how well labels lie apart there.
 

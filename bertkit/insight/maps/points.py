@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 from bertkit.data.rows import is_blank
 from bertkit.errors import DataError, UsageError, closest
+from bertkit.progress import log
 from bertkit.recipe import Row
 from bertkit.tokens.words import read_target, read_target_word, read_words
 from bertkit.vectors.embedding.sources import TextSource, read_file_rows
 from bertkit.vectors.embedding.units import UNITS
-
-log = logging.getLogger("bertkit")
 
 MAP_UNITS = ("text", "target")
 
@@ -69,10 +67,8 @@ def read_occurrences(
         raise UsageError("nothing to map", "name a FILE, or `-`")
     search = _search_for(words)
     columns = UNITS["word" if words and unit == "text" else unit].columns
-    read: Callable[[Row], list[tuple[str, Span | None, Row]]] = {
-        "text": (lambda row: _find_words(row, search)) if words else _read_whole,
-        "target": _read_target,
-    }[unit]
+    read_text = partial(_find_words, search=search) if words else _read_whole
+    read: Callable[[Row], list[tuple[str, Span | None, Row]]] = _read_target if unit == "target" else read_text
     found, present = [], set[str | None]()
     for line, row_id, original, points in read_file_rows(source, source.file, columns, read):
         own = _label_of(original, label, source.name, line)
@@ -82,7 +78,7 @@ def read_occurrences(
                 continue
             present.add(word)
             found.append(Occurrence(row_id, text, span, word if label is None and len(words) > 1 else own, row))
-    _check(found, [word for word in words if word not in present], source.name)
+    _check_points(found, [word for word in words if word not in present], source.name)
     return found
 
 
@@ -131,7 +127,7 @@ def _label_of(original: dict[str, Any], label: str | None, file: str, line: int)
     return None if value is None or is_blank(value) else str(value)
 
 
-def _check(found: Sequence[Occurrence], missing: Sequence[str], file: str) -> None:
+def _check_points(found: Sequence[Occurrence], missing: Sequence[str], file: str) -> None:
     """Check that there is a point, and say which words have none."""
     if not found and missing:
         what = f"no row has the word {' or '.join(map(repr, missing))}"

@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib.util
 import warnings
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bertkit.errors import UnavailableError
+from bertkit.metrics import Numbers
 from bertkit.vectors.groups.stored import to_unit_length
-
-Numbers = np.ndarray[Any, Any]
 
 LEAST_POINTS = 3
 """Of fewer, a plane shows nothing."""
@@ -54,9 +53,8 @@ def require(method: str) -> None:
         return
     found = importlib.util.find_spec("umap")
     if found is None or found.origin is None:  # not even a folder that happens to be called so
-        raise UnavailableError(
-            "--reduce umap needs the package umap-learn", "`pip install 'bertkit[map]'`, or --reduce pca"
-        )
+        what = "--reduce umap needs the package umap-learn"
+        raise UnavailableError(what, "`pip install 'bertkit[map]'`, or --reduce pca")
 
 
 def align(planes: Sequence[Plane]) -> list[Plane]:
@@ -90,13 +88,11 @@ def _pca(vectors: Numbers) -> Plane:
 
 
 def _umap(vectors: Numbers, seed: int) -> Numbers:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a seed means one thread, and what numba has to say
+    with warnings.catch_warnings(action="ignore"):  # that a seed means one thread, and what numba has to say
         try:
             from umap import UMAP
         except ImportError as error:
             raise UnavailableError(f"umap-learn cannot be used: {error}", "`pip install 'bertkit[map]'`") from None
         reducer = UMAP(n_neighbors=min(_UMAP_NEIGHBORS, len(vectors) - 1), metric="cosine", random_state=seed)
         points = np.asarray(reducer.fit_transform(vectors), dtype=np.float64)
-    centered: Numbers = points - points.mean(axis=0)
-    return centered
+    return np.asarray(points - points.mean(axis=0))

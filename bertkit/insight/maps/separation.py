@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
+from bertkit.metrics.linear import draw_rows
+from bertkit.vectors.groups.meaning import find_nearest
 from bertkit.vectors.groups.stored import to_unit_length
-
-Numbers = np.ndarray[Any, Any]
 
 MOST_COMPARED = 4000
 """Points that are compared with each other; of more, as many are drawn."""
-
-_ROWS_AT_ONCE = 1024  # of the products of all pairs, which need not be in memory together
 
 
 @dataclass(frozen=True)
@@ -37,9 +35,7 @@ class Separation:
 def choose(labels: Sequence[str | None], seed: int = 42) -> Numbers:
     """Return the numbers of the points to compare, in order: those with a label, or as many of them as are compared."""
     labeled = np.flatnonzero([label is not None for label in labels])
-    if len(labeled) <= MOST_COMPARED:
-        return labeled
-    return np.sort(np.random.default_rng(seed).choice(labeled, MOST_COMPARED, replace=False))
+    return np.asarray(labeled[draw_rows(len(labeled), MOST_COMPARED, seed)])
 
 
 def most_frequent_share(labels: Sequence[str | None]) -> float | None:
@@ -63,17 +59,7 @@ def separate(vectors: Numbers, labels: Sequence[str]) -> Separation:
     vectors = to_unit_length(np.asarray(vectors, dtype=np.float32))
     number_of = {label: number for number, label in enumerate(dict.fromkeys(labels))}
     numbers = np.array([number_of[label] for label in labels])
-    hits = int((numbers[_nearest_others(vectors)] == numbers).sum())
+    nearest, _ = find_nearest(vectors, vectors, np.arange(count))
+    hits = int((numbers[nearest] == numbers).sum())
     silhouette = float(silhouette_score(vectors, numbers))
     return Separation(count, silhouette, hits / count, wilson_interval(hits, count))
-
-
-def _nearest_others(vectors: Numbers) -> Numbers:
-    """Return for each vector the number of the nearest other one, by cosine, (points,)."""
-    nearest = np.empty(len(vectors), dtype=np.int64)
-    for first in range(0, len(vectors), _ROWS_AT_ONCE):
-        cosines = vectors[first : first + _ROWS_AT_ONCE] @ vectors.T
-        own = np.arange(len(cosines))
-        cosines[own, first + own] = -np.inf
-        nearest[first : first + len(cosines)] = cosines.argmax(axis=1)
-    return nearest

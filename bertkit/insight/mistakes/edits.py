@@ -33,25 +33,11 @@ _GROUP_OF = {name: names for names in FIRST_NAMES.values() for name in names}
 _NAME = re.compile(rf"\b({'|'.join(_GROUP_OF)})\b")
 
 _CONTRACTIONS = {
-    "is not": "isn't",
-    "are not": "aren't",
-    "was not": "wasn't",
-    "were not": "weren't",
-    "do not": "don't",
-    "does not": "doesn't",
-    "did not": "didn't",
-    "has not": "hasn't",
-    "have not": "haven't",
-    "could not": "couldn't",
-    "would not": "wouldn't",
-    "should not": "shouldn't",
-    "it is": "it's",
-    "that is": "that's",
-    "i am": "i'm",
-    "you are": "you're",
-    "they are": "they're",
-    "we are": "we're",
-    "i have": "i've",
+    **{f"{verb} not": f"{verb}n't" for verb in ("is", "are", "was", "were", "do", "does", "did", "has", "have")},
+    **{f"{verb} not": f"{verb}n't" for verb in ("could", "would", "should")},
+    **{f"{word} is": f"{word}'s" for word in ("it", "that")},
+    **{"i am": "i'm", "i have": "i've"},
+    **{f"{word} are": f"{word}'re" for word in ("you", "they", "we")},
 }
 _LONG = re.compile(rf"\b({'|'.join(_CONTRACTIONS)})\b", re.IGNORECASE)
 _EXPANDED = {short: long for long, short in _CONTRACTIONS.items()}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,13 +11,12 @@ import numpy as np
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.differences import Side, as_text, count_words, group_rows
 from bertkit.evaluation.stored import Scorer, StoredRun
+from bertkit.metrics import Numbers
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.paired import count_units, take
 from bertkit.recipe import Row
 from bertkit.reports.examples import Example, confidence_of, find_named, is_finite
 from bertkit.tasks import Compared
-
-Numbers = np.ndarray[Any, Any]
 
 _SAME = 1e-6
 
@@ -85,21 +84,18 @@ def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcom
     ]
     units = group_rows(scorer, rows, Side([run.predictions], [compared]))
     count_errors = getattr(task, "count_errors", None)
-    ones = np.ones(len(units) or len(rows))
+    decisions = np.ones(len(units) or len(rows))
     if count_errors is not None:
         errors, decisions = (np.asarray(counts, dtype=float) for counts in count_errors(compared))
         what = "errors per gold or predicted entity" if "entities" in compared else "share of wrong tags"
     elif len(units) != len(rows) or not units:
         what, errors = _score_units(scorer, compared)
-        decisions = ones
     else:
         what, errors = _judge_rows(scorer, compared, examples)
-        decisions = ones
     if len(units) != len(errors):
         raise DataError("nobody knows which rows a score is of", "name a run of another task", file=run.file)
-    answers = [
-        _describe(scorer, rows, numbers, examples, float(error)) for numbers, error in zip(units, errors, strict=True)
-    ]
+    pairs = zip(units, map(float, errors), strict=True)
+    answers = [_describe_answer(scorer, rows, numbers, examples, error) for numbers, error in pairs]
     return Outcomes(what, errors, decisions, units, answers)
 
 
@@ -132,7 +128,7 @@ def _score_units(scorer: Scorer, compared: Compared) -> tuple[str, Numbers]:
     raise DataError(what, "add one that is to `metrics`, such as accuracy, and score it with `bertkit eval`")
 
 
-def _describe(
+def _describe_answer(
     scorer: Scorer, rows: Sequence[Row], numbers: Sequence[int], examples: Sequence[Example], error: float
 ) -> RowAnswer:
     columns, example = scorer.task.COLUMNS, examples[numbers[0]]
@@ -155,17 +151,17 @@ def _describe(
 
 def sort_answers(answers: Sequence[RowAnswer], sort: str) -> list[RowAnswer]:
     """Sort answers: the most confident, longest or most wrong first, or by gold label."""
-    keys: dict[str, Any] = {
-        "confidence": lambda one: -1.0 if one.confidence is None else one.confidence,
-        "length": lambda one: one.words,
-        "error": lambda one: one.error,
-    }
-    if sort == "label":
-        return sorted(answers, key=lambda one: (one.gold, -(one.confidence or 0), -one.error))
-    return sorted(answers, key=lambda one: (-keys[sort](one), -one.error))
+    return sorted(answers, key=_SORTS[sort])
 
 
 def sort_pairs(pairs: Sequence[tuple[RowAnswer, RowAnswer]], sort: str, side: int) -> list[tuple[RowAnswer, RowAnswer]]:
     """Sort pairs of answers by that of one side."""
-    by_identity = {id(pair[side]): pair for pair in pairs}
-    return [by_identity[id(answer)] for answer in sort_answers([pair[side] for pair in pairs], sort)]
+    return sorted(pairs, key=lambda pair: _SORTS[sort](pair[side]))
+
+
+_SORTS: dict[str, Callable[[RowAnswer], Any]] = {
+    "confidence": lambda answer: (1.0 if answer.confidence is None else -answer.confidence, -answer.error),
+    "length": lambda answer: (-answer.words, -answer.error),
+    "error": lambda answer: -answer.error,
+    "label": lambda answer: (answer.gold, -(answer.confidence or 0), -answer.error),
+}

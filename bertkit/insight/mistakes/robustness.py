@@ -9,7 +9,7 @@ from typing import Any
 
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError, shorten
-from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
+from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.differences import as_text
 from bertkit.evaluation.scoring import run_model
 from bertkit.insight.mistakes.edits import EDITS, Edit, apply_edit
@@ -88,13 +88,15 @@ def measure_robustness(
     columns, gold = saved.task.COLUMNS, saved.task.COLUMNS.gold
     chosen = sample(range(len(rows)), limit)
     column = _find_column(columns, rows[0])
-    plans = {edit: _change(edit, rows, chosen, column, seed) for edit in EDITS}
+    plans = {edit: _plan_edit(edit, rows, chosen, column, seed) for edit in EDITS}
     with stage(progress, f"loading {recipe.model_name}"):
         checkpoint = saved.load(inference=True)
     # rows are predicted without their gold values; all changed rows in one pass, so that they are sorted by length
     bare = [_without(rows[number], gold) for number in chosen]
     changed = [{**_without(rows[number], gold), column: value} for plan in plans.values() for number, value in plan]
-    answers = _predict(checkpoint, [*bare, *changed], progress)
+    features = checkpoint.task.encode([*bare, *changed], checkpoint.setup)
+    outputs, _ = run_model(checkpoint, features, progress, "predicting changed rows")
+    answers = checkpoint.task.decode(outputs, features, [*bare, *changed], checkpoint.setup)
     before = dict(zip(chosen, answers, strict=False))
     rest = iter(answers[len(bare) :])
     threshold = _threshold(answers)
@@ -116,7 +118,7 @@ def _find_column(columns: Columns, row: Row) -> str:
     raise DataError("the rows have no text to change", "leave --robustness out")
 
 
-def _change(
+def _plan_edit(
     edit: Edit, rows: Sequence[Row], chosen: Sequence[int], column: str, seed: int
 ) -> list[tuple[int, str | list[str]]]:
     """Return the numbers of the rows that an edit changes, with the changed value."""
@@ -134,22 +136,12 @@ def _without(row: Row, gold: str) -> Row:
     return {name: value for name, value in row.items() if name != gold}
 
 
-def _predict(checkpoint: Checkpoint, rows: list[Row], progress: Progress) -> list[Prediction]:
-    features = checkpoint.task.encode(rows, checkpoint.setup)
-    outputs, _ = run_model(checkpoint, features, progress, "predicting changed rows")
-    return checkpoint.task.decode(outputs, features, rows, checkpoint.setup)
-
-
 def _threshold(answers: Sequence[Prediction]) -> float | None:
     """Return how far a number must move to count as flipped; None where answers are no numbers."""
     values = [answer["prediction"] for answer in answers]
     if not all(isinstance(value, float) for value in values):
         return None
     return float(_MOVED * (max(values) - min(values)))
-
-
-def _flips(first: Any, second: Any, threshold: float | None) -> bool:
-    return bool(first != second) if threshold is None else abs(first - second) > threshold
 
 
 def _sum_up(
@@ -164,7 +156,7 @@ def _sum_up(
     flips, lost, won = [], 0, 0
     for number, value, answer in found:
         old, new, right = before[number]["prediction"], answer["prediction"], rows[number].get(gold)
-        if not _flips(old, new, threshold):
+        if not (old != new if threshold is None else abs(old - new) > threshold):
             continue
         lost, won = lost + (old == right), won + (new == right)
         flips.append(

@@ -70,8 +70,10 @@ def find_slices(
     columns = scorer.task.COLUMNS
     groups = slice_values(scorer, rows, units, extra or {})
     texts = [" ".join(_text(rows[number], columns) for number in numbers) for numbers in units]
-    counts = [_count_new(words, known_words) for words in _all_words(texts, known_words)]
-    groups["new words" if known_words is not None else "words that occur once"] = _group(counts, _new_words)
+    name = "new words" if known_words is not None else "words that occur once"
+    known = frozenset(known_words or ())
+    counts = [len({*words} - known) for words in _all_words(texts, known_words)]
+    groups[name] = _group(counts, lambda count: f"{_MANY_NEW} or more" if count >= _MANY_NEW else str(count))
     groups["negation"] = _group(texts, lambda text: _yes(_NEGATION.search(text)))
     groups["names"] = _group(texts, lambda text: _yes(_has_names(text)))
     groups["numbers"] = _group(texts, lambda text: _yes(_DIGIT.search(text)))
@@ -144,14 +146,6 @@ def _all_words(texts: Sequence[str], known: Collection[str] | None) -> list[list
         return words
     counts = Counter(word for own in words for word in set(own))
     return [[word for word in own if counts[word] == 1] for own in words]
-
-
-def _count_new(words: Sequence[str], known: Collection[str] | None) -> int:
-    return len({word for word in words if known is None or word not in known})
-
-
-def _new_words(count: int) -> str:
-    return f"{_MANY_NEW} or more" if count >= _MANY_NEW else str(count)
 
 
 def _has_names(text: str) -> bool:

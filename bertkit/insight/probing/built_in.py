@@ -14,16 +14,16 @@ from functools import partial
 import numpy as np
 
 from bertkit.data.rows import Columns
-from bertkit.data.sources import is_validation, read_splits
+from bertkit.data.sources import read_splits
 from bertkit.errors import DataError
 from bertkit.insight.probing import trees
 from bertkit.insight.probing.items import Control, ProbeItems, ProbeTask, one_per_text
 from bertkit.insight.probing.recipe_labels import choose_metric
-from bertkit.insight.probing.rows import choose_rows
+from bertkit.insight.probing.rows import choose_rows, is_needed
 from bertkit.insight.syntax import depth_of
 from bertkit.metrics.statistics import quantile_bins
 from bertkit.recipe import Recipe, Row
-from bertkit.tokens.words import read_words, split_text
+from bertkit.vectors.embedding.units import UNITS
 
 _SEED = 0  # of the draws that make a task; the seeds of probes are others
 _LEAST_ROWS = 10  # with a word, for it to be one of those to find
@@ -68,7 +68,7 @@ def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None
         text_instead={"tokens": "text"},
         text_always=True,
     )
-    splits = read_splits(recipe, columns, partial(_read, columns=task.columns), _is_needed)
+    splits = read_splits(recipe, columns, partial(_read_columns, columns=task.columns), is_needed)
     train, held_out, notes = choose_rows(splits, lambda row: {"tokens": row["words"]}, limit)
     try:
         made = task.make(train, held_out)
@@ -87,37 +87,31 @@ def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None
     )
 
 
-def _is_needed(split: str) -> bool:
-    return split == "train" or is_validation(split)
-
-
-def _read(row: Row, columns: Sequence[str]) -> Row | None:
+def _read_columns(row: Row, columns: Sequence[str]) -> Row | None:
     """Check the words of a row and its other columns, which have a value per word; None for a row without words."""
-    if "tokens" in row:
-        words = read_words(row["tokens"])
-    elif isinstance(row["text"], str):
-        words = [row["text"][start:end] for start, end in split_text(row["text"])]
-    else:
-        raise DataError(f"{str(row['text'])[:60]!r} is not text", "texts must be strings", column="text")
+    words = UNITS["word"].read(row)
     checked = {name: trees.READ[name](row[name], len(words)) for name in columns}
     return {"words": words, **checked} if words else None
 
 
-def _bin_lengths(rows: Sequence[Row]) -> Callable[[Row], str]:
-    """Return what tells the bin of a row's number of words; bins hold about as many of these rows each."""
-    bins = quantile_bins([len(row["words"]) for row in rows])
+def _bin_sizes(measure: Callable[[Row], int], train: Sequence[Row]) -> Callable[[Row], str]:
+    """Return what tells the bin of a row's size; bins hold about equally many training rows."""
+    bins = quantile_bins(list(map(measure, train)))
 
-    def name(row: Row) -> str:
-        size = len(row["words"])
-        first, last = next((one for one in bins if size <= one[1]), bins[-1])
+    def name_bin(row: Row) -> str:
+        size = measure(row)
+        first, last = next((ends for ends in bins if size <= ends[1]), bins[-1])
         return f"{first}" if first == last else f"{first} to {last}"
 
-    return name
+    return name_bin
+
+
+def _count_words(row: Row) -> int:
+    return len(row["words"])
 
 
 def _length(train: Sequence[Row], held_out: Sequence[Row]) -> Both:
-    name = _bin_lengths(train)
-    return _both(train, held_out, lambda row: name(row))
+    return _both(train, held_out, _bin_sizes(_count_words, train))
 
 
 def _content(train: Sequence[Row], held_out: Sequence[Row]) -> Both:
@@ -161,15 +155,8 @@ def _swap(words: Sequence[str], rng: np.random.Generator) -> list[str]:
 
 def _depth(train: Sequence[Row], held_out: Sequence[Row]) -> Both:
     """Bin the depths of trees; the length of the text is what a probe must know more than."""
-    depths = {id(row): depth_of(row["head"]) for row in (*train, *held_out)}
-    bins = quantile_bins([depths[id(row)] for row in train])
-    length = _bin_lengths(train)
-
-    def name(row: Row) -> str:
-        first, last = next((one for one in bins if depths[id(row)] <= one[1]), bins[-1])
-        return f"{first}" if first == last else f"{first} to {last}"
-
-    return _both(train, held_out, name, length)
+    depth = _bin_sizes(lambda row: depth_of(row["head"]), train)
+    return _both(train, held_out, depth, _bin_sizes(_count_words, train))
 
 
 def _both(
@@ -195,21 +182,15 @@ def _feature(name: str) -> Callable[[Sequence[Row], Sequence[Row]], Both]:
     return partial(_each, partial(trees.feature, name))
 
 
+_ARCS = "Does the first word depend on the second? (as many pairs that do not, at the same distances)"
+_RELATIONS = "In which relation is a word to its head?"
 BUILT_IN: Mapping[str, BuiltInTask] = {
     "length": BuiltInTask("How many words has the text?", _length),
     "content": BuiltInTask("Which of some words is in the text?", _content),
     "shift": BuiltInTask("Were two neighboring words swapped?", _shift),
     "depth": BuiltInTask("How deep is the dependency tree of the text?", _depth, ("head",), "length"),
-    "arcs": BuiltInTask(
-        "Does the first word depend on the second? (as many pairs that do not, at the same distances)",
-        partial(_each, trees.arcs),
-        ("head",),
-        "word",
-        "types",
-    ),
-    "relations": BuiltInTask(
-        "In which relation is a word to its head?", partial(_each, trees.relations), ("head", "deprel"), "word", "types"
-    ),
+    "arcs": BuiltInTask(_ARCS, partial(_each, trees.arcs), ("head",), "word", "types"),
+    "relations": BuiltInTask(_RELATIONS, partial(_each, trees.relations), ("head", "deprel"), "word", "types"),
     "tense": BuiltInTask("Which tense has the verb?", _feature("Tense"), ("feats",), "word", "types"),
     "number": BuiltInTask("Which number has the word?", _feature("Number"), ("feats",), "word", "types"),
 }

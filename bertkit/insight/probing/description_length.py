@@ -5,13 +5,9 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
 
 from bertkit.insight.probing.linear import code_length, fit_classifier
-
-Numbers = np.ndarray[Any, Any]
+from bertkit.metrics import Numbers
 
 _SHARES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)  # those of the paper
 _LEAST = 8  # items of the first part

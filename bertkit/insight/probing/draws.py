@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from bertkit.insight.probing.items import Control, ProbeItems
-
-Numbers = np.ndarray[Any, Any]
+from bertkit.metrics import Numbers
 
 _SHARE = 0.9  # of the training rows, that a probe learns from; the others choose its strength
 _MOST_TUNING = 5000  # items
@@ -52,12 +50,7 @@ def draw_test_items(items: ProbeItems, most: int) -> Numbers:
 
 
 def draw_control(
-    labels: Numbers,
-    groups: Sequence[str],
-    test_labels: Numbers,
-    test_groups: Sequence[str],
-    control: Control,
-    seed: int,
+    labels: Numbers, groups: Sequence[str], scored: Numbers, scored_groups: Sequence[str], control: Control, seed: int
 ) -> tuple[Numbers, Numbers]:
     """Return the labels of the control task, of training items and of those to score.
 
@@ -68,15 +61,15 @@ def draw_control(
     """
     rng = np.random.default_rng([seed, 1])
     if control == "types":
-        types = sorted({*groups, *test_groups})
+        types = sorted({*groups, *scored_groups})
         drawn = dict(zip(types, rng.choice(labels, size=len(types)).tolist(), strict=True))
-        return np.array([drawn[one] for one in groups]), np.array([drawn[one] for one in test_groups])
+        return np.array([drawn[one] for one in groups]), np.array([drawn[one] for one in scored_groups])
     members = np.array(groups) if len(groups) else np.zeros(len(labels), dtype=np.int64)
     shuffled = labels.copy()
     for group in np.unique(members):
         own = np.flatnonzero(members == group)
         shuffled[own] = labels[rng.permutation(own)]
-    return shuffled, test_labels
+    return shuffled, scored
 
 
 def most_frequent(labels: Numbers, groups: Sequence[str], test_groups: Sequence[str]) -> tuple[int, Numbers]:

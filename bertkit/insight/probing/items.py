@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from bertkit.errors import DataError
 from bertkit.insight.layer_vectors import LayerVectors
+from bertkit.metrics import Numbers
 from bertkit.recipe import Row
-
-Numbers = np.ndarray[Any, Any]
 
 _LEAST_TRAINING, _LEAST_HELD_OUT = 10, 2  # rows
 
@@ -34,8 +33,6 @@ class ProbeItems:
     """What vectors are read of."""
     unit: str
     """What a vector stands for, of `bertkit.insight.layer_vectors.LAYER_UNITS`."""
-    owners: Numbers
-    """(items,), ascending: the row of the data that an item is from; items of one row are drawn together."""
     addresses: Numbers
     """(items, vectors, 2): which of `rows` each vector is of, and which word of it."""
     labels: Sequence[Any]
@@ -44,21 +41,20 @@ class ProbeItems:
     """What could tell the label without the text: the word itself, or the length; empty where nothing could."""
     combination: Combination = "alone"
 
+    @property
+    def owners(self) -> Numbers:
+        """The row of the data that each item is from, (items,), ascending; items of one row are drawn together."""
+        return np.asarray(self.addresses[:, 0, 0])
+
     def __len__(self) -> int:
         """Return the number of items."""
         return len(self.labels)
 
     def select(self, numbers: Numbers) -> ProbeItems:
         """Return some of the items."""
-        return ProbeItems(
-            self.rows,
-            self.unit,
-            self.owners[numbers],
-            self.addresses[numbers],
-            [self.labels[number] for number in numbers.tolist()],
-            [self.groups[number] for number in numbers.tolist()] if len(self.groups) else [],
-            self.combination,
-        )
+        labels = [self.labels[number] for number in numbers.tolist()]
+        groups = [self.groups[number] for number in numbers.tolist()] if len(self.groups) else []
+        return replace(self, addresses=self.addresses[numbers], labels=labels, groups=groups)
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,6 @@ def one_per_text(texts: Sequence[Sequence[str]], labels: Sequence[str], groups: 
     return ProbeItems(
         rows=[{"text": " ".join(words)} for words in texts],
         unit="text",
-        owners=numbers,
         addresses=np.stack([numbers, np.zeros_like(numbers)], axis=1)[:, None],
         labels=labels,
         groups=groups,

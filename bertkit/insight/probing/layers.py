@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -13,11 +12,10 @@ from bertkit.insight.probing.draws import draw_items, draw_test_items, most_freq
 from bertkit.insight.probing.items import ItemVectors, ProbeTask
 from bertkit.insight.probing.mixing import center_of_gravity, mix_layers, read_all_layers
 from bertkit.insight.probing.probes import EncodedTask, LayerResult, encode_labels, probe_layer
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.metrics.seeds import mean_interval, resample_mean
 from bertkit.progress import SILENT, Progress, stage
-
-Numbers = np.ndarray[Any, Any]
 
 _SAMPLES = 500
 _TAILS = (0.025, 0.975)
@@ -109,7 +107,7 @@ def probe_layers(
     with stage(progress, "weighing layers", len(seeds)):
         strength = statistics.median_low([of_layer.strength for of_layer in results])
         for number, seed in enumerate(seeds):
-            mixing.append(_mix(encoded, train, strength, seed, most))
+            mixing.append(_mix_for_seed(encoded, train, strength, seed, most))
             progress.update(number + 1, {})
     centers = [center_of_gravity(shares) for shares in mixing]
     compared = _Comparison(encoded, results)
@@ -130,7 +128,7 @@ def probe_layers(
     )
 
 
-def _mix(encoded: EncodedTask, vectors: ItemVectors, strength: float, seed: int, most: int) -> Numbers:
+def _mix_for_seed(encoded: EncodedTask, vectors: ItemVectors, strength: float, seed: int, most: int) -> Numbers:
     """Learn the shares of layers with the training items of a seed."""
     fitting = draw_items(encoded.task.train, most, seed).fitting
     layers = read_all_layers(vectors, fitting)
@@ -155,10 +153,8 @@ class _Comparison:
     def layers(self) -> list[LayerScore]:
         found = []
         for layer, of_layer in enumerate(self.results):
-            score, control = (
-                statistics.fmean(self.scores[layer]),
-                statistics.fmean(one.control for one in of_layer.seeds),
-            )
+            score = statistics.fmean(self.scores[layer])
+            control = statistics.fmean(seed.control for seed in of_layer.seeds)
             gap = None if layer == self.best else self._gap(layer)
             codes = [one.code for one in of_layer.seeds if one.code]
             found.append(

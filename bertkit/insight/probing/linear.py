@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
-Numbers = np.ndarray[Any, Any]
+from bertkit.metrics import Numbers
 
 STRENGTHS = (10_000.0, 1000.0, 100.0, 10.0, 1.0)
 """How much weights are held back, from the strongest; the inverse of scikit-learn's ``C``."""
@@ -66,6 +65,7 @@ def fit_classifier(
     """
     from scipy.linalg import cholesky, solve_triangular
     from scipy.optimize import minimize
+    from scipy.special import log_softmax
 
     width = features.shape[1]
     # Features of a layer are strongly correlated, and plain descent then takes hundreds of steps. So it goes in the
@@ -84,7 +84,7 @@ def fit_classifier(
 
     def loss(flat: Numbers) -> tuple[float, Numbers]:
         weights = back(flat)
-        log_probabilities = log_softmax(features @ weights)
+        log_probabilities = log_softmax(features @ weights, axis=1)
         total = -log_probabilities[rows, labels].sum(dtype=np.float64) + strength / 2 * float((weights**2).sum())
         residuals = np.exp(log_probabilities)
         residuals[rows, labels] -= 1
@@ -111,13 +111,9 @@ def fit_regression(features: Numbers, values: Numbers, strength: float) -> Numbe
     return np.asarray(weights[:, None], dtype=np.float32)
 
 
-def log_softmax(logits: Numbers) -> Numbers:
-    """Return the logarithms of probabilities, (items, classes)."""
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    return np.asarray(shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)))
-
-
 def code_length(features: Numbers, labels: Numbers, weights: Numbers) -> float:
     """Return how many bits the labels take that a probe predicts."""
-    log_probabilities = log_softmax(features @ weights)
+    from scipy.special import log_softmax
+
+    log_probabilities = log_softmax(features @ weights, axis=1)
     return float(-log_probabilities[np.arange(len(labels)), labels].sum(dtype=np.float64) / np.log(2))

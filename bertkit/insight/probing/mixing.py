@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bertkit.insight.probing.items import ItemVectors
-from bertkit.insight.probing.linear import Scaling, log_softmax
-
-Numbers = np.ndarray[Any, Any]
+from bertkit.insight.probing.linear import Scaling
+from bertkit.metrics import Numbers
+from bertkit.metrics.decisions import softmax
 
 _MOST_ITEMS = 2500
 _MOST_NUMBERS = 60_000_000  # of all layers together, in memory at the same time
@@ -40,6 +38,7 @@ def mix_layers(layers: Numbers, targets: Numbers, strength: float, classes: int 
         the weights of layers, (layers + 1,), which sum to 1.
     """
     from scipy.optimize import minimize
+    from scipy.special import log_softmax
 
     count, items, width = layers.shape
     outputs = classes or 1
@@ -47,7 +46,7 @@ def mix_layers(layers: Numbers, targets: Numbers, strength: float, classes: int 
     rows = np.arange(items)
 
     def loss(flat: Numbers) -> tuple[float, Numbers]:
-        shares = _softmax(flat[:count])
+        shares = softmax(flat[:count])
         weights = flat[count:].reshape(width, outputs).astype(np.float32)
         mixed = (shares.astype(np.float32) @ flat_layers).reshape(items, width)
         predicted = mixed @ weights
@@ -55,7 +54,7 @@ def mix_layers(layers: Numbers, targets: Numbers, strength: float, classes: int 
             residuals = predicted - targets[:, None]
             total = float((residuals**2).sum(dtype=np.float64)) / 2
         else:
-            log_probabilities = log_softmax(predicted)
+            log_probabilities = log_softmax(predicted, axis=1)
             total = -float(log_probabilities[rows, targets].sum(dtype=np.float64))
             residuals = np.exp(log_probabilities)
             residuals[rows, targets] -= 1
@@ -69,7 +68,7 @@ def mix_layers(layers: Numbers, targets: Numbers, strength: float, classes: int 
     begin = np.zeros(count + width * outputs)
     options = {"maxiter": _STEPS, "ftol": 1e-6, "gtol": 0.0, "maxcor": 10}
     found = minimize(loss, begin, jac=True, method="L-BFGS-B", options=options)
-    return _softmax(found.x[:count])
+    return softmax(found.x[:count])
 
 
 def center_of_gravity(shares: Numbers) -> float:
@@ -79,8 +78,3 @@ def center_of_gravity(shares: Numbers) -> float:
     1.0
     """
     return float(np.arange(len(shares)) @ shares)
-
-
-def _softmax(logits: Numbers) -> Numbers:
-    powers = np.exp(logits - logits.max())
-    return np.asarray(powers / powers.sum())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -19,9 +18,7 @@ from bertkit.insight.probing.linear import (
     fit_regression,
     gram_of,
 )
-from bertkit.metrics import basic
-
-Numbers = np.ndarray[Any, Any]
+from bertkit.metrics import Numbers, basic
 
 
 @dataclass(frozen=True)

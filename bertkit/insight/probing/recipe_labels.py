@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
 
 import numpy as np
 
 from bertkit.data.labels import find_names, name_split
-from bertkit.data.sources import is_validation, read_splits
+from bertkit.data.sources import read_splits
 from bertkit.errors import RecipeError
 from bertkit.insight.probing.items import ProbeItems, ProbeTask
-from bertkit.insight.probing.rows import choose_rows
+from bertkit.insight.probing.rows import choose_rows, is_needed
 from bertkit.metrics.basic import LOWER_IS_BETTER, REGRESSION
 from bertkit.recipe import Recipe, Row
 from bertkit.tasks import Task, load_task
@@ -28,6 +28,10 @@ _UNITS: Mapping[tuple[tuple[str, ...], str], str] = {
     (("text", "text_pair"), "label"): "text",
 }
 """Canonical columns of a task family -> what has a label; other families have none that a vector could tell."""
+
+
+_READ = {"target": ("tokens", "target"), "text": ("text",), "pair": ("text", "text_pair")}
+"""What a vector stands for -> the columns that it is read from."""
 
 
 def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> ProbeTask:
@@ -51,14 +55,14 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
             "name a recipe of text classification, regression, tags or senses",
         )
     chosen = choose_metric(metric, [recipe.best_metric, *recipe.metrics], is_regression=not task.NAMED)
-    splits = read_splits(recipe, task.COLUMNS, lambda row: task.read(row, recipe), _is_needed, named=task.NAMED)
+    splits = read_splits(recipe, task.COLUMNS, lambda row: task.read(row, recipe), is_needed, named=task.NAMED)
     gold = task.COLUMNS.gold
     if task.NAMED:
         names = recipe.labels or find_names(row[gold] for split in splits.values() for row in split.rows)
         splits = {name: name_split(split, gold, names, recipe.data) for name, split in splits.items()}
     inputs = ("tokens", "target", "text", "text_pair")
     train, held_out, notes = choose_rows(splits, lambda row: {name: row[name] for name in inputs if name in row}, limit)
-    build, group_name = _builders(unit, task, train)
+    build, group_name = _choose_builder(unit, task, train)
     return ProbeTask(
         name=recipe.name,
         about=recipe.about,
@@ -86,20 +90,16 @@ def choose_metric(metric: str | None, offered: Sequence[str], *, is_regression: 
     return metric
 
 
-def _is_needed(split: str) -> bool:
-    return split == "train" or is_validation(split)
-
-
-def _builders(unit: str, task: Task, rows: Sequence[Row]) -> tuple[Callable[[Sequence[Row]], ProbeItems], str]:
-    """Return what makes items of rows, and what groups them."""
+def _choose_builder(unit: str, task: Task, rows: Sequence[Row]) -> tuple[Callable[[Sequence[Row]], ProbeItems], str]:
+    """Return what makes items of rows, and what groups them; a pair with a class is read together."""
     if unit == "word":
         return _of_words, "word"
     if unit == "target":
-        return _of_targets, "word"
+        return partial(_one_per_row, unit="target", gold="sense"), "word"
     has_pairs = bool(rows) and "text_pair" in rows[0]
     if has_pairs and not task.NAMED:
         return _of_similar_texts, ""
-    return (_of_pairs if has_pairs else _of_texts), ""
+    return partial(_one_per_row, unit="pair" if has_pairs else "text", gold="label"), ""
 
 
 def _of_words(rows: Sequence[Row]) -> ProbeItems:
@@ -108,24 +108,10 @@ def _of_words(rows: Sequence[Row]) -> ProbeItems:
     return ProbeItems(
         rows=[{"tokens": row["tokens"]} for row in rows],
         unit="word",
-        owners=np.array([row for row, _ in places]),
         addresses=np.array(places)[:, None],
         labels=[rows[row]["tags"][word] for row, word in places],
         groups=[rows[row]["tokens"][word].lower() for row, word in places],
     )
-
-
-def _of_targets(rows: Sequence[Row]) -> ProbeItems:
-    return _one_per_row(rows, "target", ("tokens", "target"), "sense", groups=[str(row["word"]) for row in rows])
-
-
-def _of_texts(rows: Sequence[Row]) -> ProbeItems:
-    return _one_per_row(rows, "text", ("text",), "label")
-
-
-def _of_pairs(rows: Sequence[Row]) -> ProbeItems:
-    """Return pairs that are read together, as a classifier of pairs does."""
-    return _one_per_row(rows, "pair", ("text", "text_pair"), "label")
 
 
 def _of_similar_texts(rows: Sequence[Row]) -> ProbeItems:
@@ -135,7 +121,6 @@ def _of_similar_texts(rows: Sequence[Row]) -> ProbeItems:
     return ProbeItems(
         rows=[{"text": row[column]} for column in ("text", "text_pair") for row in rows],
         unit="text",
-        owners=np.arange(count),
         addresses=np.stack([numbers, np.zeros_like(numbers)], axis=2),
         labels=[row["label"] for row in rows],
         groups=[],
@@ -143,16 +128,13 @@ def _of_similar_texts(rows: Sequence[Row]) -> ProbeItems:
     )
 
 
-def _one_per_row(
-    rows: Sequence[Row], unit: str, columns: Sequence[str], gold: str, groups: Sequence[str] = ()
-) -> ProbeItems:
+def _one_per_row(rows: Sequence[Row], *, unit: str, gold: str) -> ProbeItems:
+    """Return one item per row: its text, its pair of texts, or its target word."""
     words = np.array([int(row.get("target", 0)) for row in rows])
-    labels: list[Any] = [row[gold] for row in rows]
     return ProbeItems(
-        rows=[{column: row[column] for column in columns} for row in rows],
+        rows=[{column: row[column] for column in _READ[unit]} for row in rows],
         unit=unit,
-        owners=np.arange(len(rows)),
         addresses=np.stack([np.arange(len(rows)), words], axis=1)[:, None],
-        labels=labels,
-        groups=groups,
+        labels=[row[gold] for row in rows],
+        groups=[str(row["word"]) for row in rows] if unit == "target" else [],
     )

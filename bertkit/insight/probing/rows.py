@@ -13,6 +13,11 @@ from bertkit.recipe import Row
 _SHARE = 2  # of training rows, one of so many is scored at most
 
 
+def is_needed(split: str) -> bool:
+    """Tell whether probes learn from a split, or are scored on it."""
+    return split == "train" or is_validation(split)
+
+
 def choose_rows(
     splits: Mapping[str, Split], inputs: Callable[[Row], Row], limit: int
 ) -> tuple[list[Row], list[Row], list[str]]:
@@ -33,16 +38,16 @@ def choose_rows(
     if "train" not in splits or validation is None:
         what = f"probes need rows to learn from and others to be scored on; there is {', '.join(splits) or 'no split'}"
         raise DataError(what, "name them, e.g. --set 'data.files={train: a.jsonl, validation: b.jsonl}'")
-    held_out = _draw(validation, inputs, max(limit // _SHARE, 1))
+    held_out = _draw_rows(validation, inputs, max(limit // _SHARE, 1))
     theirs = {digest_text(inputs(row), "") for row in held_out}
     train = splits["train"]
     kept = [number for number, row in enumerate(train.rows) if digest_text(inputs(row), "") not in theirs]
     notes = []
     if len(kept) < len(train.rows):
         notes.append(f"training rows whose text is held out too, left out: {len(train.rows) - len(kept):,}")
-    return _draw(train.select(kept), inputs, limit), held_out, notes
+    return _draw_rows(train.select(kept), inputs, limit), held_out, notes
 
 
-def _draw(split: Split, inputs: Callable[[Row], Row], count: int) -> list[Row]:
+def _draw_rows(split: Split, inputs: Callable[[Row], Row], count: int) -> list[Row]:
     order = sorted(range(len(split.rows)), key=lambda number: digest_text(inputs(split.rows[number]), ""))
     return [split.rows[number] for number in sorted(order[:count])]

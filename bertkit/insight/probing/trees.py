@@ -14,10 +14,6 @@ from bertkit.recipe import Row
 ARC, NO_ARC = "arc", "no arc"
 
 
-def _read_relations(value: Any, count: int) -> list[str]:
-    return [str(relation) for relation in read_column(value, count, "deprel")]
-
-
 def _read_features(value: Any, count: int) -> list[dict[str, str]]:
     """Read features as CoNLL-U writes them, ``Number=Sing|Person=3``; ``_`` stands for none."""
     pairs = [str(text or "_").split("|") for text in read_column(value, count, "feats")]
@@ -26,7 +22,7 @@ def _read_features(value: Any, count: int) -> list[dict[str, str]]:
 
 READ: Mapping[str, Callable[[Any, int], list[Any]]] = {
     "head": read_heads,
-    "deprel": _read_relations,
+    "deprel": lambda value, count: list(map(str, read_column(value, count, "deprel"))),
     "feats": _read_features,
 }
 """Column -> what reads its value in a row with so many words."""
@@ -78,7 +74,6 @@ def feature(name: str, rows: Sequence[Row], seed: int) -> ProbeItems:
     return ProbeItems(
         rows=_words_of(rows),
         unit="word",
-        owners=np.array([number for number, _, _ in found], dtype=np.int64),
         addresses=np.array([(number, word) for number, word, _ in found], dtype=np.int64).reshape(-1, 1, 2),
         labels=[value for _, _, value in found],
         groups=[rows[number]["words"][word].lower() for number, word, _ in found],
@@ -91,7 +86,6 @@ def _pairs(rows: Sequence[Row], found: Sequence[tuple[int, int, int, str]]) -> P
     return ProbeItems(
         rows=_words_of(rows),
         unit="word",
-        owners=np.array([number for number, *_ in found], dtype=np.int64),
         addresses=np.array(addresses, dtype=np.int64).reshape(-1, 2, 2),
         labels=[label for *_, label in found],
         groups=[rows[number]["words"][word].lower() for number, word, *_ in found],

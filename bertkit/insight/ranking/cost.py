@@ -42,12 +42,9 @@ class EncoderCost:
 
 def texts_of(rows: Sequence[Row]) -> list[str]:
     """Return the texts of rows that speed is measured on, a few dozen; words are joined, and so is a pair."""
-    chosen = sample(rows, _TIMED)
-    return [" ".join(row["tokens"]) if "tokens" in row else _join(row) for row in chosen]
-
-
-def _join(row: Row) -> str:
-    return " ".join(row[column] for column in ("text", "text_pair") if column in row)
+    names = ("text", "text_pair")
+    texts = (row.get("tokens") or [row[name] for name in names if name in row] for row in sample(rows, _TIMED))
+    return list(map(" ".join, texts))
 
 
 def load_all(embedders: Sequence[Embedder], texts: Sequence[str]) -> list[int | None]:
@@ -56,13 +53,15 @@ def load_all(embedders: Sequence[Embedder], texts: Sequence[str]) -> list[int | 
     Raises:
         ModelError: one is damaged.
     """
+    import torch
+
     from bertkit.vectors.embedder import Embedder
 
     Embedder("demo").encode(texts[:1])  # what libraries need once is no encoder's
     longest = sorted(texts, key=len)[-_TOGETHER:]
     grown = []
+    device = "cuda" if torch.cuda.is_available() else "cpu"
     for embedder in embedders:
-        device = _device()
         knows_memory = restart_peak_memory(device)
         before = peak_memory(device)
         embedder.load()
@@ -134,9 +133,3 @@ def _describe(model: str) -> tuple[str, str]:
     """Return the license and languages of a published encoder."""
     found = next((one for one in list_encoders() if one.name == model), None)
     return (found.license, found.language_text) if found else (UNKNOWN, UNKNOWN)
-
-
-def _device() -> str:
-    import torch
-
-    return "cuda" if torch.cuda.is_available() else "cpu"

@@ -11,6 +11,7 @@ import numpy as np
 from bertkit.data.rows import Split
 from bertkit.errors import DataError, UsageError
 from bertkit.insight.ranking.layers import Pool
+from bertkit.metrics import Numbers
 from bertkit.metrics.linear import sample
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Row
@@ -20,7 +21,6 @@ from bertkit.vectors.embedding.quantize import normalize
 if TYPE_CHECKING:
     from bertkit.insight.layer_vectors import LayerReader
 
-Numbers = np.ndarray[Any, Any]
 
 TEXT, PAIR, TWO_TEXTS, WORD, TARGET = "text", "pair", "two texts", "word", "target"
 """What an example is: a text, a pair read together, two texts read each by itself, a word, or the target of a row."""
@@ -153,7 +153,7 @@ def _take_rows(split: Split, task: Task, unit: str, most: int) -> RankedExamples
     if several is not None:
         what = "a row with several labels, which these scores do not know"
         raise UsageError(what, "rank with a recipe of one label per row", file=split.source, row=split.lines[several])
-    values, classes = _encode([row[gold] for row in rows], named=task.NAMED)
+    values, classes = _encode_gold([row[gold] for row in rows], named=task.NAMED)
     return RankedExamples(unit, rows, values, np.array(origin), [np.arange(len(rows))], classes)
 
 
@@ -170,7 +170,7 @@ def _draw_words(split: Split, gold: str, most: int) -> RankedExamples:
             rows.append({"tokens": row["tokens"], "target": word})
             tags.append(row[gold][word])
             origin.append(number)
-    values, classes = _encode(tags, named=True)
+    values, classes = _encode_gold(tags, named=True)
     return RankedExamples(WORD, rows, values, np.array(origin), [np.arange(len(rows))], classes)
 
 
@@ -199,7 +199,7 @@ def _group_by_word(examples: RankedExamples) -> RankedExamples:
     )
 
 
-def _encode(values: Sequence[Any], *, named: bool) -> tuple[Numbers, int | None]:
+def _encode_gold(values: Sequence[Any], *, named: bool) -> tuple[Numbers, int | None]:
     """Number the classes in alphabetical order; return numbers as they are."""
     if not named:
         return np.array(values, dtype=np.float64), None

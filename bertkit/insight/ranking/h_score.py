@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-Numbers = np.ndarray[Any, Any]
+from bertkit.metrics import Numbers
 
 _LEAST_SHRINKAGE = 1e-9  # keeps a covariance invertible where a dimension is constant, and changes no digit elsewhere
 

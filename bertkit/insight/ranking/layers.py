@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
 
 from bertkit.errors import UsageError
+from bertkit.metrics import Numbers
 
-Numbers = np.ndarray[Any, Any]
 Pool = Callable[[Numbers], Numbers]
 """Turns vectors of all layers, (examples, layers + 1, width), into those that are scored, (examples, width)."""
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 
-Numbers = np.ndarray[Any, Any]
+from bertkit.metrics import Numbers
 
 _MOST_STEPS = 500
 _TOLERANCE = 1e-6  # relative change of the ratio of the two precisions
@@ -52,7 +51,7 @@ def evidence(features: Numbers, targets: Numbers) -> Numbers:
     """
     matrix = np.asarray(features, dtype=np.float64)
     count = len(matrix)
-    eigenvalues, along = _project(matrix, targets)
+    eigenvalues, along = _project_targets(matrix, targets)
     squares = (targets**2).sum(axis=0)
     floor = _SMALLEST * squares + _TINY
     outside = np.maximum(squares - along.sum(axis=0), 0.0)  # of the targets, what no weights reach
@@ -77,11 +76,10 @@ def evidence(features: Numbers, targets: Numbers) -> Numbers:
     # at the best beta, the two quadratic terms add up to half the count
     beta = count / (residual + ratio * length)
     determinant = np.log1p(eigenvalues[:, None] / ratio).sum(axis=0)
-    found: Numbers = (count * np.log(beta / (2 * math.pi)) - determinant - count) / (2 * count)
-    return found
+    return np.asarray((count * np.log(beta / (2 * math.pi)) - determinant - count) / (2 * count))
 
 
-def _project(matrix: Numbers, targets: Numbers) -> tuple[Numbers, Numbers]:
+def _project_targets(matrix: Numbers, targets: Numbers) -> tuple[Numbers, Numbers]:
     """Return the eigenvalues of F'F that are not 0, ascending, and the squared targets along each: (values, columns).
 
     The smaller of F'F and FF' is decomposed; their eigenvalues are the same.

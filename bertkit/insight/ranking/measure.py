@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -14,9 +13,8 @@ from bertkit.insight.ranking.layers import candidates, pool_layers
 from bertkit.insight.ranking.logme import log_me
 from bertkit.insight.ranking.probes import FOLDS, score_linear_probe, score_neighbors
 from bertkit.insight.ranking.uncertainty import deal_blocks, interval_of, leave_blocks_out
+from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, Progress, stage
-
-Numbers = np.ndarray[Any, Any]
 
 H_SCORE, LOGME, NEIGHBORS, PROBE = "h_score", "logme", "knn", "linear_probe"
 ORDERS = {H_SCORE: h_score, LOGME: log_me}

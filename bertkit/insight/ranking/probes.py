@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import warnings
-from typing import Any
 
 import numpy as np
 
+from bertkit.metrics import Numbers
 from bertkit.vectors.embedding.quantize import normalize
-
-Numbers = np.ndarray[Any, Any]
 
 NEIGHBORS = 10
 FOLDS = 5
@@ -74,8 +72,8 @@ def score_linear_probe(features: Numbers, gold: Numbers, blocks: Numbers, folds:
             predicted[held_out] = other[0]
             continue
         model = LogisticRegression(max_iter=200) if is_class else RidgeCV(alphas=_RIDGES)
-        with warnings.catch_warnings():  # the last digits of its weights may not have settled, which changes no ranking
-            warnings.simplefilter("ignore", ConvergenceWarning)
+        # the last digits of its weights may not have settled, which changes no ranking
+        with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
             model.fit(scaled[~held_out], other)
         predicted[held_out] = model.predict(scaled[held_out])
     return float((predicted == gold).mean()) if is_class else correlate(predicted, gold)
@@ -92,5 +90,4 @@ def _standardize(features: Numbers, training: Numbers) -> Numbers:
     """Scale features by the mean and deviation of the training rows; constant ones become 0."""
     own = np.asarray(features, dtype=np.float64)
     mean, deviation = own[training].mean(axis=0), own[training].std(axis=0)
-    scaled: Numbers = (own - mean) / np.where(deviation > 0, deviation, 1.0)
-    return scaled
+    return np.asarray((own - mean) / np.where(deviation > 0, deviation, 1.0))

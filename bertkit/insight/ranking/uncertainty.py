@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
-Numbers = np.ndarray[Any, Any]
+from bertkit.metrics import Numbers
 
 BLOCKS = 20
 LEVEL = 0.95

@@ -1,33 +1,18 @@
 """Models and data sets by name: found in folders and in the cache, or fetched from the Hugging Face hub."""
 
-from bertkit.storage.hub.answers import answering, explain
-from bertkit.storage.hub.models import WEIGHTS, bytes_left_out, cached_models, find_model, is_cached, without_weights
-from bertkit.storage.hub.repositories import (
-    Repository,
-    cached_folder,
-    fetch,
-    is_name,
-    is_offline_by_choice,
-    look_up,
-    offline,
-    remember,
-)
-
-__all__ = [
-    "WEIGHTS",
-    "Repository",
-    "answering",
-    "bytes_left_out",
-    "cached_folder",
-    "cached_models",
-    "explain",
-    "fetch",
-    "find_model",
-    "is_cached",
-    "is_name",
-    "is_offline_by_choice",
-    "look_up",
-    "offline",
-    "remember",
-    "without_weights",
-]
+from bertkit.storage.hub.answers import answering as answering
+from bertkit.storage.hub.answers import explain as explain
+from bertkit.storage.hub.models import WEIGHTS as WEIGHTS
+from bertkit.storage.hub.models import bytes_left_out as bytes_left_out
+from bertkit.storage.hub.models import cached_models as cached_models
+from bertkit.storage.hub.models import find_model as find_model
+from bertkit.storage.hub.models import is_cached as is_cached
+from bertkit.storage.hub.models import without_weights as without_weights
+from bertkit.storage.hub.repositories import Repository as Repository
+from bertkit.storage.hub.repositories import cached_folder as cached_folder
+from bertkit.storage.hub.repositories import fetch as fetch
+from bertkit.storage.hub.repositories import is_name as is_name
+from bertkit.storage.hub.repositories import is_offline_by_choice as is_offline_by_choice
+from bertkit.storage.hub.repositories import look_up as look_up
+from bertkit.storage.hub.repositories import offline as offline
+from bertkit.storage.hub.repositories import remember as remember

@@ -72,7 +72,7 @@ def list_encoders(
     """
     return [
         one
-        for one in _read()
+        for one in _read_encoders()
         if (language is None or one.reads(language.lower()))
         and (license is None or _is_licensed(one, license.lower()))
         and one.tokens >= min_tokens
@@ -101,18 +101,12 @@ def as_table(encoders: list[PublishedEncoder]) -> list[dict[str, str]]:
     ]
 
 
-def _read() -> list[PublishedEncoder]:
-    entries: list[Mapping[str, Any]] = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
-    return [
-        PublishedEncoder(**{**entry, "languages": _languages(entry["languages"]), "sources": _sources(entry)})
-        for entry in entries
-    ]
+def _read_encoders() -> list[PublishedEncoder]:
+    return list(map(_as_encoder, yaml.safe_load(_FILE.read_text(encoding="utf-8"))))
 
 
-def _sources(entry: Mapping[str, Any]) -> dict[str, str]:
-    counted = {"parameters": "counted"} if "size" in entry else {}
-    return {**dict.fromkeys(FACTS, "memory"), **counted, **entry.get("sources", {})}
-
-
-def _languages(value: list[str] | int) -> tuple[str, ...] | int:
-    return value if isinstance(value, int) else tuple(value)
+def _as_encoder(entry: Mapping[str, Any]) -> PublishedEncoder:
+    languages, counted = entry["languages"], {"parameters": "counted"} if "size" in entry else {}
+    languages = languages if isinstance(languages, int) else tuple(languages)
+    sources = {**dict.fromkeys(FACTS, "memory"), **counted, **entry.get("sources", {})}
+    return PublishedEncoder(**{**entry, "languages": languages, "sources": sources})

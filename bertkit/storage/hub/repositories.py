@@ -5,7 +5,6 @@ Time-outs, proxies, tokens and the endpoint are those of `huggingface_hub`.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -17,10 +16,9 @@ from typing import Any
 from urllib.parse import quote
 
 from bertkit.errors import UnavailableError
+from bertkit.progress import log
 from bertkit.storage.files import write_text
 from bertkit.storage.hub.answers import REPEAT, TRY_LATER, answering, explain
-
-log = logging.getLogger("bertkit")
 
 _unreachable = ""  # why the hub cannot be reached, once it has been tried
 

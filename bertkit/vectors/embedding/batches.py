@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from typing import TYPE_CHECKING
 
 from bertkit.errors import UsageError
@@ -17,16 +17,16 @@ if TYPE_CHECKING:
 _CHARACTERS = 2**19  # of the texts that are tokenized and sorted together
 
 
-def split_texts(texts: Sequence[str], characters: int = _CHARACTERS) -> Iterator[tuple[int, int]]:
-    """Split texts into stretches of at most so many characters, or one text: where each begins, and where it ends.
+def split_texts(texts: Sequence[Sized], most: int = _CHARACTERS) -> Iterator[tuple[int, int]]:
+    """Split texts into stretches of at most so many characters or tokens, or one text: where each begins and ends.
 
-    >>> list(split_texts(["abcd", "ef", "g", "hi"], characters=3))
+    >>> list(split_texts(["abcd", "ef", "g", "hi"], most=3))
     [(0, 1), (1, 3), (3, 4)]
     """
     start, total = 0, 0
     for number, text in enumerate(texts):
         total += len(text)
-        if total > characters and number > start:
+        if total > most and number > start:
             yield start, number
             start, total = number, len(text)
     if texts:

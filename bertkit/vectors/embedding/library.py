@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import ModelError, UnavailableError
+from bertkit.errors import ModelError
 from bertkit.modeling.sentence.modules import (
     SentenceModules,
     is_sentence_folder,
@@ -14,6 +14,7 @@ from bertkit.modeling.sentence.modules import (
     read_settings,
     unknown_modules,
 )
+from bertkit.recipe.plugins import import_extra
 from bertkit.storage.exports import is_exported
 from bertkit.storage.fingerprints import json_fingerprint
 
@@ -62,13 +63,11 @@ class LibraryModel:
 
         quiet_transformers()
         self._folder = folder
+        what = "bertkit does not know all of its modules, and sentence-transformers is not installed"
+        library = import_extra("sentence_transformers", what, "pip install 'bertkit[sentence-transformers]'", folder)
+        options = {"local_files_only": True, "trust_remote_code": False}
         try:
-            from sentence_transformers import SentenceTransformer
-        except ImportError:
-            what = "bertkit does not know all of its modules, and sentence-transformers is not installed"
-            raise UnavailableError(what, "pip install 'bertkit[sentence-transformers]'", file=folder) from None
-        try:
-            self._model: Any = SentenceTransformer(str(folder), local_files_only=True, trust_remote_code=False)
+            self._model: Any = library.SentenceTransformer(str(folder), **options)
             self._model.truncate_dim = None  # vectors are truncated later
         except Exception as error:  # it raises whatever a damaged file makes it stumble over
             raise ModelError(f"sentence-transformers does not load it: {first_line(error)}", file=folder) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError, UsageError, closest
+from bertkit.metrics import Numbers
 from bertkit.storage.files import sync_folder, to_json
 from bertkit.vectors.embedding.parts import VECTOR, read_parts, vector_column, vectors_of
-from bertkit.vectors.embedding.quantize import Numbers, find_ranges, to_bits, to_int8
+from bertkit.vectors.embedding.quantize import find_ranges, to_bits, to_int8
 
 DTYPES = ("float32", "float16", "int8", "binary")
 RESCORE = "int8"
@@ -79,12 +80,8 @@ def output_files(output: Path, dtype: str) -> list[Path]:
     if output.suffix not in _WRITERS:
         raise UsageError(f"--output {output}: unknown ending {output.suffix!r}", f"one of {', '.join(_WRITERS)}")
     rows, about, rescore = (output.with_name(f"{output.name}{ending}") for ending in _BESIDE)
-    has_rescore = dtype == "binary"
-    beside = {
-        ".npy": [rows, about, *([rescore] if has_rescore else [])],
-        ".safetensors": [rows],
-        ".jsonl": [about],
-    }
+    of_npy = [rows, about, *([rescore] if dtype == "binary" else [])]
+    beside = {".npy": of_npy, ".safetensors": [rows], ".jsonl": [about]}
     return [*beside.get(output.suffix, []), output]
 
 
@@ -199,12 +196,8 @@ def _write_rows(vectors: Vectors, file: Path) -> None:
 
 
 def _write_numbers(vectors: Vectors, convert: Callable[[Numbers], Numbers], stream: Any) -> None:
-    for block in _blocks(vectors, convert):
-        stream.write(np.ascontiguousarray(block).data)
-
-
-def _blocks(vectors: Vectors, convert: Callable[[Numbers], Numbers]) -> Iterator[Numbers]:
-    return (convert(vectors_of(table)) for table in read_parts(vectors.parts))
+    for table in read_parts(vectors.parts):
+        stream.write(np.ascontiguousarray(convert(vectors_of(table))).data)
 
 
 _BESIDE = (".rows.jsonl", ".json", ".int8.npy")

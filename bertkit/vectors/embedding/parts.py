@@ -6,13 +6,13 @@ options the vectors are of. The name of a part has a digest of its rows, so that
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ResourceError, UsageError
+from bertkit.progress import log
 from bertkit.storage.files import write_bytes
 from bertkit.storage.fingerprints import with_digest, without_digest
 from bertkit.storage.records import read_signed, write_signed
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
     from bertkit.vectors.embedding.units import UnitVectors
 
-log = logging.getLogger("bertkit")
 
 VECTOR = "embedding"
 """The column with the vectors."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from bertkit.errors import UsageError
-
-Numbers = np.ndarray[Any, Any]
+from bertkit.metrics import Numbers
 
 _LEVELS = 255  # steps between the lowest and the highest value of a byte
 

@@ -63,16 +63,13 @@ def read_row_parts(source: TextSource, unit: Unit) -> Iterator[Part]:
             part.ids.append(row_id)
             part.items.append(item)
             part.lines.append(line)
-            characters += len(item) if isinstance(item, str) else sum(map(len, item[0] if _is_target(item) else item))
+            read = item[0] if isinstance(item, tuple) else item  # of a target, all words of its row
+            characters += len(read) if isinstance(read, str) else sum(map(len, read))
             if characters > unit.most_characters:
                 break
         if not part.ids:
             return
         yield part
-
-
-def _is_target(item: Any) -> bool:
-    return isinstance(item, tuple)
 
 
 def _read_rows(source: TextSource, unit: Unit) -> Iterator[tuple[int, Any, Any]]:

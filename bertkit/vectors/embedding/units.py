@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -80,15 +80,14 @@ def _encode_tokens(embedder: Embedder, texts: Sequence[str], progress: Progress)
 
 
 def _encode_words(embedder: Embedder, rows: Sequence[list[str]], progress: Progress) -> UnitVectors:
-    result = _encode_spans(embedder, _tokenize(embedder, rows), progress)
+    result = _encode_spans(embedder, _tokenize_words(embedder, rows), progress)
     places = zip(result.rows, result.columns["index"], strict=True)
-    return UnitVectors(
-        result.vectors, result.rows, {**result.columns, "word": [rows[row][index] for row, index in places]}
-    )
+    words = [rows[row][index] for row, index in places]
+    return UnitVectors(result.vectors, result.rows, {**result.columns, "word": words})
 
 
 def _encode_targets(embedder: Embedder, rows: Sequence[tuple[list[str], int]], progress: Progress) -> UnitVectors:
-    tokens = _tokenize(embedder, [words for words, _ in rows])
+    tokens = _tokenize_words(embedder, [words for words, _ in rows])
     for (words, target), of_row in zip(rows, tokens, strict=True):
         if not of_row[target]:
             raise DataError(f"the target word {words[target]!r} has no visible character", "correct the row")
@@ -97,7 +96,7 @@ def _encode_targets(embedder: Embedder, rows: Sequence[tuple[list[str], int]], p
     return UnitVectors(result.vectors, result.rows, {**result.columns, "word": words})
 
 
-def _tokenize(embedder: Embedder, rows: Sequence[list[str]]) -> list[list[list[int]]]:
+def _tokenize_words(embedder: Embedder, rows: Sequence[list[str]]) -> list[list[list[int]]]:
     from bertkit.tokens.words import tokenize_words
 
     return tokenize_words(embedder.tokenizer, rows, max_tokens=max(1, embedder.tokenizer.model_max_length // 2))
@@ -118,6 +117,7 @@ def _encode_spans(
 
     from bertkit.tokens.features import find_template
     from bertkit.tokens.words import split_windows
+    from bertkit.vectors.embedding.batches import split_texts
     from bertkit.vectors.embedding.quantize import normalize
 
     template = find_template(embedder.tokenizer, pair=False)
@@ -136,33 +136,17 @@ def _encode_spans(
                 spans.append(found)
     found_vectors: dict[tuple[int, int], Any] = {}
     with stage(progress, "embedding", len(features)):
-        done = 0
-        for numbers in _chunks([len(feature["input_ids"]) for feature in features]):
-            states = embedder.states([features[number] for number in numbers])
-            for number, of_window in zip(numbers, states, strict=True):
-                for row, word, start, length in spans[number]:
+        for begin, end in split_texts([feature["input_ids"] for feature in features], _TOKENS):
+            states = embedder.states(features[begin:end])
+            for of_spans, of_window in zip(spans[begin:end], states, strict=True):
+                for row, word, start, length in of_spans:
                     found_vectors[row, word] = of_window[start : start + length].mean(axis=0)
-            done += len(numbers)
-            progress.update(done, {})
+            progress.update(end, {})
     order = sorted(found_vectors)
     vectors = np.stack([found_vectors[key] for key in order]) if order else np.zeros((0, 0), dtype=np.float32)
     if embedder.normalize:
         vectors = normalize(vectors)
     return UnitVectors(vectors, [row for row, _ in order], {"index": [word for _, word in order]})
-
-
-def _chunks(lengths: Sequence[int]) -> Iterator[list[int]]:
-    """Yield the numbers of features that are run together: a few thousand tokens."""
-    chunk: list[int] = []
-    tokens = 0
-    for number, length in enumerate(lengths):
-        if chunk and tokens + length > _TOKENS:
-            yield chunk
-            chunk, tokens = [], 0
-        chunk.append(number)
-        tokens += length
-    if chunk:
-        yield chunk
 
 
 _IN_WORDS = Columns(given=("tokens",), gold="", lists=("tokens",), text_instead={"tokens": "text"})

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -57,12 +56,8 @@ def save_clusters(folder: Path, saved: SavedClusters) -> None:
         tensors["components"] = clustering.components
     # not by `save_file`, whose files only their owner may read
     (folder / _TENSORS).write_bytes(save({name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}))
-    content = {
-        "format": _FORMAT,
-        **saved.facts,
-        "sha256": file_fingerprint(folder / _TENSORS),
-        "topics": [asdict(topic) for topic in saved.topics],
-    }
+    digest, topics = file_fingerprint(folder / _TENSORS), [asdict(topic) for topic in saved.topics]
+    content = {"format": _FORMAT, **saved.facts, "sha256": digest, "topics": topics}
     write_json(folder / MANIFEST, {**content, _CHECKSUM: json_fingerprint(content)})
 
 
@@ -108,8 +103,3 @@ def refuse_other_vectors(
     if vectors is not None and vectors.shape[1] != saved.facts["dimension"]:
         what = f"vectors of dimension {vectors.shape[1]}, and clusters of {saved.facts['dimension']}"
         raise ModelError(what, "use the model that the clusters were made with", file=folder)
-
-
-def as_records(topics: Sequence[Topic]) -> list[dict[str, Any]]:
-    """Return topics as JSON has them."""
-    return [asdict(topic) for topic in topics]

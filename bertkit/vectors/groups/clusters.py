@@ -5,20 +5,16 @@ Vectors have length 1 before they are compared, so that the nearest by distance 
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from bertkit.errors import DataError, UsageError
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.metrics.linear import draw_rows
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.vectors.groups.stored import Matrix, to_unit_length
-
-log = logging.getLogger("bertkit")
 
 METHODS = ("kmeans", "agglomerative", "hdbscan")
 NOISE = -1
@@ -48,9 +44,8 @@ class Clustering:
         """Return the cluster of each vector, ``NOISE`` for those in none."""
         from sklearn.metrics import pairwise_distances_argmin
 
-        projected = _project(to_unit_length(vectors), self.components)
-        nearest: Labels = self.point_labels[pairwise_distances_argmin(projected, self.points)]
-        return nearest
+        projected = _project_vectors(to_unit_length(vectors), self.components)
+        return np.asarray(self.point_labels[pairwise_distances_argmin(projected, self.points)])
 
 
 def fit_clusters(
@@ -77,11 +72,11 @@ def fit_clusters(
         labels, points = _fit_kmeans(vectors, count, seed)
         by_size = _by_size(labels)
         return Clustering(points[np.argsort(by_size)], np.arange(len(points))), by_size[labels]
-    chosen = _sample(len(vectors), _MAX_COMPARED, seed)
+    chosen = draw_rows(len(vectors), _MAX_COMPARED, seed)
     if len(chosen) < len(vectors):
         log.info(f"{method} compares all pairs: fitted on {len(chosen):,} rows, the others join the nearest of them")
     components = _find_components(vectors[chosen]) if method == "hdbscan" else None
-    points = _project(vectors[chosen], components)
+    points = _project_vectors(vectors[chosen], components)
     labels = _fit_hdbscan(points, min_size) if method == "hdbscan" else _fit_agglomerative(points, count)
     if (labels == NOISE).all():
         raise DataError("no region is dense enough to be a cluster", "try a lower --min-size, or --method kmeans")
@@ -100,7 +95,7 @@ def choose_count(
     """
     from sklearn.metrics import silhouette_score
 
-    sample = to_unit_length(vectors[_sample(len(vectors), _SAMPLE, seed)])
+    sample = to_unit_length(vectors[draw_rows(len(vectors), _SAMPLE, seed)])
     different = len(np.unique(sample, axis=0))
     most = min(_MAX_COUNT, different - 1, max(2, math.isqrt(len(vectors))))
     counts = sorted({min(most, round(2 * 1.3**step)) for step in range(14)})
@@ -124,9 +119,11 @@ def find_centroids(vectors: Matrix, labels: Labels) -> Matrix:
 
 def _fit_kmeans(vectors: Matrix, count: int, seed: int) -> tuple[Labels, Matrix]:
     from sklearn.cluster import KMeans
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     _refuse_too_many(vectors, count)
-    with _same_on_any_machine():
+    # in one thread: with several, the order of its sums, and so its rounding, is left to chance
+    with threadpool_limits(limits=1, user_api="openmp"):
         model = KMeans(count, n_init=_STARTS, random_state=seed).fit(vectors)
     return model.labels_.astype(np.int64), model.cluster_centers_.astype(np.float32)
 
@@ -135,15 +132,14 @@ def _fit_agglomerative(vectors: Matrix, count: int) -> Labels:
     from sklearn.cluster import AgglomerativeClustering
 
     _refuse_too_many(vectors, count)
-    labels: Labels = AgglomerativeClustering(count, linkage="ward").fit(vectors).labels_.astype(np.int64)
-    return labels
+    return np.asarray(AgglomerativeClustering(count, linkage="ward").fit(vectors).labels_, dtype=np.int64)
 
 
 def _fit_hdbscan(points: Matrix, min_size: int) -> Labels:
     from sklearn.cluster import HDBSCAN
 
-    labels: Labels = HDBSCAN(min_cluster_size=min_size, copy=True).fit(points.astype(np.float64)).labels_
-    return labels.astype(np.int64)
+    model = HDBSCAN(min_cluster_size=min_size, copy=True).fit(points.astype(np.float64))
+    return np.asarray(model.labels_, dtype=np.int64)
 
 
 def _refuse_too_many(vectors: Matrix, count: int) -> None:
@@ -162,7 +158,7 @@ def _find_components(vectors: Matrix) -> Matrix | None:
     return components.astype(np.float32)
 
 
-def _project(vectors: Matrix, components: Matrix | None) -> Matrix:
+def _project_vectors(vectors: Matrix, components: Matrix | None) -> Matrix:
     """Project vectors on components; they are not centered, since distances do not see where the origin is."""
     return vectors if components is None else vectors @ components
 
@@ -171,19 +167,3 @@ def _by_size(labels: Labels) -> Labels:
     """Return label -> its rank by size, the largest first, and of equal ones that of the earliest row."""
     _, first, sizes = np.unique(labels[labels != NOISE], return_index=True, return_counts=True)
     return np.argsort(np.lexsort((first, -sizes)))
-
-
-def _sample(rows: int, size: int, seed: int) -> Labels:
-    """Return at most `size` row numbers, in order."""
-    if rows <= size:
-        return np.arange(rows)
-    return np.sort(np.random.default_rng(seed).choice(rows, size, replace=False))
-
-
-@contextmanager
-def _same_on_any_machine() -> Iterator[None]:
-    """Let k-means run in one thread: with several, the order of its sums, and so its rounding, is left to chance."""
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
-
-    with threadpool_limits(limits=1, user_api="openmp"):
-        yield

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from array import array
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -13,14 +12,12 @@ import numpy as np
 
 from bertkit.data.text import normalize
 from bertkit.errors import DataError, UsageError, closest
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.vectors.groups import wording
 from bertkit.vectors.groups.meaning import find_similar
 from bertkit.vectors.groups.stored import Matrix
 from bertkit.vectors.groups.texts import Rows, TextFile
 from bertkit.vectors.text_rows import TextRow
-
-log = logging.getLogger("bertkit")
 
 _REPORT = 10_000  # rows between two reports of progress
 
@@ -176,9 +173,10 @@ def group_rows(scanned: ScannedRows, gone: Mapping[int, Duplicate]) -> Iterator[
         leaves = gone.get(number)
         if leaves is None and number not in groups:
             continue
-        members[groups[leaves.kept if leaves else number]].append(
+        group = groups[leaves.kept if leaves else number]
+        members[group].append(
             {
-                "group": groups[leaves.kept if leaves else number],
+                "group": group,
                 "kept": leaves is None,
                 "reason": leaves.reason if leaves else "",
                 "similarity": round(leaves.similarity, 4) if leaves else None,

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from bertkit.errors import UnavailableError
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.recipe.plugins import import_extra
 
 if TYPE_CHECKING:
     import torch
 
     from bertkit.vectors.groups.stored import Matrix
 
-log = logging.getLogger("bertkit")
 
 MAX_EXACT = 250_000
 """Rows up to which all pairs are compared: an hour's work at a million, where an index needs minutes."""
@@ -89,7 +87,8 @@ def _search_blocks(vectors: Matrix, threshold: float, fixed: int, progress: Prog
     rows, dtype = len(vectors), _fast_dtype(len(vectors))
     margin = _ROUNDING if dtype == torch.bfloat16 else 1e-5
     exact = torch.from_numpy(np.ascontiguousarray(vectors))
-    kept, cosines = np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32)
+    similar = Similar(np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32))
+    kept, cosines, _ = similar
     # the kept vectors, (kept, dimension), one after another in the dtype that they are compared in
     compact = torch.empty(exact.shape, dtype=dtype)
     compact[:fixed] = exact[:fixed].to(dtype)
@@ -114,23 +113,18 @@ def _search_blocks(vectors: Matrix, threshold: float, fixed: int, progress: Prog
             block, fast = block[rest], fast[rest]
             if not len(block):
                 break
-        _keep_inside(exact, block, threshold, kept, cosines)
+        _keep_inside(exact, block, threshold, similar)
         new = block[torch.from_numpy(kept[block.numpy()] < 0)]
         compact[count : count + len(new)] = exact[new].to(dtype)
         of_compact[count : count + len(new)] = new.numpy()
         count += len(new)
         progress.update(min(start + _BLOCK, rows), {})
-    return Similar(kept, cosines)
+    return similar
 
 
-def _keep_inside(
-    exact: torch.Tensor,
-    block: torch.Tensor,
-    threshold: float,
-    kept: np.ndarray[Any, np.dtype[np.int64]],
-    cosines: Matrix,
-) -> None:
-    """Look for rows of a block that are similar to earlier ones of it, and note them in `kept` and `cosines`."""
+def _keep_inside(exact: torch.Tensor, block: torch.Tensor, threshold: float, similar: Similar) -> None:
+    """Look for rows of a block that are similar to earlier ones of it, and note them in `similar`."""
+    kept, cosines, _ = similar
     inside = (exact[block] @ exact[block].T).numpy()
     numbers = block.numpy()
     near = np.triu(inside >= threshold, 1)
@@ -190,12 +184,8 @@ def _import_faiss() -> Any:
     Raises:
         UnavailableError: it is not installed.
     """
-    try:
-        import faiss
-    except ImportError:
-        what = f"more than {MAX_EXACT:,} rows are compared by an index of faiss, which is not installed"
-        raise UnavailableError(what, "pip install 'bertkit[search]'") from None
-    return faiss
+    what = f"more than {MAX_EXACT:,} rows are compared by an index of faiss, which is not installed"
+    return import_extra("faiss", what, "pip install 'bertkit[search]'")
 
 
 def _fast_dtype(rows: int) -> torch.dtype:

@@ -43,7 +43,7 @@ def read_vectors(file: Path, rows: int, progress: Progress = SILENT) -> Matrix:
         if note.get("dtype") == "binary":
             raise DataError("binary vectors, which are too coarse", "run `bertkit embed` without --dtype", file=file)
         try:
-            vectors = _READERS[file.suffix](file)
+            vectors: np.ndarray[Any, Any] = _READERS[file.suffix](file)
             if note.get("dtype") == "int8":
                 vectors = from_int8(vectors, np.array(note["ranges"], dtype=np.float32))
         except _DAMAGE as error:
@@ -131,11 +131,6 @@ def _read_jsonl(file: Path) -> np.ndarray[Any, Any]:
     return np.stack(vectors)
 
 
-def _read_npy(file: Path) -> np.ndarray[Any, Any]:
-    vectors: np.ndarray[Any, Any] = map_npy(file)
-    return vectors
-
-
 def _read_safetensors(file: Path) -> np.ndarray[Any, Any]:
     with _opened_safetensors(file) as opened:
         names = list(opened.keys())
@@ -162,4 +157,4 @@ def _check_column(file: Path, names: list[str]) -> None:
         raise DataError(f"no vectors in a column {_VECTOR!r}", closest(_VECTOR, names), file=file)
 
 
-_READERS = {".parquet": _read_parquet, ".jsonl": _read_jsonl, ".npy": _read_npy, ".safetensors": _read_safetensors}
+_READERS = {".parquet": _read_parquet, ".jsonl": _read_jsonl, ".npy": map_npy, ".safetensors": _read_safetensors}

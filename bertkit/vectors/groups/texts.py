@@ -123,9 +123,8 @@ class VectorSource:
             DataError: a number is not finite, or a file has not one vector per row.
         """
         if self.embedder is None:
-            return np.concatenate(
-                [read_vectors(file, total, progress=progress) for file, total in zip(self.files, totals, strict=True)]
-            )[rows]
+            pairs = zip(self.files, totals, strict=True)
+            return np.concatenate([read_vectors(file, total, progress=progress) for file, total in pairs])[rows]
         chunks, remaining = [], iter(texts)
         while chunk := list(islice(remaining, _CHUNK)):
             chunks.append(self.embedder.encode(chunk, progress=progress))

@@ -12,6 +12,7 @@ import numpy as np
 from bertkit.data.files import read_records
 from bertkit.errors import DataError
 from bertkit.metrics.intervals import wilson_interval
+from bertkit.metrics.linear import draw_rows
 from bertkit.recipe import Data
 from bertkit.vectors.groups.meaning import find_nearest
 from bertkit.vectors.groups.stored import Matrix
@@ -127,20 +128,13 @@ class DrawnPair(NamedTuple):
 
     def as_record(self, texts: Mapping[int, str]) -> dict[str, Any]:
         """Return a row of a file to label."""
-        cosine = round(self.cosine, 4)
-        return {
-            "text": texts[self.row],
-            "text_pair": texts[self.nearest],
-            "label": "",
-            "cosine": cosine,
-            "weight": self.weight,
-        }
+        pair = {"text": texts[self.row], "text_pair": texts[self.nearest]}
+        return {**pair, "label": "", "cosine": round(self.cosine, 4), "weight": self.weight}
 
 
 def draw_neighbors(vectors: Matrix, seed: int = 42) -> Neighbors:
     """Draw rows, and find the nearest other row of each among all."""
-    generator = np.random.default_rng(seed)
-    rows = np.sort(generator.choice(len(vectors), min(len(vectors), _QUERIES), replace=False))
+    rows = draw_rows(len(vectors), _QUERIES, seed)
     nearest, cosines = find_nearest(vectors[rows], vectors, rows)
     return Neighbors(rows, nearest, cosines)
 
@@ -153,12 +147,8 @@ def draw_pairs(neighbors: Neighbors, seed: int = 42) -> Iterator[DrawnPair]:
         band = np.flatnonzero((neighbors.cosines >= low) & (neighbors.cosines < high))
         drawn = generator.choice(band, min(len(band), _PER_BAND), replace=False)
         for number in drawn[np.argsort(-neighbors.cosines[drawn])].tolist():
-            row, nearest, cosine = (
-                int(neighbors.rows[number]),
-                int(neighbors.nearest[number]),
-                neighbors.cosines[number],
-            )
-            yield DrawnPair(row, nearest, min(float(cosine), 1.0), len(band) / len(drawn))
+            row, nearest = int(neighbors.rows[number]), int(neighbors.nearest[number])
+            yield DrawnPair(row, nearest, min(float(neighbors.cosines[number]), 1.0), len(band) / len(drawn))
 
 
 def summarize(neighbors: Neighbors, pairs: Sequence[DrawnPair], texts: Mapping[int, str]) -> list[dict[str, Any]]:

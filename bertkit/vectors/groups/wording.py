@@ -16,6 +16,8 @@ LONG = 100
 """Characters from which a text is compared by its wording: in shorter ones, a few letters are another meaning."""
 
 Signature = np.ndarray[Any, np.dtype[np.uint32]]
+Signatures = Mapping[int, Signature]
+"""Row -> its signature, the preferred rows first."""
 Shingles = np.ndarray[Any, np.dtype[np.uint32]]
 """The hashes of all runs of five characters in a text, sorted and each once, (shingles,)."""
 ReadShingles = Callable[[Collection[int]], Mapping[int, Shingles]]
@@ -70,11 +72,7 @@ def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: np.ndarr
 
 
 def find_near(
-    signatures: Mapping[int, Signature],
-    threshold: float,
-    read: ReadShingles,
-    fixed: int = 0,
-    progress: Progress = SILENT,
+    signatures: Signatures, threshold: float, read: ReadShingles, fixed: int = 0, progress: Progress = SILENT
 ) -> Found:
     """Find the rows that share at least a part of their shingles with a row that is kept (Jaccard's coefficient).
 

@@ -10,18 +10,21 @@ import errno
 import os
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertkit.errors import DataError, UnavailableError, UsageError, closest
+from bertkit.errors import DataError, UsageError, closest
+from bertkit.metrics import Numbers
+from bertkit.metrics.linear import draw_rows
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe.plugins import import_extra
 from bertkit.storage.checksums import list_files
 from bertkit.vectors.search.exact import exact_search, gather, rank
-from bertkit.vectors.search.shard import Numbers, Shard
+from bertkit.vectors.search.shard import Shard
 
 TARGET = 0.99
 """The recall@10 that a search is made wide enough for."""
@@ -31,6 +34,7 @@ _SAMPLE, _TIMED = 500, 100  # queries: for the recall, and for the time of one
 _LARGE = 500_000  # rows from which clusters take the place of a graph, which takes longer to build
 _MORE = 20  # candidates beyond k, since 8 bits per number do not rank as exactly
 _LINKS, _BUILD_WIDTH = 32, 300  # of a graph: neighbors per row, and rows that are looked at to find them
+_BLOCK = 65_536  # vectors that are added at a time
 _PER_CENTER = 64  # vectors that each center of a cluster is computed from
 _WIDTHS = {
     "hnsw": (32, 64, 128, 256, 512, 1024),
@@ -116,12 +120,7 @@ class ApproximateSearch:
 
 
 def build_approximate(
-    folder: Path,
-    shards: Sequence[Shard],
-    method: str,
-    *,
-    queries: Numbers | None = None,
-    progress: Progress = SILENT,
+    folder: Path, shards: Sequence[Shard], method: str, *, queries: Numbers | None = None, progress: Progress = SILENT
 ) -> dict[str, Any]:
     """Build a faiss index over all rows, measure its recall, and return what the manifest says of it.
 
@@ -144,7 +143,7 @@ def build_approximate(
     with stage(progress, "measuring its recall"):
         measured = _widen(search, shards, queries)
     file = f"{method}.faiss"
-    _write(built, folder / file, binary=method == "binary")
+    _write_index(built, folder / file, binary=method == "binary")
     return {"method": method, "rows": total, "width": search.width, **measured, "files": list_files(folder, [file])}
 
 
@@ -152,7 +151,7 @@ def _widen(search: ApproximateSearch, shards: Sequence[Shard], given: Numbers | 
     """Search as wide as the recall needs; return the recall, and the milliseconds of one query."""
     none = np.zeros(0, dtype=np.int64)
     if given is None:
-        chosen = np.sort(np.random.default_rng(0).choice(search.rows, min(_SAMPLE, search.rows), replace=False))
+        chosen = draw_rows(search.rows, _SAMPLE, 0)
         queries = gather(shards, chosen)
     else:
         queries, chosen = given[:_SAMPLE], np.full(len(given[:_SAMPLE]), -1)
@@ -198,29 +197,29 @@ def _build_floats(shards: Sequence[Shard], method: str, total: int) -> Any:
         sample = min(total, 100_000)
     else:
         centers = min(4 * int(total**0.5), max(total // _PER_CENTER, 1))
-        built = faiss.IndexIVFScalarQuantizer(
-            faiss.IndexFlatIP(dimension), dimension, centers, eight_bits, inner, False
-        )
+        nearest = faiss.IndexFlatIP(dimension)
+        built = faiss.IndexIVFScalarQuantizer(nearest, dimension, centers, eight_bits, inner, False)
         built.cp.spherical = True  # centers of length 1, as the inner product needs
         built.cp.min_points_per_centroid = 1  # else it prints a warning where rows are few
         sample = min(total, _PER_CENTER * centers)
-    chosen = np.sort(np.random.default_rng(0).choice(total, sample, replace=False))
-    built.train(gather(shards, chosen))
-    for shard in shards:
-        for start in range(0, shard.info.rows, 65_536):
-            built.add(np.ascontiguousarray(shard.vectors[start : start + 65_536]))
+    built.train(gather(shards, draw_rows(total, sample, 0)))
+    for vectors in _blocks(shards):
+        built.add(np.ascontiguousarray(vectors))
     return built
 
 
 def _build_binary(shards: Sequence[Shard]) -> Any:
     built = _load_faiss().IndexBinaryFlat(8 * -(-shards[0].vectors.shape[1] // 8))
-    for shard in shards:
-        for start in range(0, shard.info.rows, 65_536):
-            built.add(np.packbits(shard.vectors[start : start + 65_536] > 0, axis=1))
+    for vectors in _blocks(shards):
+        built.add(np.packbits(vectors > 0, axis=1))
     return built
 
 
-def _write(built: Any, file: Path, *, binary: bool) -> None:
+def _blocks(shards: Sequence[Shard]) -> Iterator[Numbers]:
+    return (shard.vectors[start : start + _BLOCK] for shard in shards for start in range(0, shard.info.rows, _BLOCK))
+
+
+def _write_index(built: Any, file: Path, *, binary: bool) -> None:
     faiss = _load_faiss()
     try:
         (faiss.write_index_binary if binary else faiss.write_index)(built, str(file))
@@ -230,9 +229,5 @@ def _write(built: Any, file: Path, *, binary: bool) -> None:
 
 
 def _load_faiss() -> Any:
-    try:
-        import faiss
-    except ImportError:
-        what = "approximate search needs the package faiss-cpu"
-        raise UnavailableError(what, "`pip install 'bertkit[search]'`, or search exactly") from None
-    return faiss
+    what = "approximate search needs the package faiss-cpu"
+    return import_extra("faiss", what, "`pip install 'bertkit[search]'`, or search exactly")

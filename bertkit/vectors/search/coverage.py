@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Any
 
 from bertkit.vectors.embedder import Embedder
@@ -21,12 +22,7 @@ class Coverage:
 
     def __add__(self, other: Coverage) -> Coverage:
         """Return the coverage of both."""
-        return Coverage(
-            self.texts + other.texts,
-            self.truncated + other.truncated,
-            self.read + other.read,
-            self.characters + other.characters,
-        )
+        return Coverage(*map(operator.add, astuple(self), astuple(other)))
 
     @property
     def share(self) -> float:

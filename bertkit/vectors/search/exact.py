@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.vectors.search.shard import Numbers, Shard, round_to_bf16, widen
+from bertkit.metrics import Numbers
+from bertkit.vectors.search.shard import Shard, round_to_bf16, widen
 
 if TYPE_CHECKING:
     import torch
@@ -101,8 +102,7 @@ def _highest_missed(shards: Sequence[Shard], queries: Numbers, lowest: Numbers) 
     rounding = max(shard.info.rounding for shard in shards)
     error = moved * longest + lengths * rounding + _SUMMATION * lengths * longest
     finite = np.where(np.isfinite(lowest), lowest, 0)  # minus infinity where all rows are candidates, which none misses
-    bound: Numbers = lowest + np.abs(finite) * _HALF_STEP + error
-    return bound
+    return np.asarray(lowest + np.abs(finite) * _HALF_STEP + error)
 
 
 def _scan(

@@ -11,10 +11,10 @@ Item = TypeVar("Item", bound=Hashable)
 _CONSTANT = 60
 
 
-def fuse_rankings(rankings: Iterable[Sequence[Item]], constant: int = _CONSTANT) -> list[tuple[Item, float]]:
+def fuse_rankings(rankings: Iterable[Sequence[Item]]) -> list[tuple[Item, float]]:
     """Rank what several rankings hold by reciprocal rank fusion (Cormack, Clarke and Büttcher 2009).
 
-    An item's score is the sum of 1 / (`constant` + rank) over the rankings that it is in. It needs no scores, so it
+    An item's score is the sum of 1 / (60 + rank) over the rankings that it is in. It needs no scores, so it
     joins rankings whose scores have nothing in common. Of equal scores, the item that was met first comes first.
 
     >>> [item for item, _ in fuse_rankings(["abc", "cd"])]
@@ -23,5 +23,5 @@ def fuse_rankings(rankings: Iterable[Sequence[Item]], constant: int = _CONSTANT)
     scores: dict[Item, float] = defaultdict(float)
     for ranking in rankings:
         for rank, item in enumerate(ranking, 1):
-            scores[item] += 1 / (constant + rank)
+            scores[item] += 1 / (_CONSTANT + rank)
     return sorted(scores.items(), key=lambda pair: -pair[1])

@@ -13,11 +13,12 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import BertkitError, UsageError
+from bertkit.metrics import Numbers
 from bertkit.vectors.search.approximate import ApproximateSearch
 from bertkit.vectors.search.exact import exact_search, gather
 from bertkit.vectors.search.lexical import LexicalIndex
 from bertkit.vectors.search.manifest import ROWS, Manifest, check_files, read_manifest
-from bertkit.vectors.search.shard import Numbers, Shard, hash_id, prepare
+from bertkit.vectors.search.shard import Shard, hash_id, prepare
 
 
 @contextmanager

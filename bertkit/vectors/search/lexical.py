@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import UnavailableError
+from bertkit.recipe.plugins import import_extra
 
 if TYPE_CHECKING:
-    import numpy as np
+    from bertkit.metrics import Numbers
 
-    Numbers = np.ndarray[Any, Any]
 
 # Letters and digits of one word, in lowercase. Chinese and Japanese have no spaces, so each of their characters is one.
 _WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]|[^\W\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]+")
@@ -105,13 +104,8 @@ class LexicalIndex:
         words = [vocabulary[word] for word in split_words(query) if word in vocabulary]
         if not words:
             return np.zeros(len(self.rows), dtype=np.float32)
-        scores: Numbers = self.bm25.get_scores_from_ids(words)
-        return scores
+        return np.asarray(self.bm25.get_scores_from_ids(words))
 
 
 def _load_bm25s() -> Any:
-    try:
-        import bm25s
-    except ImportError:
-        raise UnavailableError("search by words needs the package bm25s", "pip install 'bertkit[search]'") from None
-    return bm25s
+    return import_extra("bm25s", "search by words needs the package bm25s", "pip install 'bertkit[search]'")

@@ -6,16 +6,14 @@ their shard, and the manifest names them.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import DataError, UsageError
-from bertkit.storage.checksums import list_files
-from bertkit.storage.files import write_json
-from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
+from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.storage.records import read_signed, write_signed
 from bertkit.vectors.search.coverage import Coverage
 
 MANIFEST = "manifest.json"
@@ -77,10 +75,6 @@ class Manifest:
         """The number of rows that can be found."""
         return self.total - len(self.deleted)
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return all that the manifest says."""
-        return asdict(self)
-
     def with_shard(self, shard: ShardInfo, coverage: Coverage) -> Manifest:
         """Return the manifest with one more shard."""
         return replace(self, shards=(*self.shards, shard), coverage=self.coverage + coverage)
@@ -88,8 +82,7 @@ class Manifest:
 
 def write_manifest(index: Path, manifest: Manifest) -> None:
     """Write the manifest of an index atomically: from then on, the index holds what it says."""
-    content = {"format": _FORMAT, "rows": manifest.rows, **manifest.as_dict()}
-    write_json(index / MANIFEST, {**content, "sha256": json_fingerprint(content)})
+    write_signed(index / MANIFEST, {"format": _FORMAT, "rows": manifest.rows, **asdict(manifest)})
 
 
 def read_manifest(index: Path, *, verify: bool = False) -> Manifest:
@@ -100,22 +93,18 @@ def read_manifest(index: Path, *, verify: bool = False) -> Manifest:
         DataError: it is damaged, or was not finished, or a newer bertkit wrote it.
     """
     file = index / MANIFEST
-    if not file.is_file():
+    damaged = DataError("the manifest of the index is damaged", "build the index again", file=file)
+    content = read_signed(file, damaged, form=("an index", _FORMAT))
+    if content is None:
         raise _no_index(index)
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-        if content["format"] != _FORMAT:
-            what = f"an index of format {content['format']}, where this bertkit reads {_FORMAT}"
-            raise DataError(what, "use the bertkit that wrote it, or build it again", file=index)
-        if content.pop("sha256") != json_fingerprint(content):
-            raise ValueError("changed")
         for name in ("format", "rows"):
             del content[name]
         shards = tuple(ShardInfo(**shard) for shard in content.pop("shards"))
         coverage = Coverage(**content.pop("coverage"))
         manifest = Manifest(shards=shards, coverage=coverage, deleted=tuple(content.pop("deleted")), **content)
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
-        raise DataError("the manifest of the index is damaged", "build the index again", file=file) from None
+    except (KeyError, TypeError, AttributeError):
+        raise damaged from None
     for shard in manifest.shards:
         check_files(index / shard.folder, shard.files, verify)
     if manifest.lexical is not None:
@@ -123,11 +112,6 @@ def read_manifest(index: Path, *, verify: bool = False) -> Manifest:
     if manifest.approximate is not None:
         check_files(index, manifest.approximate["files"], verify)
     return manifest
-
-
-def describe_files(folder: Path, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """Flush files to disk and return their sizes and checksums, as `read_manifest` checks them."""
-    return list_files(folder, names)
 
 
 def _no_index(index: Path) -> UsageError:

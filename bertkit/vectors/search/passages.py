@@ -30,14 +30,6 @@ class Passage(NamedTuple):
     """As the model reads it, with special tokens and prompt."""
 
 
-class _Unit(NamedTuple):
-    """What is never split: a sentence; in a sentence that is too long, a word; in such a word, a token."""
-
-    start: int
-    end: int
-    tokens: int
-
-
 @dataclass(frozen=True)
 class PassageSplitter:
     """Splits documents into passages of whole sentences, where a sentence fits.
@@ -100,7 +92,7 @@ class PassageSplitter:
         characters = sum(unit.end - unit.start for unit in units)
         return passages, Coverage(1, int(read < characters), read, characters)
 
-    def _pack(self, units: Sequence[_Unit], budget: int) -> Iterator[tuple[int, int]]:
+    def _pack(self, units: Sequence[Passage], budget: int) -> Iterator[tuple[int, int]]:
         """Yield the first and the end of the units of each passage: as many as fit."""
         first, tokens = 0, 0
         for number, unit in enumerate(units):
@@ -115,8 +107,8 @@ class PassageSplitter:
         if units:
             yield first, len(units)
 
-    def _find_units(self, text: str, budget: int) -> list[_Unit]:
-        units: list[_Unit] = []
+    def _find_units(self, text: str, budget: int) -> list[Passage]:
+        units: list[Passage] = []
         spans = _sentence_spans(text)
         while block := list(itertools.islice(spans, _BLOCK)):
             encoded = tokenize([text[start:end] for start, end in block], self.embedder)["input_ids"]
@@ -124,10 +116,10 @@ class PassageSplitter:
                 if len(ids) > budget:
                     units.extend(self._split_sentence(text, start, end, budget))
                 elif ids:
-                    units.append(_Unit(start, end, len(ids)))
+                    units.append(Passage(start, end, len(ids)))
         return units
 
-    def _split_sentence(self, text: str, start: int, end: int, budget: int) -> Iterator[_Unit]:
+    def _split_sentence(self, text: str, start: int, end: int, budget: int) -> Iterator[Passage]:
         """Yield the words of a sentence, and of a word that is too long its tokens."""
         encoded = tokenize([text[start:end]], self.embedder, return_offsets_mapping=True)
         tokens = zip(encoded.word_ids(0), encoded["offset_mapping"][0], strict=True)
@@ -140,10 +132,10 @@ class PassageSplitter:
                 # some tokenizers count the space before a word to it
                 first = start + group[0][0] + len(unit) - len(unit.lstrip())
                 if unit := unit.strip():
-                    yield _Unit(first, first + len(unit), len(group))
+                    yield Passage(first, first + len(unit), len(group))
 
 
-def _count_covered(units: Sequence[_Unit], passages: Sequence[Passage]) -> int:
+def _count_covered(units: Sequence[Passage], passages: Sequence[Passage]) -> int:
     """Count the characters of the units that lie in passages; both ascend."""
     covered, remaining = 0, iter(passages)
     passage = next(remaining, None)

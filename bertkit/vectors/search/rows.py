@@ -14,13 +14,14 @@ from bertkit.data.files import read_records
 from bertkit.data.formats import format_of
 from bertkit.data.text import MAX_CHARS, Record, read_text
 from bertkit.errors import DataError, UsageError
+from bertkit.metrics import Numbers
 from bertkit.recipe import Data, typed_path
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.passages import Passage, PassageSplitter
-from bertkit.vectors.search.shard import Numbers, hash_id
+from bertkit.vectors.search.shard import hash_id
 from bertkit.vectors.text_rows import read_text_rows
 
 _RESULT_FIELDS = ("query", "query_id", "rank", "score", "similarity", "bm25")
@@ -71,23 +72,15 @@ class TextRows:
     """Splits each text, or the whole of a text file, into passages, once it is known for which model."""
 
     @classmethod
-    def open(
-        cls,
-        file: str | Path,
-        column: str = "text",
-        *,
-        skip_empty: bool = False,
-        passages: Mapping[str, Any] | None = None,
-        data: Data | None = None,
-    ) -> TextRows:
-        """Return the rows of a file.
+    def open(cls, file: str | Path, column: str = "text", **options: Any) -> TextRows:
+        """Return the rows of a file; options are other fields by name.
 
         Raises:
             UsageError: it is standard input.
         """
         if str(file) == "-":
             raise UsageError("the rows are read twice, and standard input only once", "name a file")
-        return cls(typed_path(file), column, skip_empty, passages=passages, data=data or Data())
+        return cls(typed_path(file), column, **options)
 
     def split_for(self, embedder: Embedder) -> TextRows:
         """Return the rows, or the passages that fit a model.
@@ -110,7 +103,7 @@ class TextRows:
 
     def split(self) -> Iterator[tuple[list[IndexRow], Coverage]]:
         """Read the rows, each by itself or as its passages, with how much of a row is in them."""
-        for row in self._read():
+        for row in self._read_rows():
             if self.splitter is None:
                 yield [row], Coverage()
                 continue
@@ -118,7 +111,7 @@ class TextRows:
             begun = {"document": row.record["id"], "file": str(self.file)}
             yield [row.passage(number, passage, begun) for number, passage in enumerate(passages, 1)], coverage
 
-    def _read(self) -> Iterator[IndexRow]:
+    def _read_rows(self) -> Iterator[IndexRow]:
         position = self.first_id
         is_document = self.splitter is not None and format_of(Path(self.file).name)[1].startswith(".txt")
         records = _read_document(Path(self.file), self.data) if is_document else read_records(self.file, self.data)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import logging
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,7 +16,10 @@ from typing import IO, Any
 import numpy as np
 
 from bertkit.errors import DataError, ModelError, ResourceError
+from bertkit.metrics import Numbers
+from bertkit.progress import log
 from bertkit.storage.arrays import map_npy
+from bertkit.storage.checksums import list_files
 from bertkit.storage.files import to_json
 from bertkit.storage.records import read_signed, write_signed
 from bertkit.vectors.search.coverage import Coverage
@@ -29,12 +31,7 @@ from bertkit.vectors.search.manifest import (
     SHARD_FILES,
     VECTORS,
     ShardInfo,
-    describe_files,
 )
-
-log = logging.getLogger("bertkit")
-
-Numbers = np.ndarray[Any, Any]
 
 JOURNAL = "journal.json"
 _DTYPES = {VECTORS: "<f4", ROUNDED: "<u2", ENDS: "<i8", IDS: "<u8"}
@@ -71,7 +68,7 @@ class ShardWriter:
         self._longest: float = journal.get("longest", 0.0)
         self._rounding: float = journal.get("rounding", 0.0)
         self._opened = ExitStack()
-        self._streams = {name: self._open(name) for name in SHARD_FILES}
+        self._streams = {name: self._open_file(name) for name in SHARD_FILES}
         for name, (dtype, width) in self.columns.items():
             stream = self._streams[name]
             stream.truncate(_write_header(stream, dtype, width, self.rows) + _bytes(dtype, width, self.rows))
@@ -120,7 +117,7 @@ class ShardWriter:
             _write_header(self._streams[name], dtype, width, self.rows)
         for stream in self._streams.values():
             stream.flush()
-        files = describe_files(self.folder, SHARD_FILES)
+        files = list_files(self.folder, SHARD_FILES)
         return ShardInfo(self.folder.name, self.rows, self._longest, self._rounding, files)
 
     def _commit(self) -> None:
@@ -133,7 +130,7 @@ class ShardWriter:
         digests = {name: digest.hexdigest() for name, digest in self._digests.items()}
         write_signed(self.folder / JOURNAL, {"origin": self.origin, **state, "digests": digests})
 
-    def _open(self, name: str) -> IO[bytes]:
+    def _open_file(self, name: str) -> IO[bytes]:
         file = self.folder / name
         file.touch()
         return self._opened.enter_context(file.open("r+b"))
@@ -178,21 +175,21 @@ class Shard:
     @cached_property
     def vectors(self) -> Numbers:
         """The vectors, float32 of shape (rows, dimension)."""
-        return self._map(VECTORS)
+        return self._map_file(VECTORS)
 
     @cached_property
     def rounded(self) -> Numbers:
         """The vectors in bf16, as the upper halves of their float32 numbers: uint16 of shape (rows, dimension)."""
-        return self._map(ROUNDED)
+        return self._map_file(ROUNDED)
 
     @cached_property
     def ids(self) -> Numbers:
         """The hash of each row's id."""
-        return self._map(IDS)
+        return self._map_file(IDS)
 
     @cached_property
     def _ends(self) -> Numbers:
-        return self._map(ENDS)
+        return self._map_file(ENDS)
 
     def read_rows(self, numbers: Iterable[int]) -> list[dict[str, Any]]:
         """Read the rows of some numbers, counted from 0 in this shard."""
@@ -204,7 +201,7 @@ class Shard:
                 records.append(json.loads(stream.read(int(self._ends[number]) - start)))
         return records
 
-    def _map(self, name: str) -> Numbers:
+    def _map_file(self, name: str) -> Numbers:
         try:
             mapped: Numbers = map_npy(self.folder / name)
         except ValueError:

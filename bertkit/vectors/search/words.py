@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 from bertkit.errors import UnavailableError
+from bertkit.progress import log
+from bertkit.storage.checksums import list_files
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.lexical import LexicalIndex
-from bertkit.vectors.search.manifest import Manifest, describe_files
-
-log = logging.getLogger("bertkit")
+from bertkit.vectors.search.manifest import Manifest
 
 _FOLDER = "words-"
 
@@ -33,7 +32,7 @@ def write_words(folder: Path, manifest: Manifest) -> Manifest:
     shutil.rmtree(folder / name, ignore_errors=True)  # of a killed process
     lexical.save(folder / name)
     files = tuple(sorted(file.name for file in (folder / name).iterdir()))
-    return replace(manifest, lexical={"folder": name, "files": describe_files(folder / name, files)})
+    return replace(manifest, lexical={"folder": name, "files": list_files(folder / name, files)})
 
 
 def sweep_words(folder: Path, manifest: Manifest) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def build(
             count, covered = rows.check()
         with stage(progress, f"loading {embedder.model}"):
             manifest = replace(describe(sides, options.similarity), passages=rows.passages)
-        origin = {"rows": rows.fingerprint(), "manifest": manifest.as_dict()}
+        origin = {"rows": rows.fingerprint(), "manifest": asdict(manifest)}
         chunks = _embedded(rows, sides["document"], count, covered, progress)
         index = build_index(
             output,

@@ -8,10 +8,10 @@ from random import Random
 
 import pytest
 
-from bertkit.data.demo.grammar import BREAKS, fill_slots, minimal_pair, pick_clause, sentence
+from bertkit.data.demo.grammar import fill_slots, minimal_pair, pick_clause, sentence, templates
 
 
-@pytest.mark.parametrize("name", BREAKS)
+@pytest.mark.parametrize("name", templates()["breaks"])
 def test_a_broken_sentence_differs_little_from_a_good_one(name):
     for seed in range(20):
         good, broken = minimal_pair(Random(seed), name)

@@ -15,7 +15,7 @@ import pytest
 
 from bertkit.data import formats
 from bertkit.data.files import find_files, read_records
-from bertkit.data.formats import Format, find_format, format_of, load_formats
+from bertkit.data.formats import find_format, format_of, load_formats
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.plugins import module_names
 from bertkit.recipe.records import Data
@@ -24,10 +24,7 @@ from tests.kills import HEAVY
 PAGE = Path(__file__).parents[3] / "docs" / "own-data.md"
 
 STARRED = """
-NAME: str = "starred"
-ENDINGS: tuple[str, ...] = (".stars",)
-MAGIC: bytes = b""
-RUNNING_TEXT: bool = False
+from bertkit.data.formats import Format
 
 
 def read(source, data, name):
@@ -36,6 +33,9 @@ def read(source, data, name):
     for row, line in enumerate(read_lines(source, data.encoding, name), 1):
         text, _, stars = line.strip().rpartition(" ")
         yield row, {"text": text, "label": len(stars)}
+
+
+FORMAT = Format("starred", read, endings=(".stars",), running_text=False)
 """
 ROWS = [{"text": "fine", "label": 4}, {"text": "so dull", "label": 1}]
 
@@ -57,18 +57,16 @@ def starred(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", module_names("bertkit.data.formats"))
 def test_every_module_has_what_a_format_needs(name):
-    module = importlib.import_module(f"bertkit.data.formats.{name}")
-    for member in [*Format.__annotations__, "read"]:
-        assert hasattr(module, member), member
-    assert name == module.NAME
-    assert all(re.fullmatch(r"\.[a-z0-9]+", ending) for ending in module.ENDINGS)
-    assert module.ENDINGS or not module.MAGIC
+    file_format = load_formats()[name]
+    assert callable(file_format.read)
+    assert all(re.fullmatch(r"\.[a-z0-9]+", ending) for ending in file_format.endings)
+    assert file_format.endings or not file_format.magic
 
 
 def test_no_two_formats_share_an_ending():
-    endings = [ending for known in load_formats().values() for ending in known.ENDINGS]
+    endings = [ending for known in load_formats().values() for ending in known.endings]
     assert len(endings) == len(set(endings))
-    assert {format_of(f"x{ending}")[0].NAME for ending in endings} == set(load_formats()) - {"lines"}
+    assert {format_of(f"x{ending}")[0].name for ending in endings} == set(load_formats()) - {"lines"}
 
 
 def test_a_new_module_is_a_new_format(starred, here, monkeypatch):
@@ -106,7 +104,7 @@ def test_what_is_pretrained_on_follows_from_the_formats():
 )
 def test_the_format_of_a_name(file, name, ending):
     file_format, found_ending = format_of(file)
-    assert (file_format.NAME if file_format else None, found_ending) == (name, ending)
+    assert (file_format.name if file_format else None, found_ending) == (name, ending)
 
 
 def test_the_table_of_endings_in_the_docs_is_the_folder():
@@ -114,7 +112,7 @@ def test_the_table_of_endings_in_the_docs_is_the_folder():
     (table,) = [rows for rows in tables if re.match(r"\| *ending *\|", rows, flags=re.IGNORECASE)]
     first_column = " ".join(row.split("|")[1] for row in table.splitlines()[2:])
     endings = re.findall(r"`(\.\w+)`", first_column)
-    assert sorted(endings) == sorted(ending for known in load_formats().values() for ending in known.ENDINGS)
+    assert sorted(endings) == sorted(ending for known in load_formats().values() for ending in known.endings)
 
 
 def test_an_unknown_format_is_answered_before_torch_is_imported(tmp_path, tiny_model, light_zygote):

@@ -26,9 +26,7 @@ def loop(vectors, labels):
     return np.mean(silhouettes), hits / len(labels)
 
 
-@pytest.mark.parametrize("at_once", [4, 1000])
-def test_both_numbers_are_those_of_a_plain_loop(at_once, monkeypatch):
-    monkeypatch.setattr(separation, "_ROWS_AT_ONCE", at_once)
+def test_both_numbers_are_those_of_a_plain_loop():
     labels = ["a"] * 9 + ["b"] * 7 + ["alone"]
     vectors = np.random.default_rng(0).normal(size=(17, 5)) + [[label == "b", 0, 0, 0, 1] for label in labels]
     found = separate(vectors, labels)

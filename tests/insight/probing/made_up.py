@@ -14,7 +14,7 @@ def make_items(labels, groups=(), per_row=1):
     count = len(labels)
     owners = np.arange(count) // per_row
     addresses = np.stack([owners, np.arange(count) % per_row], axis=1)[:, None]
-    return ProbeItems([{"text": "a"}] * (owners[-1] + 1), "word", owners, addresses, list(labels), list(groups))
+    return ProbeItems([{"text": "a"}] * (owners[-1] + 1), "word", addresses, list(labels), list(groups))
 
 
 def make_vectors(signal, known_from, rng, size=2.0):
