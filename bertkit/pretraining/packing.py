@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertkit.pretraining.tokenized import Numbers, TokenizedCorpus
-from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemplate
+from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemplate, pad_features
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +30,7 @@ class Block:
     """Whether each token begins a word, per chunk."""
 
 
-class Blocks(Sequence[Block]):
+class Blocks:
     """The blocks of a corpus as offsets: no token is read before its block is used.
 
     ``chunks`` (chunks, 2) are the first and last + 1 token of each chunk in the corpus; block b has the chunks
@@ -44,13 +45,7 @@ class Blocks(Sequence[Block]):
     def __len__(self) -> int:
         return len(self.edges) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> Block: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Block]: ...
-    def __getitem__(self, index: int | slice) -> Block | list[Block]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> Block:
         number = range(len(self))[index]
         chunks = self.chunks[self.edges[number] : self.edges[number + 1]].tolist()
         return Block(
@@ -159,7 +154,13 @@ def join_block(block: Block, template: SpecialTokenTemplate) -> TokenizedText:
     )
 
 
-def block_collator(tokenizer: PreTrainedTokenizerFast, *, within_documents: bool, first_position: int = 0) -> Collator:
+def block_collator(
+    tokenizer: PreTrainedTokenizerFast,
+    beside: Mapping[str, float] = MappingProxyType({}),
+    *,
+    within_documents: bool,
+    first_position: int = 0,
+) -> Collator:
     """Build the collator of features with ``input_ids``, ``labels`` and ``segment_ids``.
 
     A batch has ``input_ids``, ``labels`` and ``attention_mask`` of shape (rows, tokens). If attention stays
@@ -168,27 +169,22 @@ def block_collator(tokenizer: PreTrainedTokenizerFast, *, within_documents: bool
 
     Args:
         tokenizer: pads the batch.
+        beside: name of what else features may have for each token -> the number of padding.
         within_documents: whether tokens attend to those of their own segment only.
         first_position: the position id of a text's first token, which is not 0 in RoBERTa.
     """
     import torch
 
+    padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED, "segment_ids": -1, **beside}
+
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        shape = len(features), max(len(feature["input_ids"]) for feature in features)
-        ids, labels = np.full(shape, tokenizer.pad_token_id), np.full(shape, IGNORED)
-        segment_ids = np.full(shape, -1)
-        for row, feature in enumerate(features):
-            size = len(feature["input_ids"])
-            ids[row, :size], labels[row, :size] = feature["input_ids"], feature["labels"]
-            segment_ids[row, :size] = feature["segment_ids"]
-        batch = {"input_ids": ids, "labels": labels}
+        batch = pad_features(features, padding)
+        segment_ids = batch.pop("segment_ids")
         if within_documents and segment_ids.max() > 0:
             # (rows, 1, tokens, tokens) by comparing all pairs of tokens. Padding is segment -1 and attends to itself:
             # a token that attends to nothing would make the softmax NaN.
             batch["attention_mask"] = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
             batch["position_ids"] = first_position + _positions(segment_ids)
-        else:
-            batch["attention_mask"] = (segment_ids >= 0).astype(np.int64)
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 
     return collate

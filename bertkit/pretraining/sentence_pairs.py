@@ -18,14 +18,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from bertkit.errors import DataError, RecipeError
 from bertkit.pretraining.packing import TokenizedText
 from bertkit.pretraining.tokenized import Numbers, TokenizedCorpus
-from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemplate
+from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemplate, pad_features
 
 if TYPE_CHECKING:
     import torch
@@ -53,7 +53,7 @@ class Pair:
     label: int
 
 
-class Pairs(Sequence[Pair]):
+class Pairs:
     """The pairs of one epoch as offsets in a corpus: no token is read before its pair is used.
 
     ``bounds`` (pairs, 5) are the start and end of the first segment, those of the second one, and the label;
@@ -67,13 +67,7 @@ class Pairs(Sequence[Pair]):
     def __len__(self) -> int:
         return len(self.bounds)
 
-    @overload
-    def __getitem__(self, index: int) -> Pair: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Pair]: ...
-    def __getitem__(self, index: int | slice) -> Pair | list[Pair]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> Pair:
         first, first_end, second, second_end, label = self.bounds[range(len(self))[index]].tolist()
         segments = slice(first, first_end), slice(second, second_end)
         ids = [self.corpus.tokens[segment].astype(np.int64) for segment in segments]
@@ -252,14 +246,8 @@ def join_pair(pair: Pair, template: SpecialTokenTemplate) -> TokenizedText:
     specials = (template.before, template.between, template.after)
     before, between, after = (np.array(ids, dtype=np.int64) for ids in specials)
     tokens = [before, pair.first, between, pair.second, after]
-    special_starts = [np.ones(len(ids), dtype=bool) for ids in specials]
-    starts = [
-        special_starts[0],
-        pair.first_word_starts,
-        special_starts[1],
-        pair.second_word_starts,
-        special_starts[2],
-    ]
+    opens, parts, closes = (np.ones(len(ids), dtype=bool) for ids in specials)
+    starts = [opens, pair.first_word_starts, parts, pair.second_word_starts, closes]
     sizes = [len(ids) for ids in tokens]
     return TokenizedText(
         np.concatenate(tokens),
@@ -277,16 +265,10 @@ def pair_collator(tokenizer: PreTrainedTokenizerFast) -> Collator:
     """
     import torch
 
-    padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED, "token_type_ids": 0, "attention_mask": 0}
+    padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED, "token_type_ids": 0}
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        shape = len(features), max(len(feature["input_ids"]) for feature in features)
-        batch = {name: np.full(shape, value) for name, value in padding.items()}
-        for row, feature in enumerate(features):
-            size = len(feature["input_ids"])
-            batch["attention_mask"][row, :size] = 1
-            for name in ("input_ids", "labels", "token_type_ids"):
-                batch[name][row, :size] = feature[name]
+        batch = pad_features(features, padding)
         batch["pair_labels"] = np.array([feature["pair_labels"] for feature in features])
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 

@@ -28,6 +28,7 @@ from bertkit.recipe.pretraining import Corpus
 from bertkit.storage.cache import cache_folder, sweep
 from bertkit.storage.columns import ColumnWriter, map_columns, map_or_write
 from bertkit.storage.fingerprints import file_fingerprint, package_fingerprint, tokenizer_content
+from bertkit.tokens.features import split_by_size
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -162,15 +163,15 @@ def _prepare(folder: Path, source: CorpusSource, tokenizer: PreTrainedTokenizerF
             log.info(f"the preparation continues after {state['read']:,} of {deduplication.documents:,} documents")
         progress.start("preparing documents", deduplication.documents, state["read"])
         try:
-            _write(columns, state, split_documents(source, deduplication), tokenizer, progress)
+            _write_shards(columns, state, split_documents(source, deduplication), tokenizer, progress)
         finally:
             progress.finish()
-        _check(state["facts"], source.data)
+        _check_tokens(state["facts"], source.data)
         columns.finish(state["facts"])
     _log_facts(state["facts"], deduplication, time.monotonic() - began)
 
 
-def _write(
+def _write_shards(
     columns: ColumnWriter,
     state: dict[str, Any],
     documents: Iterator[SplitDocument],
@@ -184,7 +185,9 @@ def _write(
             columns.append(f"{split}.sentences", np.zeros(1))
             columns.append(f"{split}.documents", np.zeros(1))
     # the documents of an earlier process are read again, since they decide which later ones are duplicates
-    for shard in _shards(islice(documents, state["read"], None)):
+    # a shard is the only text that is in memory; 100 bytes more for each limit the number of short ones
+    rest = islice(documents, state["read"], None)
+    for shard in split_by_size(rest, _SHARD, lambda document: document.bytes + 100):
         for split in _SPLITS:
             texts = [document.text for document in shard if document.split == split and not document.is_duplicate]
             _append(columns, split, facts[split], document_tokenizer.tokenize(texts), tokenizer.unk_token_id)
@@ -199,19 +202,6 @@ def _dtypes(tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
     tokens = "<u2" if max(tokenizer.get_vocab().values()) < 2**16 else "<u4"
     dtypes = (tokens, "?", "<i8", "<i8")
     return {f"{split}.{name}": dtype for split in _SPLITS for name, dtype in zip(_COLUMNS, dtypes, strict=True)}
-
-
-def _shards(documents: Iterator[SplitDocument]) -> Iterator[list[SplitDocument]]:
-    """Yield documents in lists of about `_SHARD` bytes, the only text that is in memory at a time."""
-    shard, size = list[SplitDocument](), 0
-    for document in documents:
-        shard.append(document)
-        size += document.bytes + 100  # so that a shard has a limited number of short documents
-        if size >= _SHARD:
-            yield shard
-            shard, size = [], 0
-    if shard:
-        yield shard
 
 
 def _append(
@@ -230,7 +220,7 @@ def _append(
     facts["bytes"] += documents.bytes
 
 
-def _check(facts: Mapping[str, Mapping[str, int]], data: Corpus) -> None:
+def _check_tokens(facts: Mapping[str, Mapping[str, int]], data: Corpus) -> None:
     for split in _SPLITS:
         if not facts[split]["tokens"]:
             what = f"the text of the {split} split has no tokens"

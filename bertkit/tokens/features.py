@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import Recipe, Row
@@ -28,6 +28,8 @@ TOKENS_AT_ONCE, TOKENS_PER_THREAD = 4096, 1024
 """Padded tokens of one forward pass without gradients, and how many of them a thread is worth; more is no faster."""
 
 _STEPS = ((64, 8), (32, 4), (16, 2))  # a batch with more tokens than the first is padded to a multiple of the second
+
+Item = TypeVar("Item")
 
 Collator = Callable[[Sequence[Feature]], dict[str, "torch.Tensor"]]
 
@@ -145,6 +147,24 @@ def split_by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     return batches
 
 
+def split_by_size(items: Iterable[Item], most: int, size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Split items, in their order, into runs of at most `most` together; a larger item is a run of its own.
+
+    >>> list(split_by_size(["a", "bcd", "ef", "g"], 4, len))
+    [['a', 'bcd'], ['ef', 'g']]
+    """
+    run, total = list[Item](), 0
+    for item in items:
+        size = size_of(item)
+        if run and total + size > most:
+            yield run
+            run, total = [], 0
+        run.append(item)
+        total += size
+    if run:
+        yield run
+
+
 def tokens_for(threads: int) -> int:
     """Return how many padded tokens one forward pass on a CPU has."""
     return min(TOKENS_AT_ONCE, TOKENS_PER_THREAD * threads)
@@ -226,14 +246,15 @@ def to_batch(arrays: Mapping[str, Any], setup: Setup) -> dict[str, torch.Tensor]
 
 
 def pad_features(
-    features: Sequence[Feature], padding: Mapping[str, int], limit: int
+    features: Sequence[Feature], padding: Mapping[str, float], limit: int = 0
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Pad features on the right to one width: arrays (rows, tokens), and their ``attention_mask``.
 
     Args:
         features: of one text each.
-        padding: name of what has one number per token -> the number of padding; what features lack is left out.
-        limit: the most tokens that a feature can have.
+        padding: name of what has one number per token -> the number of padding, which is a float where these are; what
+            features lack is left out.
+        limit: the most tokens that a feature can have, up to which the width is rounded; not rounded by default.
     """
     import numpy as np
 
@@ -242,9 +263,10 @@ def pad_features(
     # padding.
     lengths = np.array([len(feature["input_ids"]) for feature in features])
     width = _padded_width(int(lengths.max()), limit)
-    batch = {}
+    batch: dict[str, np.ndarray[Any, Any]] = {}
     for name in [name for name in padding if name in features[0]]:
-        batch[name] = np.full((len(features), width), padding[name], dtype=np.int64)
+        dtype = np.float32 if isinstance(padding[name], float) else np.int64
+        batch[name] = np.full((len(features), width), padding[name], dtype)
         for line, feature, length in zip(batch[name], features, lengths, strict=True):
             line[:length] = feature[name]
     batch["attention_mask"] = (np.arange(width) < lengths[:, None]).astype(np.int64)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
 from bertkit.storage.files import write_text
-from bertkit.tokens.features import tokenize_texts
+from bertkit.tokens.features import split_by_size, tokenize_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -31,7 +31,7 @@ def collect_tokens(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> 
     used, unknown = set[int](), tokenizer.unk_token_id
     backend = tokenizer.backend_tokenizer
     model = json.loads(backend.to_str())["model"]
-    for batch in _batches(texts):
+    for batch in split_by_size(texts, _BATCH, lambda _: 1):
         for text, encoding in zip(batch, tokenize_texts(tokenizer, batch), strict=True):
             used.update(encoding.ids)
             if model["type"] == "WordPiece" and unknown in encoding.ids:
@@ -113,7 +113,7 @@ def refuse_changed(
         ModelError: it does not; the message has the first text.
     """
     count = 0
-    for batch in _batches(texts):
+    for batch in split_by_size(texts, _BATCH, lambda _: 1):
         encodings = zip(batch, tokenize_texts(before, batch), tokenize_texts(now, batch), strict=True)
         for text, old, new in encodings:
             if old.ids != [kept[number] for number in new.ids]:
@@ -121,17 +121,6 @@ def refuse_changed(
                 raise ModelError(what, "leave --vocabulary out, and report this tokenizer")
         count += len(batch)
     return count
-
-
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    for text in texts:
-        batch.append(text)
-        if len(batch) == _BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
 
 
 def _match(word: str, ids: Mapping[str, int], prefix: str) -> Iterator[int]:

@@ -33,7 +33,8 @@ def test_half_of_the_pairs_are_true_and_all_have_two_segments_that_fit(corpus, p
     assert abs(bounds[:, 4].mean() - 0.5) < 4 * 0.5 / len(pairs) ** 0.5
     assert (bounds[:, 1] > bounds[:, 0]).all() and (bounds[:, 3] > bounds[:, 2]).all()
     assert pairs.lengths.max() <= 64
-    assert [len(pair.first) + len(pair.second) + SPECIAL for pair in pairs[:9]] == pairs.lengths[:9].tolist()
+    first = [pairs[number] for number in range(9)]
+    assert [len(pair.first) + len(pair.second) + SPECIAL for pair in first] == pairs.lengths[:9].tolist()
 
 
 def test_a_random_segment_is_of_another_document_and_no_segment_is_of_two(corpus):

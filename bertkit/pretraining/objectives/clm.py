@@ -13,7 +13,6 @@ import numpy as np
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import can_be_causal, make_causal
 from bertkit.modeling.load import load_to_pretrain
-from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.tokens.features import IGNORED, Collator, Feature
@@ -26,7 +25,7 @@ OPTIONS: Mapping[str, Any] = {}
 TERMS: Mapping[str, float] = {"clm": 1.0}
 BEST_METRIC = mlm.BEST_METRIC
 
-examples, baselines = mlm.examples, mlm.baselines
+examples, baselines, accumulate = mlm.examples, mlm.baselines, mlm.accumulate
 encoder, auxiliary_checkpoints = mlm.encoder, mlm.auxiliary_checkpoints
 
 
@@ -67,23 +66,16 @@ def collator(setup: PretrainSetup) -> Collator:
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
     """Count the predicted tokens."""
-    return {"clm": int((batch["labels"] != IGNORED).sum())}
+    return {"clm": mlm.count(batch)["mlm"]}
 
 
 def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Sum the cross-entropies of the next tokens."""
-    outputs, labels = run_at_masked(model, batch)
-    return {"clm": sum_of_losses(outputs.logits, labels)}
-
-
-def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
-    """Sum the losses and the correct predictions of a batch."""
-    outputs, labels = run_at_masked(model, batch)
-    return masked_totals(outputs.logits, labels)
+    return {"clm": mlm.losses(model, batch)["mlm"]}
 
 
 def score(totals: Totals) -> dict[str, float]:
     """Compute the loss, the perplexity and the accuracy of next tokens."""
-    scores = masked_scores(totals)
-    loss = totals["mlm"] / totals["masked"]
-    return {"loss": loss, "perplexity": scores["perplexity"], "token_accuracy": scores["masked_accuracy"]}
+    scores = mlm.score(totals)
+    scores["token_accuracy"] = scores.pop("masked_accuracy")
+    return scores

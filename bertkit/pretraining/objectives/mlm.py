@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import RecipeError
@@ -84,11 +85,11 @@ def choose_masked(
     return choose_tokens(text.maskable, rate, random)
 
 
-def collator(setup: PretrainSetup) -> Collator:
-    """Build the collator of blocks."""
+def collator(setup: PretrainSetup, beside: Mapping[str, float] = MappingProxyType({})) -> Collator:
+    """Build the collator of blocks, and of what else features have for each token: name -> the number of padding."""
     within_documents = setup.recipe.training.packing == "documents"
     position = first_position(setup.config) if within_documents else 0
-    return block_collator(setup.tokenizer, within_documents=within_documents, first_position=position)
+    return block_collator(setup.tokenizer, beside, within_documents=within_documents, first_position=position)
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:

@@ -18,8 +18,7 @@ from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import masked_scores, masked_totals, sum_of_losses
 from bertkit.modeling.weights import load_config
 from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
-from bertkit.pretraining.packing import Block, Blocks, join_block
-from bertkit.pretraining.tokenized import TokenizedCorpus
+from bertkit.pretraining.packing import Block, join_block
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage.checksums import check_model
 from bertkit.tokens.features import IGNORED, Collator, Feature
@@ -43,6 +42,8 @@ BEST_METRIC = "perplexity"
 _GENERATOR = "generator"  # the generator's folder beside the discriminator
 _PADDING = -1.0  # padding has this in place of a random number from [0, 1)
 _SHARED = ("vocab_size", "embedding_size", "max_position_embeddings", "type_vocab_size")
+
+examples = mlm.examples
 
 
 def check(setup: PretrainSetup) -> None:
@@ -90,11 +91,6 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
     return model
 
 
-def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Blocks:
-    """Split the corpus into blocks, the same in each epoch."""
-    return mlm.examples(corpus, length, setup, epoch)
-
-
 def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
     """Mask tokens, or whole words, of a block, and draw the random numbers that choose the generator's tokens."""
     import numpy as np
@@ -113,19 +109,7 @@ def feature(example: Block, progress: float | None, random: np.random.Generator,
 
 def collator(setup: PretrainSetup) -> Collator:
     """Build the collator of blocks; the random numbers of padding are negative."""
-    import numpy as np
-    import torch
-
-    collate_blocks = mlm.collator(setup)
-
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        batch = collate_blocks(features)
-        draws = np.full(batch["input_ids"].shape, _PADDING, dtype=np.float32)
-        for row, feature in enumerate(features):
-            draws[row, : len(feature["draws"])] = feature["draws"]
-        return {**batch, "draws": torch.from_numpy(draws)}
-
-    return collate
+    return mlm.collator(setup, {"draws": _PADDING})
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:

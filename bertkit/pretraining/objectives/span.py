@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bertkit.modeling.info import info_of
@@ -70,19 +70,7 @@ def feature(example: Block, progress: float | None, random: np.random.Generator,
 
 def collator(setup: PretrainSetup) -> Collator:
     """Build the collator of blocks; with boundaries, ``span_starts`` and ``span_ends`` are of shape (rows, tokens)."""
-    import torch
-
-    collate_blocks = mlm.collator(setup)
-
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        batch = collate_blocks(features)
-        for name in _EDGES if _EDGES[0] in features[0] else ():
-            batch[name] = torch.zeros_like(batch["labels"])
-            for row, feature in zip(batch[name], features, strict=True):
-                row[: len(feature[name])] = torch.from_numpy(feature[name])
-        return batch
-
-    return collate
+    return mlm.collator(setup, dict.fromkeys(_EDGES, 0))
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
