@@ -81,7 +81,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """Encode each row as one text, or two that are read together; ``labels`` is the label id."""
     pairs = [row["text_pair"] for row in rows] if rows and "text_pair" in rows[0] else None
-    ids = {name: number for number, name in enumerate(setup.labels)}
+    ids = setup.label_ids
     features = texts.encode_rows([[row["text"]] for row in rows], setup, pairs=pairs)
     for row, feature in zip(rows, features, strict=True):
         if "label" in row:

@@ -18,6 +18,8 @@ from bertkit.tasks import (
     Details,
     Feature,
     Option,
+    Output,
+    Prediction,
     Row,
     Setup,
     contrastive,
@@ -68,8 +70,8 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 
 
 def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[Prediction]:
     """Return the scores of the anchor with positive and negatives."""
     from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
 
@@ -77,18 +79,13 @@ def decode(
     for row, output in zip(rows, outputs, strict=True):
         # (texts of the batch, tokens, dimension): another row may have had more texts, or longer ones
         anchor, *others = map(real_tokens, output["vectors"][: len(contrastive.texts_of(row))])
-        positive, *negatives = max_sim([anchor], others)[0].tolist()
-        record: dict[str, Any] = {"prediction": positive, "_vectors": (anchor, others[0])}
-        decoded.append(record | ({"negative_scores": negatives} if negatives else {}))
+        scores = max_sim([anchor], others)[0].tolist()
+        decoded.append(contrastive.make_record(scores, _vectors=(anchor, others[0])))
     return decoded
 
 
 def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
+    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
 ) -> list[Target]:
     """Return what can be explained: the score of the anchor with the positive."""
     import torch
@@ -102,7 +99,7 @@ def targets(
     return [Target("similarity", score, "score")]
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
     """Return what `contrastive` does."""
     from bertkit.modeling.sentence.late_scores import max_sim
 
@@ -115,6 +112,6 @@ def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     return contrastive.compare_ranks(predictions, ranks)
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
     """Report each row's rank as text."""
     return Details(answers=contrastive.answers_of(compare(predictions, rows, setup), predictions))

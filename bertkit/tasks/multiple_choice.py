@@ -28,16 +28,18 @@ from bertkit.tasks import (
     DataError,
     Details,
     Feature,
+    Output,
+    Prediction,
     Recipe,
     Row,
     Setup,
     check_texts,
     compare_values,
-    is_blank,
     load_pretrained,
     no_precompute,
     no_tuning,
     read_option,
+    read_texts,
     score_values,
     spelled,
 )
@@ -80,20 +82,9 @@ def read(row: Row, recipe: Recipe) -> Row:
     Raises:
         DataError: fewer than two choices, a blank one, or a label that is none of them.
     """
-    choices = [row["choices"]] if isinstance(row["choices"], str) else row["choices"]
-    if not isinstance(choices, (list, tuple)) or not all(
-        isinstance(choice, str) or choice is None for choice in choices
-    ):
-        what = f"{str(choices)[:60]!r} is not a list of texts"
-        raise DataError(what, "give a list, or map several columns: {choices: [a, b, c]}", column="choices")
-    texts = list(choices)
-    while texts and (texts[-1] is None or is_blank(texts[-1])):
-        texts.pop()
+    texts = read_texts(row["choices"], "choices", first=0)
     if len(texts) < 2:
         raise DataError(f"{len(texts)} choices", "a row needs two or more", column="choices")
-    for number, text in enumerate(texts):
-        if text is None or is_blank(text):
-            raise DataError(f"choice {number} of {len(texts)} is blank", "fill it in", column="choices")
     check_texts(row, "context", "stem")
     checked = {**row, "choices": texts}
     return checked if "label" not in row else {**checked, "label": _read_index(row["label"], len(texts))}
@@ -140,8 +131,8 @@ def collator(setup: Setup) -> Collator:
 
 
 def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[Prediction]:
     """Return the index and the text of each row's most probable choice, and every choice's probability."""
     decoded, option = [], partial(read_option, OPTIONS, setup.recipe)
     for row, output in zip(rows, outputs, strict=True):
@@ -155,20 +146,14 @@ def decode(
 
 
 def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
+    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
 ) -> list[Target]:
     """Return what can be explained: the log-odds of each choice among those of the row."""
     names = [f"{number}: {choice}" for number, choice in enumerate(row["choices"])]
     return label_targets(names, [names[prediction["prediction"]]], class_score)
 
 
-def gold_probabilities(
-    predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup
-) -> calibration.Decisions:
+def gold_probabilities(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> calibration.Decisions:
     """Return the probabilities of all choices, 0 for those that a row lacks, and the gold choices."""
     found = np.zeros((len(rows), max(len(row["choices"]) for row in rows)))
     for line, record in zip(found, predictions, strict=True):
@@ -176,7 +161,7 @@ def gold_probabilities(
     return calibration.Decisions(found, np.array([row["label"] for row in rows]), np.arange(len(rows)))
 
 
-def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:
+def combine(outputs: Sequence[Output], feature: Feature, setup: Setup) -> dict[str, Any]:
     """Combine the outputs of several models for a row to those with the mean of their probabilities."""
     count = len(feature["input_ids"])  # the choices of the row itself
     return mean_probabilities([{"logits": output["logits"][:count]} for output in outputs])
@@ -191,7 +176,7 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     return {_FREQUENT: frequent, _CHOICES: fit_linear(words, is_right)}
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
     """Choose the position that is right most often, the longest choice, or by the words of the choices alone."""
     chosen = {
         _FREQUENT: [next((index for index in learned[_FREQUENT] if index < len(row["choices"])), 0) for row in rows],
@@ -206,7 +191,7 @@ def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> 
     return {name: [{"prediction": index} for index in indices] for name, indices in chosen.items()}
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
     """Report accuracy by the number of choices, beside what guessing would score, and the answers as text."""
     right = np.array([row["label"] == record["prediction"] for row, record in zip(rows, predictions, strict=True)])
     sizes = np.array([len(row["choices"]) for row in rows])

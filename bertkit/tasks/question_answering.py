@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from bertkit.metrics import answers, ensembles
 from bertkit.modeling.heads.targets import span_targets
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
-from bertkit.tasks import Answer, Details, load_pretrained, no_fitting, no_precompute
+from bertkit.tasks import Answer, Details, Output, Prediction, load_pretrained, no_fitting, no_precompute
 from bertkit.tokens import answer_spans as spans
 from bertkit.tokens.features import (
     Collator,
@@ -54,6 +55,8 @@ OPTIONS: Mapping[str, Any] = {
     "max_answer_length": Option(30, least=1),
     "null_threshold": None,
 }
+
+_option = partial(read_option, OPTIONS)
 
 precompute, fit_baselines, find_lost_gold = no_precompute, no_fitting, find_lost_answers
 combine, targets = ensembles.mean_logits, span_targets
@@ -136,8 +139,8 @@ def collator(setup: Setup) -> Collator:
 
 
 def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[Prediction]:
     """Choose each question's answer: ``prediction``, its characters ``start`` and ``end``, score and probability.
 
     The score is the sum of the two logits; the probability is a softmax over the n best spans. With `no_answer`,
@@ -176,7 +179,7 @@ def decode(
     ]
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
     """Compute exact match and F1 of each question in [0, 1], and those of its best span, which need no threshold."""
     no_answer = bool(_option(setup.recipe, "no_answer"))
     golds = [row["answers"]["text"] for row in rows]
@@ -199,7 +202,7 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     return {name: answers.compute_metric(name, compared) for name in setup.recipe.metrics}
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
     """Predict no answer, or the first sentence of the context."""
     first = {context: " ".join(split_sentences(context)[:1]) for context in {row["context"] for row in rows}}
     return {
@@ -208,14 +211,14 @@ def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> 
     }
 
 
-def tune(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def tune(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
     """Find the threshold on ``null_odds`` that has the best F1 on these rows, unless the recipe sets one."""
     if not _option(setup.recipe, "no_answer") or _option(setup.recipe, "null_threshold") is not None:
         return {}
     return {"null_threshold": answers.compute_metric("best_f1_thresh", compare(predictions, rows, setup))}
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
     """Report the scores by the question's first word, with SQuAD's files; stored predictions have no spans."""
     compared = compare(predictions, rows, setup)
     by_id = dict(zip((str(row.get("id", number)) for number, row in enumerate(rows)), predictions, strict=True))
@@ -237,17 +240,13 @@ def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     return Details({"by the first word of the question": _by_first_word(rows, compared)}, files, shown)
 
 
-def _option(recipe: Recipe, name: str) -> Any:
-    return read_option(OPTIONS, recipe, name)
-
-
 def _encode_once(texts: Sequence[str], setup: Setup) -> dict[str, Any]:
     """Tokenize each distinct text once: SQuAD asks about five questions of one paragraph."""
     distinct = list(dict.fromkeys(texts))
     return dict(zip(distinct, tokenize_texts(setup.tokenizer, distinct), strict=True)) if distinct else {}
 
 
-def _null_scores(outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: int) -> np.ndarray[Any, Any]:
+def _null_scores(outputs: Sequence[Output], features: Sequence[Feature], rows: int) -> np.ndarray[Any, Any]:
     """Compute each row's score of no answer, shape (rows,): the lowest of its windows, for one may hold an answer."""
     scores = np.full(rows, np.inf)
     of_windows = [float(output["start_logits"][0]) + float(output["end_logits"][0]) for output in outputs]

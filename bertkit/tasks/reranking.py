@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.data.labels import placeholder_names
-from bertkit.data.rows import FILL_IN, NO_LABEL, is_missing
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.ranking import average_queries, score_rankings
 from bertkit.modeling.heads.targets import LOG_ODDS, Target
@@ -26,6 +25,8 @@ from bertkit.tasks import (
     Details,
     Feature,
     Option,
+    Output,
+    Prediction,
     Recipe,
     RecipeError,
     Row,
@@ -36,9 +37,11 @@ from bertkit.tasks import (
     no_precompute,
     no_tuning,
     padding_collator,
+    read_number,
     read_option,
 )
-from bertkit.tokens.features import are_several, max_tokens, to_batch
+from bertkit.tokens.features import are_several, max_tokens
+from bertkit.tokens.several import several_collator
 
 if TYPE_CHECKING:
     import torch
@@ -70,15 +73,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     if recipe.data.streaming and recipe.options.get("loss") == "listwise":
         what = "options.loss = listwise needs all rows of a query at once, and data.streaming reads a part of all rows"
         raise RecipeError(what, "leave one of them out")
-    try:
-        relevance = float(row["relevance"])
-    except (TypeError, ValueError):
-        relevance = math.nan
-    if is_missing(row["relevance"]):
-        raise DataError(NO_LABEL, FILL_IN, column="relevance")
-    if not math.isfinite(relevance):
-        what = f"relevance {row['relevance']!r} is not a number"
-        raise DataError(what, "give a number, 0 for a passage that is not relevant", column="relevance")
+    relevance = read_number(row, "relevance", "give a number, 0 for a passage that is not relevant")
     if relevance < 0:
         raise DataError(f"relevance {relevance:g} is below 0", "give 0 for what is not relevant", column="relevance")
     least, most = recipe.data.label_range or (0.0, 1.0)
@@ -155,30 +150,17 @@ def collator(setup: Setup) -> Collator:
     A batch of lists has ``input_ids`` and the like of shape (queries, passages, tokens), and ``labels`` of shape
     (queries, passages). A passage that a list lacks is a single token, which no real one is, and is not relevant.
     """
-    pad = padding_collator(setup, label_type="float32")
+    single, several = padding_collator(setup, label_type="float32"), several_collator(setup, "float32")
 
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        if not are_several(features[0]["input_ids"]):
-            return pad(features)
-        most = max(len(feature["input_ids"]) for feature in features)
-        names = [name for name in ("input_ids", "token_type_ids") if name in features[0]]
-        flat: list[Feature] = [
-            {name: feature[name][passage] if passage < len(feature["input_ids"]) else [0] for name in names}
-            for feature in features
-            for passage in range(most)
-        ]
-        batch = {name: values.reshape(len(features), most, -1) for name, values in pad(flat).items()}
-        labels = np.zeros((len(features), most), dtype=np.float32)
-        for line, feature in zip(labels, features, strict=True):
-            line[: len(feature["labels"])] = feature["labels"]
-        return batch | to_batch({"labels": labels}, setup)
+        return (several if are_several(features[0]["input_ids"]) else single)(features)
 
     return collate
 
 
 def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[Prediction]:
     """Return each row's score: a probability, or any number, as the model's activation is."""
     are_lists = len(features) > 0 and are_several(features[0]["input_ids"])
     groups = _group_by_query(rows) if are_lists else [[number] for number in range(len(rows))]
@@ -193,18 +175,14 @@ def decode(
 
 
 def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
+    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
 ) -> list[Target]:
     """Return what can be explained: the score, of a probability its log-odds."""
     measure = LOG_ODDS if "probabilities" in outputs[0] else "score"
     return [Target("relevance", lambda outputs: outputs["logits"][:, 0].float(), measure)]
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Compared:
+def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Compared:
     """Score each query's ranking: arrays whose first axis is queries, of those that have a relevant passage.
 
     Of passages with equal scores the less relevant counts as first, lest a model be right that scores all alike.
@@ -244,7 +222,7 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     return {_PASSAGES: fit_linear(words, [int(row["relevance"] > 0) for row in rows])}
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
     """Rank at random, as the rows are, by the words that a passage has of the query, or by those of passages alone.
 
     The order of the rows is mostly that of a first search. Where relevant passages always come first it is none, and no
@@ -266,7 +244,7 @@ def _share_words(row: Row) -> float:
     return len(words & find_words(row["passage"]).keys()) / max(len(words), 1)
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
     """Count queries and their passages, and warn of queries that have no relevant one."""
     groups = _group_by_query(rows)
     relevant = [sum(rows[number]["relevance"] > 0 for number in numbers) for numbers in groups]

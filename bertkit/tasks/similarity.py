@@ -19,6 +19,8 @@ from bertkit.tasks import (
     Details,
     Feature,
     Option,
+    Output,
+    Prediction,
     Recipe,
     Row,
     Setup,
@@ -86,8 +88,8 @@ def collator(setup: Setup) -> Collator:
 
 
 def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[Prediction]:
     """Return the cosine of each row's two vectors, or their dot product where the model compares by that."""
     dot = texts.is_dot(setup)
     vectors = [texts.to_compare(output["vectors"], dot=dot) for output in outputs]
@@ -95,17 +97,13 @@ def decode(
 
 
 def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
+    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
 ) -> list[Target]:
     """Return what can be explained: the similarity of the two texts."""
     return [vector_target(0, dot=texts.is_dot(setup))]
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
     """Report the scores of the first components of the vectors, where they were trained for that."""
     dimensions = read_option(OPTIONS, setup.recipe, "dimensions")
     table = []

@@ -22,6 +22,8 @@ from bertkit.tasks import (
     Details,
     Feature,
     Option,
+    Output,
+    Prediction,
     Row,
     Setup,
     contrastive,
@@ -84,8 +86,8 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 
 
 def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[Prediction]:
     """Return the dot products of the anchor with positive and negatives, and how many dimensions of two are not 0."""
     # a model may have more outputs than its tokenizer has tokens
     width = 1 + max((int(output["tokens"].max(initial=0)) for output in outputs), default=0)
@@ -93,19 +95,14 @@ def decode(
     for row, output in zip(rows, outputs, strict=True):
         count = len(contrastive.texts_of(row))  # another row of the batch may have had more
         vectors = as_matrix(output["values"][:count], output["tokens"][:count], width)
-        positive, *negatives = (vectors[1:] @ vectors[[0]].T).toarray()[:, 0].tolist()
+        scores = (vectors[1:] @ vectors[[0]].T).toarray()[:, 0].tolist()
         active = dict(zip(_ACTIVE, np.diff(vectors.indptr)[:2].tolist(), strict=True))
-        record: dict[str, Any] = {"prediction": positive, **active, "_vectors": (vectors[[0]], vectors[[1]])}
-        decoded.append(record | ({"negative_scores": negatives} if negatives else {}))
+        decoded.append(contrastive.make_record(scores, **active, _vectors=(vectors[[0]], vectors[[1]])))
     return decoded
 
 
 def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
+    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
 ) -> list[Target]:
     """Return what can be explained: the dot product of anchor and positive."""
 
@@ -127,7 +124,7 @@ def as_matrix(values: Any, tokens: Any, width: int) -> Any:
     return csr_array((values[kept].astype(np.float64), tokens[kept].astype(np.int64), starts), (len(values), width))
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
     """Return what `contrastive` does, and the active dimensions of each row's anchor and positive."""
     from scipy.sparse import vstack
 
@@ -149,6 +146,6 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     return {name: scores[name] for name in setup.recipe.metrics}
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
     """Report each row's rank as text."""
     return Details(answers=contrastive.answers_of(compare(predictions, rows, setup), predictions))

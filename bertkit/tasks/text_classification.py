@@ -35,6 +35,8 @@ from bertkit.tasks import (
     DataError,
     Feature,
     Option,
+    Output,
+    Prediction,
     Recipe,
     RecipeError,
     Row,
@@ -71,6 +73,8 @@ OPTIONS: Mapping[str, Any] = {
     **calibration.OPTIONS,
     **long_texts.OPTIONS,
 }
+
+_option = partial(read_option, OPTIONS)
 
 Numbers = np.ndarray[Any, Any]
 Combine = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
@@ -141,7 +145,7 @@ def load_text_model(
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     """Encode the texts; ``labels`` is the label id, or a 0/1 vector over all labels."""
     features = long_texts.encode_long(rows, setup)
-    ids = {name: number for number, name in enumerate(setup.labels)}
+    ids = setup.label_ids
     for row, feature in zip(rows, features, strict=True):
         label = row.get("label")
         if isinstance(label, list):
@@ -158,8 +162,8 @@ def collator(setup: Setup) -> Collator:
 
 
 def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[Prediction]:
     """Choose each row's most probable label (or all that reach a threshold), with every label's probability.
 
     Of windows, the probabilities are combined. With ``windows_vote``, a label is chosen by most windows.
@@ -178,24 +182,19 @@ def decode(
     chosen = decisions.choose(probabilities, thresholds)
     if way == "windows_vote":
         chosen = np.stack([decisions.vote(temper(of_row, temperature), thresholds) for of_row in by_window])
-    option = partial(_option, setup.recipe)
     named = [[setup.labels[number] for number in np.flatnonzero(of_row)] for of_row in chosen]
     return [
         {
             "prediction": names if several else names[0],
             "probabilities": dict(zip(setup.labels, map(float, of_row), strict=True)),
-            **({} if several else calibration.decide(of_row, setup.labels, option)),
+            **({} if several else calibration.decide(of_row, setup.labels, partial(_option, setup.recipe))),
         }
         for names, of_row in zip(named, probabilities, strict=True)
     ]
 
 
 def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
+    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
 ) -> list[Target]:
     """Return what can be explained: the log-odds of each label, of windows those of their combined probabilities."""
     way = long_texts.long_text(setup.recipe)
@@ -206,9 +205,7 @@ def targets(
     )
 
 
-def gold_probabilities(
-    predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup
-) -> calibration.Decisions:
+def gold_probabilities(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> calibration.Decisions:
     """Return the probabilities and the gold labels of the rows.
 
     Where a row may have several labels, each of them is a decision of its own between no and yes.
@@ -222,13 +219,13 @@ def gold_probabilities(
     return calibration.Decisions(found, gold, np.arange(len(rows)))
 
 
-def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:
+def combine(outputs: Sequence[Output], feature: Feature, setup: Setup) -> dict[str, Any]:
     """Combine the outputs of several models for a text to those with the mean of their probabilities."""
     of_each = ensembles.mean_of_each_label if _is_multi_label(setup.recipe) else ensembles.mean_probabilities
     return combine_each(of_each, outputs)
 
 
-def combine_each(of_each: Combine, outputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def combine_each(of_each: Combine, outputs: Sequence[Output]) -> dict[str, Any]:
     """Combine the outputs of several models, window by window where texts are read in windows."""
     if "windows" not in outputs[0]:
         return of_each(outputs)
@@ -236,21 +233,17 @@ def combine_each(of_each: Combine, outputs: Sequence[Mapping[str, Any]]) -> dict
     return {**of_each([{"logits": output["logits"][: int(count)]} for output in outputs]), "windows": count}
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
     """Return ``gold`` and ``predicted`` as label ids, or as 0/1 indicators where a row may have several labels.
 
     Ids count in the recipe's order, not in the checkpoint's, so that F1 of two labels is that of the second.
     """
     names = setup.recipe.labels or list(setup.labels)
-    gold = [row["label"] for row in rows]
-    predicted = [prediction["prediction"] for prediction in predictions]
+    sides = {"gold": [row["label"] for row in rows], "predicted": [record["prediction"] for record in predictions]}
     if _is_multi_label(setup.recipe):
-        return {"gold": _indicators(gold, names), "predicted": _indicators(predicted, names)}
+        return {side: _indicators(of_side, names) for side, of_side in sides.items()}
     ids = {name: number for number, name in enumerate(names)}
-    return {
-        "gold": np.array([ids[name] for name in gold]),
-        "predicted": np.array([ids[name] for name in predicted]),
-    }
+    return {side: np.array([ids[name] for name in of_side]) for side, of_side in sides.items()}
 
 
 def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
@@ -258,7 +251,7 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
 
     Of pairs, also what a part of them tells.
     """
-    ids = {name: number for number, name in enumerate(setup.labels)}
+    ids = setup.label_ids
     several = _is_multi_label(setup.recipe)
     counts = Counter(ids[name] for row in training for name in (row["label"] if several else [row["label"]]))
     frequent = [number for number, count in counts.items() if count * 2 > len(training)]
@@ -273,7 +266,7 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     return learned
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
     """Predict the most frequent label, and by words; of pairs also from either text alone, and from what both share."""
     frequent = learned[_FREQUENT]
     several = isinstance(frequent, list)
@@ -301,10 +294,6 @@ def _thresholds(setup: Setup) -> Numbers:
 
 def _is_multi_label(recipe: Recipe) -> bool:
     return bool(_option(recipe, "multi_label"))
-
-
-def _option(recipe: Recipe, name: str) -> Any:
-    return read_option(OPTIONS, recipe, name)
 
 
 def _split_labels(value: Any, separator: str) -> list[str]:

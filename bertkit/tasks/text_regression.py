@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from bertkit.data.rows import FILL_IN, NO_LABEL, is_missing
 from bertkit.metrics.ensembles import mean_logits
 from bertkit.metrics.linear import (
     TFIDF,
@@ -31,6 +29,8 @@ from bertkit.tasks import (
     DataError,
     Feature,
     Option,
+    Output,
+    Prediction,
     Recipe,
     Row,
     Setup,
@@ -40,6 +40,7 @@ from bertkit.tasks import (
     no_precompute,
     no_tuning,
     padding_collator,
+    read_number,
     score_values,
 )
 from bertkit.tasks.text_classification import combine_each, load_text_model
@@ -59,7 +60,6 @@ OPTIONS: Mapping[str, Any] = {  # numbers have no votes
 }
 
 _MEAN, _SHARED = "mean", "shared words"
-_DECIMAL_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")
 
 compare, score = compare_values, score_values
 precompute, tune, details = no_precompute, no_tuning, no_details
@@ -74,16 +74,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     check_texts(row, "text", "text_pair")
     if "label" not in row:
         return row
-    if is_missing(row["label"]):
-        raise DataError(NO_LABEL, FILL_IN, column="label")
-    try:
-        number = float(row["label"])
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        comma = _DECIMAL_COMMA.fullmatch(str(row["label"]))
-        remedy = f"write a decimal point: {comma[1]}.{comma[2]}" if comma else "give a number, or leave the row out"
-        raise DataError(f"label {row['label']!r} is not a number", remedy, column="label")
+    number = read_number(row, "label", "give a number, or leave the row out")
     low, high = recipe.data.label_range or (-math.inf, math.inf)
     if not low <= number <= high:
         what = f"label {number:g} is not in the range of this recipe, {low:g} to {high:g}"
@@ -115,8 +106,8 @@ def collator(setup: Setup) -> Collator:
 
 
 def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[Prediction]:
     """Return the model's number for each row; of windows, their mean or the highest."""
     way, logits = long_texts.long_text(setup.recipe), [output["logits"] for output in outputs]
     if way in long_texts.WINDOWS:
@@ -126,11 +117,7 @@ def decode(
 
 
 def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
+    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
 ) -> list[Target]:
     """Return what can be explained: the number, of windows as they are combined."""
     way = long_texts.long_text(setup.recipe)
@@ -144,7 +131,7 @@ def targets(
     return [Target("value", score, "value")]
 
 
-def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:
+def combine(outputs: Sequence[Output], feature: Feature, setup: Setup) -> dict[str, Any]:
     """Combine the outputs of several models for a text to those with the mean of their numbers."""
     return combine_each(mean_logits, outputs)
 
@@ -159,7 +146,7 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     return learned
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
     """Predict the mean, and by words; of pairs also from the share of words that both texts have."""
     predicted = {_MEAN: [{"prediction": learned[_MEAN]} for _ in rows]}
     if words := learned.get(TFIDF):

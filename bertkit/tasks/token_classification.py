@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage import hub
-from bertkit.tasks import Answer, Details, RunModule, check_texts, no_tuning
+from bertkit.tasks import Answer, Details, Output, Prediction, RunModule, check_texts, no_tuning
 from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_template, padding_collator, token_budget
 from bertkit.tokens.lost import find_unread_words
 from bertkit.tokens.words import read_list, read_words, split_text, split_windows, tokenize_words
@@ -46,6 +47,8 @@ OPTIONS: Mapping[str, Any] = {
     "tagger_size": Option(256, least=2),
     "temperature": calibration.OPTIONS["temperature"],
 }
+
+_option = partial(read_option, OPTIONS)
 
 tune, targets, combine, find_lost_gold = no_tuning, tag_targets, ensembles.mean_probabilities, find_unread_words
 count_errors = entities.count_errors
@@ -98,7 +101,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     template = find_template(setup.tokenizer, pair=False)
     budget = token_budget(setup, template)
     overlap = min(int(_option(setup.recipe, "overlap")), budget // 2)
-    numbers = {name: number for number, name in enumerate(setup.labels)}
+    numbers = setup.label_ids
     features = []
     for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, max_tokens=budget // 2)):
         if "O" not in numbers:  # a word without tokens would be tagged O; without that tag it needs a token
@@ -136,8 +139,8 @@ def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]]
 
 
 def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[Prediction]:
     """Choose each word's tag and, where tags are entity tags, list the entities.
 
     An entity has ``type``, ``text``, ``start`` and ``end`` (characters of the text, or of the words joined by one
@@ -150,11 +153,9 @@ def decode(
     return [_decode_row(row, logits, setup) for row, logits in zip(rows, scores, strict=True)]
 
 
-def gold_probabilities(
-    predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup
-) -> calibration.Decisions:
+def gold_probabilities(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> calibration.Decisions:
     """Return the probabilities and the gold tags of all words that have tokens and a tag."""
-    ids = {name: number for number, name in enumerate(setup.labels)}
+    ids = setup.label_ids
     found = [
         (record["_probabilities"][word], ids[tag], number)
         for number, (row, record) in enumerate(zip(rows, predictions, strict=True))
@@ -165,7 +166,7 @@ def gold_probabilities(
     return calibration.Decisions(probabilities, gold, numbers, per="word")
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
     """Count what is right, gold and predicted: ``tags`` (rows, tags, 3), ``entities``, ``strict`` (rows, types, 3)."""
     pairs = _labelled_tags(predictions, rows)
     as_words = [(entities.word_spans(gold), entities.word_spans(predicted)) for gold, predicted in pairs]
@@ -197,7 +198,7 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     return dict(zip(_BASELINES, entities.count_tags(training, setup.labels), strict=True))
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
     """Tag every word with the most frequent tag, or each with its own; a new word gets the most frequent one."""
     frequent, of_words = (learned[name] for name in _BASELINES)
     return {
@@ -206,7 +207,7 @@ def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> 
     }
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
     """Report the scores of each entity type (or tag), and what became of the entities."""
     compared = compare(predictions, rows, setup)
     if not _has_entities(setup):
@@ -225,17 +226,13 @@ def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     return Details(tables, answers=answers, warnings=warnings)
 
 
-def _option(recipe: Recipe, name: str) -> Any:
-    return read_option(OPTIONS, recipe, name)
-
-
 def _scheme(recipe: Recipe) -> str:
     """Return the recipe's scheme; ``auto`` means IOB2 where the recipe has metrics of entities."""
     scheme = str(_option(recipe, "scheme"))
     return "iob2" if scheme == "auto" and set(entities.ENTITY_METRICS) & set(recipe.metrics) else scheme
 
 
-def _labelled_tags(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[entities.TagPair]:
+def _labelled_tags(predictions: Sequence[Prediction], rows: Sequence[Row]) -> list[entities.TagPair]:
     """Return each row's gold and predicted tags, of the labelled words only; DataError where their number differs."""
     pairs = [(row["tags"], record["prediction"]) for row, record in zip(rows, predictions, strict=True)]
     for number, (gold, predicted) in enumerate(pairs, start=1):
@@ -291,7 +288,7 @@ def _decode_row(row: Row, scores: np.ndarray[Any, Any], setup: Setup) -> dict[st
     return {**record, "word_probabilities": confidence, "_probabilities": probabilities}
 
 
-def _answers(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], show: Any) -> list[Answer]:
+def _answers(predictions: Sequence[Prediction], rows: Sequence[Row], show: Any) -> list[Answer]:
     """Show gold and predicted tags with a function of `bertkit.metrics.entities`."""
     return [
         Answer(*show(row["tokens"], row["tags"], tags, one.get("word_probabilities") or [None] * len(tags)))

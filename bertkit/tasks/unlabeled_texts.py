@@ -16,6 +16,8 @@ from bertkit.tasks import (
     Columns,
     Details,
     Feature,
+    Output,
+    Prediction,
     Recipe,
     Row,
     Setup,
@@ -65,35 +67,31 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
 
 
 def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[Prediction]:
     """Return the cosine of the two halves of each text (or their dot product)."""
     halves = [{"vectors": output["vectors"][1:]} for output in outputs]
     return contrastive.decode(halves, features, _halves(rows), setup)
 
 
 def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
+    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
 ) -> list[Target]:
     """Return what can be explained: the similarity of the two halves."""
     return [vector_target(1, dot=texts.is_dot(setup))]
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
     """Return the ``rank`` of each text's second half among those of all rows, as the first half ranks them."""
     return contrastive.compare(predictions, _halves(rows), setup)
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
     """Rank second halves by chance, and by the words that they share with the first half."""
     return contrastive.baselines(learned, _halves(rows), setup)
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
     """Report each row's rank as text, and the scores of the first components of the vectors."""
     return contrastive.details(predictions, _halves(rows), setup)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +23,7 @@ from bertkit.modeling.heads.targets import Target, label_targets, log_odds
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
-from bertkit.tasks import Answer, Details, RunModule, no_tuning
+from bertkit.tasks import Answer, Details, Output, Prediction, RunModule, no_tuning
 from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_template, padding_collator, token_budget
 from bertkit.tokens.words import read_target_word, split_windows, tokenize_words
 
@@ -47,6 +48,8 @@ OPTIONS: Mapping[str, Any] = {
         "sum_last_four", choices=tuple(name for name, (_, how) in LAYER_CHOICES.items() if how != "weighted")
     ),
 }
+
+_option = partial(read_option, OPTIONS)
 
 tune = no_tuning
 
@@ -94,7 +97,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     texts = [row["tokens"] for row in rows]
     template = find_template(setup.tokenizer, pair=False)
     budget = token_budget(setup, template)
-    numbers = {name: number for number, name in enumerate(setup.labels)}
+    numbers = setup.label_ids
     senses = _senses(setup)
     features = []
     for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, max_tokens=budget // 2)):
@@ -145,8 +148,8 @@ def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]]
 
 
 def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[Prediction]:
     """Choose the best sense of each row's word, and score all senses of that word.
 
     The scores are probabilities where the encoder was fine-tuned, else the length of the word's vector in the
@@ -169,11 +172,7 @@ def decode(
 
 
 def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
+    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
 ) -> list[Target]:
     """Return what can be explained: the log-odds of each sense of the word among these."""
     own, positions = _senses(setup)[row["word"].replace("/", "_")], features[0]["positions"]
@@ -184,9 +183,9 @@ def targets(
     return label_targets([setup.labels[number] for number in own], [prediction["prediction"]], score)
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
     """Return the label ids of the ``gold`` and ``predicted`` senses, and the index of each row's ``word``."""
-    numbers = {name: number for number, name in enumerate(setup.labels)}
+    numbers = setup.label_ids
     words = {word: number for number, word in enumerate(_senses(setup))}
     return {
         "gold": np.array([numbers[row["sense"]] for row in rows]),
@@ -213,14 +212,14 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     return {_FREQUENT: [max(own, key=lambda number: counts[setup.labels[number]]) for own in _senses(setup).values()]}
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
     """Predict the most frequent sense of each word."""
     frequent = [setup.labels[number] for number in learned[_FREQUENT]]
     senses = {sense.partition("/")[0]: sense for sense in frequent}
     return {_FREQUENT: [{"prediction": senses[row["sense"].partition("/")[0]]} for row in rows]}
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
     """Report the scores of each word, beside what its most frequent sense in these rows would score."""
     compared, method = compare(predictions, rows, setup), _option(setup.recipe, "method")
     answers = [
@@ -233,10 +232,6 @@ def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
         for row, record in zip(rows, predictions, strict=True)
     ]
     return Details({"words": _score_words(compared, setup)}, answers=answers)
-
-
-def _option(recipe: Recipe, name: str) -> Any:
-    return read_option(OPTIONS, recipe, name)
 
 
 def _senses(setup: Setup) -> dict[str, list[int]]:

@@ -21,6 +21,8 @@ from bertkit.tasks import (
     Collator,
     Feature,
     Option,
+    Output,
+    Prediction,
     Recipe,
     RecipeError,
     Row,
@@ -127,8 +129,8 @@ def collator(setup: Setup) -> Collator:
 
 
 def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
+) -> list[Prediction]:
     """Choose the label whose description is entailed most, or is nearest; probabilities are a softmax over labels."""
     import numpy as np
 
@@ -141,11 +143,7 @@ def decode(
 
 
 def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
+    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
 ) -> list[Target]:
     """Return what can be explained: the log-odds of each label, or that its description is entailed."""
     entailment = _find_entailment(_folder(setup))

@@ -46,6 +46,11 @@ class Setup:
     arrays: bool = False
     """Whether batches are arrays of numpy, for a model that torch does not run."""
 
+    @property
+    def label_ids(self) -> dict[str, int]:
+        """Label name -> the number of the output that stands for it."""
+        return {name: number for number, name in enumerate(self.labels)}
+
 
 @dataclass(frozen=True)
 class SpecialTokenTemplate:
