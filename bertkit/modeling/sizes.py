@@ -141,17 +141,6 @@ def make_config(size: str, tokenizer: PreTrainedTokenizerFast, model_options: Ma
     return config
 
 
-def count_parameters(size: str, model_options: Mapping[str, Any] | None = None) -> int:
-    """Count the weights of an encoder with the literature's vocabulary, without memory for them."""
-    import torch
-    from transformers import AutoModel
-
-    shape = find_size(size)
-    with torch.device("meta"):
-        model = AutoModel.from_config(_config(shape, model_options or {}, shape.vocabulary))
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
 def _config(size: Size, options: Mapping[str, Any], vocabulary: int) -> PretrainedConfig:
     """Build and check a config with a vocabulary of that size; ids of special tokens are transformers' defaults."""
     import dataclasses

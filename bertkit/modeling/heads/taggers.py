@@ -73,9 +73,7 @@ class LayerTagger(EncoderHead):
         self.base_model.eval()  # type: ignore[attr-defined]
         return self
 
-    def read_states(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def read_states(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None, **_: Any) -> torch.Tensor:
         """Compute each token's chosen layers: (rows, tokens, width), or (rows, tokens, layers, width) if weighted."""
         with torch.set_grad_enabled(info_of(self).input_gradients and torch.is_grad_enabled()):
             outputs = self.run_encoder(input_ids, attention_mask, token_type_ids, output_hidden_states=True)
@@ -84,18 +82,10 @@ class LayerTagger(EncoderHead):
             return torch.stack(chosen, dim=2)
         return torch.cat(chosen, dim=-1) if self.choice.merged == "concat" else torch.stack(chosen).sum(dim=0)
 
-    def forward(
-        self,
-        input_ids: Any = None,
-        attention_mask: Any = None,
-        token_type_ids: Any = None,
-        labels: Any = None,
-        states: Any = None,
-        **_: Any,
-    ) -> Any:
+    def forward(self, labels: Any = None, states: Any = None, **inputs: Any) -> Any:
         """Tag every token, from cached `states` where there are some."""
         if states is None:
-            states = self.read_states(input_ids, attention_mask, token_type_ids)
+            states = self.read_states(**inputs)
         # rounded as on disk, so that a text gets the same logits from the cache as from the encoder
         states = states.half().float()
         with torch.autocast(states.device.type, enabled=False):
@@ -104,14 +94,12 @@ class LayerTagger(EncoderHead):
                 states = (states * self.weights.softmax(dim=0)[:, None]).sum(dim=2)
             if self.lstm is not None:
                 # packed, so that the backward direction begins at a text's last token and not at its padding
-                lengths = attention_mask.sum(dim=1).cpu()
+                lengths = inputs["attention_mask"].sum(dim=1).cpu()
                 packed = pack_padded_sequence(states, lengths, batch_first=True, enforce_sorted=False)
                 tokens = states.shape[1]  # a batch may be wider than its longest row
                 states, _lengths = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=tokens)
             logits = self.output(states)
-        loss = None
-        if labels is not None:
-            loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        loss = None if labels is None else functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         return TokenClassifierOutput(loss=loss, logits=logits)
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from bertkit.modeling.heads.generic import EncoderHead, class_with_head, head_dropout
+from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head, head_dropout
 from bertkit.modeling.heads.windows import CLASS_ENDING, find_windows, run_windows, text_loss
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_model
@@ -37,21 +37,13 @@ class WindowPooling(EncoderHead):
         self.dropout = head_dropout(config)
         self.post_init()  # type: ignore[attr-defined]
 
-    def forward(
-        self,
-        input_ids: Any = None,
-        attention_mask: Any = None,
-        token_type_ids: Any = None,
-        labels: Any = None,
-        **named: Any,
-    ) -> Any:
+    def forward(self, labels: Any = None, **named: Any) -> Any:
         """Compute logits (rows, labels) of inputs (rows, windows, tokens)."""
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        is_window = find_windows(attention_mask)
+        inputs = {name: named.pop(name, None) for name in INPUTS}
+        is_window = find_windows(inputs["attention_mask"])
 
-        def run(input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> torch.Tensor:
-            states = self.run_encoder(input_ids, attention_mask, token_type_ids, **named).last_hidden_state
-            first: torch.Tensor = states[:, 0]
+        def run(**windows: torch.Tensor) -> torch.Tensor:
+            first: torch.Tensor = self.run_encoder(**windows, **named).last_hidden_state[:, 0]
             return first
 
         first = run_windows(run, inputs)

@@ -24,7 +24,7 @@ class LayerNames(NamedTuple):
     norm: str = "output.LayerNorm"
 
 
-_LAYER_NAMES = {
+LAYER_NAMES = {
     "encoder.layer": LayerNames(),
     "transformer.layer": LayerNames(
         query="attention.q_lin",
@@ -37,6 +37,7 @@ _LAYER_NAMES = {
         norm="output_layer_norm",
     ),
 }
+"""Path of the layers -> the names in each: those of BERT's kin, and those of DistilBERT."""
 
 
 def has_known_encoder(config: PretrainedConfig) -> bool:
@@ -59,7 +60,7 @@ def has_known_encoder(config: PretrainedConfig) -> bool:
 def layer_names(config: PretrainedConfig, layer: int) -> LayerNames:
     """Return the names of the weights of a known encoder's layer, without the encoder's prefix."""
     path = str(architecture_of(config).layers)
-    return LayerNames(*(f"{path}.{layer}.{name}" for name in _LAYER_NAMES[path]))
+    return LayerNames(*(f"{path}.{layer}.{name}" for name in LAYER_NAMES[path]))
 
 
 def encoder_shapes(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:

@@ -16,7 +16,7 @@ from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.dropout import set_dropout
-from bertkit.modeling.heads.generic import EncoderHead, class_with_head
+from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.encoder import pool
@@ -49,21 +49,14 @@ class VectorHead:
     loss: Any = None
     texts_at_once: int | None = None
 
-    def forward(
-        self,
-        input_ids: Any = None,
-        attention_mask: Any = None,
-        token_type_ids: Any = None,
-        labels: Any = None,
-        **_: Any,
-    ) -> ModelOutput:
+    def forward(self, labels: Any = None, **inputs: Any) -> ModelOutput:
         """Compute the vectors of texts (rows, texts, tokens), and in training their loss.
 
         A text that a row lacks is a single token, which no real text is, since it has special tokens.
         """
-        missing = attention_mask.sum(dim=-1) == 1
+        batch = [inputs.get(name) for name in INPUTS]
+        missing = inputs["attention_mask"].sum(dim=-1) == 1
         loss = self.loss if self.training else None  # type: ignore[attr-defined]
-        batch = [input_ids, attention_mask, token_type_ids]
         if loss is not None and loss.name == "simcse":  # every text twice, so that dropout differs
             batch = [None if values is None else torch.cat([values[:, : loss.texts]] * 2) for values in batch]
             missing = torch.cat([missing[:, : loss.texts]] * 2)

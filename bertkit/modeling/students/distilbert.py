@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.architectures import architecture_of, shares_layers, types_with
+from bertkit.modeling.inference.known import LAYER_NAMES
 from bertkit.modeling.info import info_of
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import load_to_pretrain
@@ -18,16 +19,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
 
 # Submodules of BERT -> of DistilBERT.
-_LAYER = {
-    "attention.self.query": "attention.q_lin",
-    "attention.self.key": "attention.k_lin",
-    "attention.self.value": "attention.v_lin",
-    "attention.output.dense": "attention.out_lin",
-    "attention.output.LayerNorm": "sa_layer_norm",
-    "intermediate.dense": "ffn.lin1",
-    "output.dense": "ffn.lin2",
-    "output.LayerNorm": "output_layer_norm",
-}
+_LAYER = dict(zip(LAYER_NAMES["encoder.layer"], LAYER_NAMES["transformer.layer"], strict=True))
 _AROUND = {
     "bert.embeddings.word_embeddings": "distilbert.embeddings.word_embeddings",
     "bert.embeddings.position_embeddings": "distilbert.embeddings.position_embeddings",

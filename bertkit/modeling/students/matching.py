@@ -14,6 +14,7 @@ from bertkit.errors import ModelError
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.attention import AttentionMaps, attention_of, kept_attention, kept_outputs
 from bertkit.modeling.cls_only import cls_only_last_layer
+from bertkit.modeling.heads.generic import INPUTS
 from bertkit.modeling.info import info_of
 from bertkit.modeling.layers import layers_to_take, match_layers
 from bertkit.recipe import Distillation
@@ -26,7 +27,6 @@ Pairs = dict[int, int]
 
 _PROJECTIONS = "bertkit_projections"  # submodule of a student: its hidden states in the teacher's width
 _EMBEDDINGS = -1  # number of the embeddings among the layers
-_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def find_layers(model: PreTrainedModel) -> tuple[Any, str, nn.ModuleList]:
@@ -94,7 +94,7 @@ class Matching:
         """Run the teacher on a batch, and sum each term over the tokens."""
         device = batch["input_ids"].device.type
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self.precision == "bf16"):
-            self.teacher(**{name: batch[name] for name in _INPUTS if name in batch})
+            self.teacher(**{name: batch[name] for name in INPUTS if name in batch})
         return self.compare(batch["attention_mask"].flatten(0, -2).bool())
 
     def compare(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:

@@ -83,7 +83,7 @@ def attention_outputs_of(model: PreTrainedModel) -> list[nn.Linear]:
 
 
 @contextmanager
-def ones_before(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[dict[nn.Linear, list[torch.Tensor]]]:
+def unit_masks(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[dict[nn.Linear, list[torch.Tensor]]]:
     """Multiply the inputs of linear layers by masks of ones that get gradients, one number per row and unit.
 
     Args:

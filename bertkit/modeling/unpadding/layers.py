@@ -91,7 +91,7 @@ class _Unpadding:
         """Attend as transformers' own functions do, or as the layout does where padding is left out."""
         if self.layout is None or attention_mask is None:
             return self.attend_padded(module, query, key, value, attention_mask, **named)  # type: ignore[no-any-return]
-        return self.layout.attend(self.attend_padded, module, query, key, value, attention_mask, **named), None
+        return self.layout.attend(self.attend_padded, module, (query, key, value), attention_mask, **named), None
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from bertkit.modeling.architectures import architecture_of
-from bertkit.modeling.unpadding.layout import SingleRow
+from bertkit.modeling.unpadding.layout import SingleRow, States
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,16 +45,9 @@ class VarlenLayout(SingleRow):
         self.longest = int(lengths.max())
 
     def attend(
-        self,
-        attend_padded: Callable[..., Any],
-        module: nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor,
-        **named: Any,
+        self, attend_padded: Callable[..., Any], module: nn.Module, states: States, mask: torch.Tensor, **named: Any
     ) -> torch.Tensor:
-        """Attend within each row: (1, heads, real tokens, width) to (1, real tokens, heads, width).
+        """Attend within each row: states of (1, heads, real tokens, width) to (1, real tokens, heads, width).
 
         transformers names a window by the number of tokens from a token to the last that it sees, itself included; the
         kernel takes those beside it, to the left and to the right.
@@ -67,9 +60,9 @@ class VarlenLayout(SingleRow):
         window = named.get("sliding_window")
         reach = -1 if window is None else window - 1
         # Rotary positions are computed in fp32 by some models. The kernel wants (tokens, heads, width) of one dtype.
-        rows = [states[0].transpose(0, 1).to(value.dtype) for states in (query, key, value)]
+        rows = [each[0].transpose(0, 1).to(states[-1].dtype) for each in states]
         ends = (self.edges, self.edges, self.longest, self.longest)
-        shares_keys = query.shape[1] != key.shape[1]
+        shares_keys = states[0].shape[1] != states[1].shape[1]
         attended: torch.Tensor = self.attend_rows(
             *rows, *ends, scale=named.get("scaling"), window_size=(reach, reach), enable_gqa=shares_keys
         )
