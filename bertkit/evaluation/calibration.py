@@ -17,6 +17,7 @@ from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import json_fingerprint
 
 CALIBRATION_FILE = "calibration.json"
+_AGAIN = "run `bertkit calibrate` again, or delete it"
 
 
 @dataclass(frozen=True)
@@ -76,12 +77,10 @@ def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> S
     try:
         calibration = SavedCalibration(**json.loads(file.read_text(encoding="utf-8")))
     except (ValueError, TypeError, RecursionError):
-        raise ModelError(
-            "the calibration is damaged", "run `bertkit calibrate` again, or delete it", file=file
-        ) from None
+        raise ModelError("the calibration is damaged", _AGAIN, file=file) from None
     if calibration.model != fingerprint_all(folder, members):
         what = f"the calibration is of other weights than those {'of the runs ' if members else ''}beside it"
-        raise ModelError(what, "run `bertkit calibrate` again, or delete it", file=file)
+        raise ModelError(what, _AGAIN, file=file)
     return calibration if calibration.task == task else None
 
 
@@ -138,6 +137,8 @@ def thresholds_for(
         UsageError: a number that is no share, or no calibration.
         DataError: too few rows to show such a precision.
     """
+    import numpy as np
+
     from bertkit.metrics.calibration import find_abstention, set_threshold
 
     for name, value in (("--precision", precision), ("--coverage", coverage)):
@@ -147,7 +148,8 @@ def thresholds_for(
         raise UsageError(what, f"bertkit calibrate {recipe.name} --model {recipe.model}")
     options: dict[str, Any] = {}
     lines = []
-    confidence, right, gold = _arrays(calibration.confidence, calibration.right, calibration.gold)
+    kept: tuple[Sequence[float], ...] = (calibration.confidence, calibration.right, calibration.gold)
+    confidence, right, gold = (np.array(values, dtype=np.float64) for values in kept)
     if precision is not None:
         found = find_abstention(confidence, right, precision)
         if found is None:
@@ -174,9 +176,3 @@ def check_share(name: str, value: float | None) -> None:
     """
     if value is not None and not 0 < value < 1:
         raise UsageError(f"{name} {value:g} is no share", "give a number between 0 and 1, such as 0.95")
-
-
-def _arrays(*values: Sequence[float] | Mapping[str, float]) -> list[Any]:
-    import numpy as np
-
-    return [np.array(value, dtype=np.float64) for value in values]

@@ -14,7 +14,6 @@ from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Scored, score_split
 from bertkit.hardware.speed import time_by_turns, times_as_fast
-from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import compare_paired
 from bertkit.progress import Progress
 from bertkit.runtime import ExportedModel
@@ -135,7 +134,7 @@ def compare_scores(
             "before": found.first,
             "after": found.second,
             "difference": found.difference,
-            "interval": _as_list(found.interval),
+            "interval": found.interval and list(found.interval),
         }
         for name, found in differences.items()
     }
@@ -150,10 +149,6 @@ def compare_scores(
 def _count_flips(first: Scored, second: Scored) -> int:
     pairs = zip(first.predictions, second.predictions, strict=True)
     return sum(one["prediction"] != other["prediction"] for one, other in pairs)
-
-
-def _as_list(interval: Interval) -> list[float] | None:
-    return None if interval is None else list(interval)
 
 
 class Pace(NamedTuple):

@@ -19,6 +19,7 @@ from bertkit.metrics import intervals
 from bertkit.metrics.baselines import strongest, strongest_scores
 from bertkit.metrics.basic import why_undefined
 from bertkit.metrics.intervals import Interval, Intervals
+from bertkit.metrics.paired import count_units, take
 from bertkit.progress import Progress
 from bertkit.recipe import Recipe
 from bertkit.storage.files import null_for_nan, write_json
@@ -259,14 +260,12 @@ def find_intervals(task: Task, scored: Scored) -> Intervals:
 
     See `bertkit.metrics.intervals.find_intervals`.
     """
-
     # `compare` has judged every row once, in arrays whose first axis is rows. A resample only indexes these, and no
     # text is compared again.
-    def score(rows: Any) -> dict[str, float]:
-        return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)
-
-    count = len(next(iter(scored.compared.values())))
-    return intervals.find_intervals(scored.scores, score, count)
+    compared = scored.compared
+    return intervals.find_intervals(
+        scored.scores, lambda rows: task.score(take(compared, rows), scored.setup), count_units(compared)
+    )
 
 
 def suffix_of(split: str) -> str:

@@ -155,8 +155,9 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
             raise ModelError(f"the run is not finished ({fault})", "repeat the command that started it", file=folder)
         refuse_several(folder, record)
         return _single(_read_run(str(path), folder, record, split))
-    if file := next(iter(sorted(folder.glob("predictions*.jsonl"))), None):
-        file = folder / predictions_file(split) if split else _first_file(folder, file)
+    if files := sorted(folder.glob("predictions*.jsonl")):
+        named = folder / predictions_file(split or "validation")
+        file = named if split or named in files else files[0]
         return _single(StoredRun(str(path), file, {}, _read_predictions(file)))
     records = {seed: runs.read_record(seed) for seed in (seed_folder(folder, seed) for seed in find_seeds(folder))}
     finished = {seed: record for seed, record in records.items() if record and not _unfinished(record)}
@@ -176,11 +177,6 @@ def _single(run: StoredRun) -> StoredSystem:
 
 def _unfinished(record: Mapping[str, Any]) -> str:
     return "" if record["status"] == "finished" else str(record["status"])
-
-
-def _first_file(folder: Path, first: Path) -> Path:
-    file = folder / predictions_file("validation")
-    return file if file.is_file() else first
 
 
 def _read_run(name: str, folder: Path, record: Mapping[str, Any], split: str | None) -> StoredRun:

@@ -37,7 +37,7 @@ _ALWAYS = ("word_probabilities",)
 COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"}, predicted=_ALWAYS)
 NAMED: bool = True
 TYPES: Mapping[str, Any] = {"prediction": list[str], "words": list[str], "entities": list[dict[str, Any]]}
-METRICS: tuple[str, ...] = (*entities.ENTITY_METRICS, "accuracy", "f1_macro")
+METRICS: tuple[str, ...] = tuple(entities.METRICS)
 OPTIONS: Mapping[str, Any] = {
     "scheme": Option("auto", choices=("auto", "none", *tag_schemes.SCHEMES)),
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
@@ -190,7 +190,7 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     """
     if set(entities.ENTITY_METRICS) & set(setup.recipe.metrics) and "entities" not in compared:
         raise RecipeError("f1, precision and recall are for entity tags (B-PER, I-PER, O)", "use accuracy or f1_macro")
-    return {name: entities.compute_metric(name, compared) for name in setup.recipe.metrics}
+    return {name: entities.METRICS[name].compute(compared) for name in setup.recipe.metrics}
 
 
 def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
