@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers import PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from bertkit.errors import ModelError, RecipeError, UnavailableError
@@ -23,9 +24,6 @@ from bertkit.modeling.info import info_of, patched_attention, patched_forward
 from bertkit.modeling.projections import merged_projections
 from bertkit.modeling.unpadding.layers import unpadded
 from bertkit.modeling.unpadding.varlen import torch_varlen
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _KEEPING = "bertkit-keeping"
 
@@ -100,10 +98,9 @@ def compiled_layers(model: PreTrainedModel) -> Iterator[None]:
             yield
         except ShortenTraceback as error:
             reason = str(getattr(error, "inner_exception", error)).strip().splitlines()[0].removesuffix(".")
-            raise UnavailableError(
-                f"torch cannot compile the layers of this {model.config.model_type} model: {reason}",
-                "install what it lacks (on a CPU g++, on a GPU Triton and gcc), or leave out training.torch_compile",
-            ) from None
+            what = f"torch cannot compile the layers of this {model.config.model_type} model: {reason}"
+            remedy = "install what it lacks (on a CPU g++, on a GPU Triton and gcc)"
+            raise UnavailableError(what, f"{remedy}, or leave out training.torch_compile") from None
 
 
 def repeated_layers(module: nn.Module) -> list[nn.Module]:

@@ -13,18 +13,16 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
 from bertkit.modeling.info import info_of, patched_attention, patched_forward
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
 
 _NAME = "bertkit-dropout"  # of the attention, as transformers registers it
 _VECTOR = 16  # numbers of fp32 that a CPU computes at once; a softmax of fewer takes ten times as long for each

@@ -53,27 +53,18 @@ def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
     """
     file = folder / "config.json"
     if not file.is_file():
-        newest = newest_model(folder)
-        remedy = (
-            f"name its newest checkpoint: {newest}"
-            if newest
-            else "name a folder with config.json, weights and tokenizer"
-        )
-        raise ModelError("no config.json", remedy, file=folder)
+        newest, remedy = newest_model(folder), "name a folder with config.json, weights and tokenizer"
+        raise ModelError("no config.json", f"name its newest checkpoint: {newest}" if newest else remedy, file=folder)
     config = read_json_object(file)
     check_config(config, file)
     refuse_exported(folder)
     if not any((folder / name).is_file() for name in WEIGHTS) and bytes_left_out(folder) is None:
         raise ModelError("no weights", f"expected one of {', '.join(WEIGHTS)}", file=folder)
     if not any((folder / name).is_file() for name in _VOCABULARIES):
-        raise ModelError(
-            "no tokenizer files",
-            "copy tokenizer.json and tokenizer_config.json of the model it was made from",
-            file=folder,
-        )
-    if (
-        "auto_map" not in config and not decoders
-    ):  # what brings its own code is refused by name, once transformers has read its config
+        remedy = "copy tokenizer.json and tokenizer_config.json of the model it was made from"
+        raise ModelError("no tokenizer files", remedy, file=folder)
+    # what brings its own code is refused by name, once transformers has read its config
+    if "auto_map" not in config and not decoders:
         refuse_other_types(config["model_type"], folder)
     return config
 
@@ -86,11 +77,8 @@ def check_head(config: dict[str, Any], folder: Path) -> None:
     """
     model_class = (config.get("architectures") or [""])[0]
     if "For" not in model_class or model_class.endswith(_PRETRAINING_CLASSES):
-        raise ModelError(
-            f"no trained head for this task (it is a {model_class or 'model of an unknown class'})",
-            _FINE_TUNE,
-            file=folder,
-        )
+        what = f"no trained head for this task (it is a {model_class or 'model of an unknown class'})"
+        raise ModelError(what, _FINE_TUNE, file=folder)
 
 
 def label_names(config: dict[str, Any]) -> list[str] | None:
@@ -172,9 +160,8 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except ImportError:
-        raise UnavailableError(
-            "this tokenizer needs SentencePiece", "pip install 'bertkit[sentencepiece]'", file=folder
-        ) from None
+        what = "this tokenizer needs SentencePiece"
+        raise UnavailableError(what, "pip install 'bertkit[sentencepiece]'", file=folder) from None
     except Exception as error:  # a tokenizer's reader raises whatever a damaged file makes it stumble over
         raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from error
     if not isinstance(tokenizer.model_max_length, (int, float)):
@@ -182,11 +169,8 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     if not tokenizer.is_fast:
         raise ModelError("the tokenizer has no fast version", "save it as tokenizer.json", file=folder)
     if tokenizer.pad_token_id is None:
-        raise ModelError(
-            "the tokenizer has no padding token",
-            "name one as pad_token in tokenizer_config.json",
-            file=folder,
-        )
+        remedy = "name one as pad_token in tokenizer_config.json"
+        raise ModelError("the tokenizer has no padding token", remedy, file=folder)
     return tokenizer
 
 

@@ -159,9 +159,8 @@ def _config(size: Size, options: Mapping[str, Any], vocabulary: int) -> Pretrain
         raise RecipeError(f"model_options: {str(error).splitlines()[-1].strip()}", "see the model's config") from None
     _check_values(config, options)
     if config.vocab_size < vocabulary:
-        raise RecipeError(
-            f"model_options.vocab_size is {config.vocab_size:,}", f"the tokenizer has {vocabulary:,} tokens"
-        )
+        what = f"model_options.vocab_size is {config.vocab_size:,}"
+        raise RecipeError(what, f"the tokenizer has {vocabulary:,} tokens")
     return config
 
 
@@ -186,7 +185,5 @@ def _check_values(config: PretrainedConfig, options: Mapping[str, Any]) -> None:
         if ("activation" in name or name == "hidden_act") and isinstance(value, str) and value not in ACT2FN:
             raise RecipeError(f"model_options.{name} is {value!r}", closest(value, sorted(ACT2FN)))
     if config.hidden_size % config.num_attention_heads:
-        raise RecipeError(
-            f"hidden_size {config.hidden_size} cannot be shared by {config.num_attention_heads} heads",
-            "set model_options.num_attention_heads to a divisor of it",
-        )
+        what = f"hidden_size {config.hidden_size} cannot be shared by {config.num_attention_heads} heads"
+        raise RecipeError(what, "set model_options.num_attention_heads to a divisor of it")

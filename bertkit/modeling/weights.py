@@ -93,7 +93,8 @@ def load_weights(model_class: Any, folder: Path, config: PretrainedConfig) -> tu
     for index in folder.glob("*.index.json"):
         read_json_object(index)
     if not any(folder.glob("model*.safetensors")):
-        _check_pickles(folder)
+        for file in sorted(folder.glob("pytorch_model*.bin")):
+            load_pickle(file, device="meta")  # which refuses what holds anything but weights, and runs nothing
     try:
         model, report = model_class.from_pretrained(
             folder,
@@ -130,12 +131,6 @@ def restore_weights(model: PreTrainedModel, file: Path) -> None:
     except RuntimeError as error:
         what = f"the weights do not fit the model: {first_line(error)}"
         raise ModelError(what, "--fresh starts over", file=file) from None
-
-
-def _check_pickles(folder: Path) -> None:
-    """Refuse files of weights in torch's format that hold anything else; nothing in them is run."""
-    for file in sorted(folder.glob("pytorch_model*.bin")):
-        load_pickle(file, device="meta")
 
 
 def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:
@@ -255,22 +250,15 @@ def refuse_misfit(model: PreTrainedModel, report: dict[str, Any], folder: Path) 
                 raise _own_code(model.config.to_dict(), folder)
             side = "the checkpoint lacks" if problem == "lacks" else f"its config.json {problem}"
             more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            raise ModelError(
-                f"weights and config do not fit: {side} {wrong[0]}{more}",
-                "fetch both from one source",
-                file=folder,
-            )
+            what = f"weights and config do not fit: {side} {wrong[0]}{more}"
+            raise ModelError(what, "fetch both from one source", file=folder)
 
 
 def refuse_non_finite(parameters: Iterable[tuple[str, Any]], folder: Path) -> None:
     """Raise ModelError where a weight is NaN or infinite."""
     for name, parameter in parameters:
         if not parameter.isfinite().all():
-            raise ModelError(
-                f"the weight {name} is not finite (NaN or infinity)",
-                "fetch the checkpoint again",
-                file=folder,
-            )
+            raise ModelError(f"the weight {name} is not finite (NaN or infinity)", _AGAIN, file=folder)
 
 
 def first_line(error: BaseException) -> str:

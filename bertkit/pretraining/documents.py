@@ -207,9 +207,8 @@ def _read_texts(records: Iterable[Record], column: str, name: str) -> Iterator[t
         value: Any = record[column]
         if value is not None and not isinstance(value, str):
             what = f"{type(value).__name__} where text belongs"
-            raise DataError(
-                what, "name the column of the text: --set data.column=NAME", file=name, row=line, column=column
-            )
+            hint = "name the column of the text: --set data.column=NAME"
+            raise DataError(what, hint, file=name, row=line, column=column)
         yield line, value or ""
 
 

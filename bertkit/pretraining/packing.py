@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bertkit.pretraining.tokenized import Numbers, TokenizedCorpus
+from bertkit.pretraining.tokenized import TokenizedCorpus
+from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemplate, pad_features
 
 if TYPE_CHECKING:

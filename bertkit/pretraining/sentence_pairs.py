@@ -24,7 +24,8 @@ import numpy as np
 
 from bertkit.errors import DataError, RecipeError
 from bertkit.pretraining.packing import TokenizedText
-from bertkit.pretraining.tokenized import Numbers, TokenizedCorpus
+from bertkit.pretraining.tokenized import TokenizedCorpus
+from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemplate, pad_features
 
 if TYPE_CHECKING:

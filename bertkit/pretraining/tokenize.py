@@ -5,10 +5,11 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import split_by_size
 from bertkit.tokens.light import plain
 from bertkit.tokens.sentences import split_sentences
@@ -16,7 +17,6 @@ from bertkit.tokens.sentences import split_sentences
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-Numbers = np.ndarray[Any, Any]
 
 _BATCH_CHARS = 1 << 20  # characters tokenized at once: encodings take a hundred times the memory of token ids
 

@@ -26,7 +26,7 @@ from bertkit.pretraining.tokenize import DocumentTokenizer, TokenizedDocuments
 from bertkit.progress import Progress
 from bertkit.recipe.pretraining import Corpus
 from bertkit.storage.cache import cache_folder, sweep
-from bertkit.storage.columns import ColumnWriter, map_columns, map_or_write
+from bertkit.storage.columns import ColumnWriter, Numbers, map_columns, map_or_write
 from bertkit.storage.fingerprints import file_fingerprint, package_fingerprint, tokenizer_content
 from bertkit.tokens.features import split_by_size
 
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
 log = logging.getLogger("bertkit")
-
-Numbers = np.ndarray[Any, Any]
 
 _SCHEMA = 1  # of the files
 _SPLITS = ("train", "validation")

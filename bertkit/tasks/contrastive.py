@@ -81,10 +81,9 @@ def read(row: Row, recipe: Recipe) -> Row:
     if loss_of(recipe) == "margin_mse":
         for column in ("negative", "margin"):
             if not row.get(column):
-                remedy = (
-                    f"--set data.columns.{column}=COLUMN; a margin is a teacher's score of the positive minus that "
-                )
-                raise DataError(f"the loss margin_mse needs a {column} in each row", f"{remedy}of the negative")
+                meaning = "a margin is a teacher's score of the positive minus that of the negative"
+                what = f"the loss margin_mse needs a {column} in each row"
+                raise DataError(what, f"--set data.columns.{column}=COLUMN; {meaning}")
     return row if "margin" not in row else {**row, "margin": _read_margins(row["margin"], len(row.get("negative", ())))}
 
 

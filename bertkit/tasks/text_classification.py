@@ -27,6 +27,7 @@ from bertkit.metrics.linear import (
     score_tfidf,
 )
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
+from bertkit.storage.columns import Numbers
 from bertkit.tasks import (
     CLASSIFICATION,
     EVALUATE_PREFIX,
@@ -76,7 +77,6 @@ OPTIONS: Mapping[str, Any] = {
 
 _option = partial(read_option, OPTIONS)
 
-Numbers = np.ndarray[Any, Any]
 Combine = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
 
 _FREQUENT = "most frequent label"
@@ -108,9 +108,8 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     several = _is_multi_label(setup.recipe)
     wrong = ("abstain_below", "set_above") if several else ("thresholds",)
     if name := next((name for name in wrong if _option(setup.recipe, name) is not None), None):
-        raise RecipeError(
-            f"options.{name} is for {'one label' if several else 'several labels'} per row", "leave it out"
-        )
+        labels = "one label" if several else "several labels"
+        raise RecipeError(f"options.{name} is for {labels} per row", "leave it out")
     problem = "multi_label_classification" if several else "single_label_classification"
     return load_text_model(folder, setup, setup.labels, new_head=new_head, problem_type=problem)
 

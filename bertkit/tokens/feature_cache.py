@@ -24,13 +24,13 @@ import bertkit
 from bertkit.data.rows import Split
 from bertkit.recipe import Row
 from bertkit.storage.cache import cache_folder, say_once, touch, writing
+from bertkit.storage.columns import Numbers
 from bertkit.storage.fingerprints import feed_file, package_fingerprint, tokenizer_content, without_digest
 from bertkit.tokens.features import IGNORED, Feature, Setup, are_several, count_tokens, longest_text, max_tokens
 from bertkit.tokens.long_texts import reads_windows
 
 log = logging.getLogger("bertkit")
 
-Numbers = np.ndarray[Any, Any]
 Encode = Callable[[Sequence[Row], Setup], list[Feature]]
 
 _SCHEMA = 1  # of the files

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
+from bertkit.storage.columns import Numbers
 from bertkit.tokens.answer_spans import window_slices
 from bertkit.tokens.features import (
     Feature,
@@ -20,8 +19,6 @@ from bertkit.tokens.features import (
     token_budget,
     tokenize_texts,
 )
-
-Numbers = np.ndarray[Any, Any]
 
 SHORTENED = ("head", "tail", "head_tail")
 WINDOWS = ("windows_mean", "windows_max", "windows_vote")

@@ -169,9 +169,8 @@ def _train_bpe(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenize
     tokenizer = RobertaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]], **settings)
     if not spec.lowercase:
         return tokenizer
-    tokenizer.backend_tokenizer.normalizer = (
-        normalizers.Lowercase()
-    )  # RobertaTokenizer has no normalizer and would drop it
+    # RobertaTokenizer has no normalizer and would drop it
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
     names = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token"), _ROBERTA[:4], strict=True))
     names |= {"cls_token": "<s>", "sep_token": "</s>"}
     inputs = ["input_ids", "attention_mask"]

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.errors import DataError, ModelError
+from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import tokenize_texts
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-Numbers = np.ndarray[Any, Any]
 
 _LIST = re.compile(r"""\s*\[(\s*["']\S.*|[^][\s,]+(,\s*[^][\s,]+)+\s*\]\s*|[\s0-9]*\]\s*)""", re.DOTALL)
 """A list, quoted or not, and not a sentence that begins with a bracket."""

@@ -5,18 +5,14 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import torch
-from transformers import ElectraForMaskedLM, ElectraForPreTraining, ElectraPreTrainedModel
+from transformers import ElectraForMaskedLM, ElectraForPreTraining, ElectraPreTrainedModel, PretrainedConfig
 from transformers.utils import ModelOutput
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.masked_head import run_at_masked
 from bertkit.tokens.features import IGNORED
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 
 @dataclass
@@ -96,11 +92,9 @@ def generator_config(config: PretrainedConfig, share: float) -> PretrainedConfig
     fraction = Fraction(share).limit_denominator(64)
     heads = config.num_attention_heads * fraction
     if heads.denominator != 1 or any((width * fraction).denominator != 1 for width in _widths(config).values()):
-        raise RecipeError(
-            f"options.generator_size {share} of {config.num_attention_heads} heads and "
-            f"{config.hidden_size} hidden units is not a whole number",
-            f"give a multiple of 1/{config.num_attention_heads}",
-        )
+        sizes = f"{config.num_attention_heads} heads and {config.hidden_size} hidden units"
+        what = f"options.generator_size {share} of {sizes} is not a whole number"
+        raise RecipeError(what, f"give a multiple of 1/{config.num_attention_heads}")
     smaller = deepcopy(config)
     smaller.num_attention_heads = int(heads)
     for name, width in _widths(config).items():

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import transformers
 from torch import nn
 from torch.nn import functional
-from transformers import MODEL_MAPPING, PreTrainedModel
+from transformers import MODEL_MAPPING, PretrainedConfig, PreTrainedModel
 from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
     register_checkpoint_conversion_mapping,
 )
 from transformers.modeling_outputs import MultipleChoiceModelOutput, QuestionAnsweringModelOutput
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """What encoders read of a batch."""

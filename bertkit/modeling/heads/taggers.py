@@ -10,13 +10,14 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.modeling.heads.generic import EncoderHead, class_with_head
@@ -26,9 +27,6 @@ from bertkit.storage.cache import cache_folder, sweep
 from bertkit.storage.columns import ColumnWriter, map_or_write
 from bertkit.tokens.feature_cache import add_values, lengths_of
 from bertkit.tokens.features import Collator, Feature
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
 
 log = logging.getLogger("bertkit")
 

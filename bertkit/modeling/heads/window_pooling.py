@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head, head_dropout
 from bertkit.modeling.heads.windows import CLASS_ENDING, find_windows, run_windows, text_loss
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_model
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
 
 
 class WindowPooling(EncoderHead):

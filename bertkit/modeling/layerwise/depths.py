@@ -81,7 +81,6 @@ def reinitialize(model: PreTrainedModel, count: int) -> None:
     layers = encoder_layers(model)
     poolers = [child for child in children_above(model) if any(isinstance(one, nn.Linear) for one in child.modules())]
     if not poolers and not count:
-        raise RecipeError(
-            f"training.reinit_layers 0: this {model.config.model_type} model has no pooler", "leave it out"
-        )
+        what = f"training.reinit_layers 0: this {model.config.model_type} model has no pooler"
+        raise RecipeError(what, "leave it out")
     initialize_anew(model, [*layers[len(layers) - count :], *poolers])

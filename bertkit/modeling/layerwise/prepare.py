@@ -29,10 +29,8 @@ def prepare_depths(model: PreTrainedModel, training: Training) -> None:
     if shares_layers(model.config):
         for key, least in (("freeze", 1), ("reinit_layers", 2)):
             if isinstance(number := getattr(training, key), int) and number >= least:
-                what = (
-                    f"training.{key} {number}: the layers of this {model.config.model_type} model share their weights"
-                )
-                raise RecipeError(what, "leave it out")
+                what = f"the layers of this {model.config.model_type} model share their weights"
+                raise RecipeError(f"training.{key} {number}: {what}", "leave it out")
     check_layers(training, len(encoder_layers(model)))
     if training.reinit_layers is not None:
         reinitialize(model, training.reinit_layers)

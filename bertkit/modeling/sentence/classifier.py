@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from bertkit.errors import ModelError
 from bertkit.modeling.heads.generic import class_with_head
@@ -20,9 +20,6 @@ from bertkit.modeling.sentence.head import SentenceHead, VectorOutput, refuse_de
 from bertkit.modeling.sentence.losses import VectorLoss
 from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.modeling.sentence.writing import write_modules
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 _NEVER = -1e4  # the logit of a label that no row has
 

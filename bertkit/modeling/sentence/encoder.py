@@ -115,9 +115,8 @@ def _load_dense(module: Dense) -> nn.Module:
         file = Path(module.folder, "model.safetensors")
         layer.load_state_dict(load_file(file) if file.exists() else load_pickle(file.with_name("pytorch_model.bin")))
     except (OSError, SafetensorError, RuntimeError):
-        raise ModelError(
-            "the weights of the dense layer are damaged", "fetch the model again", file=module.folder
-        ) from None
+        what = "the weights of the dense layer are damaged"
+        raise ModelError(what, "fetch the model again", file=module.folder) from None
     return layer
 
 

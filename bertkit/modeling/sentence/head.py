@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
-from transformers import MODEL_MAPPING
+from transformers import MODEL_MAPPING, PretrainedConfig, PreTrainedModel
 from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError, RecipeError
@@ -24,9 +24,6 @@ from bertkit.modeling.sentence.losses import COMPARING, VectorLoss
 from bertkit.modeling.sentence.modules import Dense, SentenceModules
 from bertkit.modeling.sentence.writing import write_modules
 from bertkit.modeling.weights import load_config, load_weights, refuse_misfit, refuse_non_finite
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
 
 _TOKENS_AT_ONCE = 2**14  # of a batch on a CPU, above which texts are read twice to save memory
 

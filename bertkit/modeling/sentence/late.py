@@ -7,24 +7,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers import PretrainedConfig, PreTrainedModel
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.heads.generic import class_with_head
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.formats import PROJECTION, write_late
 from bertkit.modeling.sentence.head import SentenceHead, set_up
-from bertkit.modeling.sentence.modules import Dense
+from bertkit.modeling.sentence.modules import Dense, SentenceModules
 from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
-
-    from bertkit.modeling.sentence.modules import SentenceModules
 
 _WEIGHTS = "model.safetensors"
 _DIMENSION = 128

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import split_by_size
-
-Vectors = np.ndarray[Any, Any]
 
 _NUMBERS = 2**23  # products of tokens that are in memory at a time
 
 
-def real_tokens(vectors: Vectors) -> Vectors:
+def real_tokens(vectors: Numbers) -> Numbers:
     """Return the vectors of a text's tokens (tokens, dimension) without those of padding, which are 0; a copy."""
-    kept: Vectors = vectors[(vectors != 0).any(axis=-1)]
+    kept: Numbers = vectors[(vectors != 0).any(axis=-1)]
     return kept
 
 
-def max_sim(queries: Sequence[Vectors], documents: Sequence[Vectors]) -> Vectors:
+def max_sim(queries: Sequence[Numbers], documents: Sequence[Numbers]) -> Numbers:
     """Score each query with each document, (queries, documents); each is an array (its tokens, dimension)."""
     starts = np.cumsum([0, *(len(query) for query in queries)])[:-1]
     stacked = np.concatenate(queries)

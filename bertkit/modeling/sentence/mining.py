@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from bertkit.storage.columns import Numbers
 from bertkit.tokens.feature_cache import add_values
 from bertkit.tokens.features import Feature
 
@@ -15,8 +15,6 @@ log = logging.getLogger("bertkit")
 
 _MOST_ROWS = 50_000  # whose positives are candidates of one another; more would take quadratic time
 _BLOCK = 512  # anchors whose scores are in memory at a time
-
-Numbers = np.ndarray[Any, Any]
 
 
 def mine_negatives(vectors: Numbers, texts: Sequence[Sequence[int]], count: int, margin: float) -> list[list[int]]:

@@ -60,10 +60,8 @@ def choose_layers(choice: int | list[int] | None, config: PretrainedConfig) -> l
     count = config.num_hidden_layers
     layers = list(range(0, count, 2)) if choice is None else layers_to_take(choice, count)
     if architecture.first_layer_differs and layers[0] != 0:
-        what = (
-            f"student_layers begin with {layers[0]}, but the first layer of a {config.model_type} has a form of its own"
-        )
-        raise RecipeError(what, "begin with 0")
+        what = f"the first layer of a {config.model_type} has a form of its own"
+        raise RecipeError(f"student_layers begin with {layers[0]}, but {what}", "begin with 0")
     return layers
 
 

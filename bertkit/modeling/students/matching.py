@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers import PreTrainedModel
 
 from bertkit.errors import ModelError
 from bertkit.modeling.architectures import layers_of
@@ -18,9 +19,6 @@ from bertkit.modeling.heads.generic import INPUTS
 from bertkit.modeling.info import info_of
 from bertkit.modeling.layers import layers_to_take, match_layers
 from bertkit.recipe import Distillation
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Pairs = dict[int, int]
 """Layer of the student -> layer of the teacher that it is compared with."""

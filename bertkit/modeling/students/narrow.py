@@ -7,17 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
+from transformers import PretrainedConfig, PreTrainedModel
 
 from bertkit.modeling.architectures import architecture_of, shares_layers
 from bertkit.modeling.students.matching import find_layers
 from bertkit.modeling.students.units import feed_forwards_of
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
 
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 

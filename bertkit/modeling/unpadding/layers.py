@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
+from transformers import PreTrainedModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from bertkit.modeling.architectures import architecture_of, layers_of, shares_layers
@@ -19,9 +20,6 @@ from bertkit.modeling.info import info_of, patched_attention
 from bertkit.modeling.unpadding.layout import Layout
 from bertkit.modeling.unpadding.relative import relative_attention
 from bertkit.modeling.unpadding.varlen import VarlenAttention, VarlenLayout
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _NAME = "bertkit-unpadded"  # of the attention, as transformers registers it
 _WORTHWHILE = 0.85  # share of real tokens above which a batch stays padded

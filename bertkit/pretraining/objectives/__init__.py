@@ -35,10 +35,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, ordinary_tokens
-from bertkit.pretraining.tokenized import Numbers, TokenizedCorpus
+from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.options import check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
+from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import Collator, Feature, SpecialTokenTemplate, find_template
 
 if TYPE_CHECKING:

@@ -100,9 +100,8 @@ def _check_student(student: PretrainedConfig, setup: PretrainSetup) -> None:
     teacher, training, first = setup.config, setup.recipe.training, first_position(student)
     positions = getattr(student, "max_position_embeddings", training.max_length + first) - first
     if positions < training.max_length:
-        raise RecipeError(
-            f"the student reads {positions} tokens, not {training.max_length}", f"--max-length {positions}"
-        )
+        what = f"the student reads {positions} tokens, not {training.max_length}"
+        raise RecipeError(what, f"--max-length {positions}")
     can_separate = architecture_of(student).separates_documents and first == first_position(teacher)
     if training.packing == "documents" and not can_separate:
         what = f"a student of type {student.model_type} cannot keep documents of a block apart as its teacher does"

@@ -13,8 +13,9 @@ from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_ma
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, choose_tokens, choose_words, corrupt
 from bertkit.pretraining.objectives import PretrainSetup, Totals, masking_rate, read_shares, replacement_shares
 from bertkit.pretraining.packing import Block, Blocks, TokenizedText, block_collator, join_block, pack_blocks
-from bertkit.pretraining.tokenized import Numbers, TokenizedCorpus
+from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe.options import Option, read_option
+from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import IGNORED, Collator, Feature
 
 if TYPE_CHECKING:

@@ -49,12 +49,9 @@ examples = mlm.examples
 def check(setup: PretrainSetup) -> None:
     """Refuse a model that is no ELECTRA."""
     if not architecture_of(setup.config).has_discriminator:
-        has_checkpoint = setup.model_folder is not None
-        remedy = (
-            "name an ELECTRA, or use the objective mlm"
-            if has_checkpoint
-            else "--size electra-small, electra-base or electra-large"
-        )
+        remedy = "--size electra-small, electra-base or electra-large"
+        if setup.model_folder is not None:
+            remedy = "name an ELECTRA, or use the objective mlm"
         raise RecipeError(f"rtd needs an ELECTRA, not a model of type {setup.config.model_type}", remedy)
 
 
@@ -75,11 +72,8 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
         log.info(f"no {_GENERATOR}/ beside the checkpoint: the generator is new")
     if beside:
         check_model(beside)
-    smaller = (
-        load_config(beside)
-        if beside
-        else generator_config(config, read_option(OPTIONS, setup.recipe, "generator_size"))
-    )
+    size = read_option(OPTIONS, setup.recipe, "generator_size")
+    smaller = load_config(beside) if beside else generator_config(config, size)
     for name in _SHARED:
         if getattr(smaller, name) != getattr(config, name):
             what = f"{name} is {getattr(smaller, name)}, but {getattr(config, name)} in the discriminator"
