@@ -26,6 +26,9 @@ from bertkit.storage.files import null_for_nan, write_json
 from bertkit.tasks import Compared, Details, Prediction, Task, drop_private_keys, with_options
 from bertkit.tokens.features import Feature, Setup
 
+Decoded = tuple[list[Prediction], list[str]]
+"""The predictions of a split, and what a reader of their scores must know."""
+
 _NEVER = -500.0  # a logit whose probability is 0 beside that of any other, and whose exponential is still a number
 
 
@@ -95,12 +98,12 @@ def score_split(
         features = _encode(split, checkpoint)
     task, setup = checkpoint.task, checkpoint.setup
     outputs, loss = run_model(checkpoint, features, progress, f"scoring {split.name}", alone=alone)
-    predictions, warnings = _decode(checkpoint, split, features, outputs)
+    decoded = _decode(checkpoint, split, features, outputs)
     # tuned options change how outputs are decoded and not the outputs, so the model runs once
-    tuned = task.tune(predictions, split.rows, setup) if tune else {}
+    tuned = task.tune(decoded[0], split.rows, setup) if tune else {}
     if tuned:
         return _score_outputs(replace(checkpoint, setup=with_options(setup, tuned)), split, features, outputs, loss)
-    return _score_predictions(predictions, checkpoint, split, features, loss, warnings)
+    return _score_predictions(decoded, checkpoint, split, features, loss)
 
 
 def score_ensemble(checkpoint: Checkpoint, split: Split, progress: Progress) -> tuple[Scored, list[Scored]]:
@@ -145,13 +148,10 @@ def _encode(split: Split, checkpoint: Checkpoint) -> Sequence[Feature]:
 def _score_outputs(
     checkpoint: Checkpoint, split: Split, features: Sequence[Feature], outputs: Sequence[Any], loss: float | None
 ) -> Scored:
-    predictions, warnings = _decode(checkpoint, split, features, outputs)
-    return _score_predictions(predictions, checkpoint, split, features, loss, warnings)
+    return _score_predictions(_decode(checkpoint, split, features, outputs), checkpoint, split, features, loss)
 
 
-def _decode(
-    checkpoint: Checkpoint, split: Split, features: Sequence[Feature], outputs: Sequence[Any]
-) -> tuple[list[Prediction], list[str]]:
+def _decode(checkpoint: Checkpoint, split: Split, features: Sequence[Feature], outputs: Sequence[Any]) -> Decoded:
     """Decode outputs, of a row that a calibration was fitted to by what was fitted to others; return warnings too."""
     task, setup, calibration = checkpoint.task, checkpoint.setup, checkpoint.calibration
     predictions = task.decode(outputs, features, split.rows, setup)
@@ -167,14 +167,9 @@ def _decode(
 
 
 def _score_predictions(
-    predictions: list[Prediction],
-    checkpoint: Checkpoint,
-    split: Split,
-    features: Sequence[Feature],
-    loss: float | None,
-    warnings: list[str],
+    decoded: Decoded, checkpoint: Checkpoint, split: Split, features: Sequence[Feature], loss: float | None
 ) -> Scored:
-    task, setup = checkpoint.task, checkpoint.setup
+    (predictions, warnings), task, setup = decoded, checkpoint.task, checkpoint.setup
     compared = task.compare(predictions, split.rows, setup)
     return Scored(predictions, features, compared, task.score(compared, setup), loss, setup, warnings)
 

@@ -7,7 +7,7 @@ with the plain model. A type without a record is trained on the plain path.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -148,6 +148,35 @@ _TABLE = (
     Architecture("ultrabert", **_ROTARY, sets_head_size=True, reads_token_types=False, student_type="ultrabert"),
     Architecture("xlm-roberta", **_ROBERTA_LIKE, student_type="xlm-roberta"),
 )
+
+
+class LayerNames(NamedTuple):
+    """Names of the weights of a layer."""
+
+    query: str = "attention.self.query"
+    key: str = "attention.self.key"
+    value: str = "attention.self.value"
+    attended: str = "attention.output.dense"
+    attended_norm: str = "attention.output.LayerNorm"
+    wide: str = "intermediate.dense"
+    narrow: str = "output.dense"
+    norm: str = "output.LayerNorm"
+
+
+LAYER_NAMES = {
+    "encoder.layer": LayerNames(),
+    "transformer.layer": LayerNames(
+        query="attention.q_lin",
+        key="attention.k_lin",
+        value="attention.v_lin",
+        attended="attention.out_lin",
+        attended_norm="sa_layer_norm",
+        wide="ffn.lin1",
+        narrow="ffn.lin2",
+        norm="output_layer_norm",
+    ),
+}
+"""Path of the layers -> the names in each: those of BERT's kin, and those of DistilBERT."""
 
 _PORTS = {
     "new-impl": ("gte", "alibaba-nlp-community/gte-multilingual-base"),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerFast
 
+NOTHING: Mapping[str, float] = MappingProxyType({})
 _AT_ONCE = 4096  # partial chunks packed together, in document order
 
 
@@ -156,23 +157,19 @@ def join_block(block: Block, template: SpecialTokenTemplate) -> TokenizedText:
 
 
 def block_collator(
-    tokenizer: PreTrainedTokenizerFast,
-    beside: Mapping[str, float] = MappingProxyType({}),
-    *,
-    within_documents: bool,
-    first_position: int = 0,
+    tokenizer: PreTrainedTokenizerFast, beside: Mapping[str, float] = NOTHING, first_position: int | None = None
 ) -> Collator:
     """Build the collator of features with ``input_ids``, ``labels`` and ``segment_ids``.
 
-    A batch has ``input_ids``, ``labels`` and ``attention_mask`` of shape (rows, tokens). If attention stays
-    `within_documents` and a block has several segments, the mask is of shape (rows, 1, tokens, tokens) and
-    ``position_ids`` restart with each segment: the model computes the same for a segment as it does for it alone.
+    A batch has ``input_ids``, ``labels`` and ``attention_mask`` of shape (rows, tokens). If attention stays within
+    documents and a block has several segments, the mask is of shape (rows, 1, tokens, tokens) and ``position_ids``
+    restart with each segment: the model computes the same for a segment as it does for it alone.
 
     Args:
         tokenizer: pads the batch.
         beside: name of what else features may have for each token -> the number of padding.
-        within_documents: whether tokens attend to those of their own segment only.
-        first_position: the position id of a text's first token, which is not 0 in RoBERTa.
+        first_position: the position id of a text's first token, which is not 0 in RoBERTa, where tokens attend to those
+            of their own segment only; None where they attend to all.
     """
     import torch
 
@@ -181,7 +178,7 @@ def block_collator(
     def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
         batch = pad_features(features, padding)
         segment_ids = batch.pop("segment_ids")
-        if within_documents and segment_ids.max() > 0:
+        if first_position is not None and segment_ids.max() > 0:
             # (rows, 1, tokens, tokens) by comparing all pairs of tokens. Padding is segment -1 and attends to itself:
             # a token that attends to nothing would make the softmax NaN.
             batch["attention_mask"] = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]

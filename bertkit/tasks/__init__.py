@@ -210,6 +210,15 @@ def load_pretrained(
     return load_model(auto_class, folder, label_names, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
 
 
+def load_for_setup(
+    auto_class: str, folder: Path, labels: Sequence[str], setup: Setup, *, new_head: bool, problem: str | None = None
+) -> PreTrainedModel:
+    """Load a checkpoint as `load_pretrained` does, with a head over one token of a text, for inference or training."""
+    cls_only, inference = setup.recipe.training.cls_only_last_layer, setup.inference
+    of_setup: dict[str, Any] = {"cls_only": cls_only, "inference": inference}
+    return load_pretrained(auto_class, folder, labels, new_head=new_head, problem_type=problem, **of_setup)
+
+
 def check_texts(row: Row, *columns: str) -> None:
     """Check that those of the columns that a row has hold text.
 

@@ -35,7 +35,7 @@ from bertkit.tasks import (
     Setup,
     check_texts,
     compare_values,
-    load_pretrained,
+    load_for_setup,
     no_precompute,
     no_tuning,
     read_option,
@@ -94,14 +94,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     """Load an encoder with one logit per choice; choices that a row lacks get no probability."""
     from bertkit.modeling.heads.outputs import mask_missing_choices
 
-    model = load_pretrained(
-        "AutoModelForMultipleChoice",
-        folder,
-        placeholder_names(2),
-        new_head=new_head,
-        cls_only=setup.recipe.training.cls_only_last_layer,
-        inference=setup.inference,
-    )
+    model = load_for_setup("AutoModelForMultipleChoice", folder, placeholder_names(2), setup, new_head=new_head)
     mask_missing_choices(model)
     return model
 

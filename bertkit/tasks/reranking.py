@@ -33,13 +33,14 @@ from bertkit.tasks import (
     Setup,
     check_texts,
     encode_texts,
-    load_pretrained,
+    load_for_setup,
     no_precompute,
     no_tuning,
     padding_collator,
     read_number,
     read_option,
 )
+from bertkit.tasks.text_classification import AUTO_CLASS
 from bertkit.tokens.features import are_several, max_tokens
 from bertkit.tokens.several import several_collator
 
@@ -92,15 +93,10 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
 
     # it chooses the loss of transformers' head, and of a student: of single passages or, None, of one in a list
     problem_type = "multi_label_classification" if _is_pointwise(setup) else None
-    model = load_pretrained(
-        "AutoModelForSequenceClassification",
-        folder,
-        placeholder_names(1),  # as CrossEncoder writes it, so that a head of its is kept
-        new_head=new_head,
-        problem_type=problem_type if new_head else read_config(folder).get("problem_type") or problem_type,
-        cls_only=setup.recipe.training.cls_only_last_layer,
-        inference=setup.inference,
-    )
+    if not new_head:
+        problem_type = read_config(folder).get("problem_type") or problem_type
+    names = placeholder_names(1)  # as CrossEncoder writes it, so that a head of its is kept
+    model = load_for_setup(AUTO_CLASS, folder, names, setup, new_head=new_head, problem=problem_type)
     if new_head:
         activation = PROBABILITY if _is_pointwise(setup) else LOGIT
         set_activation(model.config, activation)

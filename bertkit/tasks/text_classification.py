@@ -43,7 +43,7 @@ from bertkit.tasks import (
     Row,
     Setup,
     check_texts,
-    load_pretrained,
+    load_for_setup,
     no_details,
     no_precompute,
     no_tuning,
@@ -79,6 +79,7 @@ _option = partial(read_option, OPTIONS)
 
 Combine = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
 
+AUTO_CLASS = "AutoModelForSequenceClassification"
 _FREQUENT = "most frequent label"
 _MOST_LABELS = 20  # to how many a baseline of words is fitted; its time grows with them
 
@@ -118,24 +119,17 @@ def load_text_model(
     folder: Path, setup: Setup, labels: Sequence[str], *, new_head: bool, problem_type: str
 ) -> PreTrainedModel:
     """Load an encoder with a head for a text, which reads it as ``long_text`` says."""
-    way, cls_only = long_texts.long_text(setup.recipe), setup.recipe.training.cls_only_last_layer
+    way = long_texts.long_text(setup.recipe)
     if way == long_texts.HIERARCHICAL:
         from bertkit.modeling.heads.window_pooling import load_window_pooling
 
+        cls_only = setup.recipe.training.cls_only_last_layer
         return load_window_pooling(folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
     from bertkit.modeling.heads import windows
 
     if not new_head:
         windows.refuse_window_pooling(folder)
-    model = load_pretrained(
-        "AutoModelForSequenceClassification",
-        folder,
-        labels,
-        new_head=new_head,
-        problem_type=problem_type,
-        cls_only=cls_only,
-        inference=setup.inference,
-    )
+    model = load_for_setup(AUTO_CLASS, folder, labels, setup, new_head=new_head, problem=problem_type)
     if way in long_texts.WINDOWS:
         windows.run_on_windows(model)
     return model

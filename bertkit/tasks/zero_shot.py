@@ -28,7 +28,7 @@ from bertkit.tasks import (
     Row,
     Setup,
     encode_texts,
-    load_pretrained,
+    load_for_setup,
     no_details,
     no_precompute,
     no_tuning,
@@ -102,15 +102,8 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
         raise RecipeError(what, "score a model as it is: bertkit eval RECIPE --zero-shot --model MODEL")
     if _find_entailment(folder) is None:
         return _load_encoder(folder, setup)
-    return load_pretrained(
-        "AutoModelForSequenceClassification",
-        folder,
-        _names(folder),
-        new_head=False,
-        problem_type="single_label_classification",
-        cls_only=setup.recipe.training.cls_only_last_layer,
-        inference=setup.inference,
-    )
+    auto_class, problem = text_classification.AUTO_CLASS, "single_label_classification"
+    return load_for_setup(auto_class, folder, _names(folder), setup, new_head=False, problem_type=problem)
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:

@@ -46,28 +46,20 @@ def score_passages(model: PreTrainedModel, activation: str) -> None:
     model.forward = partial(_forward, model.forward, activation)
 
 
-def _forward(
-    forward: Any,
-    activation: str,
-    *,
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
-    labels: torch.Tensor | None = None,
-    **named: torch.Tensor,
-) -> Any:
+def _forward(forward: Any, activation: str, *, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> Any:
     """Run a model on passages, (rows, tokens), or on lists of them, (queries, passages, tokens).
 
     A passage that a list lacks is a single token, as `padding_collator` makes it. Its logit is the least number.
     """
     import torch
 
-    if input_ids.dim() == 2:
-        output = forward(input_ids=input_ids, attention_mask=attention_mask, labels=labels, **named)
+    mask = inputs["attention_mask"]
+    if mask.dim() == 2:
+        output = forward(**inputs, labels=labels)
         logits = output.logits = output.logits.float()
     else:
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **named}
         output = forward(**{name: values.flatten(0, 1) for name, values in inputs.items()})
-        missing = attention_mask.sum(dim=-1) == 1
+        missing = mask.sum(dim=-1) == 1
         logits = output.logits.float().view(missing.shape).masked_fill(missing, torch.finfo(torch.float32).min)
         output.logits = logits
         if labels is not None:

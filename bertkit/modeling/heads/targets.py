@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 LOG_ODDS, LOG_PROBABILITY = "log-odds", "log-probability"
 
+Record = Mapping[str, Any]
+"""A prediction, or the output for one feature."""
+
 Outputs = Mapping[str, "torch.Tensor"]
 """The outputs of a model for a batch of inputs, by name."""
 
@@ -89,11 +92,7 @@ def vector_target(first: int, *, dot: bool) -> Target:
 
 
 def tag_targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
+    prediction: Record, outputs: Sequence[Record], features: Sequence[Feature], row: Row, setup: Setup
 ) -> list[Target]:
     """Build a target for the tag of each word that is read.
 
@@ -119,11 +118,7 @@ def tag_targets(
 
 
 def span_targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
+    prediction: Record, outputs: Sequence[Record], features: Sequence[Feature], row: Row, setup: Setup
 ) -> list[Target]:
     """Build the target of an answer: the log-probability of where it starts plus that of where it ends.
 

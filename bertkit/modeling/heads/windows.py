@@ -58,16 +58,9 @@ def run_on_windows(model: PreTrainedModel) -> None:
 
 
 def _forward(
-    forward: Any,
-    config: PretrainedConfig,
-    *,
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
-    labels: torch.Tensor | None = None,
-    **named: torch.Tensor,
+    forward: Any, config: PretrainedConfig, *, labels: torch.Tensor | None = None, **inputs: torch.Tensor
 ) -> Any:
-    is_window = find_windows(attention_mask)
-    inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **named}
+    is_window = find_windows(inputs["attention_mask"])
     found = run_windows(lambda **flat: forward(**flat).logits, inputs).float()
     logits = found.new_full((*is_window.shape, found.shape[-1]), torch.nan).index_put((is_window,), found)
     windows = is_window.sum(dim=1)

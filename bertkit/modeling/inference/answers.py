@@ -8,15 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 from transformers.models.auto import modeling_auto
 from transformers.utils import ModelOutput
 
-from bertkit.modeling.architectures import TextHead, architecture_of, first_position
-from bertkit.modeling.inference.known import LayerNames, encoder_shapes, has_known_encoder, layer_names, with_biases
+from bertkit.modeling.architectures import LayerNames, TextHead, architecture_of, first_position
+from bertkit.modeling.inference.known import (
+    are_whole,
+    encoder_shapes,
+    has_known_encoder,
+    layer_names,
+    read_weights,
+    with_biases,
+)
 from bertkit.modeling.info import tagger_head
 from bertkit.modeling.load import load_model, quiet_transformers, read_config
 from bertkit.modeling.weights import load_config
@@ -127,16 +132,10 @@ class InferenceModel(nn.Module):
 
     def fill(self, folder: Path) -> bool:
         """Read the weights; return False where they are not exactly those of this model, all of them finite."""
-        try:
-            weights = load_file(folder / "model.safetensors")
-        except (OSError, SafetensorError):
-            return False
-        if {name: tuple(weight.shape) for name, weight in weights.items()} != self.shapes():
+        weights = read_weights(folder)
+        if not are_whole(weights, self.shapes()):
             return False
         for name, weight in weights.items():
-            # a sum is not finite if any of its values is not
-            if not weight.is_floating_point() or not weight.sum(dtype=torch.float32).isfinite():
-                return False
             # a copy, since the file is mapped, and may be overwritten later
             self.register_parameter(name.replace(".", "/"), nn.Parameter(weight.to(torch.float32, copy=True)))
         return True

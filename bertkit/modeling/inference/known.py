@@ -3,41 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from bertkit.modeling.architectures import architecture_of
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+
+from bertkit.modeling.architectures import LAYER_NAMES, LayerNames, architecture_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-
-class LayerNames(NamedTuple):
-    """Names of the weights of a layer."""
-
-    query: str = "attention.self.query"
-    key: str = "attention.self.key"
-    value: str = "attention.self.value"
-    attended: str = "attention.output.dense"
-    attended_norm: str = "attention.output.LayerNorm"
-    wide: str = "intermediate.dense"
-    narrow: str = "output.dense"
-    norm: str = "output.LayerNorm"
-
-
-LAYER_NAMES = {
-    "encoder.layer": LayerNames(),
-    "transformer.layer": LayerNames(
-        query="attention.q_lin",
-        key="attention.k_lin",
-        value="attention.v_lin",
-        attended="attention.out_lin",
-        attended_norm="sa_layer_norm",
-        wide="ffn.lin1",
-        narrow="ffn.lin2",
-        norm="output_layer_norm",
-    ),
-}
-"""Path of the layers -> the names in each: those of BERT's kin, and those of DistilBERT."""
 
 
 def has_known_encoder(config: PretrainedConfig) -> bool:
@@ -86,3 +62,19 @@ def with_biases(modules: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, 
     """Return the shapes of the weights and biases of layers whose weights have the shapes given."""
     parts = {"weight": None, "bias": 1}  # -> dimensions of the weight that it has
     return {f"{name}.{part}": size[:axes] for name, size in modules.items() for part, axes in parts.items()}
+
+
+def read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Read the file of a model's weights, which stay in the mapped file; none where it is missing or damaged."""
+    try:
+        return load_file(folder / "model.safetensors")
+    except (OSError, SafetensorError):
+        return {}
+
+
+def are_whole(weights: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Tell whether weights have these names and shapes, and all are finite numbers."""
+    if {name: tuple(weight.shape) for name, weight in weights.items()} != shapes:
+        return False
+    # a sum is not finite if any of its values is not
+    return all(each.is_floating_point() and each.sum(dtype=torch.float32).isfinite() for each in weights.values())

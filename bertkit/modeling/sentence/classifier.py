@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,8 @@ def load_sentence_classifier(
     if len(modules.pooling) > 1:
         what = f"its vectors are of several poolings: {', '.join(modules.pooling)}"
         raise ModelError(what, "choose one: --set options.pooling=mean", file=folder)
-    model = load_model(_class_of, folder, labels, new_head=new_head, problem_type="single_label_classification")
+    find_class = partial(class_with_head, SentenceClassifier, ending="ForTextClassification")
+    model = load_model(find_class, folder, labels, new_head=new_head, problem_type="single_label_classification")
     set_up(model, replace(modules, dimension=None), loss)  # the layer reads whole vectors
     info_of(model).has_new_head = False  # it is fitted, or set, before anything is computed with it
     return model
@@ -115,7 +117,3 @@ def set_head(model: Any, weights: dict[int, np.ndarray[Any, Any]], biases: np.nd
         for (label, of_label), bias in zip(weights.items(), biases, strict=True):
             layer.weight[label] = torch.from_numpy(of_label).to(layer.weight)
             layer.bias[label] = float(bias)
-
-
-def _class_of(config_class: type) -> type:
-    return class_with_head(SentenceClassifier, config_class, "ForTextClassification")

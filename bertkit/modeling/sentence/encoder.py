@@ -28,20 +28,12 @@ class SentenceEncoder(nn.Module):
         self.encoder, self.modules_read = encoder, modules
         self.dense = nn.ModuleList(_load_dense(module) for module in modules.after if isinstance(module, Dense))
 
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_type_ids: torch.Tensor | None = None,
-        prompt_tokens: int = 0,
-    ) -> dict[str, torch.Tensor]:
+    def forward(self, prompt_tokens: int = 0, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         """Compute the vector of each text: ``embedding`` of shape (texts, dimension).
 
         Texts are padded on the right. The first `prompt_tokens` tokens of each are those of a prompt.
         """
-        segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **segments).last_hidden_state
-        mask = attention_mask
+        states, mask = self.encoder(**inputs).last_hidden_state, inputs["attention_mask"]
         if prompt_tokens and not self.modules_read.include_prompt:
             mask = mask.clone()
             mask[:, :prompt_tokens] = 0

@@ -62,11 +62,7 @@ class LateHead(SentenceHead):
 
     def __init__(self, config: PretrainedConfig) -> None:
         super().__init__(config)
-        self.project(nn.Linear(config.hidden_size, 1, bias=False))
-
-    def project(self, projection: nn.Linear) -> None:
-        """Take another projection."""
-        self.projection = projection
+        self.projection = nn.Linear(config.hidden_size, 1, bias=False)  # until the dimension is known
 
     def restore_projection(self, folder: Path) -> None:
         """Load the projection of a checkpoint."""
@@ -143,7 +139,7 @@ def load_late_head(
         load_projection(projection, saved.folder)
     else:
         nn.init.normal_(projection.weight, std=config.hidden_size**-0.5)
-    model.project(projection)
+    model.projection = projection
     refuse_non_finite(model.named_parameters(), folder)
     set_up(model, modules, loss, texts_at_once)
     return model

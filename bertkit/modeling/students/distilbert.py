@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.architectures import architecture_of, shares_layers, types_with
-from bertkit.modeling.inference.known import LAYER_NAMES
+from bertkit.modeling.architectures import LAYER_NAMES, architecture_of, shares_layers, types_with
 from bertkit.modeling.info import info_of
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import load_to_pretrain

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -57,6 +58,7 @@ def take_layers(model: PreTrainedModel, choice: int | list[int]) -> None:
         cls_only_last_layer(model)
 
 
+@dataclass(eq=False)
 class Matching:
     """Compares the inside of a student with that of its teacher, on the batch that the student has just run on.
 
@@ -65,23 +67,20 @@ class Matching:
     as a mean over heads and the tokens attended to. All are means over the matched layers.
     """
 
-    def __init__(
-        self,
-        student: PreTrainedModel,
-        teacher: PreTrainedModel,
-        pairs: Mapping[str, Pairs],
-        weights: Mapping[str, float],
-        precision: str,
-    ) -> None:
-        self.student, self.teacher, self.precision = student, teacher, precision
-        self.pairs, self.weights = pairs, weights
-        needs_layers = set(pairs) != {"embeddings"}
+    student: PreTrainedModel
+    teacher: PreTrainedModel
+    pairs: Mapping[str, Pairs]
+    weights: Mapping[str, float]
+    precision: str
+    states: dict[nn.Module, torch.Tensor] = field(default_factory=dict)
+    attention: dict[Any, AttentionMaps] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        needs_layers = set(self.pairs) != {"embeddings"}
         self.layers = {
             model: layers_of(model) or list(find_layers(model)[2]) if needs_layers else []
-            for model in (student, teacher)
+            for model in (self.student, self.teacher)
         }
-        self.states: dict[nn.Module, torch.Tensor] = {}
-        self.attention: dict[Any, AttentionMaps] = {}
 
     @property
     def reads_scores(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import RecipeError
@@ -12,7 +11,15 @@ from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, choose_tokens, choose_words, corrupt
 from bertkit.pretraining.objectives import PretrainSetup, Totals, masking_rate, read_shares, replacement_shares
-from bertkit.pretraining.packing import Block, Blocks, TokenizedText, block_collator, join_block, pack_blocks
+from bertkit.pretraining.packing import (
+    NOTHING,
+    Block,
+    Blocks,
+    TokenizedText,
+    block_collator,
+    join_block,
+    pack_blocks,
+)
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage.columns import Numbers
@@ -86,11 +93,10 @@ def choose_masked(
     return choose_tokens(text.maskable, rate, random)
 
 
-def collator(setup: PretrainSetup, beside: Mapping[str, float] = MappingProxyType({})) -> Collator:
+def collator(setup: PretrainSetup, beside: Mapping[str, float] = NOTHING) -> Collator:
     """Build the collator of blocks, and of what else features have for each token: name -> the number of padding."""
     within_documents = setup.recipe.training.packing == "documents"
-    position = first_position(setup.config) if within_documents else 0
-    return block_collator(setup.tokenizer, beside, within_documents=within_documents, first_position=position)
+    return block_collator(setup.tokenizer, beside, first_position(setup.config) if within_documents else None)
 
 
 def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
