@@ -231,8 +231,8 @@ def _slice_units(
     for by, values in groups.items():
         for value, units in values.items():
             scores = _mean_scores(scorer, metric, [[take(of, np.array(units)) for of in side.judged] for side in sides])
-            counts = [len(of_outcome.intersection(units)) for of_outcome in outcome]
-            slices.append(Slice(by, shorten(str(value), 40), len(units), *scores, *counts))
+            won, lost = (len(of_outcome.intersection(units)) for of_outcome in outcome)
+            slices.append(Slice(by, shorten(str(value), 40), len(units), *scores, won, lost))
     return slices
 
 
@@ -251,15 +251,16 @@ def _slice_entities(scorer: Scorer, metric: str, sides: Sides) -> list[Slice]:
         errors = [np.mean([count_errors(judged)[0] for judged in side], axis=0) for side in of_type]
         occurs = np.any([count_errors(judged)[1] > 0 for side in of_type for judged in side], axis=0)
         if occurs.any():
-            counts = [int((gained > _ROUNDING).sum()) for gained in (errors[0] - errors[1], errors[1] - errors[0])]
+            won, lost = (int((gained > _ROUNDING).sum()) for gained in (errors[0] - errors[1], errors[1] - errors[0]))
             scores = _mean_scores(scorer, metric, of_type)
-            slices.append(Slice("entities", name, int(occurs.sum()), *scores, *counts))
+            slices.append(Slice("entities", name, int(occurs.sum()), *scores, won, lost))
     return slices
 
 
-def _mean_scores(scorer: Scorer, metric: str, sides: Sequence[Sequence[Judged]]) -> list[float]:
+def _mean_scores(scorer: Scorer, metric: str, sides: Sequence[Sequence[Judged]]) -> tuple[float, float]:
     """Compute the mean score of each side's runs."""
-    return [float(np.mean([scorer.score(judged)[metric] for judged in side])) for side in sides]
+    first, second = (float(np.mean([scorer.score(judged)[metric] for judged in side])) for side in sides)
+    return first, second
 
 
 def _describe_row(scorer: Scorer, rows: Sequence[Row], sides: Sides, number: int) -> ChangedRow:
@@ -271,7 +272,8 @@ def _describe_row(scorer: Scorer, rows: Sequence[Row], sides: Sides, number: int
     if "entities" in sides[0].judged[0]:
         gold, answers = _describe_entities(scorer, row, answers)
     shown = shorten(" | ".join(texts), 300), shorten(gold, MAX_ANSWER)
-    return ChangedRow(str(row.get("id", number)), *shown, *map(_count_answers, answers))
+    first, second = map(_count_answers, answers)
+    return ChangedRow(str(row.get("id", number)), *shown, first, second)
 
 
 def _describe_entities(scorer: Scorer, row: Row, answers: Sequence[Sequence[Any]]) -> tuple[str, list[list[str]]]:

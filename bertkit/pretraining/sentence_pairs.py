@@ -37,6 +37,7 @@ NEXT, RANDOM, SWAPPED = 0, 1, 1  # labels of BertForPreTraining (next, random) a
 PairType = Literal["next", "order"]
 
 _MIN_BUDGET = 4
+_SHORT_SHARE = 0.1  # of pairs with a smaller length, drawn uniformly, so that the model sees short texts too
 _AT_ONCE = 2**20  # sentences processed together, which limits memory
 _NEAR = 1024  # pairs whose texts are alike, since they are near each other in the corpus
 _LIKE = 128  # pairs of like lengths among them
@@ -77,13 +78,7 @@ class Pairs:
 
 
 def build_pairs(
-    corpus: TokenizedCorpus,
-    length: int,
-    special: int,
-    pair_type: PairType,
-    seed: int,
-    epoch: int,
-    short_share: float = 0.1,
+    corpus: TokenizedCorpus, length: int, special: int, pair_type: PairType, seed: int, epoch: int
 ) -> Pairs:
     """Split a corpus into pairs of at most `length` tokens; the same seed and epoch give the same pairs.
 
@@ -94,7 +89,6 @@ def build_pairs(
         pair_type: what the label tells, ``next`` or ``order``.
         seed: the seed of the run.
         epoch: each epoch has other pairs.
-        short_share: the share of pairs with a smaller length, drawn uniformly, so that the model sees short texts too.
 
     Raises:
         RecipeError: fewer than four tokens are left beside the special ones.
@@ -116,7 +110,7 @@ def build_pairs(
     budget = length - special
     pairs = np.concatenate(
         [
-            _pair_neighbors(corpus.sentences, documents[first : end + 1], budget, short_share, random, pair_type)
+            _pair_neighbors(corpus.sentences, documents[first : end + 1], budget, random, pair_type)
             for first, end in pairwise(edges.tolist())
         ]
     )
@@ -128,12 +122,7 @@ def build_pairs(
 
 
 def _pair_neighbors(
-    sentences: Numbers,
-    documents: Numbers,
-    budget: int,
-    short_share: float,
-    random: np.random.Generator,
-    pair_type: PairType,
+    sentences: Numbers, documents: Numbers, budget: int, random: np.random.Generator, pair_type: PairType
 ) -> Numbers:
     """Split documents into pairs that follow each other: their bounds and labels, shape (pairs, 5), as in `Pairs`."""
     # Length, label and boundaries of the pair that would begin at a sentence are drawn for all sentences at once, as
@@ -142,7 +131,7 @@ def _pair_neighbors(
     low, high = int(documents[0]), int(documents[-1])
     count, numbers = high - low, np.arange(low, high)
     edges = np.repeat(np.stack([documents[:-1], documents[1:]], 1), np.diff(documents), axis=0)
-    length = np.where(random.random(count) < short_share, random.integers(2, budget + 1, count), budget)
+    length = np.where(random.random(count) < _SHORT_SHARE, random.integers(2, budget + 1, count), budget)
     label = random.integers(2, size=count)
     end = low + np.searchsorted(sentences[low : high + 1], sentences[low:high] + length)
     end = np.clip(end, numbers + 2, None)

@@ -77,8 +77,6 @@ class DocumentTokenizer:
 
         Then a space is put before each sentence that is not the first one, so that it is tokenized as in its document.
         """
-        text, alone, spaced = (self._ids(text) for text in ("the old man", "man", " man"))
+        probes = self._tokenizer.encode_batch(["the old man", "man", " man"], add_special_tokens=False)
+        text, alone, spaced = (list(probe.ids) for probe in probes)
         return spaced != alone and text[-len(spaced) :] == spaced
-
-    def _ids(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)

@@ -292,10 +292,10 @@ def _best_text(prediction: Mapping[str, Any]) -> str:
     return str(context[columns["start"][own.start] : columns["end"][own.start]]) if own.start < own.stop else ""
 
 
-def _by_first_word(rows: Sequence[Row], compared: Mapping[str, Any], most: int = 8) -> list[dict[str, Any]]:
+def _by_first_word(rows: Sequence[Row], compared: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Compute the scores of the questions that begin with each of the most frequent words, and of the others."""
     words = [row["question"].split()[0].lower().strip("\"'¿?.,") for row in rows]
-    frequent = [word for word, _ in Counter(words).most_common(most)]
+    frequent = [word for word, _ in Counter(words).most_common(8)]
     groups = np.array([word if word in frequent else _OTHERS for word in words])
     table, scores = [], {"exact_match": compared["exact"], "f1": compared["f1"]}
     for word in [*frequent, _OTHERS]:

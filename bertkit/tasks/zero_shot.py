@@ -103,7 +103,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     if _find_entailment(folder) is None:
         return _load_encoder(folder, setup)
     auto_class, problem = text_classification.AUTO_CLASS, "single_label_classification"
-    return load_for_setup(auto_class, folder, _names(folder), setup, new_head=False, problem_type=problem)
+    return load_for_setup(auto_class, folder, _names(folder), setup, new_head=False, problem=problem)
 
 
 def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:

@@ -116,8 +116,8 @@ def tokenize_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str] | Se
 
 def count_tokens(feature: Feature) -> int:
     """Count the tokens that a feature costs, with the padding of several texts (choices) to the longest of them."""
-    ids = feature["input_ids"]
-    return len(ids) * longest_text(feature) if are_several(ids) else len(ids)
+    lengths = text_lengths(feature)
+    return len(lengths) * max(lengths)
 
 
 def text_lengths(feature: Feature) -> list[int]:
@@ -132,8 +132,7 @@ def text_lengths(feature: Feature) -> list[int]:
 
 def longest_text(feature: Feature) -> int:
     """Count the tokens of a feature's longest text."""
-    ids = feature["input_ids"]
-    return max(map(len, ids)) if are_several(ids) else len(ids)
+    return max(text_lengths(feature))
 
 
 def split_by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:

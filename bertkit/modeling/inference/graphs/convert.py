@@ -25,14 +25,7 @@ from bertkit.modeling.info import info_of
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-_NOISY = (
-    "root",
-    "nncf",
-    "transformers",
-    "onnxscript",
-    "onnx_ir",
-    *(f"torch.{name}" for name in ("onnx", "export", "fx")),
-)
+_NOISY = ("root", "nncf", "transformers", "onnxscript", "onnx_ir", "torch.onnx", "torch.export", "torch.fx")
 
 
 @dataclass(frozen=True)
