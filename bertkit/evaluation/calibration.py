@@ -12,9 +12,10 @@ from bertkit.data.checks import share_of
 from bertkit.data.row_digests import digest_rows
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.load import fingerprint
-from bertkit.recipe import Recipe, Row
+from bertkit.recipe import Recipe
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import json_fingerprint
+from bertkit.tokens.features import Rows
 
 CALIBRATION_FILE = "calibration.json"
 _AGAIN = "run `bertkit calibrate` again, or delete it"
@@ -85,7 +86,7 @@ def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> S
 
 
 def find_calibration_rows(
-    calibration: SavedCalibration, rows: Sequence[Row], gold: str, options: Mapping[str, Any]
+    calibration: SavedCalibration, rows: Rows, gold: str, options: Mapping[str, Any]
 ) -> Iterator[tuple[list[int], dict[str, Any]]]:
     """Yield the indices of the rows that are in a fold of a calibration, with the options fitted to the other folds.
 

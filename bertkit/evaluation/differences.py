@@ -20,7 +20,8 @@ from bertkit.metrics.paired import Judged, count_units, find_changed, swap, take
 from bertkit.metrics.statistics import quantile_bins
 from bertkit.recipe import Row
 from bertkit.reports.svg import thin
-from bertkit.tasks import Prediction
+from bertkit.tasks import Predictions
+from bertkit.tokens.features import Rows
 
 MAX_CHANGED = 5000  # units whose effect is computed; each costs two scores of all rows
 MAX_LABELS = 20
@@ -76,7 +77,7 @@ class Changes:
 class Side:
     """One system of a pair: predictions and compared arrays of each of its runs."""
 
-    predictions: Sequence[Sequence[Prediction]]
+    predictions: Sequence[Predictions]
     judged: Sequence[Judged]
 
 
@@ -85,7 +86,7 @@ Sides = tuple[Side, Side]
 
 def find_changes(
     scorer: Scorer,
-    rows: Sequence[Row],
+    rows: Rows,
     first: Side,
     second: Side,
     *,
@@ -131,7 +132,7 @@ def find_changes(
     )
 
 
-def group_rows(scorer: Scorer, rows: Sequence[Row], side: Side) -> list[list[int]]:
+def group_rows(scorer: Scorer, rows: Rows, side: Side) -> list[list[int]]:
     """Return the numbers of the rows of each unit: one per unit, or all rows of a query; empty where nobody knows."""
     count = count_units(side.judged[0])
     if count == len(rows):
@@ -182,7 +183,7 @@ def _slice_metric(scorer: Scorer, judged: Judged) -> str:
 
 
 def slice_values(
-    scorer: Scorer, rows: Sequence[Row], units: Sequence[Sequence[int]], extra: Mapping[str, Sequence[Any]]
+    scorer: Scorer, rows: Rows, units: Sequence[Sequence[int]], extra: Mapping[str, Sequence[Any]]
 ) -> dict[str, dict[str, list[int]]]:
     """Group units by gold label, by thirds of length, and by each extra column: column -> value -> units."""
     if not units:
@@ -263,7 +264,7 @@ def _mean_scores(scorer: Scorer, metric: str, sides: Sequence[Sequence[Judged]])
     return first, second
 
 
-def _describe_row(scorer: Scorer, rows: Sequence[Row], sides: Sides, number: int) -> ChangedRow:
+def _describe_row(scorer: Scorer, rows: Rows, sides: Sides, number: int) -> ChangedRow:
     """Describe a row in words, with its entities where it has some."""
     row, columns = rows[number], scorer.task.COLUMNS
     texts = [as_text(row[name]) for name in (*columns.given, *columns.optional) if name in row]

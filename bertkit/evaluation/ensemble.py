@@ -11,12 +11,12 @@ from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_chec
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import hub
 from bertkit.storage.seeds import is_seeds_folder, members_of, read_seeds
-from bertkit.tasks import Output, Task, load_task
-from bertkit.tokens.features import Feature, Setup
+from bertkit.tasks import Output, Outputs, Task, load_task
+from bertkit.tokens.features import Feature, Features, Setup
 
 log = logging.getLogger("bertkit")
 
-Combine = Callable[[Sequence[Output], Feature, Setup], Output]
+Combine = Callable[[Outputs, Feature, Setup], Output]
 """The outputs of several models for one feature -> the outputs of their ensemble."""
 
 
@@ -54,9 +54,7 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
     return replace(members[0], members=members)
 
 
-def combine_outputs(
-    checkpoint: Checkpoint, by_member: Sequence[Sequence[Output]], features: Sequence[Feature]
-) -> list[Output]:
+def combine_outputs(checkpoint: Checkpoint, by_member: Sequence[Outputs], features: Features) -> list[Output]:
     """Combine the outputs of the members of an ensemble, one list per member, to those of one model."""
     combine = find_combine(checkpoint.task)
     assert combine is not None  # `find_members` has looked

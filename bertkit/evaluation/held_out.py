@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,7 @@ from bertkit.pretraining.objectives import Objective, PretrainSetup, Totals
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.progress import Progress, stage
 from bertkit.tokens.feature_cache import lengths_of
-from bertkit.tokens.features import Collator, Feature
+from bertkit.tokens.features import Collator, Feature, Features
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -34,7 +33,7 @@ def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: Pret
 
 def measure(
     model: PreTrainedModel,
-    features: Sequence[Feature],
+    features: Features,
     collate: Collator,
     objective: Objective,
     precision: str,

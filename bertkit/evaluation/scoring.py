@@ -23,8 +23,8 @@ from bertkit.metrics.paired import count_units, take
 from bertkit.progress import Progress
 from bertkit.recipe import Recipe
 from bertkit.storage.files import null_for_nan, write_json
-from bertkit.tasks import Compared, Details, Prediction, Task, drop_private_keys, with_options
-from bertkit.tokens.features import Feature, Setup
+from bertkit.tasks import Compared, Details, Prediction, Predictions, Task, drop_private_keys, with_options
+from bertkit.tokens.features import Features, Setup
 
 Decoded = tuple[list[Prediction], list[str]]
 """The predictions of a split, and what a reader of their scores must know."""
@@ -71,7 +71,7 @@ class Scored:
     """The predictions of a split, with its features and scores; `setup` has the options that were tuned on it."""
 
     predictions: list[Prediction]
-    features: Sequence[Feature]
+    features: Features
     compared: Compared
     scores: dict[str, float]
     loss: float | None
@@ -85,7 +85,7 @@ def score_split(
     split: Split,
     progress: Progress,
     *,
-    features: Sequence[Feature] | None = None,
+    features: Features | None = None,
     tune: bool = False,
     alone: bool = False,
 ) -> Scored:
@@ -131,7 +131,7 @@ def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, setup=setup, members=members, lacking=len(lacking))
 
 
-def _encode(split: Split, checkpoint: Checkpoint) -> Sequence[Feature]:
+def _encode(split: Split, checkpoint: Checkpoint) -> Features:
     """Encode the rows of a split; without gold labels where the model lacks some, for it could compute no loss."""
     from bertkit.tokens.feature_cache import encode_split, say_truncated
 
@@ -146,12 +146,12 @@ def _encode(split: Split, checkpoint: Checkpoint) -> Sequence[Feature]:
 
 
 def _score_outputs(
-    checkpoint: Checkpoint, split: Split, features: Sequence[Feature], outputs: Sequence[Any], loss: float | None
+    checkpoint: Checkpoint, split: Split, features: Features, outputs: Sequence[Any], loss: float | None
 ) -> Scored:
     return _score_predictions(_decode(checkpoint, split, features, outputs), checkpoint, split, features, loss)
 
 
-def _decode(checkpoint: Checkpoint, split: Split, features: Sequence[Feature], outputs: Sequence[Any]) -> Decoded:
+def _decode(checkpoint: Checkpoint, split: Split, features: Features, outputs: Sequence[Any]) -> Decoded:
     """Decode outputs, of a row that a calibration was fitted to by what was fitted to others; return warnings too."""
     task, setup, calibration = checkpoint.task, checkpoint.setup, checkpoint.calibration
     predictions = task.decode(outputs, features, split.rows, setup)
@@ -167,7 +167,7 @@ def _decode(checkpoint: Checkpoint, split: Split, features: Sequence[Feature], o
 
 
 def _score_predictions(
-    decoded: Decoded, checkpoint: Checkpoint, split: Split, features: Sequence[Feature], loss: float | None
+    decoded: Decoded, checkpoint: Checkpoint, split: Split, features: Features, loss: float | None
 ) -> Scored:
     (predictions, warnings), task, setup = decoded, checkpoint.task, checkpoint.setup
     compared = task.compare(predictions, split.rows, setup)
@@ -175,7 +175,7 @@ def _score_predictions(
 
 
 def run_model(
-    checkpoint: Checkpoint, features: Sequence[Feature], progress: Progress, title: str, *, alone: bool = False
+    checkpoint: Checkpoint, features: Features, progress: Progress, title: str, *, alone: bool = False
 ) -> tuple[list[Any], float | None]:
     """Run the model over features with a progress line, `alone` one by one; see `bertkit.evaluation.forward.forward`.
 
@@ -210,7 +210,7 @@ def _with_logits(output: Mapping[str, Any], count: int) -> dict[str, Any]:
     return {**output, "logits": np.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(0, count)], constant_values=_NEVER)}
 
 
-def run_members(checkpoint: Checkpoint, features: Sequence[Feature], progress: Progress, title: str) -> list[list[Any]]:
+def run_members(checkpoint: Checkpoint, features: Features, progress: Progress, title: str) -> list[list[Any]]:
     """Return the outputs of each member of an ensemble."""
     count = len(checkpoint.members)
     return [
@@ -219,7 +219,7 @@ def run_members(checkpoint: Checkpoint, features: Sequence[Feature], progress: P
     ]
 
 
-def run_part(checkpoint: Checkpoint, module: Any, features: Sequence[Feature], progress: Progress) -> list[Any]:
+def run_part(checkpoint: Checkpoint, module: Any, features: Features, progress: Progress) -> list[Any]:
     """Return the outputs of a module, such as a part of the model, for features that are prepared for training."""
     return run_model(replace(checkpoint, model=module), features, progress, "preparing")[0]
 
@@ -278,7 +278,7 @@ def predictions_file(split: str) -> str:
     return f"predictions{suffix_of(split)}.jsonl"
 
 
-def write_predictions(folder: Path, split: Split, predictions: Sequence[Prediction], details: Details) -> list[str]:
+def write_predictions(folder: Path, split: Split, predictions: Predictions, details: Details) -> list[str]:
     """Write predictions.jsonl and what else the task family makes of the predictions of a split; return the names."""
     suffix = suffix_of(split.name)
     seen = split.training_rows

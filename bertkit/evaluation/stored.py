@@ -16,13 +16,13 @@ from bertkit.errors import DataError, ModelError, UsageError, shorten
 from bertkit.evaluation.scoring import predictions_file
 from bertkit.evaluation.script_predictions import ENDINGS, parse_script_predictions
 from bertkit.metrics.intervals import Setting
-from bertkit.recipe import Recipe, Row, load_recipe, typed_path
+from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.checksums import is_whole, refuse_several
 from bertkit.storage.files import split_lines
 from bertkit.storage.seeds import find_seeds, seed_folder
 from bertkit.tasks import Answer, Compared, Prediction, Task, load_task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import Rows, Setup
 
 _RECIPE = "recipe.yaml"
 _ANEW = "`bertkit eval --output DIR` writes it anew"
@@ -80,7 +80,7 @@ class Scorer:
         """Compute the recipe's metrics."""
         return self.task.score(dict(compared), self.setup)
 
-    def compare(self, run: StoredRun, rows: Sequence[Row]) -> Compared:
+    def compare(self, run: StoredRun, rows: Rows) -> Compared:
         """Put the predictions of a run beside the gold values.
 
         Raises:
@@ -95,7 +95,7 @@ class Scorer:
         with _stored_keys(run, self.recipe.task):
             return self.task.compare(run.predictions, rows, self.setup)
 
-    def answers(self, run: StoredRun, rows: Sequence[Row]) -> list[Answer] | None:
+    def answers(self, run: StoredRun, rows: Rows) -> list[Answer] | None:
         """Return the gold and the predicted answers as text; None where they can be shown as they are.
 
         Raises:

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.storage.columns import Numbers
-from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemplate, pad_features
+from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, pad_features
 
 if TYPE_CHECKING:
     import torch
@@ -175,7 +175,7 @@ def block_collator(
 
     padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED, "segment_ids": -1, **beside}
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> dict[str, torch.Tensor]:
         batch = pad_features(features, padding)
         segment_ids = batch.pop("segment_ids")
         if first_position is not None and segment_ids.max() > 0:

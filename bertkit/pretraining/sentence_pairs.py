@@ -15,7 +15,6 @@ sentence before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Literal
@@ -26,7 +25,7 @@ from bertkit.errors import DataError, RecipeError
 from bertkit.pretraining.packing import TokenizedText
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.storage.columns import Numbers
-from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemplate, pad_features
+from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, pad_features
 
 if TYPE_CHECKING:
     import torch
@@ -257,7 +256,7 @@ def pair_collator(tokenizer: PreTrainedTokenizerFast) -> Collator:
 
     padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED, "token_type_ids": 0}
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> dict[str, torch.Tensor]:
         batch = pad_features(features, padding)
         batch["pair_labels"] = np.array([feature["pair_labels"] for feature in features])
         return {name: torch.from_numpy(values) for name, values in batch.items()}

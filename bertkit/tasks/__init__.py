@@ -22,7 +22,7 @@ from bertkit.metrics.basic import CLASSIFICATION, EVALUATE_PREFIX, REGRESSION, c
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, check_names, check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
-from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, encode_texts, padding_collator
+from bertkit.tokens.features import IGNORED, Collator, Feature, Features, Rows, Setup, encode_texts, padding_collator
 
 if TYPE_CHECKING:
     import numpy as np
@@ -81,10 +81,13 @@ Keys that begin with ``_`` are for the family's own `details` and are not writte
 Output = Mapping[str, Any]
 """The model's output for one feature: name of an output -> numpy array."""
 
+Predictions = Sequence[Prediction]
+Outputs = Sequence[Output]
+
 Compared = dict[str, "np.ndarray[Any, Any]"]
 """Predictions beside gold values: arrays whose first axis is what intervals resample, rows or queries, by indexing."""
 
-RunModule = Callable[[Any, Sequence[Feature]], list[Output]]
+RunModule = Callable[[Any, Features], list[Output]]
 """Runs a module (the model, or a submodule of it) over features without gradients and returns its outputs."""
 
 
@@ -135,44 +138,42 @@ class Task(Protocol):
     def load_model(self, folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
         """Load the checkpoint with this family's head; only with `new_head` may the head be untrained."""
 
-    def encode(self, rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    def encode(self, rows: Rows, setup: Setup) -> list[Feature]:
         """Turn rows into features, one or more per row in order; ``row`` is the index of a feature's row."""
 
     def collator(self, setup: Setup) -> Collator:
         """Build the function that turns a list of features into a batch of tensors."""
 
-    def decode(
-        self, outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-    ) -> list[Prediction]:
+    def decode(self, outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
         """Turn the model's outputs, one per feature, into one prediction per row."""
 
-    def compare(self, predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Compared:
+    def compare(self, predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
         """Put predictions beside the rows' gold values, as the arrays that `score` sums up."""
 
     def score(self, compared: Compared, setup: Setup) -> dict[str, float]:
         """Compute the recipe's metrics; called once on all rows, and a thousand times on resampled ones."""
 
-    def fit_baselines(self, training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    def fit_baselines(self, training: Rows, setup: Setup) -> dict[str, Any]:
         """Learn from training rows what `baselines` needs, as JSON that is kept with the run; labels by their ids."""
 
-    def baselines(self, learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
+    def baselines(self, learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
         """Predict the rows without reading their input, or with a part of it: name of a baseline -> predictions.
 
         The first reads nothing; one that reads a part of the input is called "... alone". A model must beat them all.
         """
 
     def precompute(
-        self, model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule
+        self, model: PreTrainedModel, features: Mapping[str, Features], setup: Setup, run: RunModule
     ) -> bool:
         """Compute what training needs only once, without gradients; return whether nothing is left to train.
 
         `features` are those of each split, and may be added to.
         """
 
-    def tune(self, predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    def tune(self, predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
         """Choose the options that are best set on validation rows; they are kept in the run's record."""
 
-    def details(self, predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
+    def details(self, predictions: Predictions, rows: Rows, setup: Setup) -> Details:
         """Collect what to report beside the scores."""
 
 
@@ -266,7 +267,7 @@ def read_number(row: Row, column: str, remedy: str) -> float:
     return number
 
 
-def compare_values(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Compared:
+def compare_values(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
     """Return the ``gold`` and ``predicted`` numbers of rows whose gold column is ``label``."""
     import numpy as np
 
@@ -281,24 +282,22 @@ def score_values(compared: Compared, setup: Setup) -> dict[str, float]:
     return compute_metrics(setup.recipe, compared["gold"], compared["predicted"])
 
 
-def no_fitting(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def no_fitting(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn nothing for baselines."""
     return {}
 
 
-def no_precompute(
-    model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule
-) -> bool:
+def no_precompute(model: PreTrainedModel, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
     """Compute nothing before training."""
     return False
 
 
-def no_tuning(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def no_tuning(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Tune no option."""
     return {}
 
 
-def no_details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
+def no_details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report nothing beside the scores."""
     return Details()
 

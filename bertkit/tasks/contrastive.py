@@ -27,8 +27,9 @@ from bertkit.tasks import (
     Details,
     Feature,
     Option,
-    Output,
+    Outputs,
     Prediction,
+    Predictions,
     Recipe,
     RecipeError,
     Row,
@@ -40,6 +41,7 @@ from bertkit.tasks import (
     read_option,
     read_texts,
 )
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator, text_number
 
 if TYPE_CHECKING:
@@ -92,12 +94,12 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return texts.load_encoder(folder, setup, new_head=new_head, loss=loss_of(setup.recipe))
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode anchor, positive and negatives; ``texts`` has a number for each, and ``labels`` the margins to learn."""
     return encode_for(rows, setup, DENSE)
 
 
-def encode_for(rows: Sequence[Row], setup: Setup, model_format: str) -> list[Feature]:
+def encode_for(rows: Rows, setup: Setup, model_format: str) -> list[Feature]:
     """Encode rows for a model of one format of sentence-transformers."""
     several = [texts_of(row) for row in rows]
     features, loss = texts.encode_rows(several, setup, _ROLES, model_format=model_format), loss_of(setup.recipe)
@@ -114,7 +116,7 @@ def collator(setup: Setup) -> Collator:
     return several_collator(setup, "float32")
 
 
-def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
+def precompute(model: PreTrainedModel, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
     """Mine hard negatives of the training rows with the model that training starts from, where the recipe asks for it.
 
     Raises:
@@ -132,9 +134,7 @@ def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]]
     return False
 
 
-def decode(
-    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the cosine of anchor and positive (or their dot product), and those of the anchor and each negative."""
     dot = texts.is_dot(setup, loss_of(setup.recipe))
     decoded = []
@@ -151,14 +151,12 @@ def make_record(scores: Sequence[float], **others: Any) -> Prediction:
     return {"prediction": positive, **others} | ({"negative_scores": negatives} if negatives else {})
 
 
-def targets(
-    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the similarity of anchor and positive."""
     return [vector_target(0, dot=texts.is_dot(setup, loss_of(setup.recipe)))]
 
 
-def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Return each row's ``rank``, that of its positive among those of the rows, and whether it beats all ``negatives``.
 
     The latter is 1 or 0, and NaN for a row without negatives.
@@ -169,7 +167,7 @@ def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup
     return compare_ranks(predictions, partner_ranks(rows, lambda one, other: anchors[one] @ positives[other].T))
 
 
-def compare_ranks(predictions: Sequence[Prediction], ranks: Any) -> dict[str, Any]:
+def compare_ranks(predictions: Predictions, ranks: Any) -> dict[str, Any]:
     """Return the ``rank`` of each row's positive, and in ``beats`` whether it beats all negatives of the row."""
     wins = [
         float(all(record["prediction"] > score for score in record["negative_scores"]))
@@ -199,7 +197,7 @@ def score_ranks(compared: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Rank the positives by chance, and by the words that they share with the anchor."""
     draw = np.random.default_rng(0).random
     guessed = chance_ranks(len(rows)), [draw(len(texts_of(row)) - 1).tolist() for row in rows]
@@ -209,7 +207,7 @@ def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> 
     }
 
 
-def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report each row's rank as text, and the scores of the first components of the vectors."""
     answers = answers_of(compare(predictions, rows, setup), predictions)
     table = []
@@ -222,7 +220,7 @@ def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup
     return Details({"by dimension": table} if table else {}, answers=answers)
 
 
-def answers_of(compared: Mapping[str, Any], predictions: Sequence[Prediction]) -> list[Answer]:
+def answers_of(compared: Mapping[str, Any], predictions: Predictions) -> list[Answer]:
     """Return each row's rank as text, right where it is 1."""
     return [
         Answer("1", str(rank), bool(rank == 1), record["prediction"])

@@ -29,6 +29,7 @@ from bertkit.tasks import (
     read_option,
     text_classification,
 )
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
 
 if TYPE_CHECKING:
@@ -78,7 +79,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return load_sentence_classifier(folder, modules, setup.labels, loss, new_head=True)
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode each row as one text, or two that are read together; ``labels`` is the label id."""
     pairs = [row["text_pair"] for row in rows] if rows and "text_pair" in rows[0] else None
     ids = setup.label_ids
@@ -94,7 +95,7 @@ def collator(setup: Setup) -> Collator:
     return several_collator(setup)
 
 
-def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
+def precompute(model: PreTrainedModel, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
     """Have the linear layer fitted whenever the model is scored; of a frozen encoder, fit it once and for all.
 
     Where the recipe has class weights, they are those of the rows that it is fitted to.
@@ -116,7 +117,7 @@ def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]]
 
 
 def _fit_head(
-    model: PreTrainedModel, training: Sequence[Feature], run: RunModule, gold: Sequence[int], weights: Sequence[float]
+    model: PreTrainedModel, training: Features, run: RunModule, gold: Sequence[int], weights: Sequence[float]
 ) -> None:
     import numpy as np
 

@@ -6,7 +6,7 @@ similar token of the second (Khattab and Zaharia 2020).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +18,9 @@ from bertkit.tasks import (
     Details,
     Feature,
     Option,
-    Output,
+    Outputs,
     Prediction,
+    Predictions,
     Row,
     Setup,
     contrastive,
@@ -28,6 +29,7 @@ from bertkit.tasks import (
     no_tuning,
     read_option,
 )
+from bertkit.tokens.features import Features, Rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -64,14 +66,12 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     )
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode anchor, positive and negatives as `contrastive` does."""
     return contrastive.encode_for(rows, setup, LATE)
 
 
-def decode(
-    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the scores of the anchor with positive and negatives."""
     from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
 
@@ -84,9 +84,7 @@ def decode(
     return decoded
 
 
-def targets(
-    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the score of the anchor with the positive."""
     import torch
 
@@ -99,7 +97,7 @@ def targets(
     return [Target("similarity", score, "score")]
 
 
-def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Return what `contrastive` does."""
     from bertkit.modeling.sentence.late_scores import max_sim
 
@@ -112,6 +110,6 @@ def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup
     return contrastive.compare_ranks(predictions, ranks)
 
 
-def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report each row's rank as text."""
     return Details(answers=contrastive.answers_of(compare(predictions, rows, setup), predictions))

@@ -7,7 +7,7 @@ Rows may have different numbers of choices.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,8 +28,9 @@ from bertkit.tasks import (
     DataError,
     Details,
     Feature,
-    Output,
+    Outputs,
     Prediction,
+    Predictions,
     Recipe,
     Row,
     Setup,
@@ -43,6 +44,7 @@ from bertkit.tasks import (
     score_values,
     spelled,
 )
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import encode_several, several_collator
 
 if TYPE_CHECKING:
@@ -99,7 +101,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return model
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the context beside each choice; ``input_ids`` is one list of token ids per choice."""
     pairs = [
         [
@@ -123,9 +125,7 @@ def collator(setup: Setup) -> Collator:
     return several_collator(setup)
 
 
-def decode(
-    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the index and the text of each row's most probable choice, and every choice's probability."""
     decoded, option = [], partial(read_option, OPTIONS, setup.recipe)
     for row, output in zip(rows, outputs, strict=True):
@@ -138,15 +138,13 @@ def decode(
     return decoded
 
 
-def targets(
-    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the log-odds of each choice among those of the row."""
     names = [f"{number}: {choice}" for number, choice in enumerate(row["choices"])]
     return label_targets(names, [names[prediction["prediction"]]], class_score)
 
 
-def gold_probabilities(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> calibration.Decisions:
+def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> calibration.Decisions:
     """Return the probabilities of all choices, 0 for those that a row lacks, and the gold choices."""
     found = np.zeros((len(rows), max(len(row["choices"]) for row in rows)))
     for line, record in zip(found, predictions, strict=True):
@@ -154,13 +152,13 @@ def gold_probabilities(predictions: Sequence[Prediction], rows: Sequence[Row], s
     return calibration.Decisions(found, np.array([row["label"] for row in rows]), np.arange(len(rows)))
 
 
-def combine(outputs: Sequence[Output], feature: Feature, setup: Setup) -> dict[str, Any]:
+def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:
     """Combine the outputs of several models for a row to those with the mean of their probabilities."""
     count = len(feature["input_ids"])  # the choices of the row itself
     return mean_probabilities([{"logits": output["logits"][:count]} for output in outputs])
 
 
-def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn how often each position is right, and which words right and wrong choices have."""
     frequent = [index for index, _ in Counter(row["label"] for row in training).most_common()]
     rows = sample(training, most=_MOST_ROWS)
@@ -169,7 +167,7 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     return {_FREQUENT: frequent, _CHOICES: fit_linear(words, is_right)}
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Choose the position that is right most often, the longest choice, or by the words of the choices alone."""
     chosen = {
         _FREQUENT: [next((index for index in learned[_FREQUENT] if index < len(row["choices"])), 0) for row in rows],
@@ -184,7 +182,7 @@ def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> 
     return {name: [{"prediction": index} for index in indices] for name, indices in chosen.items()}
 
 
-def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report accuracy by the number of choices, beside what guessing would score, and the answers as text."""
     right = np.array([row["label"] == record["prediction"] for row, record in zip(rows, predictions, strict=True)])
     sizes = np.array([len(row["choices"]) for row in rows])

@@ -25,8 +25,9 @@ from bertkit.tasks import (
     Details,
     Feature,
     Option,
-    Output,
+    Outputs,
     Prediction,
+    Predictions,
     Recipe,
     RecipeError,
     Row,
@@ -41,7 +42,7 @@ from bertkit.tasks import (
     read_option,
 )
 from bertkit.tasks.text_classification import AUTO_CLASS
-from bertkit.tokens.features import are_several, max_tokens
+from bertkit.tokens.features import Features, Rows, are_several, max_tokens
 from bertkit.tokens.several import several_collator
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _is_pointwise(setup: Setup) -> bool:
     return bool(read_option(OPTIONS, setup.recipe, "loss") == "pointwise")
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode query and passage of each row; for the listwise loss, all passages of a query are one feature.
 
     ``labels`` is a list of one relevance or of all. Without relevance there is no loss, and each row is a feature.
@@ -125,14 +126,14 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     return features if _is_pointwise(setup) else [_as_list(features, numbers) for numbers in _group_by_query(rows)]
 
 
-def _as_list(features: Sequence[Feature], numbers: Sequence[int]) -> Feature:
+def _as_list(features: Features, numbers: Sequence[int]) -> Feature:
     """Put features of one text into one of several: ``input_ids`` is a list of lists, and so on."""
     first, *_ = passages = [features[number] for number in numbers]
     texts = {name: [passage[name] for passage in passages] for name in first if name not in ("row", "labels")}
     return {"row": numbers[0], **texts, "labels": [passage["labels"][0] for passage in passages]}
 
 
-def _group_by_query(rows: Sequence[Row]) -> list[list[int]]:
+def _group_by_query(rows: Rows) -> list[list[int]]:
     """List the numbers of the rows of each query, in the order in which queries come first."""
     groups: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
@@ -148,15 +149,13 @@ def collator(setup: Setup) -> Collator:
     """
     single, several = padding_collator(setup, label_type="float32"), several_collator(setup, "float32")
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> dict[str, torch.Tensor]:
         return (several if are_several(features[0]["input_ids"]) else single)(features)
 
     return collate
 
 
-def decode(
-    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return each row's score: a probability, or any number, as the model's activation is."""
     are_lists = len(features) > 0 and are_several(features[0]["input_ids"])
     groups = _group_by_query(rows) if are_lists else [[number] for number in range(len(rows))]
@@ -170,15 +169,13 @@ def decode(
     return decoded
 
 
-def targets(
-    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the score, of a probability its log-odds."""
     measure = LOG_ODDS if "probabilities" in outputs[0] else "score"
     return [Target("relevance", lambda outputs: outputs["logits"][:, 0].float(), measure)]
 
 
-def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Compared:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
     """Score each query's ranking: arrays whose first axis is queries, of those that have a relevant passage.
 
     Of passages with equal scores the less relevant counts as first, lest a model be right that scores all alike.
@@ -203,7 +200,7 @@ def score(compared: Compared, setup: Setup) -> dict[str, float]:
     return {name: means[name] for name in setup.recipe.metrics}
 
 
-def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn which words relevant passages have, whatever the query.
 
     Raises:
@@ -218,7 +215,7 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     return {_PASSAGES: fit_linear(words, [int(row["relevance"] > 0) for row in rows])}
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Rank at random, as the rows are, by the words that a passage has of the query, or by those of passages alone.
 
     The order of the rows is mostly that of a first search. Where relevant passages always come first it is none, and no
@@ -240,7 +237,7 @@ def _share_words(row: Row) -> float:
     return len(words & find_words(row["passage"]).keys()) / max(len(words), 1)
 
 
-def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Count queries and their passages, and warn of queries that have no relevant one."""
     groups = _group_by_query(rows)
     relevant = [sum(rows[number]["relevance"] > 0 for number in numbers) for numbers in groups]

@@ -5,7 +5,7 @@ Each text is read alone (Reimers and Gurevych 2019), so its vector can be kept a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +19,9 @@ from bertkit.tasks import (
     Details,
     Feature,
     Option,
-    Output,
+    Outputs,
     Prediction,
+    Predictions,
     Recipe,
     Row,
     Setup,
@@ -31,6 +32,7 @@ from bertkit.tasks import (
     score_values,
     text_regression,
 )
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator, text_number
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return texts.load_encoder(folder, setup, new_head=new_head, loss=_loss(setup.recipe))
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the two texts; ``labels`` is the score, from 0 to 1 where the recipe has a range.
 
     ``texts`` numbers them where the loss takes the others of a batch for negatives.
@@ -87,23 +89,19 @@ def collator(setup: Setup) -> Collator:
     return several_collator(setup, "float32")
 
 
-def decode(
-    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the cosine of each row's two vectors, or their dot product where the model compares by that."""
     dot = texts.is_dot(setup)
     vectors = [texts.to_compare(output["vectors"], dot=dot) for output in outputs]
     return [{"prediction": float(first @ second), "_vectors": (first, second)} for first, second in vectors]
 
 
-def targets(
-    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the similarity of the two texts."""
     return [vector_target(0, dot=texts.is_dot(setup))]
 
 
-def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report the scores of the first components of the vectors, where they were trained for that."""
     dimensions = read_option(OPTIONS, setup.recipe, "dimensions")
     table = []

@@ -7,7 +7,7 @@ of the loss (Formal et al. 2021, 2022).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,8 +22,9 @@ from bertkit.tasks import (
     Details,
     Feature,
     Option,
-    Output,
+    Outputs,
     Prediction,
+    Predictions,
     Row,
     Setup,
     contrastive,
@@ -32,6 +33,7 @@ from bertkit.tasks import (
     no_tuning,
     read_option,
 )
+from bertkit.tokens.features import Features, Rows
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -80,14 +82,12 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return model
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode anchor, positive and negatives as `contrastive` does."""
     return contrastive.encode_for(rows, setup, SPARSE)
 
 
-def decode(
-    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the dot products of the anchor with positive and negatives, and how many dimensions of two are not 0."""
     # a model may have more outputs than its tokenizer has tokens
     width = 1 + max((int(output["tokens"].max(initial=0)) for output in outputs), default=0)
@@ -101,9 +101,7 @@ def decode(
     return decoded
 
 
-def targets(
-    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the dot product of anchor and positive."""
 
     def score(outputs: Mapping[str, Any]) -> Any:
@@ -124,7 +122,7 @@ def as_matrix(values: Any, tokens: Any, width: int) -> Any:
     return csr_array((values[kept].astype(np.float64), tokens[kept].astype(np.int64), starts), (len(values), width))
 
 
-def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Return what `contrastive` does, and the active dimensions of each row's anchor and positive."""
     from scipy.sparse import vstack
 
@@ -146,6 +144,6 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     return {name: scores[name] for name in setup.recipe.metrics}
 
 
-def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report each row's rank as text."""
     return Details(answers=contrastive.answers_of(compare(predictions, rows, setup), predictions))

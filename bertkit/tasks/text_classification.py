@@ -36,8 +36,9 @@ from bertkit.tasks import (
     DataError,
     Feature,
     Option,
-    Output,
+    Outputs,
     Prediction,
+    Predictions,
     Recipe,
     RecipeError,
     Row,
@@ -53,6 +54,7 @@ from bertkit.tasks import (
     spelled,
 )
 from bertkit.tokens import long_texts
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
 
 if TYPE_CHECKING:
@@ -135,7 +137,7 @@ def load_text_model(
     return model
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the texts; ``labels`` is the label id, or a 0/1 vector over all labels."""
     features = long_texts.encode_long(rows, setup)
     ids = setup.label_ids
@@ -154,9 +156,7 @@ def collator(setup: Setup) -> Collator:
     return build(setup, label_type="float32" if _is_multi_label(setup.recipe) else "int64")
 
 
-def decode(
-    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Choose each row's most probable label (or all that reach a threshold), with every label's probability.
 
     Of windows, the probabilities are combined. With ``windows_vote``, a label is chosen by most windows.
@@ -186,9 +186,7 @@ def decode(
     ]
 
 
-def targets(
-    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the log-odds of each label, of windows those of their combined probabilities."""
     way = long_texts.long_text(setup.recipe)
     windows = way if way in long_texts.WINDOWS else ""
@@ -198,7 +196,7 @@ def targets(
     )
 
 
-def gold_probabilities(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> calibration.Decisions:
+def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> calibration.Decisions:
     """Return the probabilities and the gold labels of the rows.
 
     Where a row may have several labels, each of them is a decision of its own between no and yes.
@@ -212,13 +210,13 @@ def gold_probabilities(predictions: Sequence[Prediction], rows: Sequence[Row], s
     return calibration.Decisions(found, gold, np.arange(len(rows)))
 
 
-def combine(outputs: Sequence[Output], feature: Feature, setup: Setup) -> dict[str, Any]:
+def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:
     """Combine the outputs of several models for a text to those with the mean of their probabilities."""
     of_each = ensembles.mean_of_each_label if _is_multi_label(setup.recipe) else ensembles.mean_probabilities
     return combine_each(of_each, outputs)
 
 
-def combine_each(of_each: Combine, outputs: Sequence[Output]) -> dict[str, Any]:
+def combine_each(of_each: Combine, outputs: Outputs) -> dict[str, Any]:
     """Combine the outputs of several models, window by window where texts are read in windows."""
     if "windows" not in outputs[0]:
         return of_each(outputs)
@@ -226,7 +224,7 @@ def combine_each(of_each: Combine, outputs: Sequence[Output]) -> dict[str, Any]:
     return {**of_each([{"logits": output["logits"][: int(count)]} for output in outputs]), "windows": count}
 
 
-def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Return ``gold`` and ``predicted`` as label ids, or as 0/1 indicators where a row may have several labels.
 
     Ids count in the recipe's order, not in the checkpoint's, so that F1 of two labels is that of the second.
@@ -239,7 +237,7 @@ def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup
     return {side: np.array([ids[name] for name in of_side]) for side, of_side in sides.items()}
 
 
-def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn the most frequent label (or each that more than half of the rows have), and what the words tell.
 
     Of pairs, also what a part of them tells.
@@ -259,7 +257,7 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     return learned
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Predict the most frequent label, and by words; of pairs also from either text alone, and from what both share."""
     frequent = learned[_FREQUENT]
     several = isinstance(frequent, list)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from bertkit.tasks import (
     DataError,
     Feature,
     Option,
-    Output,
+    Outputs,
     Prediction,
     Recipe,
     Row,
@@ -45,6 +45,7 @@ from bertkit.tasks import (
 )
 from bertkit.tasks.text_classification import combine_each, load_text_model
 from bertkit.tokens import long_texts
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
 
 if TYPE_CHECKING:
@@ -90,7 +91,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return model
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the texts; ``labels`` is the number itself."""
     features = long_texts.encode_long(rows, setup)
     for row, feature in zip(rows, features, strict=True):
@@ -105,9 +106,7 @@ def collator(setup: Setup) -> Collator:
     return build(setup, label_type="float32")
 
 
-def decode(
-    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the model's number for each row; of windows, their mean or the highest."""
     way, logits = long_texts.long_text(setup.recipe), [output["logits"] for output in outputs]
     if way in long_texts.WINDOWS:
@@ -116,9 +115,7 @@ def decode(
     return [{"prediction": float(of_row[0])} for of_row in logits]
 
 
-def targets(
-    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the number, of windows as they are combined."""
     way = long_texts.long_text(setup.recipe)
 
@@ -131,12 +128,12 @@ def targets(
     return [Target("value", score, "value")]
 
 
-def combine(outputs: Sequence[Output], feature: Feature, setup: Setup) -> dict[str, Any]:
+def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:
     """Combine the outputs of several models for a text to those with the mean of their numbers."""
     return combine_each(mean_logits, outputs)
 
 
-def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn the mean, and what the words tell; of pairs also what the share of common words tells."""
     learned: dict[str, Any] = {_MEAN: float(np.mean([row["label"] for row in training]))}
     rows = sample(training, most_rows(1))
@@ -146,7 +143,7 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     return learned
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Predict the mean, and by words; of pairs also from the share of words that both texts have."""
     predicted = {_MEAN: [{"prediction": learned[_MEAN]} for _ in rows]}
     if words := learned.get(TFIDF):

@@ -25,8 +25,18 @@ from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage import hub
-from bertkit.tasks import Answer, Details, Output, Prediction, RunModule, check_texts, no_tuning
-from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_template, padding_collator, token_budget
+from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, check_texts, no_tuning
+from bertkit.tokens.features import (
+    IGNORED,
+    Collator,
+    Feature,
+    Features,
+    Rows,
+    Setup,
+    find_template,
+    padding_collator,
+    token_budget,
+)
 from bertkit.tokens.lost import find_unread_words
 from bertkit.tokens.words import read_list, read_words, split_text, split_windows, tokenize_words
 
@@ -92,7 +102,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return load_tagger(folder, setup, head, new_head=new_head)
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode words in windows; ``words`` are those read off in a window, ``positions`` their first tokens.
 
     ``labels`` is `IGNORED` at all other tokens.
@@ -127,7 +137,7 @@ def collator(setup: Setup) -> Collator:
     return state_collator(padding_collator(setup, label_per_token=True))
 
 
-def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
+def precompute(model: PreTrainedModel, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
     """Compute the hidden states of a frozen encoder once, and keep them on disk."""
     if _option(setup.recipe, "layers") is not None:
         from bertkit.modeling.heads.taggers import cache_states
@@ -138,9 +148,7 @@ def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]]
     return False
 
 
-def decode(
-    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Choose each word's tag and, where tags are entity tags, list the entities.
 
     An entity has ``type``, ``text``, ``start`` and ``end`` (characters of the text, or of the words joined by one
@@ -153,7 +161,7 @@ def decode(
     return [_decode_row(row, logits, setup) for row, logits in zip(rows, scores, strict=True)]
 
 
-def gold_probabilities(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> calibration.Decisions:
+def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> calibration.Decisions:
     """Return the probabilities and the gold tags of all words that have tokens and a tag."""
     ids = setup.label_ids
     found = [
@@ -166,7 +174,7 @@ def gold_probabilities(predictions: Sequence[Prediction], rows: Sequence[Row], s
     return calibration.Decisions(probabilities, gold, numbers, per="word")
 
 
-def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Count what is right, gold and predicted: ``tags`` (rows, tags, 3), ``entities``, ``strict`` (rows, types, 3)."""
     pairs = _labelled_tags(predictions, rows)
     as_words = [(entities.word_spans(gold), entities.word_spans(predicted)) for gold, predicted in pairs]
@@ -193,12 +201,12 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     return {name: entities.METRICS[name].compute(compared) for name in setup.recipe.metrics}
 
 
-def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn the most frequent tag, and that of each word."""
     return dict(zip(_BASELINES, entities.count_tags(training, setup.labels), strict=True))
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Tag every word with the most frequent tag, or each with its own; a new word gets the most frequent one."""
     frequent, of_words = (learned[name] for name in _BASELINES)
     return {
@@ -207,7 +215,7 @@ def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> 
     }
 
 
-def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report the scores of each entity type (or tag), and what became of the entities."""
     compared = compare(predictions, rows, setup)
     if not _has_entities(setup):
@@ -232,7 +240,7 @@ def _scheme(recipe: Recipe) -> str:
     return "iob2" if scheme == "auto" and set(entities.ENTITY_METRICS) & set(recipe.metrics) else scheme
 
 
-def _labelled_tags(predictions: Sequence[Prediction], rows: Sequence[Row]) -> list[entities.TagPair]:
+def _labelled_tags(predictions: Predictions, rows: Rows) -> list[entities.TagPair]:
     """Return each row's gold and predicted tags, of the labelled words only; DataError where their number differs."""
     pairs = [(row["tags"], record["prediction"]) for row, record in zip(rows, predictions, strict=True)]
     for number, (gold, predicted) in enumerate(pairs, start=1):
@@ -288,7 +296,7 @@ def _decode_row(row: Row, scores: np.ndarray[Any, Any], setup: Setup) -> dict[st
     return {**record, "word_probabilities": confidence, "_probabilities": probabilities}
 
 
-def _answers(predictions: Sequence[Prediction], rows: Sequence[Row], show: Any) -> list[Answer]:
+def _answers(predictions: Predictions, rows: Rows, show: Any) -> list[Answer]:
     """Show gold and predicted tags with a function of `bertkit.metrics.entities`."""
     return [
         Answer(*show(row["tokens"], row["tags"], tags, one.get("word_probabilities") or [None] * len(tags)))

@@ -6,7 +6,7 @@ Embeddings", section 3). Without labels, what is scored is whether the two halve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +16,9 @@ from bertkit.tasks import (
     Columns,
     Details,
     Feature,
-    Output,
+    Outputs,
     Prediction,
+    Predictions,
     Recipe,
     Row,
     Setup,
@@ -27,6 +28,7 @@ from bertkit.tasks import (
     no_precompute,
     no_tuning,
 )
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator, text_number
 
 if TYPE_CHECKING:
@@ -57,7 +59,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return texts.load_encoder(folder, setup, new_head=new_head, loss="simcse", learned_texts=1)
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode each text, which is learned from, and its halves, which are scored; ``texts`` has the text's number."""
     several = [[row["text"], *pair.values()] for row, pair in zip(rows, _halves(rows), strict=True)]
     features = texts.encode_rows(several, setup)
@@ -66,37 +68,33 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     return features
 
 
-def decode(
-    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the cosine of the two halves of each text (or their dot product)."""
     halves = [{"vectors": output["vectors"][1:]} for output in outputs]
     return contrastive.decode(halves, features, _halves(rows), setup)
 
 
-def targets(
-    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the similarity of the two halves."""
     return [vector_target(1, dot=texts.is_dot(setup))]
 
 
-def compare(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Return the ``rank`` of each text's second half among those of all rows, as the first half ranks them."""
     return contrastive.compare(predictions, _halves(rows), setup)
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Rank second halves by chance, and by the words that they share with the first half."""
     return contrastive.baselines(learned, _halves(rows), setup)
 
 
-def details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report each row's rank as text, and the scores of the first components of the vectors."""
     return contrastive.details(predictions, _halves(rows), setup)
 
 
-def _halves(rows: Sequence[Row]) -> list[Row]:
+def _halves(rows: Rows) -> list[Row]:
     """Split each text in the middle of its words, or of its characters where it has one word."""
     pairs = []
     for row in rows:

@@ -6,7 +6,7 @@ an encoder for sentence vectors, the description whose vector is nearest to that
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from bertkit.tasks import (
     Collator,
     Feature,
     Option,
-    Output,
+    Outputs,
     Prediction,
     Recipe,
     RecipeError,
@@ -37,6 +37,7 @@ from bertkit.tasks import (
     spelled,
     text_classification,
 )
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return load_for_setup(auto_class, folder, _names(folder), setup, new_head=False, problem=problem)
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode each text, or for inference each text with the description of each label in turn."""
     read = [" ".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])]) for row in rows]
     if _find_entailment(_folder(setup)) is None:
@@ -121,9 +122,7 @@ def collator(setup: Setup) -> Collator:
     return several_collator(setup) if _find_entailment(_folder(setup)) is None else padding_collator(setup)
 
 
-def decode(
-    outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[Prediction]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Choose the label whose description is entailed most, or is nearest; probabilities are a softmax over labels."""
     import numpy as np
 
@@ -135,9 +134,7 @@ def decode(
     return text_classification.decode(outputs, features, rows, setup)
 
 
-def targets(
-    prediction: Prediction, outputs: Sequence[Output], features: Sequence[Feature], row: Row, setup: Setup
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the log-odds of each label, or that its description is entailed."""
     entailment = _find_entailment(_folder(setup))
     if entailment is None:

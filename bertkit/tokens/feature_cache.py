@@ -22,23 +22,32 @@ import pyarrow as pa
 
 import bertkit
 from bertkit.data.rows import Split
-from bertkit.recipe import Row
 from bertkit.storage.cache import cache_folder, say_once, touch, writing
 from bertkit.storage.columns import Numbers
 from bertkit.storage.fingerprints import feed_file, package_fingerprint, tokenizer_content, without_digest
-from bertkit.tokens.features import IGNORED, Feature, Setup, are_several, count_tokens, longest_text, max_tokens
+from bertkit.tokens.features import (
+    IGNORED,
+    Feature,
+    Features,
+    Rows,
+    Setup,
+    are_several,
+    count_tokens,
+    longest_text,
+    max_tokens,
+)
 from bertkit.tokens.long_texts import reads_windows
 
 log = logging.getLogger("bertkit")
 
-Encode = Callable[[Sequence[Row], Setup], list[Feature]]
+Encode = Callable[[Rows, Setup], list[Feature]]
 
 _SCHEMA = 1  # of the files
 _BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json")  # prompts and lengths
 _LEAST_ROWS = 1000  # fewer rows are encoded faster than a file is found, opened and checked
 
 
-class FeatureColumns(Sequence[Feature]):
+class FeatureColumns(Features):
     """Features that are stored as Arrow columns; their lists of numbers are read as arrays, and none can be changed.
 
     ``lengths`` and ``longest``, of shape (features,), are `count_tokens` and `longest_text` of each feature.
@@ -80,7 +89,7 @@ class FeatureColumns(Sequence[Feature]):
             self.lengths = np.fromiter((count_tokens({name: ids}) for ids in values), np.int64, len(values))
 
 
-def add_values(features: Sequence[Feature], name: str, values: Sequence[Any]) -> None:
+def add_values(features: Features, name: str, values: Sequence[Any]) -> None:
     """Add a key with a value per feature."""
     if isinstance(features, FeatureColumns):
         features.add(name, values)
@@ -89,28 +98,28 @@ def add_values(features: Sequence[Feature], name: str, values: Sequence[Any]) ->
         feature[name] = value
 
 
-def lengths_of(features: Sequence[Feature]) -> Numbers:
+def lengths_of(features: Features) -> Numbers:
     """Count the tokens that each feature costs, shape (features,); see `count_tokens`."""
     if isinstance(features, FeatureColumns):
         return features.lengths
     return np.fromiter(map(count_tokens, features), dtype=np.int64, count=len(features))
 
 
-def longest_of(features: Sequence[Feature]) -> Numbers:
+def longest_of(features: Features) -> Numbers:
     """Count the tokens of each feature's longest text, shape (features,)."""
     if isinstance(features, FeatureColumns):
         return features.longest
     return np.fromiter(map(longest_text, features), dtype=np.int64, count=len(features))
 
 
-def say_truncated(features: Sequence[Feature], rows: int, setup: Setup) -> None:
+def say_truncated(features: Features, rows: int, setup: Setup) -> None:
     """Say once that texts are truncated, where some reach the maximum length and are not read in windows."""
     limit = max_tokens(setup)
     if len(features) <= rows and not reads_windows(setup.recipe) and (longest_of(features) >= limit).any():
         say_once(f"some rows reach {limit:,} tokens: what is longer is truncated, as `bertkit check` tells")
 
 
-def items_of(features: Sequence[Feature]) -> Numbers | None:
+def items_of(features: Features) -> Numbers | None:
     """Count the labels of each feature, shape (features,), if labels belong to tokens; None if they belong to rows."""
     # labels belong to tokens where the first feature has as many whole numbers as tokens
     first = np.asarray(features[0].get("labels") if len(features) else None)
@@ -121,13 +130,13 @@ def items_of(features: Sequence[Feature]) -> Numbers | None:
     )
 
 
-def texts_of(features: Sequence[Feature]) -> list[list[int]] | None:
+def texts_of(features: Features) -> list[list[int]] | None:
     """Return the numbers of each feature's texts, none of which may occur twice in a batch; None without numbers."""
     has_numbers = len(features) > 0 and "texts" in features[0]
     return [np.asarray(feature["texts"]).tolist() for feature in features] if has_numbers else None
 
 
-def occurring_tokens_of(features: Sequence[Feature]) -> Numbers:
+def occurring_tokens_of(features: Features) -> Numbers:
     """Return the token ids that occur in any feature, sorted and without repetition."""
     if isinstance(features, FeatureColumns):
         return features.tokens()
@@ -136,7 +145,7 @@ def occurring_tokens_of(features: Sequence[Feature]) -> Numbers:
     return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *flat]))
 
 
-def encode_split(split: Split, setup: Setup, encode: Encode) -> Sequence[Feature]:
+def encode_split(split: Split, setup: Setup, encode: Encode) -> Features:
     """Encode the rows of a split, or map the file of their features that an earlier run has written.
 
     Only features of bertkit's own task families are cached, since a change in the code of another one would go
@@ -204,7 +213,7 @@ def _read(file: Path) -> FeatureColumns | None:
     return columns
 
 
-def _write(features: list[Feature], file: Path) -> Sequence[Feature]:
+def _write(features: list[Feature], file: Path) -> Features:
     """Write features to a file and return them mapped from it, or unchanged if they cannot be written."""
     table = _table(features)
     if table is None:

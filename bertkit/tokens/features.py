@@ -20,6 +20,9 @@ Feature = dict[str, Any]
 Numbers come as lists from a task's ``encode``, and as arrays from `bertkit.tokens.feature_cache`.
 """
 
+Features = Sequence[Feature]
+Rows = Sequence[Row]
+
 IGNORED = -100
 """The label of a token without a label, which losses and scores skip; torch and transformers use the same number."""
 
@@ -31,7 +34,7 @@ _STEPS = ((64, 8), (32, 4), (16, 2))  # a batch with more tokens than the first 
 
 Item = TypeVar("Item")
 
-Collator = Callable[[Sequence[Feature]], dict[str, "torch.Tensor"]]
+Collator = Callable[[Features], dict[str, "torch.Tensor"]]
 
 
 @dataclass(frozen=True)
@@ -179,7 +182,7 @@ def are_several(ids: Any) -> bool:
     return len(ids) > 0 and hasattr(ids[0], "__len__")
 
 
-def encode_texts(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode_texts(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode ``text`` or the pair ``text``, ``text_pair`` of each row, truncated to `max_tokens`.
 
     A text that contains ``[SEP]`` or ``[MASK]`` is read as those characters, never as the special token.
@@ -231,7 +234,7 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
     if label_per_token:
         padding["labels"] = IGNORED
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> dict[str, torch.Tensor]:
         batch = pad_features(features, padding, limit)
         if not label_per_token and all("labels" in feature for feature in features):
             batch["labels"] = np.array([feature["labels"] for feature in features], dtype=label_type)
@@ -249,9 +252,7 @@ def to_batch(arrays: Mapping[str, Any], setup: Setup) -> dict[str, torch.Tensor]
     return {name: torch.from_numpy(values) for name, values in arrays.items()}
 
 
-def pad_features(
-    features: Sequence[Feature], padding: Mapping[str, float], limit: int = 0
-) -> dict[str, np.ndarray[Any, Any]]:
+def pad_features(features: Features, padding: Mapping[str, float], limit: int = 0) -> dict[str, np.ndarray[Any, Any]]:
     """Pad features on the right to one width: arrays (rows, tokens), and their ``attention_mask``.
 
     Args:

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from bertkit.recipe import Row
-from bertkit.tokens.features import Feature
+from bertkit.tokens.features import Features, Rows
 
 
-def find_lost_answers(features: Sequence[Feature], rows: Sequence[Row]) -> list[int]:
+def find_lost_answers(features: Features, rows: Rows) -> list[int]:
     """Return the indices of the rows whose answer is whole in no window of their text."""
     found = {feature["row"] for feature in features if feature.get("end_positions", 0)}
     return [number for number, row in enumerate(rows) if row["answers"]["text"] and number not in found]
 
 
-def find_unread_words(features: Sequence[Feature], rows: Sequence[Row]) -> list[int]:
+def find_unread_words(features: Features, rows: Rows) -> list[int]:
     """Return the indices of the rows with a tagged word that is read off in no window."""
     words: dict[int, set[Any]] = {}
     for feature in features:

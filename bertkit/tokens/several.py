@@ -6,14 +6,23 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
-from bertkit.recipe import Row
-from bertkit.tokens.features import Collator, Feature, Setup, are_several, encode_texts, padding_collator, to_batch
+from bertkit.tokens.features import (
+    Collator,
+    Feature,
+    Features,
+    Rows,
+    Setup,
+    are_several,
+    encode_texts,
+    padding_collator,
+    to_batch,
+)
 
 if TYPE_CHECKING:
     import torch
 
 
-def encode_several(rows: Sequence[Sequence[Row]], setup: Setup) -> list[Feature]:
+def encode_several(rows: Sequence[Rows], setup: Setup) -> list[Feature]:
     """Encode the texts (or pairs) of each row; ``input_ids`` and the like are one list of numbers per text."""
     # the texts of all rows are tokenized in one call, then dealt out to their rows in the same order
     encoded = iter(encode_texts([text for texts in rows for text in texts], setup))
@@ -37,7 +46,7 @@ def several_collator(setup: Setup, label_type: Any = "int64") -> Collator:
 
     pad = padding_collator(setup)
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> dict[str, torch.Tensor]:
         most = max(len(feature["input_ids"]) for feature in features)
         # (rows * texts, tokens) for the padding collator, which knows single texts; then (rows, texts, tokens)
         flat: list[Feature] = []

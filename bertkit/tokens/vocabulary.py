@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
 from bertkit.storage.runs import RECORD
-from bertkit.tokens.features import Feature, are_several
+from bertkit.tokens.features import Features, are_several
 
 if TYPE_CHECKING:
     import torch
@@ -80,7 +80,7 @@ def report_foreign(
     tokenizer: PreTrainedTokenizerFast,
     model: PreTrainedModel,
     folder: Path,
-    features: Sequence[Feature],
+    features: Features,
     rows: str = "rows",
 ) -> None:
     """Log one warning where a tokenizer is probably not the model's: its embeddings, its algorithm, or the text say so.
@@ -138,7 +138,7 @@ def _compare_like_tokens(tokenizer: PreTrainedTokenizerFast, weights: torch.Tens
     return float(differences.mean() / differences.std())
 
 
-def report_tokens(tokenizer: PreTrainedTokenizerFast, features: Sequence[Feature], rows: str = "rows") -> None:
+def report_tokens(tokenizer: PreTrainedTokenizerFast, features: Features, rows: str = "rows") -> None:
     """Log a warning where the first features hold many unknown tokens, or little but single letters."""
     first = [features[number]["input_ids"] for number in range(min(_ROWS, len(features)))]
     counts = Counter(int(number) for ids in first for number in _flat(ids))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.storage.cache import cache_folder, sweep
 from bertkit.storage.columns import ColumnWriter, map_or_write
 from bertkit.tokens.feature_cache import add_values, lengths_of
-from bertkit.tokens.features import Collator, Feature
+from bertkit.tokens.features import Collator, Features
 
 log = logging.getLogger("bertkit")
 
@@ -117,7 +117,7 @@ def tagger_class(config_class: type) -> type:
     return class_with_head(LayerTagger, config_class, "ForLayerTagging")
 
 
-def compute_states(model: PreTrainedModel, features: Sequence[Feature], run: Callable[..., Any]) -> Iterator[Any]:
+def compute_states(model: PreTrainedModel, features: Features, run: Callable[..., Any]) -> Iterator[Any]:
     """Yield the hidden states of each feature's tokens, an array (tokens, ...) per feature."""
     reader = _StateReader(model)
     for first in range(0, len(features), _ROWS_AT_ONCE):
@@ -126,7 +126,7 @@ def compute_states(model: PreTrainedModel, features: Sequence[Feature], run: Cal
             yield output["states"][: len(feature["input_ids"])]
 
 
-def cache_states(model: PreTrainedModel, features: Sequence[Feature], run: Callable[..., Any], content: str) -> None:
+def cache_states(model: PreTrainedModel, features: Features, run: Callable[..., Any], content: str) -> None:
     """Add ``states`` to every feature, memory-mapped from a column that is written once for the same content.
 
     Args:
@@ -173,7 +173,7 @@ def _write_states(states: Iterable[Any], folder: Path) -> None:
 def state_collator(pad: Collator) -> Collator:
     """Build a collator that also pads ``states`` to (rows, tokens, ...), where every feature has them."""
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> dict[str, torch.Tensor]:
         batch = pad(features)
         if all("states" in feature for feature in features):
             first = features[0]["states"]

@@ -10,11 +10,12 @@ import numpy as np
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import Row
+from bertkit.tokens.features import Features
 
 if TYPE_CHECKING:
     import torch
 
-    from bertkit.tokens.features import Feature, Setup
+    from bertkit.tokens.features import Setup
 
 LOG_ODDS, LOG_PROBABILITY = "log-odds", "log-probability"
 
@@ -92,7 +93,7 @@ def vector_target(first: int, *, dot: bool) -> Target:
 
 
 def tag_targets(
-    prediction: Record, outputs: Sequence[Record], features: Sequence[Feature], row: Row, setup: Setup
+    prediction: Record, outputs: Sequence[Record], features: Features, row: Row, setup: Setup
 ) -> list[Target]:
     """Build a target for the tag of each word that is read.
 
@@ -118,7 +119,7 @@ def tag_targets(
 
 
 def span_targets(
-    prediction: Record, outputs: Sequence[Record], features: Sequence[Feature], row: Row, setup: Setup
+    prediction: Record, outputs: Sequence[Record], features: Features, row: Row, setup: Setup
 ) -> list[Target]:
     """Build the target of an answer: the log-probability of where it starts plus that of where it ends.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from bertkit.storage.columns import Numbers
 from bertkit.tokens.feature_cache import add_values
-from bertkit.tokens.features import Feature
+from bertkit.tokens.features import Features
 
 log = logging.getLogger("bertkit")
 
@@ -39,7 +39,7 @@ def mine_negatives(vectors: Numbers, texts: Sequence[Sequence[int]], count: int,
     return found
 
 
-def add_negatives(features: Sequence[Feature], mined: Sequence[Sequence[int]]) -> None:
+def add_negatives(features: Features, mined: Sequence[Sequence[int]]) -> None:
     """Add the positives of other rows to the texts of each feature."""
     log.info(f"mined {sum(map(len, mined)):,} hard negatives; {sum(not rows for rows in mined):,} rows have none")
     for name in [name for name in ("token_type_ids", "texts", "input_ids") if name in features[0]]:

@@ -28,7 +28,7 @@ torch and transformers are imported inside functions, so that naming an objectiv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -40,7 +40,7 @@ from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.options import check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
 from bertkit.storage.columns import Numbers
-from bertkit.tokens.features import Collator, Feature, SpecialTokenTemplate, find_template
+from bertkit.tokens.features import Collator, Feature, Features, SpecialTokenTemplate, find_template
 
 if TYPE_CHECKING:
     import numpy as np
@@ -159,7 +159,7 @@ class Objective(Protocol):
         ``loss``, the weighted sum of the terms' means, is among them.
         """
 
-    def baselines(self, held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    def baselines(self, held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
         """Compute what can be scored on the held-out features without reading them: name of a baseline -> its scores.
 
         `scores` are the model's. How well the frequencies of tokens predict is computed for every objective.

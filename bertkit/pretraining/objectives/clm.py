@@ -5,7 +5,7 @@ It is the left-to-right model of BERT's ablation (Devlin et al. 2019, section 5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from bertkit.modeling.architectures import can_be_causal, make_causal
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
-from bertkit.tokens.features import IGNORED, Collator, Feature
+from bertkit.tokens.features import IGNORED, Collator, Feature, Features
 
 if TYPE_CHECKING:
     import torch
@@ -56,7 +56,7 @@ def collator(setup: PretrainSetup) -> Collator:
     """Build the collator of blocks, whose masks of documents leave out later tokens; the model adds this to others."""
     collate = mlm.collator(setup)
 
-    def collate_causal(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate_causal(features: Features) -> dict[str, torch.Tensor]:
         batch = collate(features)
         mask = batch["attention_mask"]
         return {**batch, "attention_mask": mask.tril() if mask.dim() == 4 else mask}

@@ -19,11 +19,9 @@ from bertkit.modeling.students.distilbert import choose_layers, load_teacher, ma
 from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.options import Option, read_option
-from bertkit.tokens.features import Collator, Feature
+from bertkit.tokens.features import Collator, Features
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
     from transformers import PreTrainedModel
 
@@ -96,7 +94,7 @@ def collator(setup: PretrainSetup) -> Collator:
 
     collate_blocks = mlm.collator(setup)
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> dict[str, torch.Tensor]:
         batch = collate_blocks(features)
         sizes = torch.tensor([len(feature["input_ids"]) for feature in features])
         return {**batch, IS_TEXT: torch.arange(batch["input_ids"].shape[1]) < sizes[:, None]}

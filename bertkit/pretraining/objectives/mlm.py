@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import RecipeError
@@ -23,7 +23,7 @@ from bertkit.pretraining.packing import (
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage.columns import Numbers
-from bertkit.tokens.features import IGNORED, Collator, Feature
+from bertkit.tokens.features import IGNORED, Collator, Feature, Features
 
 if TYPE_CHECKING:
     import numpy as np
@@ -121,7 +121,7 @@ def score(totals: Totals) -> dict[str, float]:
     return {"loss": totals["mlm"] / totals["masked"], **masked_scores(totals)}
 
 
-def baselines(held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """Return no other baseline than the frequencies of tokens."""
     return {}
 

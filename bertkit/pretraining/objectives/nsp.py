@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import RecipeError
@@ -13,7 +13,7 @@ from bertkit.modeling.masked_head import accumulate_pairs, count_pairs, score_pa
 from bertkit.pretraining.objectives import PretrainSetup, mlm
 from bertkit.pretraining.sentence_pairs import Pair, Pairs, PairType, build_pairs, join_pair, pair_collator
 from bertkit.pretraining.tokenized import TokenizedCorpus
-from bertkit.tokens.features import Collator, Feature
+from bertkit.tokens.features import Collator, Feature, Features
 
 if TYPE_CHECKING:
     import numpy as np
@@ -78,7 +78,7 @@ def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[st
     return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))
 
 
-def baselines(held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """Compute the accuracy over pairs of the more frequent label, and what the lengths of both segments tell."""
     is_second = [feature["token_type_ids"] for feature in held_out]
     lengths = [(len(second) - int(second.sum()), int(second.sum())) for second in is_second]

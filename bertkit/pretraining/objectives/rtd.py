@@ -7,7 +7,7 @@ classifies every token as original or replaced. The discriminator is the result 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, RecipeError
@@ -21,7 +21,7 @@ from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage.checksums import check_model
-from bertkit.tokens.features import IGNORED, Collator, Feature
+from bertkit.tokens.features import IGNORED, Collator, Feature, Features
 
 if TYPE_CHECKING:
     import numpy as np
@@ -156,7 +156,7 @@ def score(totals: Totals) -> dict[str, float]:
     }
 
 
-def baselines(held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """Compute what is scored by taking every token for a replaced one."""
     share = scores["replaced_share"]
     return {"every token replaced": {"precision": share, "recall": 1.0, "f1": f1_of_share(share)}}
