@@ -5,7 +5,7 @@ A path that does not fit a model, or what is patched already, leaves it as it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -24,6 +24,7 @@ from bertkit.modeling.info import info_of, patched_attention, patched_forward
 from bertkit.modeling.projections import merged_projections
 from bertkit.modeling.unpadding.layers import unpadded
 from bertkit.modeling.unpadding.varlen import torch_varlen
+from bertkit.tokens.features import Batch
 
 _KEEPING = "bertkit-keeping"
 
@@ -185,7 +186,7 @@ def keep_windows(model: PreTrainedModel) -> None:
                 layer.register_forward_pre_hook(use_mask, with_kwargs=True)
 
 
-def attention_weights(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+def attention_weights(model: PreTrainedModel, batch: Batch) -> list[torch.Tensor]:
     """Compute the attention weights of each layer by the model's own code: (rows, heads, tokens, tokens), rows first.
 
     The last axis is what is attended to: there the weights of each token add up to 1. Attention is computed eagerly,
@@ -215,9 +216,7 @@ def attention_weights(model: PreTrainedModel, batch: Mapping[str, torch.Tensor])
     return found
 
 
-def queries_and_keys(
-    model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
-) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
+def queries_and_keys(model: PreTrainedModel, batch: Batch) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
     """Compute the queries, scaled, and the keys of each layer, both (rows, heads, tokens, head size).
 
     Returns:

@@ -10,6 +10,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bertkit.tokens.features import Batch
+
 if TYPE_CHECKING:
     import torch
     from torch import nn
@@ -76,7 +78,7 @@ class ModelInfo:
     """The model whose predictions it learns from."""
     temperature: float = 1.0
     """Divides the logits of both before they are compared."""
-    compare: Callable[[torch.Tensor], Mapping[str, torch.Tensor]] | None = None
+    compare: Callable[[torch.Tensor], Batch] | None = None
     """Compares its inside with its teacher's at the tokens of a mask, after both have run: sums of terms."""
     fit_head: Callable[[], None] | None = None
     """Fits the head that training leaves as it is to the vectors of the training rows, before the model is scored."""

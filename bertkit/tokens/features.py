@@ -34,6 +34,7 @@ _STEPS = ((64, 8), (32, 4), (16, 2))  # a batch with more tokens than the first 
 
 Item = TypeVar("Item")
 
+Batch = Mapping[str, "torch.Tensor"]
 Collator = Callable[[Features], dict[str, "torch.Tensor"]]
 
 

@@ -77,11 +77,7 @@ def _other_algorithm(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfi
 
 
 def report_foreign(
-    tokenizer: PreTrainedTokenizerFast,
-    model: PreTrainedModel,
-    folder: Path,
-    features: Features,
-    rows: str = "rows",
+    tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel, folder: Path, features: Features, rows: str = "rows"
 ) -> None:
     """Log one warning where a tokenizer is probably not the model's: its embeddings, its algorithm, or the text say so.
 

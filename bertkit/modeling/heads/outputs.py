@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bertkit.modeling.info import info_of
+from bertkit.tokens.features import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -43,9 +43,7 @@ def mask_missing_choices(model: PreTrainedModel) -> None:
     model.register_forward_hook(_mask_missing, with_kwargs=True)
 
 
-def _mask_missing(
-    model: torch.nn.Module, arguments: tuple[Any, ...], inputs: Mapping[str, torch.Tensor], output: Any
-) -> Any:
+def _mask_missing(model: torch.nn.Module, arguments: tuple[Any, ...], inputs: Batch, output: Any) -> Any:
     import torch
     from torch.nn import functional
 

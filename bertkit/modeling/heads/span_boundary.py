@@ -6,7 +6,6 @@ it, and from the token's position in the span. So these two states learn to repr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +13,7 @@ import torch
 from torch import nn
 
 from bertkit.modeling.masked_head import run_at_masked
-from bertkit.tokens.features import IGNORED
+from bertkit.tokens.features import IGNORED, Batch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -74,7 +73,7 @@ def add_span_boundary(model: PreTrainedModel) -> None:
 
 
 def run_with_boundaries(
-    model: PreTrainedModel, inputs: Mapping[str, torch.Tensor], starts: torch.Tensor, ends: torch.Tensor
+    model: PreTrainedModel, inputs: Batch, starts: torch.Tensor, ends: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Run a model with its boundary head, which is part of its forward pass.
 

@@ -6,7 +6,6 @@ in another order than those of transformers, so states are equal up to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +16,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from bertkit.modeling.architectures import LayerNames, architecture_of, first_position
 from bertkit.modeling.inference.known import are_whole, encoder_shapes, has_known_encoder, layer_names, read_weights
+from bertkit.tokens.features import Batch
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -25,7 +25,7 @@ _STEP = 32  # tokens of a batch are rounded up to it: oneDNN compiles each produ
 _SHORT, _BLOCK = 48, 32  # at most tokens of a text whose attention is faster in plain products, and texts of each
 _LANES = 16  # torch's softmax is several times slower where the last axis is not a multiple of it
 
-Weights = Mapping[str, torch.Tensor]
+Weights = Batch
 Runs = list[tuple[int, int]]
 """How many texts in a row have how many tokens each."""
 

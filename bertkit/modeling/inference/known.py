@@ -11,6 +11,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from bertkit.modeling.architectures import LAYER_NAMES, LayerNames, architecture_of
+from bertkit.tokens.features import Batch
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -72,7 +73,7 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
         return {}
 
 
-def are_whole(weights: Mapping[str, torch.Tensor], shapes: Mapping[str, tuple[int, ...]]) -> bool:
+def are_whole(weights: Batch, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     """Tell whether weights have these names and shapes, and all are finite numbers."""
     if {name: tuple(weight.shape) for name, weight in weights.items()} != shapes:
         return False

@@ -20,6 +20,7 @@ from bertkit.modeling.heads.generic import INPUTS
 from bertkit.modeling.info import info_of
 from bertkit.modeling.layers import layers_to_take, match_layers
 from bertkit.recipe import Distillation
+from bertkit.tokens.features import Batch
 
 Pairs = dict[int, int]
 """Layer of the student -> layer of the teacher that it is compared with."""
@@ -87,7 +88,7 @@ class Matching:
         """Whether attention leaves its scores, of which probabilities are computed where they are compared."""
         return "attention_scores" in self.pairs
 
-    def sums(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def sums(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Run the teacher on a batch, and sum each term over the tokens."""
         device = batch["input_ids"].device.type
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self.precision == "bf16"):

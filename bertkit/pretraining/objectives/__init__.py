@@ -40,7 +40,7 @@ from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.options import check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
 from bertkit.storage.columns import Numbers
-from bertkit.tokens.features import Collator, Feature, Features, SpecialTokenTemplate, find_template
+from bertkit.tokens.features import Batch, Collator, Feature, Features, SpecialTokenTemplate, find_template
 
 if TYPE_CHECKING:
     import numpy as np
@@ -144,13 +144,13 @@ class Objective(Protocol):
     def collator(self, setup: PretrainSetup) -> Collator:
         """Build the function that turns features into a batch of tensors, whose first axis is the rows."""
 
-    def count(self, batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    def count(self, batch: Batch) -> dict[str, int]:
         """Count the items that the loss of each term is summed over."""
 
-    def losses(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def losses(self, model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
         """Compute the summed loss of each term, with gradients; a batch without items has a loss of zero."""
 
-    def accumulate(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+    def accumulate(self, model: PreTrainedModel, batch: Batch) -> Totals:
         """Compute the sums over a held-out batch that `score` needs; gradients are off."""
 
     def score(self, totals: Totals) -> dict[str, float]:

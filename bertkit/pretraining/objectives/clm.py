@@ -15,7 +15,7 @@ from bertkit.modeling.architectures import can_be_causal, make_causal
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
-from bertkit.tokens.features import IGNORED, Collator, Feature, Features
+from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 
 if TYPE_CHECKING:
     import torch
@@ -64,12 +64,12 @@ def collator(setup: PretrainSetup) -> Collator:
     return collate_causal
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the predicted tokens."""
     return {"clm": mlm.count(batch)["mlm"]}
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
     """Sum the cross-entropies of the next tokens."""
     return {"clm": mlm.losses(model, batch)["mlm"]}
 

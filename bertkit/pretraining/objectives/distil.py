@@ -19,7 +19,7 @@ from bertkit.modeling.students.distilbert import choose_layers, load_teacher, ma
 from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.options import Option, read_option
-from bertkit.tokens.features import Collator, Features
+from bertkit.tokens.features import Batch, Collator, Features
 
 if TYPE_CHECKING:
     import torch
@@ -102,13 +102,13 @@ def collator(setup: PretrainSetup) -> Collator:
     return collate
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens, for two terms, and all tokens."""
     masked = mlm.count(batch)["mlm"]
     return {"soft": masked, "mlm": masked, "cosine": int(batch[IS_TEXT].sum())}
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
     """Sum the three terms: the divergence from soft targets, the masked tokens, and the angles between states."""
     return _sum_terms(_run_both(model, batch))
 
@@ -121,7 +121,7 @@ def _sum_terms(outputs: _Outputs) -> dict[str, torch.Tensor]:
     }
 
 
-def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+def accumulate(model: PreTrainedModel, batch: Batch) -> Totals:
     """Sum the terms, the correct predictions of both models, and the predictions on which they agree."""
     outputs = _run_both(model, batch)
     sums = {name: float(value) for name, value in _sum_terms(outputs).items()}
@@ -183,7 +183,7 @@ def cosine_sum(states: torch.Tensor, teacher_states: torch.Tensor) -> torch.Tens
     return (1 - cosine_similarity(states.float(), teacher_states.float(), dim=-1)).sum()
 
 
-def _run_both(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> _Outputs:
+def _run_both(model: PreTrainedModel, batch: Batch) -> _Outputs:
     """Run student and teacher on a batch, the teacher without gradients."""
     import torch
 

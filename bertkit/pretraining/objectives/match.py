@@ -17,6 +17,7 @@ from bertkit.modeling.students.distilbert import choose_layers, make_student
 from bertkit.pretraining.objectives import PretrainSetup, Totals, distil, mlm
 from bertkit.recipe import Distillation, read_layers
 from bertkit.recipe.options import Option, read_option
+from bertkit.tokens.features import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -145,12 +146,12 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
     return encoder
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the tokens, which all terms are sums over."""
     return dict.fromkeys(TERMS, int(batch[distil.IS_TEXT].sum()))
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
     """Run student and teacher on a batch, the teacher without gradients, and sum each term over the tokens."""
     import torch
 
@@ -162,7 +163,7 @@ def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[st
     return dict(info.compare(is_text))  # type: ignore[misc]
 
 
-def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+def accumulate(model: PreTrainedModel, batch: Batch) -> Totals:
     """Sum the terms, and count the tokens."""
     sums = {name: float(value) for name, value in losses(model, batch).items()}
     return {**sums, "tokens": float(batch[distil.IS_TEXT].sum())}

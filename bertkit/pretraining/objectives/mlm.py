@@ -23,7 +23,7 @@ from bertkit.pretraining.packing import (
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage.columns import Numbers
-from bertkit.tokens.features import IGNORED, Collator, Feature, Features
+from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,18 +99,18 @@ def collator(setup: PretrainSetup, beside: Mapping[str, float] = NOTHING) -> Col
     return block_collator(setup.tokenizer, beside, first_position(setup.config) if within_documents else None)
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens."""
     return {"mlm": int((batch["labels"] != IGNORED).sum())}
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
     """Sum the cross-entropies of the masked tokens."""
     outputs, labels = run_at_masked(model, batch)
     return {"mlm": sum_of_losses(outputs.logits, labels)}
 
 
-def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+def accumulate(model: PreTrainedModel, batch: Batch) -> Totals:
     """Sum the losses and the correct predictions of a batch."""
     outputs, labels = run_at_masked(model, batch)
     return masked_totals(outputs.logits, labels)

@@ -13,7 +13,7 @@ from bertkit.modeling.masked_head import accumulate_pairs, count_pairs, score_pa
 from bertkit.pretraining.objectives import PretrainSetup, mlm
 from bertkit.pretraining.sentence_pairs import Pair, Pairs, PairType, build_pairs, join_pair, pair_collator
 from bertkit.pretraining.tokenized import TokenizedCorpus
-from bertkit.tokens.features import Collator, Feature, Features
+from bertkit.tokens.features import Batch, Collator, Feature, Features
 
 if TYPE_CHECKING:
     import numpy as np
@@ -68,12 +68,12 @@ def collator(setup: PretrainSetup) -> Collator:
     return pair_collator(setup.tokenizer)
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens and the pairs."""
     return dict(zip(TERMS, count_pairs(batch), strict=True))
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
     """Sum the cross-entropies of the masked tokens, and those of the pairs."""
     return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))
 

@@ -21,7 +21,7 @@ from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage.checksums import check_model
-from bertkit.tokens.features import IGNORED, Collator, Feature, Features
+from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 
 if TYPE_CHECKING:
     import numpy as np
@@ -106,17 +106,17 @@ def collator(setup: PretrainSetup) -> Collator:
     return mlm.collator(setup, {"draws": _PADDING})
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens, and all tokens: the discriminator classifies each, special ones too."""
     return {"mlm": int((batch["labels"] != IGNORED).sum()), "rtd": int((batch["draws"] >= 0).sum())}
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
     """Sum the cross-entropies of the generator, and those of the discriminator."""
     return _sums(model(**batch), batch)
 
 
-def _sums(outputs: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _sums(outputs: Any, batch: Batch) -> dict[str, torch.Tensor]:
     from torch.nn import functional
 
     # (rows, tokens), False at padding. An attention mask within documents, (rows, 1, tokens, tokens),
@@ -129,7 +129,7 @@ def _sums(outputs: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Te
     }
 
 
-def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+def accumulate(model: PreTrainedModel, batch: Batch) -> Totals:
     """Sum both losses, the generator's correct predictions, and the tokens that the discriminator finds replaced."""
     outputs = model(**batch)
     tokens = batch["draws"] >= 0

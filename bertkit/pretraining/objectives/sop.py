@@ -12,6 +12,7 @@ from bertkit.modeling.masked_head import count_pairs, sum_pair_losses
 from bertkit.pretraining.objectives import PretrainSetup, nsp
 from bertkit.pretraining.sentence_pairs import Pairs
 from bertkit.pretraining.tokenized import TokenizedCorpus
+from bertkit.tokens.features import Batch
 
 if TYPE_CHECKING:
     import torch
@@ -31,11 +32,11 @@ def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: 
     return nsp.pairs_of_epoch(corpus, length, setup, epoch, "order")
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens and the pairs."""
     return dict(zip(TERMS, count_pairs(batch), strict=True))
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
     """Sum the cross-entropies of the masked tokens, and those of the pairs."""
     return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))

@@ -11,7 +11,7 @@ from bertkit.pretraining.masking import choose_spans, corrupt
 from bertkit.pretraining.objectives import PretrainSetup, Totals, masking_rate, mlm, replacement_shares
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.recipe.options import read_option
-from bertkit.tokens.features import IGNORED, Collator, Feature
+from bertkit.tokens.features import IGNORED, Batch, Collator, Feature
 
 if TYPE_CHECKING:
     import numpy as np
@@ -73,20 +73,20 @@ def collator(setup: PretrainSetup) -> Collator:
     return mlm.collator(setup, dict.fromkeys(_EDGES, 0))
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens; with boundaries, both terms predict them."""
     tokens = mlm.count(batch)["mlm"]
     return {"mlm": tokens, "sbo": tokens} if _EDGES[0] in batch else {"mlm": tokens}
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
     """Sum the cross-entropies of the masked tokens; with boundaries, also those predicted from them (``sbo``)."""
     logits, labels, boundary_logits = _run(model, batch)
     sums = {"mlm": sum_of_losses(logits, labels)}
     return sums if boundary_logits is None else {**sums, "sbo": sum_of_losses(boundary_logits, labels)}
 
 
-def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+def accumulate(model: PreTrainedModel, batch: Batch) -> Totals:
     """Sum the losses and the correct predictions of a batch."""
     logits, labels, boundary_logits = _run(model, batch)
     totals = masked_totals(logits, labels)
@@ -107,9 +107,7 @@ def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
     return plain
 
 
-def _run(
-    model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+def _run(model: PreTrainedModel, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Compute the logits of masked tokens, their labels, and their logits from the boundaries (None without them)."""
     inputs = {name: values for name, values in batch.items() if name not in _EDGES}
     if _EDGES[0] not in batch:

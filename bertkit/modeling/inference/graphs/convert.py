@@ -10,7 +10,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +21,7 @@ from bertkit.errors import ModelError, UnavailableError, shorten
 from bertkit.hardware.memory import is_memory_error
 from bertkit.modeling.inference.graphs.texts import TextGraph, plain_precision, refuse_untraceable
 from bertkit.modeling.info import info_of
+from bertkit.tokens.features import Batch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -45,7 +46,7 @@ def convert(
     backend: str,
     file: Path,
     *,
-    calibration: Sequence[Mapping[str, torch.Tensor]] | None = None,
+    calibration: Sequence[Batch] | None = None,
 ) -> Converted:
     """Write the graph of a model, whose texts may be any number and of any length.
 
@@ -106,7 +107,7 @@ def _exporter(backend: str) -> tuple[Any, Any]:
     return exporters.OpenVINOExporter(), exporters.OpenVINOConfig
 
 
-def _quantizer(backend: str, calibration: Sequence[Mapping[str, torch.Tensor]]) -> Any:
+def _quantizer(backend: str, calibration: Sequence[Batch]) -> Any:
     """Return the quantizer of a backend; OpenVINO's reads the ranges of activations off the texts."""
     if backend == "onnx":
         from bertkit.modeling.inference.graphs.int8 import TokenQuantizer
