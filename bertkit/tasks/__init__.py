@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from bertkit.data.labels import spelled
 from bertkit.data.rows import FILL_IN, NO_LABEL, Columns, is_blank, is_missing
@@ -69,6 +69,8 @@ __all__ = [
     "task_names",
     "with_options",
 ]
+
+Model: TypeAlias = "PreTrainedModel"
 
 _DECIMAL_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")
 
@@ -135,7 +137,7 @@ class Task(Protocol):
             DataError: a value is wrong; the caller adds file and line.
         """
 
-    def load_model(self, folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+    def load_model(self, folder: Path, setup: Setup, *, new_head: bool) -> Model:
         """Load the checkpoint with this family's head; only with `new_head` may the head be untrained."""
 
     def encode(self, rows: Rows, setup: Setup) -> list[Feature]:
@@ -162,9 +164,7 @@ class Task(Protocol):
         The first reads nothing; one that reads a part of the input is called "... alone". A model must beat them all.
         """
 
-    def precompute(
-        self, model: PreTrainedModel, features: Mapping[str, Features], setup: Setup, run: RunModule
-    ) -> bool:
+    def precompute(self, model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
         """Compute what training needs only once, without gradients; return whether nothing is left to train.
 
         `features` are those of each split, and may be added to.
@@ -186,7 +186,7 @@ def load_pretrained(
     problem_type: str | None = None,
     cls_only: bool = False,
     inference: bool = False,
-) -> PreTrainedModel:
+) -> Model:
     """Load a checkpoint with a head of transformers, or refuse one whose weights do not fit.
 
     Args:
@@ -213,7 +213,7 @@ def load_pretrained(
 
 def load_for_setup(
     auto_class: str, folder: Path, labels: Sequence[str], setup: Setup, *, new_head: bool, problem: str | None = None
-) -> PreTrainedModel:
+) -> Model:
     """Load a checkpoint as `load_pretrained` does, with a head over one token of a text, for inference or training."""
     cls_only, inference = setup.recipe.training.cls_only_last_layer, setup.inference
     of_setup: dict[str, Any] = {"cls_only": cls_only, "inference": inference}
@@ -287,7 +287,7 @@ def no_fitting(training: Rows, setup: Setup) -> dict[str, Any]:
     return {}
 
 
-def no_precompute(model: PreTrainedModel, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
+def no_precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
     """Compute nothing before training."""
     return False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from bertkit.tasks import (
     DataError,
     Details,
     Feature,
+    Model,
     Option,
     Outputs,
     Prediction,
@@ -43,9 +44,6 @@ from bertkit.tasks import (
 )
 from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator, text_number
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = Columns(
     given=("anchor", "positive"),
@@ -89,7 +87,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     return row if "margin" not in row else {**row, "margin": _read_margins(row["margin"], len(row.get("negative", ())))}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder whose vectors are trained; no weights are added to it."""
     return texts.load_encoder(folder, setup, new_head=new_head, loss=loss_of(setup.recipe))
 
@@ -116,7 +114,7 @@ def collator(setup: Setup) -> Collator:
     return several_collator(setup, "float32")
 
 
-def precompute(model: PreTrainedModel, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
     """Mine hard negatives of the training rows with the model that training starts from, where the recipe asks for it.
 
     Raises:

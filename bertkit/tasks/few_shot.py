@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.labels import class_weights
 from bertkit.modeling.sentence import texts
@@ -18,6 +18,7 @@ from bertkit.tasks import (
     Collator,
     DataError,
     Feature,
+    Model,
     Option,
     Recipe,
     RecipeError,
@@ -31,9 +32,6 @@ from bertkit.tasks import (
 )
 from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = text_classification.COLUMNS
 NAMED: bool = True
@@ -67,7 +65,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     return text_classification.read(row, recipe)
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over its vectors, which have length 1."""
     from bertkit.modeling.sentence.classifier import load_sentence_classifier
     from bertkit.modeling.sentence.losses import VectorLoss
@@ -95,7 +93,7 @@ def collator(setup: Setup) -> Collator:
     return several_collator(setup)
 
 
-def precompute(model: PreTrainedModel, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
     """Have the linear layer fitted whenever the model is scored; of a frozen encoder, fit it once and for all.
 
     Where the recipe has class weights, they are those of the rows that it is fitted to.
@@ -116,9 +114,7 @@ def precompute(model: PreTrainedModel, features: Mapping[str, Features], setup: 
     return False
 
 
-def _fit_head(
-    model: PreTrainedModel, training: Features, run: RunModule, gold: Sequence[int], weights: Sequence[float]
-) -> None:
+def _fit_head(model: Model, training: Features, run: RunModule, gold: Sequence[int], weights: Sequence[float]) -> None:
     import numpy as np
 
     from bertkit.modeling.sentence.classifier import fit_logistic

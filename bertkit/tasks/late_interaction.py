@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.metrics.partners import partner_ranks
 from bertkit.modeling.heads.targets import Target
@@ -17,6 +17,7 @@ from bertkit.modeling.sentence.formats import LATE
 from bertkit.tasks import (
     Details,
     Feature,
+    Model,
     Option,
     Outputs,
     Prediction,
@@ -30,9 +31,6 @@ from bertkit.tasks import (
     read_option,
 )
 from bertkit.tokens.features import Features, Rows
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = contrastive.COLUMNS
 NAMED: bool = False
@@ -49,7 +47,7 @@ read, collator, score, baselines = contrastive.read, contrastive.collator, contr
 precompute, fit_baselines, tune = no_precompute, no_fitting, no_tuning
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with a projection of its tokens; that of a folder which has one is kept."""
     from bertkit.modeling.sentence.formats import read_format
     from bertkit.modeling.sentence.late import LateLoss, load_late_head

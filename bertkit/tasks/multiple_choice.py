@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from bertkit.tasks import (
     DataError,
     Details,
     Feature,
+    Model,
     Outputs,
     Prediction,
     Predictions,
@@ -46,9 +47,6 @@ from bertkit.tasks import (
 )
 from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import encode_several, several_collator
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = Columns(
     given=("context", "choices"),
@@ -92,7 +90,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     return checked if "label" not in row else {**checked, "label": _read_index(row["label"], len(texts))}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with one logit per choice; choices that a row lacks get no probability."""
     from bertkit.modeling.heads.outputs import mask_missing_choices
 

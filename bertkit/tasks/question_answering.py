@@ -24,6 +24,7 @@ from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import (
     Answer,
     Details,
+    Model,
     Outputs,
     Prediction,
     Predictions,
@@ -49,7 +50,6 @@ from bertkit.tokens.sentences import split_sentences
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
 
 _SPAN = ("start", "end", "score", "probability")
 COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",), predicted=_SPAN)
@@ -97,7 +97,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**row, "answers": {"text": texts, "answer_start": starts}}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with two logits per token: the answer starts here, the answer ends here."""
     names = placeholder_names(2)
     return load_pretrained("AutoModelForQuestionAnswering", folder, names, new_head=new_head, inference=setup.inference)

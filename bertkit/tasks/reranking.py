@@ -24,6 +24,7 @@ from bertkit.tasks import (
     DataError,
     Details,
     Feature,
+    Model,
     Option,
     Outputs,
     Prediction,
@@ -47,7 +48,6 @@ from bertkit.tokens.several import several_collator
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
 
 COLUMNS = Columns(given=("query", "passage"), gold="relevance", together=("query",))
 NAMED: bool = False
@@ -87,7 +87,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**row, "relevance": relevance / most}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with one output: a reranker of bertkit or the CrossEncoder of sentence-transformers."""
     from bertkit.modeling.heads.relevance import LOGIT, PROBABILITY, find_activation, score_passages, set_activation
     from bertkit.modeling.load import read_config

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from bertkit.modeling.sentence.formats import SPARSE
 from bertkit.tasks import (
     Details,
     Feature,
+    Model,
     Option,
     Outputs,
     Prediction,
@@ -34,9 +35,6 @@ from bertkit.tasks import (
     read_option,
 )
 from bertkit.tokens.features import Features, Rows
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 log = logging.getLogger("bertkit")
 
@@ -59,7 +57,7 @@ read, collator, baselines = contrastive.read, contrastive.collator, contrastive.
 precompute, fit_baselines, tune = no_precompute, no_fitting, no_tuning
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load a masked language model, whose head makes the vectors."""
     from bertkit.modeling.info import info_of
     from bertkit.modeling.sentence.formats import read_format

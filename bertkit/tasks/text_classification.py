@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from bertkit.tasks import (
     Columns,
     DataError,
     Feature,
+    Model,
     Option,
     Outputs,
     Prediction,
@@ -56,9 +57,6 @@ from bertkit.tasks import (
 from bertkit.tokens import long_texts
 from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",), predicted=("probabilities",))
 NAMED: bool = True
@@ -106,7 +104,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     return row
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over its pooled output, one logit per label."""
     several = _is_multi_label(setup.recipe)
     wrong = ("abstain_below", "set_above") if several else ("thresholds",)
@@ -117,9 +115,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return load_text_model(folder, setup, setup.labels, new_head=new_head, problem_type=problem)
 
 
-def load_text_model(
-    folder: Path, setup: Setup, labels: Sequence[str], *, new_head: bool, problem_type: str
-) -> PreTrainedModel:
+def load_text_model(folder: Path, setup: Setup, labels: Sequence[str], *, new_head: bool, problem_type: str) -> Model:
     """Load an encoder with a head for a text, which reads it as ``long_text`` says."""
     way = long_texts.long_text(setup.recipe)
     if way == long_texts.HIERARCHICAL:

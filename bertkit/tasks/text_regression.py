@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from bertkit.tasks import (
     Columns,
     DataError,
     Feature,
+    Model,
     Option,
     Outputs,
     Prediction,
@@ -47,9 +48,6 @@ from bertkit.tasks.text_classification import combine_each, load_text_model
 from bertkit.tokens import long_texts
 from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = False
@@ -83,7 +81,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**row, "label": number}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with one linear output over its pooled output, trained with the squared error."""
     model = load_text_model(folder, setup, ("value",), new_head=new_head, problem_type="regression")
     # without it, the CrossEncoder of sentence-transformers puts a sigmoid over a single output

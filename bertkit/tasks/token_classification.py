@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage import hub
-from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, check_texts, no_tuning
+from bertkit.tasks import Answer, Details, Model, Outputs, Prediction, Predictions, RunModule, check_texts, no_tuning
 from bertkit.tokens.features import (
     IGNORED,
     Collator,
@@ -39,9 +39,6 @@ from bertkit.tokens.features import (
 )
 from bertkit.tokens.lost import find_unread_words
 from bertkit.tokens.words import read_list, read_words, split_text, split_windows, tokenize_words
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _ALWAYS = ("word_probabilities",)
 COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"}, predicted=_ALWAYS)
@@ -93,7 +90,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
     return {**row, "tokens": words, "tags": [_in_labels(tag, word, words, recipe) for word, tag in enumerate(tags)]}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over each token; with ``layers``, a frozen one with a tagger over these."""
     from bertkit.modeling.inference import load_tagger
 
@@ -137,7 +134,7 @@ def collator(setup: Setup) -> Collator:
     return state_collator(padding_collator(setup, label_per_token=True))
 
 
-def precompute(model: PreTrainedModel, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
     """Compute the hidden states of a frozen encoder once, and keep them on disk."""
     if _option(setup.recipe, "layers") is not None:
         from bertkit.modeling.heads.taggers import cache_states

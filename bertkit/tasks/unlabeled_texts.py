@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.modeling.heads.targets import Target, vector_target
 from bertkit.modeling.sentence import texts
@@ -16,6 +16,7 @@ from bertkit.tasks import (
     Columns,
     Details,
     Feature,
+    Model,
     Outputs,
     Prediction,
     Predictions,
@@ -30,9 +31,6 @@ from bertkit.tasks import (
 )
 from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator, text_number
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = Columns(given=("text",), gold="", together=("text",))
 NAMED: bool = False
@@ -54,7 +52,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     return row
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder whose vectors are trained; no weights are added to it."""
     return texts.load_encoder(folder, setup, new_head=new_head, loss="simcse", learned_texts=1)
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from bertkit.modeling.heads.targets import Target, label_targets, log_odds
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
-from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, no_tuning
+from bertkit.tasks import Answer, Details, Model, Outputs, Prediction, Predictions, RunModule, no_tuning
 from bertkit.tokens.features import (
     IGNORED,
     Collator,
@@ -36,9 +36,6 @@ from bertkit.tokens.features import (
     token_budget,
 )
 from bertkit.tokens.words import read_target_word, split_windows, tokenize_words
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = Columns(
     given=("tokens", "target"),
@@ -89,7 +86,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**checked, "sense": f"{word.replace('/', '_')}/{sense}"}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over each token, one logit per sense; ``nearest`` freezes the encoder."""
     from bertkit.modeling.inference import load_tagger
 
@@ -135,7 +132,7 @@ def collator(setup: Setup) -> Collator:
     return padding_collator(setup, label_per_token=True)
 
 
-def precompute(model: PreTrainedModel, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
     """With ``nearest``, set each sense's output weights to the direction of its training rows' mean hidden state."""
     if _option(setup.recipe, "method") != "nearest":
         return False

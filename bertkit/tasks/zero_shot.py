@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import ModelError, closest
 from bertkit.modeling.heads.targets import Target, log_odds
@@ -20,6 +20,7 @@ from bertkit.storage.exports import is_exported
 from bertkit.tasks import (
     Collator,
     Feature,
+    Model,
     Option,
     Outputs,
     Prediction,
@@ -39,9 +40,6 @@ from bertkit.tasks import (
 )
 from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def _read_template(value: Any) -> str:
@@ -92,7 +90,7 @@ def find_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
     return tuple(recipe.labels)
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load a model for inference, or an encoder with a linear layer whose weights are the vectors of the descriptions.
 
     Raises:
@@ -150,7 +148,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     ]
 
 
-def _load_encoder(folder: Path, setup: Setup) -> PreTrainedModel:
+def _load_encoder(folder: Path, setup: Setup) -> Model:
     import numpy as np
     import torch
 

@@ -34,7 +34,9 @@ class HeadsOnEncoder(nn.Module):
             for child_name, child in model.named_children():
                 if child is not base:
                     head.add_module(child_name, child)
-            _check_head(name, model, head)
+            placed = {*base.parameters(), *head.parameters()}
+            if any(weights not in placed for weights in model.parameters()):
+                raise ModelError(f"the head of {name} cannot share an encoder", "train this task by itself")
             self.heads.add_module(f"{name}_head", head)
             for child_name, _ in base.named_children():
                 setattr(base, child_name, getattr(encoder, child_name))
@@ -105,9 +107,3 @@ def check_encoders(models: Mapping[str, PreTrainedModel]) -> None:
         for key, value in models[name].base_model.named_parameters():
             if not torch.equal(weights.setdefault(key, value), value):
                 raise ModelError(f"the encoders of {first} and {name} differ in {key}", "use the tasks of one run")
-
-
-def _check_head(name: str, model: PreTrainedModel, head: nn.Module) -> None:
-    placed = {*model.base_model.parameters(), *head.parameters()}
-    if any(weights not in placed for weights in model.parameters()):
-        raise ModelError(f"the head of {name} cannot share an encoder", "train this task by itself")

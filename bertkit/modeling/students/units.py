@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -95,19 +96,15 @@ def unit_masks(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[di
     """
     masks: dict[nn.Linear, list[torch.Tensor]] = {layer: [] for layer in layers}
 
-    def hook(layer: nn.Linear, count: int) -> Any:
-        def multiply(_: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-            (states,) = inputs
-            shape = (len(states), *(1 for _ in states.shape[1:-1]), count)
-            mask = torch.ones(shape, dtype=states.dtype, device=states.device, requires_grad=True)
-            masks[layer].append(mask)
-            return (_multiply(states, mask),)
-
-        return layer.register_forward_pre_hook(multiply)
+    def multiply(count: int, layer: nn.Linear, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        (states,) = inputs
+        shape = (len(states), *(1 for _ in states.shape[1:-1]), count)
+        masks[layer].append(torch.ones(shape, dtype=states.dtype, device=states.device, requires_grad=True))
+        return (_multiply(states, masks[layer][-1]),)
 
     with ExitStack() as hooks:
         for layer, count in zip(layers, units, strict=True):
-            hooks.callback(hook(layer, count).remove)
+            hooks.callback(layer.register_forward_pre_hook(partial(multiply, count)).remove)
         yield masks
 
 

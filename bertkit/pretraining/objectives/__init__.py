@@ -32,7 +32,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, ordinary_tokens
 from bertkit.pretraining.tokenized import TokenizedCorpus
@@ -46,6 +46,12 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+Model: TypeAlias = "PreTrainedModel"
+Random: TypeAlias = "np.random.Generator"
+
+Sums = dict[str, "torch.Tensor"]
+"""Term -> its loss, summed over the items of a batch."""
 
 HELD_OUT_RATE = 0.15
 """The share of tokens that is masked in held-out text (Devlin et al. 2019, section 3.1)."""
@@ -116,7 +122,7 @@ class Objective(Protocol):
             ModelError: the checkpoint does not fit it.
         """
 
-    def load_model(self, setup: PretrainSetup) -> PreTrainedModel:
+    def load_model(self, setup: PretrainSetup) -> Model:
         """Load the checkpoint, or build a new model of the recipe's size, with the heads of this objective.
 
         `info_of(model)` lists the weights that the checkpoint lacks; `load_to_pretrain` sees to that. Where it names a
@@ -129,9 +135,7 @@ class Objective(Protocol):
         It runs in every epoch and in every worker process, so it computes offsets and reads no tokens.
         """
 
-    def feature(
-        self, example: Example, progress: float | None, random: np.random.Generator, setup: PretrainSetup
-    ) -> Feature:
+    def feature(self, example: Example, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
         """Build the ``input_ids`` of an example, with masks, and its labels.
 
         Args:
@@ -147,10 +151,10 @@ class Objective(Protocol):
     def count(self, batch: Batch) -> dict[str, int]:
         """Count the items that the loss of each term is summed over."""
 
-    def losses(self, model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
+    def losses(self, model: Model, batch: Batch) -> Sums:
         """Compute the summed loss of each term, with gradients; a batch without items has a loss of zero."""
 
-    def accumulate(self, model: PreTrainedModel, batch: Batch) -> Totals:
+    def accumulate(self, model: Model, batch: Batch) -> Totals:
         """Compute the sums over a held-out batch that `score` needs; gradients are off."""
 
     def score(self, totals: Totals) -> dict[str, float]:
@@ -165,10 +169,10 @@ class Objective(Protocol):
         `scores` are the model's. How well the frequencies of tokens predict is computed for every objective.
         """
 
-    def encoder(self, model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+    def encoder(self, model: Model, setup: PretrainSetup) -> Model:
         """Return the part of the finished model that is saved as a plain checkpoint."""
 
-    def auxiliary_checkpoints(self, model: PreTrainedModel, setup: PretrainSetup) -> Mapping[str, PreTrainedModel]:
+    def auxiliary_checkpoints(self, model: Model, setup: PretrainSetup) -> Mapping[str, Model]:
         """Return the other parts to save as plain checkpoints, by the names of their folders beside the encoder."""
 
 

@@ -13,13 +13,12 @@ import numpy as np
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import can_be_causal, make_causal
 from bertkit.modeling.load import load_to_pretrain
-from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
+from bertkit.pretraining.objectives import Model, PretrainSetup, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
 
 OPTIONS: Mapping[str, Any] = {}
 TERMS: Mapping[str, float] = {"clm": 1.0}
@@ -37,14 +36,14 @@ def check(setup: PretrainSetup) -> None:
         raise RecipeError(what, "use one of type bert, or the objective mlm")
 
 
-def load_model(setup: PretrainSetup) -> PreTrainedModel:
+def load_model(setup: PretrainSetup) -> Model:
     """Load the checkpoint, or build a new model, with causal attention and a head over the next token."""
     from transformers import AutoModelForCausalLM
 
     return load_to_pretrain(AutoModelForCausalLM, setup.model_folder, make_causal(setup.config))
 
 
-def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+def feature(example: Block, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
     """Label each token of a block with the next one of its document; special tokens are not predicted."""
     text = join_block(example, setup.template)
     follows = text.maskable[1:] & (text.segment_ids[1:] == text.segment_ids[:-1])
@@ -69,7 +68,7 @@ def count(batch: Batch) -> dict[str, int]:
     return {"clm": mlm.count(batch)["mlm"]}
 
 
-def losses(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
+def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the next tokens."""
     return {"clm": mlm.losses(model, batch)["mlm"]}
 

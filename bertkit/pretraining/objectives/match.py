@@ -14,14 +14,13 @@ from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.architectures import architecture_of, first_position, shares_layers
 from bertkit.modeling.info import info_of
 from bertkit.modeling.students.distilbert import choose_layers, make_student
-from bertkit.pretraining.objectives import PretrainSetup, Totals, distil, mlm
+from bertkit.pretraining.objectives import Model, PretrainSetup, Sums, Totals, distil, mlm
 from bertkit.recipe import Distillation, read_layers
 from bertkit.recipe.options import Option, read_option
 from bertkit.tokens.features import Batch
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import PretrainedConfig
 
 
 def _read_size(value: Any) -> str | None:
@@ -114,7 +113,7 @@ def _check_student(student: PretrainedConfig, setup: PretrainSetup) -> None:
         raise ModelError(what, remedy)
 
 
-def load_model(setup: PretrainSetup) -> PreTrainedModel:
+def load_model(setup: PretrainSetup) -> Model:
     """Build the student, whose inside is compared with that of the checkpoint, its teacher.
 
     Raises:
@@ -134,7 +133,7 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
         layers = read_layers(read_option(OPTIONS, setup.recipe, "student_layers"))
         student = make_student(teacher, choose_layers(layers, setup.config))
     # Unlike an encoder that is built alone, the base of a model with a head has no pooler, which nobody trains.
-    encoder: PreTrainedModel = student.base_model
+    encoder: Model = student.base_model
     layer_map, attention = (read_option(OPTIONS, setup.recipe, name) for name in ("layer_map", "attention"))
     terms = Distillation(
         embeddings_weight=1.0, hidden=layer_map, **({"attention_scores": layer_map} if attention else {})
@@ -151,7 +150,7 @@ def count(batch: Batch) -> dict[str, int]:
     return dict.fromkeys(TERMS, int(batch[distil.IS_TEXT].sum()))
 
 
-def losses(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
+def losses(model: Model, batch: Batch) -> Sums:
     """Run student and teacher on a batch, the teacher without gradients, and sum each term over the tokens."""
     import torch
 
@@ -163,7 +162,7 @@ def losses(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
     return dict(info.compare(is_text))  # type: ignore[misc]
 
 
-def accumulate(model: PreTrainedModel, batch: Batch) -> Totals:
+def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the terms, and count the tokens."""
     sums = {name: float(value) for name, value in losses(model, batch).items()}
     return {**sums, "tokens": float(batch[distil.IS_TEXT].sum())}

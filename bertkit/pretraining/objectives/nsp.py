@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import RecipeError
 from bertkit.metrics.baselines import predict_by_length
 from bertkit.modeling.architectures import architecture_of, types_with
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import accumulate_pairs, count_pairs, score_pairs, sum_pair_losses
-from bertkit.pretraining.objectives import PretrainSetup, mlm
+from bertkit.pretraining.objectives import Model, PretrainSetup, Random, Sums, mlm
 from bertkit.pretraining.sentence_pairs import Pair, Pairs, PairType, build_pairs, join_pair, pair_collator
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Batch, Collator, Feature, Features
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from transformers import PreTrainedModel
 
 OPTIONS: Mapping[str, Any] = mlm.OPTIONS
 TERMS: Mapping[str, float] = {"mlm": 1.0, "nsp": 1.0}
@@ -34,7 +29,7 @@ def check(setup: PretrainSetup) -> None:
         raise RecipeError(what, f"use one of type {' or '.join(types_with('has_pair_head'))}, or the objective mlm")
 
 
-def load_model(setup: PretrainSetup) -> PreTrainedModel:
+def load_model(setup: PretrainSetup) -> Model:
     """Load the checkpoint, or build a new model, with a head for masked tokens and one for pairs of segments."""
     from transformers import AutoModelForPreTraining
 
@@ -56,7 +51,7 @@ def pairs_of_epoch(
     return build_pairs(corpus, length, setup.pair_template.size, pair_type, training.seed, version)
 
 
-def feature(example: Pair, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+def feature(example: Pair, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
     """Mask tokens, or whole words, of a pair."""
     text = join_pair(example, setup.pair_template)
     masked = mlm.mask(text, progress, random, setup)
@@ -73,7 +68,7 @@ def count(batch: Batch) -> dict[str, int]:
     return dict(zip(TERMS, count_pairs(batch), strict=True))
 
 
-def losses(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
+def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens, and those of the pairs."""
     return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))
 
@@ -88,6 +83,6 @@ def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict
     return {name: {"pair_accuracy": accuracy} for name, accuracy in found.items() if accuracy is not None}
 
 
-def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+def encoder(model: Model, setup: PretrainSetup) -> Model:
     """Return the model with both heads: a plain checkpoint for pretraining."""
     return model

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.metrics.intervals import f1_of_share
@@ -17,16 +17,11 @@ from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import masked_scores, masked_totals, sum_of_losses
 from bertkit.modeling.weights import load_config
-from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
+from bertkit.pretraining.objectives import Model, PretrainSetup, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage.checksums import check_model
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from transformers import PreTrainedModel
 
 log = logging.getLogger("bertkit")
 
@@ -55,7 +50,7 @@ def check(setup: PretrainSetup) -> None:
         raise RecipeError(f"rtd needs an ELECTRA, not a model of type {setup.config.model_type}", remedy)
 
 
-def load_model(setup: PretrainSetup) -> PreTrainedModel:
+def load_model(setup: PretrainSetup) -> Model:
     """Load or build the discriminator and the generator; without a generator beside the checkpoint, a new one is built.
 
     Raises:
@@ -85,7 +80,7 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
     return model
 
 
-def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+def feature(example: Block, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
     """Mask tokens, or whole words, of a block, and draw the random numbers that choose the generator's tokens."""
     import numpy as np
 
@@ -111,12 +106,12 @@ def count(batch: Batch) -> dict[str, int]:
     return {"mlm": int((batch["labels"] != IGNORED).sum()), "rtd": int((batch["draws"] >= 0).sum())}
 
 
-def losses(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
+def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the generator, and those of the discriminator."""
     return _sums(model(**batch), batch)
 
 
-def _sums(outputs: Any, batch: Batch) -> dict[str, torch.Tensor]:
+def _sums(outputs: Any, batch: Batch) -> Sums:
     from torch.nn import functional
 
     # (rows, tokens), False at padding. An attention mask within documents, (rows, 1, tokens, tokens),
@@ -129,7 +124,7 @@ def _sums(outputs: Any, batch: Batch) -> dict[str, torch.Tensor]:
     }
 
 
-def accumulate(model: PreTrainedModel, batch: Batch) -> Totals:
+def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum both losses, the generator's correct predictions, and the tokens that the discriminator finds replaced."""
     outputs = model(**batch)
     tokens = batch["draws"] >= 0
@@ -162,11 +157,11 @@ def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict
     return {"every token replaced": {"precision": share, "recall": 1.0, "f1": f1_of_share(share)}}
 
 
-def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+def encoder(model: Model, setup: PretrainSetup) -> Model:
     """Return the discriminator: a plain ELECTRA."""
     return model.discriminator
 
 
-def auxiliary_checkpoints(model: PreTrainedModel, setup: PretrainSetup) -> dict[str, PreTrainedModel]:
+def auxiliary_checkpoints(model: Model, setup: PretrainSetup) -> dict[str, Model]:
     """Return the generator: an ELECTRA for masked language modeling, which a later run continues with."""
     return {_GENERATOR: model.generator}

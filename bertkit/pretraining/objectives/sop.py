@@ -6,17 +6,13 @@ Everything but the pairs is shared with next-sentence prediction.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.modeling.masked_head import count_pairs, sum_pair_losses
-from bertkit.pretraining.objectives import PretrainSetup, nsp
+from bertkit.pretraining.objectives import Model, PretrainSetup, Sums, nsp
 from bertkit.pretraining.sentence_pairs import Pairs
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Batch
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
 
 OPTIONS: Mapping[str, Any] = nsp.OPTIONS
 TERMS: Mapping[str, float] = {"mlm": 1.0, "sop": 1.0}
@@ -37,6 +33,6 @@ def count(batch: Batch) -> dict[str, int]:
     return dict(zip(TERMS, count_pairs(batch), strict=True))
 
 
-def losses(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
+def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens, and those of the pairs."""
     return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))

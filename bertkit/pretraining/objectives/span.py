@@ -8,15 +8,22 @@ from typing import TYPE_CHECKING, Any
 from bertkit.modeling.info import info_of
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.pretraining.masking import choose_spans, corrupt
-from bertkit.pretraining.objectives import PretrainSetup, Totals, masking_rate, mlm, replacement_shares
+from bertkit.pretraining.objectives import (
+    Model,
+    PretrainSetup,
+    Random,
+    Sums,
+    Totals,
+    masking_rate,
+    mlm,
+    replacement_shares,
+)
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.recipe.options import read_option
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from transformers import PreTrainedModel
 
 OPTIONS: Mapping[str, Any] = {
     "mask_rate": mlm.OPTIONS["mask_rate"],
@@ -35,7 +42,7 @@ _EDGES = ("span_starts", "span_ends")
 examples = mlm.examples
 
 
-def load_model(setup: PretrainSetup) -> PreTrainedModel:
+def load_model(setup: PretrainSetup) -> Model:
     """Load the checkpoint, or build a new model, with a head for masked tokens and one for span boundaries."""
     model = mlm.load_model(setup)
     if read_option(OPTIONS, setup.recipe, "boundary"):
@@ -47,7 +54,7 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
     return model
 
 
-def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+def feature(example: Block, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
     """Mask spans of a block; with boundaries, add the first and last + 1 token of the span at each masked position."""
     import numpy as np
 
@@ -79,14 +86,14 @@ def count(batch: Batch) -> dict[str, int]:
     return {"mlm": tokens, "sbo": tokens} if _EDGES[0] in batch else {"mlm": tokens}
 
 
-def losses(model: PreTrainedModel, batch: Batch) -> dict[str, torch.Tensor]:
+def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens; with boundaries, also those predicted from them (``sbo``)."""
     logits, labels, boundary_logits = _run(model, batch)
     sums = {"mlm": sum_of_losses(logits, labels)}
     return sums if boundary_logits is None else {**sums, "sbo": sum_of_losses(boundary_logits, labels)}
 
 
-def accumulate(model: PreTrainedModel, batch: Batch) -> Totals:
+def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the losses and the correct predictions of a batch."""
     logits, labels, boundary_logits = _run(model, batch)
     totals = masked_totals(logits, labels)
@@ -98,7 +105,7 @@ def score(totals: Totals) -> dict[str, float]:
     return {"loss": (totals["mlm"] + totals.get("sbo", 0.0)) / totals["masked"], **masked_scores(totals)}
 
 
-def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+def encoder(model: Model, setup: PretrainSetup) -> Model:
     """Return the model without the boundary head: a plain checkpoint for masked language modeling."""
     from copy import copy
 
@@ -107,7 +114,7 @@ def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
     return plain
 
 
-def _run(model: PreTrainedModel, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+def _run(model: Model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Compute the logits of masked tokens, their labels, and their logits from the boundaries (None without them)."""
     inputs = {name: values for name, values in batch.items() if name not in _EDGES}
     if _EDGES[0] not in batch:
