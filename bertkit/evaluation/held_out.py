@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from bertkit.errors import DataError
 from bertkit.evaluation.forward import gather_from_all, rank_and_size, sorted_batches
+from bertkit.modeling.info import Model
 from bertkit.pretraining.objectives import Objective, PretrainSetup, Totals
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.progress import Progress, stage
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import Collator, Feature, Features
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: PretrainSetup) -> list[Feature]:
@@ -32,7 +29,7 @@ def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: Pret
 
 
 def measure(
-    model: PreTrainedModel,
+    model: Model,
     features: Features,
     collate: Collator,
     objective: Objective,

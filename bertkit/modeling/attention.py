@@ -13,14 +13,13 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import PreTrainedModel
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from bertkit.errors import ModelError, RecipeError, UnavailableError
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
-from bertkit.modeling.info import info_of, patched_attention, patched_forward
+from bertkit.modeling.info import Model, info_of, patched_attention, patched_forward
 from bertkit.modeling.projections import merged_projections
 from bertkit.modeling.unpadding.layers import unpadded
 from bertkit.modeling.unpadding.varlen import torch_varlen
@@ -36,7 +35,7 @@ AttentionMaps = dict[nn.Module, torch.Tensor]
 
 @contextmanager
 def speed_paths(
-    model: PreTrainedModel,
+    model: Model,
     dropout: DropoutStream | None,
     *,
     unpad: bool,
@@ -76,7 +75,7 @@ def speed_paths(
 
 
 @contextmanager
-def compiled_layers(model: PreTrainedModel) -> Iterator[None]:
+def compiled_layers(model: Model) -> Iterator[None]:
     """Let a model in training run its layers compiled by torch; evaluations run them as they are.
 
     All layers share their code, so most of them take what was compiled for the first. Embeddings, heads, and the hooks
@@ -115,7 +114,7 @@ def repeated_layers(module: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def kept_attention(
-    model: PreTrainedModel, role: Literal["student", "teacher"], *, in_training_only: bool = False, scores: bool = False
+    model: Model, role: Literal["student", "teacher"], *, in_training_only: bool = False, scores: bool = False
 ) -> Iterator[AttentionMaps]:
     """Let each attention of a model keep its log-probabilities.
 
@@ -161,7 +160,7 @@ def kept_outputs(layers: Iterable[nn.Module], states: dict[nn.Module, torch.Tens
         yield
 
 
-def keep_windows(model: PreTrainedModel) -> None:
+def keep_windows(model: Model) -> None:
     """Let layers with a sliding window keep it where tokens may attend to some others of their row only.
 
     transformers takes a mask of shape (rows, 1, tokens, tokens) as it is for layers of every type.
@@ -186,7 +185,7 @@ def keep_windows(model: PreTrainedModel) -> None:
                 layer.register_forward_pre_hook(use_mask, with_kwargs=True)
 
 
-def attention_weights(model: PreTrainedModel, batch: Batch) -> list[torch.Tensor]:
+def attention_weights(model: Model, batch: Batch) -> list[torch.Tensor]:
     """Compute the attention weights of each layer by the model's own code: (rows, heads, tokens, tokens), rows first.
 
     The last axis is what is attended to: there the weights of each token add up to 1. Attention is computed eagerly,
@@ -216,7 +215,7 @@ def attention_weights(model: PreTrainedModel, batch: Batch) -> list[torch.Tensor
     return found
 
 
-def queries_and_keys(model: PreTrainedModel, batch: Batch) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
+def queries_and_keys(model: Model, batch: Batch) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
     """Compute the queries, scaled, and the keys of each layer, both (rows, heads, tokens, head size).
 
     Returns:

@@ -19,23 +19,22 @@ import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import PretrainedConfig, PreTrainedModel
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
-from bertkit.modeling.info import info_of, patched_attention, patched_forward
+from bertkit.modeling.info import Config, Model, info_of, patched_attention, patched_forward
 
 _NAME = "bertkit-dropout"  # of the attention, as transformers registers it
 _VECTOR = 16  # numbers of fp32 that a CPU computes at once; a softmax of fewer takes ten times as long for each
 _SHORT = 256  # tokens of a row up to which plain products are faster than fused attention in bf16
 
 
-def dropout_rates(config: PretrainedConfig) -> dict[str, float]:
+def dropout_rates(config: Config) -> dict[str, float]:
     """Return the fields of a config that are probabilities of dropout in the encoder, with their values."""
     rates = {name: value for name, value in vars(config).items() if "dropout" in name and "classifier" not in name}
     return {name: float(value) for name, value in rates.items() if isinstance(value, (int, float))}
 
 
-def set_dropout(config: PretrainedConfig, rate: float) -> None:
+def set_dropout(config: Config, rate: float) -> None:
     """Set all probabilities of dropout in a config."""
     for name in dropout_rates(config):
         setattr(config, name, rate)
@@ -109,7 +108,7 @@ class _Masked(torch.autograd.Function):
 
 
 @contextmanager
-def fast_dropout(model: PreTrainedModel, stream: DropoutStream) -> Iterator[None]:
+def fast_dropout(model: Model, stream: DropoutStream) -> Iterator[None]:
     """Let every dropout layer of a model draw from a stream, and its attention too where that is torch's."""
     layers = [module for module in model.modules() if type(module) is nn.Dropout]
     paths = info_of(model).speed_paths

@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import RecipeError, closest
 from bertkit.modeling.architectures import first_position
+from bertkit.modeling.info import Config
 from bertkit.recipe.options import check_names
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerFast
+from bertkit.tokens.features import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def find_size(name: str) -> Size:
     return _SIZES[name]
 
 
-def make_config(size: str, tokenizer: PreTrainedTokenizerFast, model_options: Mapping[str, Any]) -> PretrainedConfig:
+def make_config(size: str, tokenizer: Tokenizer, model_options: Mapping[str, Any]) -> Config:
     """Build the config of a new model from a size, its tokenizer's vocabulary, and options that set any field.
 
     Raises:
@@ -141,7 +140,7 @@ def make_config(size: str, tokenizer: PreTrainedTokenizerFast, model_options: Ma
     return config
 
 
-def _config(size: Size, options: Mapping[str, Any], vocabulary: int) -> PretrainedConfig:
+def _config(size: Size, options: Mapping[str, Any], vocabulary: int) -> Config:
     """Build and check a config with a vocabulary of that size; ids of special tokens are transformers' defaults."""
     import dataclasses
 
@@ -169,7 +168,7 @@ def _own_names(values: Mapping[str, Any], config_class: Any) -> dict[str, Any]:
     return {config_class.attribute_map.get(name, name): value for name, value in values.items()}
 
 
-def _check_values(config: PretrainedConfig, options: Mapping[str, Any]) -> None:
+def _check_values(config: Config, options: Mapping[str, Any]) -> None:
     """Raise RecipeError for values that transformers accepts and that break a model later, or silently."""
     from transformers.activations import ACT2FN
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import ModelError
 from bertkit.hardware.memory import is_memory_error
 from bertkit.modeling.architectures import ARCHITECTURES, has_attention_mask, native_port
+from bertkit.modeling.info import Config, Model
 
 if TYPE_CHECKING:
     from torch import nn
-    from transformers import PretrainedConfig, PreTrainedModel
 
 _NOT_ONLY_WEIGHTS = "not only weights, or damaged: loading it could run code"
 _AGAIN = "fetch the checkpoint again"
@@ -81,7 +81,7 @@ def _no_encoder(model_type: str, folder: Path) -> ModelError:
     return ModelError(f"a model of type {model_type!r} is not an encoder", remedy, file=folder)
 
 
-def load_weights(model_class: Any, folder: Path, config: PretrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
+def load_weights(model_class: Any, folder: Path, config: Config) -> tuple[Model, dict[str, Any]]:
     """Load a model, with transformers' report of the weights that were missing, unexpected or of another shape.
 
     Raises:
@@ -115,7 +115,7 @@ def load_weights(model_class: Any, folder: Path, config: PretrainedConfig) -> tu
     return model, report
 
 
-def restore_weights(model: PreTrainedModel, file: Path) -> None:
+def restore_weights(model: Model, file: Path) -> None:
     """Load the weights of a checkpoint into the model that has written it.
 
     Raises:
@@ -160,7 +160,7 @@ def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:
     return dict(content)
 
 
-def load_config(folder: Path, *, decoders: bool = False) -> PretrainedConfig:
+def load_config(folder: Path, *, decoders: bool = False) -> Config:
     """Load the config of an encoder, with `decoders` also that of a decoder whose states are to be read.
 
     Raises:
@@ -192,7 +192,7 @@ def load_config(folder: Path, *, decoders: bool = False) -> PretrainedConfig:
     return config
 
 
-def _is_native(saved: dict[str, Any], config: PretrainedConfig) -> bool:
+def _is_native(saved: dict[str, Any], config: Config) -> bool:
     """Tell whether transformers has the class of a checkpoint that brings its own code, and reads the sizes it names.
 
     Otherwise its own class would fill in the sizes of another model.
@@ -211,7 +211,7 @@ def _own_code(saved: dict[str, Any], folder: Path) -> ModelError:
     return ModelError("this checkpoint needs to run its own code", f"bertkit never does that; {remedy}", file=folder)
 
 
-def initialize_anew(model: PreTrainedModel, modules: Iterable[nn.Module]) -> None:
+def initialize_anew(model: Model, modules: Iterable[nn.Module]) -> None:
     """Draw the weights of some of a model's modules anew, from torch's generator."""
     for module in modules:
         for weights in module.parameters():
@@ -224,7 +224,7 @@ def initialize_anew(model: PreTrainedModel, modules: Iterable[nn.Module]) -> Non
 _OF_ADAPTER = ".base_layer."  # what peft calls a layer inside its adapter
 
 
-def refuse_misfit(model: PreTrainedModel, report: dict[str, Any], folder: Path) -> None:
+def refuse_misfit(model: Model, report: dict[str, Any], folder: Path) -> None:
     """Raise ModelError where weights of the encoder are missing, unexpected or of another shape than the config has."""
     prefix = f"{model.base_model_prefix}."
     modules = {name for name, _ in model.base_model.named_children()} - {"pooler"}

@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertkit.storage.columns import Numbers
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
+from bertkit.tokens.features import Tokenizer
 
 MASK_RANDOM_KEEP = (0.8, 0.1, 0.1)
 """Shares of the chosen tokens that become the mask token, become a random one, and stay (Devlin et al. 2019)."""
@@ -26,7 +22,7 @@ _TRIES = 20  # first words to try for a span
 _UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>")
 
 
-def ordinary_tokens(tokenizer: PreTrainedTokenizerFast) -> Numbers:
+def ordinary_tokens(tokenizer: Tokenizer) -> Numbers:
     """Find the ids that may replace a masked token at random: all but special, added and unused ones, sorted."""
     left_out = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     vocabulary = tokenizer.get_vocab()

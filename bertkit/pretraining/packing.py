@@ -12,11 +12,10 @@ import numpy as np
 
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.storage.columns import Numbers
-from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, pad_features
+from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tokenizer, pad_features
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerFast
 
 NOTHING: Mapping[str, float] = MappingProxyType({})
 _AT_ONCE = 4096  # partial chunks packed together, in document order
@@ -157,7 +156,7 @@ def join_block(block: Block, template: SpecialTokenTemplate) -> TokenizedText:
 
 
 def block_collator(
-    tokenizer: PreTrainedTokenizerFast, beside: Mapping[str, float] = NOTHING, first_position: int | None = None
+    tokenizer: Tokenizer, beside: Mapping[str, float] = NOTHING, first_position: int | None = None
 ) -> Collator:
     """Build the collator of features with ``input_ids``, ``labels`` and ``segment_ids``.
 

@@ -25,11 +25,10 @@ from bertkit.errors import DataError, RecipeError
 from bertkit.pretraining.packing import TokenizedText
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.storage.columns import Numbers
-from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, pad_features
+from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tokenizer, pad_features
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedTokenizerFast
 
 NEXT, RANDOM, SWAPPED = 0, 1, 1  # labels of BertForPreTraining (next, random) and AlbertForPreTraining (next, swapped)
 
@@ -246,7 +245,7 @@ def join_pair(pair: Pair, template: SpecialTokenTemplate) -> TokenizedText:
     )
 
 
-def pair_collator(tokenizer: PreTrainedTokenizerFast) -> Collator:
+def pair_collator(tokenizer: Tokenizer) -> Collator:
     """Build the collator of features with ``input_ids``, ``labels``, ``token_type_ids`` and ``pair_labels``.
 
     A batch is padded on the right: these and ``attention_mask`` are of shape (rows, tokens), ``pair_labels`` of

@@ -5,18 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bertkit.storage.columns import Numbers
-from bertkit.tokens.features import split_by_size
+from bertkit.tokens.features import Tokenizer, split_by_size
 from bertkit.tokens.light import plain
 from bertkit.tokens.sentences import split_sentences
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
 
 _BATCH_CHARS = 1 << 20  # characters tokenized at once: encodings take a hundred times the memory of token ids
 
@@ -39,7 +35,7 @@ class TokenizedDocuments(NamedTuple):
 class DocumentTokenizer:
     """Tokenizes documents with the tokenizer's own threads, without truncation and special tokens."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = plain(copy.deepcopy(tokenizer.backend_tokenizer))
         self._space = " " if self._needs_space() else ""
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -28,10 +28,7 @@ from bertkit.recipe.pretraining import Corpus
 from bertkit.storage.cache import cache_folder, sweep
 from bertkit.storage.columns import ColumnWriter, Numbers, map_columns, map_or_write
 from bertkit.storage.fingerprints import file_fingerprint, package_fingerprint, tokenizer_content
-from bertkit.tokens.features import split_by_size
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+from bertkit.tokens.features import Tokenizer, split_by_size
 
 log = logging.getLogger("bertkit")
 
@@ -70,9 +67,7 @@ class TokenizedCorpus:
         return edges
 
 
-def read_corpus(
-    source: CorpusSource, tokenizer: PreTrainedTokenizerFast, progress: Progress
-) -> dict[str, TokenizedCorpus]:
+def read_corpus(source: CorpusSource, tokenizer: Tokenizer, progress: Progress) -> dict[str, TokenizedCorpus]:
     """Map the tokens of ``train`` and ``validation``, and prepare them unless an earlier run has.
 
     Duplicate documents are dropped. If the source has no validation split, the documents with the lowest digests are
@@ -97,7 +92,7 @@ def read_corpus(
     return {split: _build_split(split, *mapped) for split in _SPLITS}
 
 
-def content_key(source: CorpusSource, tokenizer: PreTrainedTokenizerFast) -> str:
+def content_key(source: CorpusSource, tokenizer: Tokenizer) -> str:
     """Compute a SHA-256 of everything the tokens depend on: text, tokenizer, settings and code.
 
     A hub data set is represented by its name, configuration and revision instead of its text.
@@ -151,7 +146,7 @@ def _fingerprint(file: Path) -> list[str]:
         raise ResourceError("no permission to read", "check its permissions", file=file) from None
 
 
-def _prepare(folder: Path, source: CorpusSource, tokenizer: PreTrainedTokenizerFast, progress: Progress) -> None:
+def _prepare(folder: Path, source: CorpusSource, tokenizer: Tokenizer, progress: Progress) -> None:
     """Write the columns of a corpus, starting where an earlier process stopped."""
     began = time.monotonic()
     deduplication = find_duplicates(source, progress)
@@ -173,7 +168,7 @@ def _write_shards(
     columns: ColumnWriter,
     state: dict[str, Any],
     documents: Iterator[SplitDocument],
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: Tokenizer,
     progress: Progress,
 ) -> None:
     """Write the columns shard by shard; `state`, which is saved with each shard, says where to continue."""
@@ -195,7 +190,7 @@ def _write_shards(
         progress.update(state["read"], {"tokens": sum(facts[split]["tokens"] for split in _SPLITS)})
 
 
-def _dtypes(tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
+def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
     """Return the dtype of each column: two bytes per token if all ids fit, else four."""
     tokens = "<u2" if max(tokenizer.get_vocab().values()) < 2**16 else "<u4"
     dtypes = (tokens, "?", "<i8", "<i8")

@@ -13,12 +13,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bertkit.data.labels import spelled
 from bertkit.data.rows import FILL_IN, NO_LABEL, Columns, is_blank, is_missing
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics.basic import CLASSIFICATION, EVALUATE_PREFIX, REGRESSION, check_metrics, compute_metrics
+from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, check_names, check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
@@ -26,7 +27,6 @@ from bertkit.tokens.features import IGNORED, Collator, Feature, Features, Rows, 
 
 if TYPE_CHECKING:
     import numpy as np
-    from transformers import PreTrainedModel
 
 __all__ = [
     "CLASSIFICATION",
@@ -70,7 +70,6 @@ __all__ = [
     "with_options",
 ]
 
-Model: TypeAlias = "PreTrainedModel"
 
 _DECIMAL_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")
 

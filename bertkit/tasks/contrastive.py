@@ -16,6 +16,7 @@ from bertkit.metrics.basic import Undefined
 from bertkit.metrics.intervals import Share
 from bertkit.metrics.partners import chance_ranks, partner_ranks, word_ranks
 from bertkit.modeling.heads.targets import Target, vector_target
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import DENSE
 from bertkit.modeling.sentence.mining import add_negatives, mine_negatives
@@ -26,7 +27,6 @@ from bertkit.tasks import (
     DataError,
     Details,
     Feature,
-    Model,
     Option,
     Outputs,
     Prediction,

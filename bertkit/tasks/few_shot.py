@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.labels import class_weights
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.modules import read_modules, with_options
 from bertkit.tasks import (
     Collator,
     DataError,
     Feature,
-    Model,
     Option,
     Recipe,
     RecipeError,

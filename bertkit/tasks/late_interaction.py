@@ -12,12 +12,12 @@ from typing import Any
 
 from bertkit.metrics.partners import partner_ranks
 from bertkit.modeling.heads.targets import Target
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import LATE
 from bertkit.tasks import (
     Details,
     Feature,
-    Model,
     Option,
     Outputs,
     Prediction,

@@ -20,6 +20,7 @@ from bertkit.metrics import calibration
 from bertkit.metrics.ensembles import mean_probabilities
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
+from bertkit.modeling.info import Model
 from bertkit.tasks import (
     EVALUATE_PREFIX,
     Answer,
@@ -28,7 +29,6 @@ from bertkit.tasks import (
     DataError,
     Details,
     Feature,
-    Model,
     Outputs,
     Prediction,
     Predictions,

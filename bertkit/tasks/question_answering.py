@@ -19,12 +19,12 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.metrics import answers, ensembles
 from bertkit.modeling.heads.targets import span_targets
+from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import (
     Answer,
     Details,
-    Model,
     Outputs,
     Prediction,
     Predictions,

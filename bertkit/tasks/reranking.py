@@ -17,6 +17,7 @@ from bertkit.data.labels import placeholder_names
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.ranking import average_queries, score_rankings
 from bertkit.modeling.heads.targets import LOG_ODDS, Target
+from bertkit.modeling.info import Model
 from bertkit.tasks import (
     Collator,
     Columns,
@@ -24,7 +25,6 @@ from bertkit.tasks import (
     DataError,
     Details,
     Feature,
-    Model,
     Option,
     Outputs,
     Prediction,

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.modeling.heads.targets import Target, vector_target
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.tasks import (
     EVALUATE_PREFIX,
@@ -18,7 +19,6 @@ from bertkit.tasks import (
     DataError,
     Details,
     Feature,
-    Model,
     Option,
     Outputs,
     Prediction,

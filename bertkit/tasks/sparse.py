@@ -16,12 +16,12 @@ import numpy as np
 from bertkit.metrics.basic import Undefined
 from bertkit.metrics.partners import partner_ranks
 from bertkit.modeling.heads.targets import Target
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import SPARSE
 from bertkit.tasks import (
     Details,
     Feature,
-    Model,
     Option,
     Outputs,
     Prediction,

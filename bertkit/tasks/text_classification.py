@@ -27,6 +27,7 @@ from bertkit.metrics.linear import (
     score_tfidf,
 )
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
+from bertkit.modeling.info import Model
 from bertkit.storage.columns import Numbers
 from bertkit.tasks import (
     CLASSIFICATION,
@@ -35,7 +36,6 @@ from bertkit.tasks import (
     Columns,
     DataError,
     Feature,
-    Model,
     Option,
     Outputs,
     Prediction,

@@ -21,6 +21,7 @@ from bertkit.metrics.linear import (
     score_tfidf,
 )
 from bertkit.modeling.heads.targets import Target
+from bertkit.modeling.info import Model
 from bertkit.tasks import (
     EVALUATE_PREFIX,
     REGRESSION,
@@ -28,7 +29,6 @@ from bertkit.tasks import (
     Columns,
     DataError,
     Feature,
-    Model,
     Option,
     Outputs,
     Prediction,

@@ -21,11 +21,12 @@ from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import calibration, decisions, ensembles, entities, tag_schemes
 from bertkit.modeling import load as models
 from bertkit.modeling.heads.targets import tag_targets
+from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage import hub
-from bertkit.tasks import Answer, Details, Model, Outputs, Prediction, Predictions, RunModule, check_texts, no_tuning
+from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, check_texts, no_tuning
 from bertkit.tokens.features import (
     IGNORED,
     Collator,

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.modeling.heads.targets import Target, vector_target
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.tasks import (
     Columns,
     Details,
     Feature,
-    Model,
     Outputs,
     Prediction,
     Predictions,

@@ -20,10 +20,11 @@ from bertkit.data.rows import FILL_IN, NO_LABEL, Columns
 from bertkit.errors import DataError
 from bertkit.metrics.basic import accuracy
 from bertkit.modeling.heads.targets import Target, label_targets, log_odds
+from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
-from bertkit.tasks import Answer, Details, Model, Outputs, Prediction, Predictions, RunModule, no_tuning
+from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, no_tuning
 from bertkit.tokens.features import (
     IGNORED,
     Collator,

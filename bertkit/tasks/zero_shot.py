@@ -12,6 +12,7 @@ from typing import Any
 
 from bertkit.errors import ModelError, closest
 from bertkit.modeling.heads.targets import Target, log_odds
+from bertkit.modeling.info import Model
 from bertkit.modeling.load import label_names, read_config
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules, with_options
@@ -20,7 +21,6 @@ from bertkit.storage.exports import is_exported
 from bertkit.tasks import (
     Collator,
     Feature,
-    Model,
     Option,
     Outputs,
     Prediction,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import Recipe, Row
@@ -19,6 +19,8 @@ Feature = dict[str, Any]
 
 Numbers come as lists from a task's ``encode``, and as arrays from `bertkit.tokens.feature_cache`.
 """
+
+Tokenizer: TypeAlias = "PreTrainedTokenizerFast"
 
 Features = Sequence[Feature]
 Rows = Sequence[Row]
@@ -43,7 +45,7 @@ class Setup:
     """What every step of a run needs to know; `labels` is in the order of the model's outputs."""
 
     recipe: Recipe
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: Tokenizer
     labels: tuple[str, ...]
     inference: bool = False
     """Whether the model is there to answer only: not to be trained, and not to be read from inside."""
@@ -84,7 +86,7 @@ class SpecialTokenTemplate:
         return feature
 
 
-def find_template(tokenizer: PreTrainedTokenizerFast, *, pair: bool) -> SpecialTokenTemplate:
+def find_template(tokenizer: Tokenizer, *, pair: bool) -> SpecialTokenTemplate:
     """Find a tokenizer's special tokens by encoding an example; transformers has no common attribute for them."""
     encoded = tokenizer("a", "a" if pair else None)
     ids, sides = encoded["input_ids"], encoded.sequence_ids(0)
@@ -100,7 +102,7 @@ def find_template(tokenizer: PreTrainedTokenizerFast, *, pair: bool) -> SpecialT
     )
 
 
-def tokenize_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[Any]:
+def tokenize_texts(tokenizer: Tokenizer, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[Any]:
     """Tokenize texts, or lists of words, without truncation and special tokens.
 
     Returns:

@@ -7,12 +7,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import DataError, UsageError, closest
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+from bertkit.tokens.features import Tokenizer
 
 ReadTexts = Callable[[], Iterable[str]]
 """Starts a new pass over the documents: they are read more than once and never all in memory."""
@@ -46,7 +44,7 @@ class TokenizerType:
     special: tuple[str, ...]
     vocabulary_size: int
     lowercase: bool
-    train: Callable[[TokenizerSpec, ReadTexts], PreTrainedTokenizerFast]
+    train: Callable[[TokenizerSpec, ReadTexts], Tokenizer]
 
 
 def make_spec(
@@ -90,7 +88,7 @@ def _check(spec: TokenizerSpec) -> None:
         raise UsageError(f"--vocabulary-size {spec.vocabulary_size}", f"{what} need at least {least}")
 
 
-def train_from_texts(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenizerFast:
+def train_from_texts(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:
     """Train a tokenizer on text.
 
     Raises:
@@ -99,7 +97,7 @@ def train_from_texts(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTo
     return TOKENIZER_TYPES[spec.type].train(spec, read_texts)
 
 
-def _train_wordpiece(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenizerFast:
+def _train_wordpiece(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:
     """Train a WordPiece tokenizer (Wu et al. 2016) like BERT's.
 
     The trainer numbers tokens such as ``##e`` in the random order of a hash table, and breaks ties by number. So a
@@ -147,7 +145,7 @@ def _frequent_letters(normalizer: Any, texts: Iterable[str], spec: TokenizerSpec
     return letters
 
 
-def _train_bpe(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenizerFast:
+def _train_bpe(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:
     """Train a byte-level BPE tokenizer (Radford et al. 2019) like RoBERTa's."""
     from tokenizers import normalizers, pre_tokenizers, trainers
     from transformers import AddedToken, PreTrainedTokenizerFast, RobertaTokenizer
@@ -179,7 +177,7 @@ def _train_bpe(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenize
     )
 
 
-def _train_unigram(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenizerFast:
+def _train_unigram(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:
     """Train a unigram language model of tokens (Kudo 2018) like ALBERT's and XLM-R's."""
     from tokenizers import trainers
     from transformers import AlbertTokenizer

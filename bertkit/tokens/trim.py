@@ -11,14 +11,11 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import ModelError
 from bertkit.storage.files import write_text
-from bertkit.tokens.features import split_by_size, tokenize_texts
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+from bertkit.tokens.features import Tokenizer, split_by_size, tokenize_texts
 
 _BATCH = 1000  # texts
 _TOKENIZER, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
@@ -26,7 +23,7 @@ _OTHER_VOCABULARIES = ("vocab.txt", "vocab.json", "merges.txt", "added_tokens.js
 _BYTES = [f"<0x{number:02X}>" for number in range(256)]
 
 
-def collect_tokens(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> set[int]:
+def collect_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
     """Return the ids of all tokens of some texts, and those that a word is matched with before it turns out unknown."""
     used, unknown = set[int](), tokenizer.unk_token_id
     backend = tokenizer.backend_tokenizer
@@ -41,7 +38,7 @@ def collect_tokens(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> 
     return used
 
 
-def trim_files(folder: Path, tokenizer: PreTrainedTokenizerFast, used: Iterable[int], first: int = 0) -> list[int]:
+def trim_files(folder: Path, tokenizer: Tokenizer, used: Iterable[int], first: int = 0) -> list[int]:
     """Trim the tokenizer that `save_pretrained` has written to a folder; return the ids that are kept, in order.
 
     A token's new id is its index among them. Beside the tokens that are used, special and added tokens are kept, and
@@ -104,9 +101,7 @@ def trim(content: Mapping[str, Any], used: Iterable[int]) -> tuple[dict[str, Any
     }, kept
 
 
-def refuse_changed(
-    before: PreTrainedTokenizerFast, now: PreTrainedTokenizerFast, kept: Sequence[int], texts: Iterable[str]
-) -> int:
+def refuse_changed(before: Tokenizer, now: Tokenizer, kept: Sequence[int], texts: Iterable[str]) -> int:
     """Check that a trimmed tokenizer splits texts into the tokens of before; return how many texts there are.
 
     Raises:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 import torch
-from transformers import ElectraForMaskedLM, ElectraForPreTraining, ElectraPreTrainedModel, PretrainedConfig
+from transformers import ElectraForMaskedLM, ElectraForPreTraining, ElectraPreTrainedModel
 from transformers.utils import ModelOutput
 
 from bertkit.errors import RecipeError
+from bertkit.modeling.info import Config
 from bertkit.modeling.masked_head import run_at_masked
 from bertkit.tokens.features import IGNORED
 
@@ -83,7 +84,7 @@ def draw(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     return samples.clamp(max=logits.shape[-1] - 1)
 
 
-def generator_config(config: PretrainedConfig, share: float) -> PretrainedConfig:
+def generator_config(config: Config, share: float) -> Config:
     """Build the config of a generator with as many layers as the discriminator, each `share` as wide.
 
     Raises:
@@ -102,5 +103,5 @@ def generator_config(config: PretrainedConfig, share: float) -> PretrainedConfig
     return smaller
 
 
-def _widths(config: PretrainedConfig) -> dict[str, int]:
+def _widths(config: Config) -> dict[str, int]:
     return {name: getattr(config, name) for name in ("hidden_size", "intermediate_size")}

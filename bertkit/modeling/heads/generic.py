@@ -12,12 +12,14 @@ from typing import Any
 import transformers
 from torch import nn
 from torch.nn import functional
-from transformers import MODEL_MAPPING, PretrainedConfig, PreTrainedModel
+from transformers import MODEL_MAPPING, PreTrainedModel
 from transformers.conversion_mapping import (
     get_checkpoint_conversion_mapping,
     register_checkpoint_conversion_mapping,
 )
 from transformers.modeling_outputs import MultipleChoiceModelOutput, QuestionAnsweringModelOutput
+
+from bertkit.modeling.info import Config
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """What encoders read of a batch."""
@@ -26,7 +28,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 class EncoderHead:
     """What every such head begins with: an encoder without a pooler, and how to run it."""
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)  # type: ignore[call-arg]
         encoder = MODEL_MAPPING[type(config)]
         options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
@@ -41,7 +43,7 @@ class EncoderHead:
 class AnswerHead(EncoderHead):
     """What is added to an encoder: two logits per token, as in BERT's model for questions."""
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()  # type: ignore[attr-defined]
@@ -61,7 +63,7 @@ class ChoiceHead(EncoderHead):
 
     reads_first_token = True  # even where the config lets heads of transformers read a mean of all tokens
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.dropout = head_dropout(config)
@@ -77,7 +79,7 @@ class ChoiceHead(EncoderHead):
         return MultipleChoiceModelOutput(loss=loss, logits=logits)
 
 
-def head_dropout(config: PretrainedConfig) -> nn.Dropout:
+def head_dropout(config: Config) -> nn.Dropout:
     """Return the dropout before a classifier: at the config's own rate for it, or at that of its layers."""
     rates = (getattr(config, name, None) for name in ("classifier_dropout", "hidden_dropout_prob"))
     return nn.Dropout(next((rate for rate in rates if rate is not None), 0.0))

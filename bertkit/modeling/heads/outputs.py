@@ -5,15 +5,14 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING, Any
 
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.tokens.features import Batch
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
 
 
-def compute_head_in_fp32(model: PreTrainedModel) -> None:
+def compute_head_in_fp32(model: Model) -> None:
     """Compute the linear layers of the head, and of the pooler before it, in float32 under autocast too.
 
     They cost next to nothing. In bf16, two logits that differ by less than a hundredth would be equal, and the pooler
@@ -33,7 +32,7 @@ def compute_head_in_fp32(model: PreTrainedModel) -> None:
                 layer.forward = functools.partial(in_fp32, layer)  # type: ignore[method-assign]
 
 
-def mask_missing_choices(model: PreTrainedModel) -> None:
+def mask_missing_choices(model: Model) -> None:
     """Take the choices that a row lacks out of a model's softmax and loss.
 
     A collator pads such a row with choices of one token. A row of another length would otherwise have other

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.weights import read_json_object
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PretrainedConfig, PreTrainedModel
 
 # what the CrossEncoder of sentence-transformers makes of a logit, by the names that it writes
 PROBABILITY, LOGIT = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
 
 
-def set_activation(config: PretrainedConfig, name: str) -> None:
+def set_activation(config: Config, name: str) -> None:
     """Note in a config what makes a score of a logit, where sentence-transformers and vLLM look for it."""
     config.sentence_transformers = {"activation_fn": name}
     config.__dict__.pop("sbert_ce_default_activation_function", None)
@@ -40,7 +39,7 @@ def find_activation(folder: Path) -> str:
     return found
 
 
-def score_passages(model: PreTrainedModel, activation: str) -> None:
+def score_passages(model: Model, activation: str) -> None:
     """Let a model with one output read lists too, and return ``probabilities`` if its scores are such."""
     info_of(model).reads, info_of(model).gives_probabilities = "passages", activation == PROBABILITY
     model.forward = partial(_forward, model.forward, activation)

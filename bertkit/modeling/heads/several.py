@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from bertkit.errors import ModelError
-from bertkit.modeling.info import patched_forward
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from bertkit.modeling.info import Model, patched_forward
 
 
 class HeadsOnEncoder(nn.Module):
@@ -21,7 +18,7 @@ class HeadsOnEncoder(nn.Module):
     The models themselves are no submodules, so a checkpoint holds the encoder once. Made by `join_heads`.
     """
 
-    def __init__(self, models: Mapping[str, PreTrainedModel]) -> None:
+    def __init__(self, models: Mapping[str, Model]) -> None:
         # of encoders of one checkpoint, that with a pooler has all that the others have
         encoder = max((model.base_model for model in models.values()), key=lambda base: len(list(base.children())))
         super().__init__(encoder.config)  # that of transformers' class; see `join_heads`
@@ -82,7 +79,7 @@ class HeadsOnEncoder(nn.Module):
             setattr(model, model.base_model_prefix, self.own_encoders[name])
 
 
-def join_heads(models: Mapping[str, PreTrainedModel]) -> Any:
+def join_heads(models: Mapping[str, Model]) -> Any:
     """Build one model of the heads of several, all on the encoder of one; `HeadsOnEncoder` tells what it can do.
 
     It is a model of transformers of the encoder's architecture.
@@ -95,7 +92,7 @@ def join_heads(models: Mapping[str, PreTrainedModel]) -> Any:
     return type("HeadsOnEncoderModel", (HeadsOnEncoder, architecture), {})(models)
 
 
-def check_encoders(models: Mapping[str, PreTrainedModel]) -> None:
+def check_encoders(models: Mapping[str, Model]) -> None:
     """Check that models which were trained together have the same encoder still.
 
     Raises:

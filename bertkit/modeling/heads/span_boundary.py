@@ -7,16 +7,14 @@ it, and from the token's position in the span. So these two states learn to repr
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
+from bertkit.modeling.info import Model
 from bertkit.modeling.masked_head import run_at_masked
 from bertkit.tokens.features import IGNORED, Batch
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _POSITIONS, _POSITION_SIZE = 20, 200  # those of the paper's code; tokens of a longer span share the last position
 
@@ -65,7 +63,7 @@ class SpanBoundary(nn.Module):
         return nn.functional.linear(predicted, words, self.bias)
 
 
-def add_span_boundary(model: PreTrainedModel) -> None:
+def add_span_boundary(model: Model) -> None:
     """Add the head over boundaries to a masked language model, as its submodule ``span_boundary``."""
     vocabulary, width = model.get_input_embeddings().weight.shape
     deviation = getattr(model.config, "initializer_range", 0.02)
@@ -73,7 +71,7 @@ def add_span_boundary(model: PreTrainedModel) -> None:
 
 
 def run_with_boundaries(
-    model: PreTrainedModel, inputs: Batch, starts: torch.Tensor, ends: torch.Tensor
+    model: Model, inputs: Batch, starts: torch.Tensor, ends: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Run a model with its boundary head, which is part of its forward pass.
 

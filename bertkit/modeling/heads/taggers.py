@@ -17,11 +17,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
-from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.modeling.heads.generic import EncoderHead, class_with_head
-from bertkit.modeling.info import info_of, tagger_head
+from bertkit.modeling.info import Config, Model, info_of, tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.storage.cache import cache_folder, sweep
 from bertkit.storage.columns import ColumnWriter, map_or_write
@@ -36,7 +35,7 @@ _ROWS_AT_ONCE = 4096  # rows whose hidden states are in memory at the same time
 class LayerTagger(EncoderHead):
     """What `tagger_class` adds to an encoder; `tagger_head` of its config names layers, tagger and size."""
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         head = tagger_head(config) or {}
         self.choice = LAYER_CHOICES[head["layers"]]
@@ -117,7 +116,7 @@ def tagger_class(config_class: type) -> type:
     return class_with_head(LayerTagger, config_class, "ForLayerTagging")
 
 
-def compute_states(model: PreTrainedModel, features: Features, run: Callable[..., Any]) -> Iterator[Any]:
+def compute_states(model: Model, features: Features, run: Callable[..., Any]) -> Iterator[Any]:
     """Yield the hidden states of each feature's tokens, an array (tokens, ...) per feature."""
     reader = _StateReader(model)
     for first in range(0, len(features), _ROWS_AT_ONCE):
@@ -126,7 +125,7 @@ def compute_states(model: PreTrainedModel, features: Features, run: Callable[...
             yield output["states"][: len(feature["input_ids"])]
 
 
-def cache_states(model: PreTrainedModel, features: Features, run: Callable[..., Any], content: str) -> None:
+def cache_states(model: Model, features: Features, run: Callable[..., Any], content: str) -> None:
     """Add ``states`` to every feature, memory-mapped from a column that is written once for the same content.
 
     Args:

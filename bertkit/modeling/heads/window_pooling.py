@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head, head_dropout
 from bertkit.modeling.heads.windows import CLASS_ENDING, find_windows, run_windows, text_loss
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import load_model
 
 
@@ -27,7 +26,7 @@ class WindowPooling(EncoderHead):
 
     reads_first_token = True  # even where the config lets heads of transformers read a mean of all tokens
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         width = config.hidden_size
         self.window_dense, self.window_score = nn.Linear(width, width), nn.Linear(width, 1, bias=False)
@@ -63,7 +62,7 @@ class WindowPooling(EncoderHead):
 
 def load_window_pooling(
     folder: Path, labels: Sequence[str], *, new_head: bool, problem_type: str, cls_only: bool
-) -> PreTrainedModel:
+) -> Model:
     """Load an encoder with the head over windows; arguments and errors are those of `load_model`."""
     find_class = partial(class_with_head, WindowPooling, ending=CLASS_ENDING)
     model = load_model(find_class, folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)

@@ -7,7 +7,6 @@ in another order than those of transformers, so states are equal up to rounding.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -16,10 +15,8 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from bertkit.modeling.architectures import LayerNames, architecture_of, first_position
 from bertkit.modeling.inference.known import are_whole, encoder_shapes, has_known_encoder, layer_names, read_weights
+from bertkit.modeling.info import Config
 from bertkit.tokens.features import Batch
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 _STEP = 32  # tokens of a batch are rounded up to it: oneDNN compiles each product anew for every number of them
 _SHORT, _BLOCK = 48, 32  # at most tokens of a text whose attention is faster in plain products, and texts of each
@@ -30,7 +27,7 @@ Runs = list[tuple[int, int]]
 """How many texts in a row have how many tokens each."""
 
 
-def load_flat_encoder(folder: Path, config: PretrainedConfig, dtype: torch.dtype) -> FlatEncoder | None:
+def load_flat_encoder(folder: Path, config: Config, dtype: torch.dtype) -> FlatEncoder | None:
     """Load an encoder whose products are computed in `dtype`; None where transformers is needed, or knows the error."""
     if not has_known_encoder(config):
         return None
@@ -49,7 +46,7 @@ class FlatEncoder(nn.Module):
     Products and attention are computed in `dtype`; what is added up, and norms, in float32.
     """
 
-    def __init__(self, config: PretrainedConfig, weights: Weights, dtype: torch.dtype) -> None:
+    def __init__(self, config: Config, weights: Weights, dtype: torch.dtype) -> None:
         super().__init__()
         architecture, epsilon = architecture_of(config), getattr(config, "layer_norm_eps", 1e-12)
         self.config, self.first_position = config, first_position(config)

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
 from bertkit.modeling.architectures import LAYER_NAMES, LayerNames, architecture_of
+from bertkit.modeling.info import Config
 from bertkit.tokens.features import Batch
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
-
-def has_known_encoder(config: PretrainedConfig) -> bool:
+def has_known_encoder(config: Config) -> bool:
     """Tell whether an encoder is of BERT's kin, and no setting changes how it computes or what it returns."""
     usual = {
         "hidden_act": "gelu",
@@ -34,13 +31,13 @@ def has_known_encoder(config: PretrainedConfig) -> bool:
     )
 
 
-def layer_names(config: PretrainedConfig, layer: int) -> LayerNames:
+def layer_names(config: Config, layer: int) -> LayerNames:
     """Return the names of the weights of a known encoder's layer, without the encoder's prefix."""
     path = str(architecture_of(config).layers)
     return LayerNames(*(f"{path}.{layer}.{name}" for name in LAYER_NAMES[path]))
 
 
-def encoder_shapes(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
+def encoder_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Return the shape of each weight of a known encoder, by its name without the encoder's prefix."""
     architecture, width = architecture_of(config), config.hidden_size
     inner = getattr(config, "intermediate_size", None) or config.hidden_dim

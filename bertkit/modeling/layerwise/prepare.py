@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import shares_layers
+from bertkit.modeling.info import Model
 from bertkit.modeling.layers import check_layers
 from bertkit.modeling.layerwise.adapters import add_adapters
 from bertkit.modeling.layerwise.depths import encoder_layers, freeze, reinitialize
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.recipe import Training
+from bertkit.recipe import Training
 
 
-def prepare_depths(model: PreTrainedModel, training: Training) -> None:
+def prepare_depths(model: Model, training: Training) -> None:
     """Initialize anew and freeze what a recipe says, before a model is trained.
 
     Raises:

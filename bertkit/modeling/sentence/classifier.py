@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 
 from bertkit.errors import ModelError
 from bertkit.modeling.heads.generic import class_with_head
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import load_model
 from bertkit.modeling.sentence.head import SentenceHead, VectorOutput, refuse_dense, set_up
 from bertkit.modeling.sentence.losses import VectorLoss
@@ -37,7 +37,7 @@ class SentenceClassifier(SentenceHead):
 
     is_saved_as_encoder = False
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         # not called `classifier`: transformers' own classes would load it, and give it the first token to read
         self.logistic = nn.Linear(config.hidden_size, config.num_labels).requires_grad_(False)
@@ -60,7 +60,7 @@ class SentenceClassifier(SentenceHead):
 
 def load_sentence_classifier(
     folder: Path, modules: SentenceModules, labels: Sequence[str], loss: VectorLoss | None = None, *, new_head: bool
-) -> PreTrainedModel:
+) -> Model:
     """Load the encoder of a model folder in float32 with a linear layer over its vectors, one logit per label.
 
     Args:

@@ -10,11 +10,10 @@ from torch import nn
 from torch.nn import functional
 
 from bertkit.errors import ModelError
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence.modules import Dense, SentenceModules
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from bertkit.hardware.precision import Machine
 
 _ACTIVATIONS = {"Tanh": torch.tanh, "Identity": lambda values: values, "ReLU": torch.relu, "GELU": functional.gelu}
@@ -23,7 +22,7 @@ _ACTIVATIONS = {"Tanh": torch.tanh, "Identity": lambda values: values, "ReLU": t
 class SentenceEncoder(nn.Module):
     """An encoder with what follows it; computes vectors only, in float32 from the pooling on."""
 
-    def __init__(self, encoder: PreTrainedModel, modules: SentenceModules) -> None:
+    def __init__(self, encoder: Model, modules: SentenceModules) -> None:
         super().__init__()
         self.encoder, self.modules_read = encoder, modules
         self.dense = nn.ModuleList(_load_dense(module) for module in modules.after if isinstance(module, Dense))
@@ -128,7 +127,7 @@ def load_for_vectors(folder: Path, modules: SentenceModules, machine: Machine) -
     if machine.device == "cpu":
         quiet_transformers()
         if flat := load_flat_encoder(folder, load_config(folder, decoders=True), dtype):
-            return SentenceEncoder(cast("PreTrainedModel", flat), modules).eval(), "fp32"
+            return SentenceEncoder(cast("Model", flat), modules).eval(), "fp32"
     encoder = load_sentence_encoder(folder, modules)
     for module in encoder.encoder.modules():
         if type(module) is nn.Linear:

@@ -11,13 +11,13 @@ from typing import Any
 import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
-from transformers import MODEL_MAPPING, PretrainedConfig, PreTrainedModel
+from transformers import MODEL_MAPPING
 from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.dropout import set_dropout
 from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.encoder import pool
 from bertkit.modeling.sentence.losses import COMPARING, VectorLoss
@@ -120,7 +120,7 @@ class SentenceHead(VectorHead, EncoderHead):
     is_saved_as_encoder = True
     """Whether checkpoints have the weights of the encoder alone, under its own names."""
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super(EncoderHead, self).__init__(config)  # type: ignore[call-arg]
         # A pooler is not read, but stays: whatever loads the encoder looks for all of its weights.
         setattr(self, self.base_model_prefix, MODEL_MAPPING[type(config)](config))  # type: ignore[attr-defined]
@@ -153,7 +153,7 @@ def load_sentence_head(
     *,
     texts_at_once: int | None = None,
     dropout: float | None = None,
-) -> PreTrainedModel:
+) -> Model:
     """Load the encoder of a model folder in float32, to be trained on the vectors of its texts.
 
     Args:

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import PretrainedConfig, PreTrainedModel
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.heads.generic import class_with_head
+from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.formats import PROJECTION, write_late
 from bertkit.modeling.sentence.head import SentenceHead, set_up
@@ -60,7 +60,7 @@ def score_texts(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
 class LateHead(SentenceHead):
     """What is added to an encoder: a projection of token states to vectors of length 1, one per token."""
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.projection = nn.Linear(config.hidden_size, 1, bias=False)  # until the dimension is known
 
@@ -110,7 +110,7 @@ def load_late_head(
     loss: LateLoss | None = None,
     *,
     texts_at_once: int | None = None,
-) -> PreTrainedModel:
+) -> Model:
     """Load the encoder of a model folder in float32, to make a vector of each token.
 
     Args:

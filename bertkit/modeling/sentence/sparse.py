@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 from torch.nn import functional
-from transformers import MODEL_FOR_MASKED_LM_MAPPING, PreTrainedModel
+from transformers import MODEL_FOR_MASKED_LM_MAPPING
 from transformers.utils import ModelOutput
 
-from bertkit.modeling.info import ModelInfo, info_of, patched_forward
+from bertkit.modeling.info import Model, ModelInfo, info_of, patched_forward
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.sentence.formats import write_sparse
 from bertkit.modeling.sentence.head import VectorHead, set_up
@@ -144,7 +144,7 @@ class _Highest(torch.autograd.Function):
 
 def load_sparse_head(
     folder: Path, modules: SentenceModules, loss: SparseLoss | None = None, *, texts_at_once: int | None = None
-) -> PreTrainedModel:
+) -> Model:
     """Load a masked language model in float32, to be trained on the sparse vectors of its texts.
 
     `info_of(model).new_weights` names the weights of its head that the checkpoint lacks.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence.formats import DENSE, find_format, read_format
 from bertkit.modeling.sentence.modules import (
     POOLING_MODES,
@@ -21,7 +22,6 @@ from bertkit.tokens.several import encode_several
 
 if TYPE_CHECKING:
     import numpy as np
-    from transformers import PreTrainedModel
 
     Vectors = np.ndarray[Any, Any]
 
@@ -106,9 +106,7 @@ def encode_rows(
     return encode_several(several, shortened)
 
 
-def load_encoder(
-    folder: Path, setup: Setup, *, new_head: bool, loss: str, learned_texts: int | None = None
-) -> PreTrainedModel:
+def load_encoder(folder: Path, setup: Setup, *, new_head: bool, loss: str, learned_texts: int | None = None) -> Model:
     """Load an encoder to train with a loss of `bertkit.modeling.sentence.losses`, or one of sentence vectors to use.
 
     Args:

@@ -6,16 +6,13 @@ import copy
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.architectures import LAYER_NAMES, architecture_of, shares_layers, types_with
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import load_to_pretrain
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
 
 # Submodules of BERT -> of DistilBERT.
 _LAYER = dict(zip(LAYER_NAMES["encoder.layer"], LAYER_NAMES["transformer.layer"], strict=True))
@@ -29,7 +26,7 @@ _AROUND = {
 }
 
 
-def load_teacher(folder: Path, config: PretrainedConfig) -> PreTrainedModel:
+def load_teacher(folder: Path, config: Config) -> Model:
     """Load a masked language model to predict with, frozen.
 
     Raises:
@@ -44,7 +41,7 @@ def load_teacher(folder: Path, config: PretrainedConfig) -> PreTrainedModel:
     return teacher.requires_grad_(False).eval()
 
 
-def choose_layers(choice: int | list[int] | None, config: PretrainedConfig) -> list[int]:
+def choose_layers(choice: int | list[int] | None, config: Config) -> list[int]:
     """Return the numbers of the teacher's layers that a student is made of; None chooses every second one.
 
     Raises:
@@ -64,7 +61,7 @@ def choose_layers(choice: int | list[int] | None, config: PretrainedConfig) -> l
     return layers
 
 
-def make_student(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
+def make_student(teacher: Model, layers: Sequence[int]) -> Model:
     """Copy some layers of a teacher, its embeddings and its head into a smaller model: DistilBERT where it is BERT.
 
     With all layers, the student of a BERT predicts what its teacher does for a text that is all of token type 0. Other
@@ -75,7 +72,7 @@ def make_student(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedM
     return (_make_shorter if keeps_type else _make_distilbert)(teacher, layers)
 
 
-def _make_shorter(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
+def _make_shorter(teacher: Model, layers: Sequence[int]) -> Model:
     from bertkit.modeling.attention import keep_windows
 
     config = copy.deepcopy(teacher.config)
@@ -88,7 +85,7 @@ def _make_shorter(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrained
     return student
 
 
-def _make_distilbert(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
+def _make_distilbert(teacher: Model, layers: Sequence[int]) -> Model:
     from transformers import DistilBertConfig, DistilBertForMaskedLM
 
     config = teacher.config
@@ -124,7 +121,7 @@ def _make_distilbert(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrai
     return student
 
 
-def _take(teacher: PreTrainedModel, layers: Sequence[int]) -> dict[str, Any]:
+def _take(teacher: Model, layers: Sequence[int]) -> dict[str, Any]:
     """Select the weights of some layers, numbered anew from 0, and all weights outside of layers."""
     path = f".{architecture_of(teacher.config).layers}."
     numbers = {str(layer): str(number) for number, layer in enumerate(layers)}

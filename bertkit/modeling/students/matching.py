@@ -10,14 +10,13 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import PreTrainedModel
 
 from bertkit.errors import ModelError
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.attention import AttentionMaps, attention_of, kept_attention, kept_outputs
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.heads.generic import INPUTS
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.layers import layers_to_take, match_layers
 from bertkit.recipe import Distillation
 from bertkit.tokens.features import Batch
@@ -29,7 +28,7 @@ _PROJECTIONS = "bertkit_projections"  # submodule of a student: its hidden state
 _EMBEDDINGS = -1  # number of the embeddings among the layers
 
 
-def find_layers(model: PreTrainedModel) -> tuple[Any, str, nn.ModuleList]:
+def find_layers(model: Model) -> tuple[Any, str, nn.ModuleList]:
     """Find the layers of a model's encoder: the module that holds them, their name there, and the layers.
 
     Raises:
@@ -44,7 +43,7 @@ def find_layers(model: PreTrainedModel) -> tuple[Any, str, nn.ModuleList]:
     raise ModelError(f"the layers of a {model.config.model_type} model differ or share weights", "use another model")
 
 
-def take_layers(model: PreTrainedModel, choice: int | list[int]) -> None:
+def take_layers(model: Model, choice: int | list[int]) -> None:
     """Keep only some layers of a model, with its embeddings and its head (Sanh et al. 2019, section 3).
 
     Raises:
@@ -68,8 +67,8 @@ class Matching:
     as a mean over heads and the tokens attended to. All are means over the matched layers.
     """
 
-    student: PreTrainedModel
-    teacher: PreTrainedModel
+    student: Model
+    teacher: Model
     pairs: Mapping[str, Pairs]
     weights: Mapping[str, float]
     precision: str
@@ -110,7 +109,7 @@ class Matching:
             for name, pairs in self.pairs.items()
         }
 
-    def module(self, model: PreTrainedModel, number: int) -> nn.Module:
+    def module(self, model: Model, number: int) -> nn.Module:
         """Return a layer of a model, or its embeddings."""
         if number != _EMBEDDINGS:
             layer: nn.Module = self.layers[model][number]
@@ -158,8 +157,8 @@ def _key(number: int) -> str:
 
 @contextmanager
 def matched(
-    student: PreTrainedModel,
-    teacher: PreTrainedModel,
+    student: Model,
+    teacher: Model,
     distillation: Distillation,
     precision: str,
     *,
@@ -208,13 +207,13 @@ def matched(
         yield matching
 
 
-def _width(model: PreTrainedModel, number: int) -> int:
+def _width(model: Model, number: int) -> int:
     """Return the width of a layer, or of the embeddings, which may have one of their own."""
     own = getattr(model.config, "embedding_size", None) if number == _EMBEDDINGS else None
     return own or model.config.hidden_size  # type: ignore[no-any-return]
 
 
-def _refuse_other_heads(student: PreTrainedModel, teacher: PreTrainedModel) -> None:
+def _refuse_other_heads(student: Model, teacher: Model) -> None:
     heads = student.config.num_attention_heads, teacher.config.num_attention_heads
     if heads[0] != heads[1]:
         what = f"attention cannot be matched: the student has {heads[0]} heads, the teacher {heads[1]}"

@@ -11,15 +11,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from bertkit.errors import ModelError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from bertkit.modeling.info import Model
 
 # Names inside of a layer. Those of a feed-forward: what widens, and what narrows again.
 _FEED_FORWARD = (
@@ -54,7 +52,7 @@ class FeedForward:
         return self.narrow.in_features
 
 
-def feed_forwards_of(model: PreTrainedModel) -> list[FeedForward]:
+def feed_forwards_of(model: Model) -> list[FeedForward]:
     """Find the feed-forward of each layer of a model's encoder, in order; of layers that share weights, only one.
 
     Raises:
@@ -70,7 +68,7 @@ def feed_forwards_of(model: PreTrainedModel) -> list[FeedForward]:
     return found or _refuse(model, "feed-forward")
 
 
-def attention_outputs_of(model: PreTrainedModel) -> list[nn.Linear]:
+def attention_outputs_of(model: Model) -> list[nn.Linear]:
     """Find the output projection of each layer's attention, in order; of layers that share weights, only one.
 
     Raises:
@@ -140,5 +138,5 @@ def _submodule(layer: nn.Module, name: str) -> nn.Module | None:
     return module if isinstance(module, nn.Module) else None
 
 
-def _refuse(model: PreTrainedModel, what: str) -> Any:
+def _refuse(model: Model, what: str) -> Any:
     raise ModelError(f"the {what} of a {model.config.model_type} model is not known", "prune its layers or vocabulary")

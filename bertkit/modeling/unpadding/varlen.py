@@ -7,16 +7,14 @@ a bias of positions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.info import Model
 from bertkit.modeling.unpadding.layout import SingleRow, States
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 VarlenAttention = Callable[..., Any]
 """`torch.nn.attention.varlen.varlen_attn`, or a function with its arguments."""
@@ -76,7 +74,7 @@ def torch_varlen() -> VarlenAttention:
     return varlen_attn
 
 
-def why_no_varlen(model: PreTrainedModel, precision: str) -> str | None:
+def why_no_varlen(model: Model, precision: str) -> str | None:
     """Say why a model cannot attend by `torch_varlen` in training on a GPU; None where it can."""
     config = model.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

@@ -34,20 +34,19 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
+from bertkit.modeling.info import Config, Model
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, ordinary_tokens
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.options import check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
 from bertkit.storage.columns import Numbers
-from bertkit.tokens.features import Batch, Collator, Feature, Features, SpecialTokenTemplate, find_template
+from bertkit.tokens.features import Batch, Collator, Feature, Features, SpecialTokenTemplate, Tokenizer, find_template
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
-Model: TypeAlias = "PreTrainedModel"
 Random: TypeAlias = "np.random.Generator"
 
 Sums = dict[str, "torch.Tensor"]
@@ -80,10 +79,10 @@ class PretrainSetup:
     """What an objective knows beside its examples."""
 
     recipe: PretrainRecipe
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: Tokenizer
     model_folder: Path | None
     """The checkpoint to continue from; None for a new model."""
-    config: PretrainedConfig
+    config: Config
     """The config of the model: the checkpoint's, or that of the recipe's size."""
 
     @cached_property

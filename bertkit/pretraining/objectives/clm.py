@@ -12,8 +12,9 @@ import numpy as np
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import can_be_causal, make_causal
+from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_to_pretrain
-from bertkit.pretraining.objectives import Model, PretrainSetup, Random, Sums, Totals, mlm
+from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.load import leave_out_token_types
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.modeling.students.distilbert import choose_layers, load_teacher, make_student
-from bertkit.pretraining.objectives import Model, PretrainSetup, Sums, Totals, mlm
+from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.options import Option, read_option
 from bertkit.tokens.features import Batch, Collator, Features

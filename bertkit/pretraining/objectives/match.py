@@ -8,19 +8,16 @@ predicted, so neither model needs a head, and any encoder can be the teacher.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.architectures import architecture_of, first_position, shares_layers
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.students.distilbert import choose_layers, make_student
-from bertkit.pretraining.objectives import Model, PretrainSetup, Sums, Totals, distil, mlm
+from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, distil, mlm
 from bertkit.recipe import Distillation, read_layers
 from bertkit.recipe.options import Option, read_option
 from bertkit.tokens.features import Batch
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 
 def _read_size(value: Any) -> str | None:
@@ -77,7 +74,7 @@ def check(setup: PretrainSetup) -> None:
         _check_student(student, setup)
 
 
-def _student_config(setup: PretrainSetup) -> PretrainedConfig | None:
+def _student_config(setup: PretrainSetup) -> Config | None:
     """Build the config of a new student; None for one that is made of its teacher's layers.
 
     Raises:
@@ -96,7 +93,7 @@ def _student_config(setup: PretrainSetup) -> PretrainedConfig | None:
     return make_config(size, setup.tokenizer, read_option(OPTIONS, setup.recipe, "student_options"))
 
 
-def _check_student(student: PretrainedConfig, setup: PretrainSetup) -> None:
+def _check_student(student: Config, setup: PretrainSetup) -> None:
     teacher, training, first = setup.config, setup.recipe.training, first_position(student)
     positions = getattr(student, "max_position_embeddings", training.max_length + first) - first
     if positions < training.max_length:

@@ -7,11 +7,11 @@ from typing import Any
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of, first_position
+from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, choose_tokens, choose_words, corrupt
 from bertkit.pretraining.objectives import (
-    Model,
     PretrainSetup,
     Random,
     Sums,

@@ -8,9 +8,10 @@ from typing import Any
 from bertkit.errors import RecipeError
 from bertkit.metrics.baselines import predict_by_length
 from bertkit.modeling.architectures import architecture_of, types_with
+from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import accumulate_pairs, count_pairs, score_pairs, sum_pair_losses
-from bertkit.pretraining.objectives import Model, PretrainSetup, Random, Sums, mlm
+from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, mlm
 from bertkit.pretraining.sentence_pairs import Pair, Pairs, PairType, build_pairs, join_pair, pair_collator
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Batch, Collator, Feature, Features

@@ -13,11 +13,11 @@ from typing import Any
 from bertkit.errors import ModelError, RecipeError
 from bertkit.metrics.intervals import f1_of_share
 from bertkit.modeling.architectures import architecture_of
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import masked_scores, masked_totals, sum_of_losses
 from bertkit.modeling.weights import load_config
-from bertkit.pretraining.objectives import Model, PretrainSetup, Random, Sums, Totals, mlm
+from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage.checksums import check_model

@@ -8,8 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from bertkit.modeling.info import Model
 from bertkit.modeling.masked_head import count_pairs, sum_pair_losses
-from bertkit.pretraining.objectives import Model, PretrainSetup, Sums, nsp
+from bertkit.pretraining.objectives import PretrainSetup, Sums, nsp
 from bertkit.pretraining.sentence_pairs import Pairs
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Batch

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.pretraining.masking import choose_spans, corrupt
 from bertkit.pretraining.objectives import (
-    Model,
     PretrainSetup,
     Random,
     Sums,

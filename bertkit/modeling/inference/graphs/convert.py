@@ -13,18 +13,15 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from bertkit.errors import ModelError, UnavailableError, shorten
 from bertkit.hardware.memory import is_memory_error
 from bertkit.modeling.inference.graphs.texts import TextGraph, plain_precision, refuse_untraceable
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.tokens.features import Batch
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _NOISY = ("root", "nncf", "transformers", "onnxscript", "onnx_ir", "torch.onnx", "torch.export", "torch.fx")
 
@@ -41,7 +38,7 @@ class Converted:
 
 
 def convert(
-    model: PreTrainedModel,
+    model: Model,
     names: Sequence[str],
     backend: str,
     file: Path,
