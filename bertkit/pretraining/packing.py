@@ -12,10 +12,10 @@ import numpy as np
 
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.storage.columns import Numbers
-from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tokenizer, pad_features
+from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tensors, Tokenizer, pad_features
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 NOTHING: Mapping[str, float] = MappingProxyType({})
 _AT_ONCE = 4096  # partial chunks packed together, in document order
@@ -174,7 +174,7 @@ def block_collator(
 
     padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED, "segment_ids": -1, **beside}
 
-    def collate(features: Features) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> Tensors:
         batch = pad_features(features, padding)
         segment_ids = batch.pop("segment_ids")
         if first_position is not None and segment_ids.max() > 0:

@@ -25,10 +25,10 @@ from bertkit.errors import DataError, RecipeError
 from bertkit.pretraining.packing import TokenizedText
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.storage.columns import Numbers
-from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tokenizer, pad_features
+from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tensors, Tokenizer, pad_features
 
 if TYPE_CHECKING:
-    import torch
+    pass
 
 NEXT, RANDOM, SWAPPED = 0, 1, 1  # labels of BertForPreTraining (next, random) and AlbertForPreTraining (next, swapped)
 
@@ -255,7 +255,7 @@ def pair_collator(tokenizer: Tokenizer) -> Collator:
 
     padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED, "token_type_ids": 0}
 
-    def collate(features: Features) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> Tensors:
         batch = pad_features(features, padding)
         batch["pair_labels"] = np.array([feature["pair_labels"] for feature in features])
         return {name: torch.from_numpy(values) for name, values in batch.items()}

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +39,7 @@ from bertkit.tokens.features import (
     Features,
     Rows,
     Setup,
+    Tensors,
     find_template,
     padding_collator,
     to_batch,
@@ -47,9 +48,6 @@ from bertkit.tokens.features import (
 )
 from bertkit.tokens.lost import find_lost_answers
 from bertkit.tokens.sentences import split_sentences
-
-if TYPE_CHECKING:
-    import torch
 
 _SPAN = ("start", "end", "score", "probability")
 COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",), predicted=_SPAN)
@@ -139,7 +137,7 @@ def collator(setup: Setup) -> Collator:
     """Build the padding collator, which also batches ``start_positions`` and ``end_positions``, shape (windows,)."""
     pad = padding_collator(setup)
 
-    def collate(features: Features) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> Tensors:
         batch = pad(features)
         if all("start_positions" in feature for feature in features):
             for name in ("start_positions", "end_positions"):

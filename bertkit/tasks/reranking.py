@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -43,11 +43,8 @@ from bertkit.tasks import (
     read_option,
 )
 from bertkit.tasks.text_classification import AUTO_CLASS
-from bertkit.tokens.features import Features, Rows, are_several, max_tokens
+from bertkit.tokens.features import Features, Rows, Tensors, are_several, max_tokens
 from bertkit.tokens.several import several_collator
-
-if TYPE_CHECKING:
-    import torch
 
 COLUMNS = Columns(given=("query", "passage"), gold="relevance", together=("query",))
 NAMED: bool = False
@@ -149,7 +146,7 @@ def collator(setup: Setup) -> Collator:
     """
     single, several = padding_collator(setup, label_type="float32"), several_collator(setup, "float32")
 
-    def collate(features: Features) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> Tensors:
         return (several if are_several(features[0]["input_ids"]) else single)(features)
 
     return collate

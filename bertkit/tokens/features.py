@@ -37,7 +37,8 @@ _STEPS = ((64, 8), (32, 4), (16, 2))  # a batch with more tokens than the first 
 Item = TypeVar("Item")
 
 Batch = Mapping[str, "torch.Tensor"]
-Collator = Callable[[Features], dict[str, "torch.Tensor"]]
+Tensors = dict[str, "torch.Tensor"]
+Collator = Callable[[Features], Tensors]
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
     if label_per_token:
         padding["labels"] = IGNORED
 
-    def collate(features: Features) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> Tensors:
         batch = pad_features(features, padding, limit)
         if not label_per_token and all("labels" in feature for feature in features):
             batch["labels"] = np.array([feature["labels"] for feature in features], dtype=label_type)
@@ -246,7 +247,7 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
     return collate
 
 
-def to_batch(arrays: Mapping[str, Any], setup: Setup) -> dict[str, torch.Tensor]:
+def to_batch(arrays: Mapping[str, Any], setup: Setup) -> Tensors:
     """Return arrays as the tensors that a model reads; as they are where that is no model of torch."""
     if setup.arrays:
         return dict(arrays)

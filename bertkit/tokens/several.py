@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.tokens.features import (
     Collator,
@@ -12,14 +12,12 @@ from bertkit.tokens.features import (
     Features,
     Rows,
     Setup,
+    Tensors,
     are_several,
     encode_texts,
     padding_collator,
     to_batch,
 )
-
-if TYPE_CHECKING:
-    import torch
 
 
 def encode_several(rows: Sequence[Rows], setup: Setup) -> list[Feature]:
@@ -46,7 +44,7 @@ def several_collator(setup: Setup, label_type: Any = "int64") -> Collator:
 
     pad = padding_collator(setup)
 
-    def collate(features: Features) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> Tensors:
         most = max(len(feature["input_ids"]) for feature in features)
         # (rows * texts, tokens) for the padding collator, which knows single texts; then (rows, texts, tokens)
         flat: list[Feature] = []

@@ -25,7 +25,7 @@ from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.storage.cache import cache_folder, sweep
 from bertkit.storage.columns import ColumnWriter, map_or_write
 from bertkit.tokens.feature_cache import add_values, lengths_of
-from bertkit.tokens.features import Collator, Features
+from bertkit.tokens.features import Collator, Features, Tensors
 
 log = logging.getLogger("bertkit")
 
@@ -172,7 +172,7 @@ def _write_states(states: Iterable[Any], folder: Path) -> None:
 def state_collator(pad: Collator) -> Collator:
     """Build a collator that also pads ``states`` to (rows, tokens, ...), where every feature has them."""
 
-    def collate(features: Features) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> Tensors:
         batch = pad(features)
         if all("states" in feature for feature in features):
             first = features[0]["states"]

@@ -6,7 +6,7 @@ It is the left-to-right model of BERT's ablation (Devlin et al. 2019, section 5.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +16,7 @@ from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
-from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
-
-if TYPE_CHECKING:
-    import torch
+from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features, Tensors
 
 OPTIONS: Mapping[str, Any] = {}
 TERMS: Mapping[str, float] = {"clm": 1.0}
@@ -56,7 +53,7 @@ def collator(setup: PretrainSetup) -> Collator:
     """Build the collator of blocks, whose masks of documents leave out later tokens; the model adds this to others."""
     collate = mlm.collator(setup)
 
-    def collate_causal(features: Features) -> dict[str, torch.Tensor]:
+    def collate_causal(features: Features) -> Tensors:
         batch = collate(features)
         mask = batch["attention_mask"]
         return {**batch, "attention_mask": mask.tril() if mask.dim() == 4 else mask}

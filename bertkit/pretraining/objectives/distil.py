@@ -19,7 +19,7 @@ from bertkit.modeling.students.distilbert import choose_layers, load_teacher, ma
 from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.options import Option, read_option
-from bertkit.tokens.features import Batch, Collator, Features
+from bertkit.tokens.features import Batch, Collator, Features, Tensors
 
 if TYPE_CHECKING:
     import torch
@@ -93,7 +93,7 @@ def collator(setup: PretrainSetup) -> Collator:
 
     collate_blocks = mlm.collator(setup)
 
-    def collate(features: Features) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> Tensors:
         batch = collate_blocks(features)
         sizes = torch.tensor([len(feature["input_ids"]) for feature in features])
         return {**batch, IS_TEXT: torch.arange(batch["input_ids"].shape[1]) < sizes[:, None]}
