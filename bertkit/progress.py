@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
+
+log = logging.getLogger("bertkit")
+"""Takes what is worth a line beside the progress."""
 
 
 class Progress(Protocol):

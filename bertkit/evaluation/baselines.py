@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,12 +18,11 @@ from bertkit.metrics.baselines import strongest
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.metrics.paired import count_units, take
+from bertkit.progress import log
 from bertkit.storage.files import to_json, write_json
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.tasks import Compared, Predictions, Task
 from bertkit.tokens.features import Rows, Setup
-
-log = logging.getLogger("bertkit")
 
 BASELINES_FILE = "baselines.json"
 _ROUNDING = 1e-9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.modeling.weights import read_json_object
+from bertkit.progress import log
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
@@ -26,8 +26,6 @@ from bertkit.tokens.features import Setup
 
 if TYPE_CHECKING:
     from bertkit.hardware.precision import Machine
-
-log = logging.getLogger("bertkit")
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint, open_checkpoint
+from bertkit.progress import log
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import hub
 from bertkit.storage.seeds import is_seeds_folder, members_of, read_seeds
 from bertkit.tasks import Output, Outputs, Task, load_task
 from bertkit.tokens.features import Feature, Features, Setup
-
-log = logging.getLogger("bertkit")
 
 Combine = Callable[[Outputs, Feature, Setup], Output]
 """The outputs of several models for one feature -> the outputs of their ensemble."""

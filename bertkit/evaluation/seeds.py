@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,14 +18,12 @@ from bertkit.metrics.baselines import find_unbeaten
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.paired import count_units, take
 from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resample_mean
-from bertkit.progress import SILENT
+from bertkit.progress import SILENT, log
 from bertkit.recipe import load_recipe
 from bertkit.storage.checksums import is_whole
 from bertkit.storage.seeds import seed_folder
 from bertkit.tasks import Compared, Task, with_options
 from bertkit.tokens.features import Setup
-
-log = logging.getLogger("bertkit")
 
 METHOD = "Student, over seeds and resampled rows"
 _ROUNDING = 1e-6  # relative: predictions are kept as they are, but sums of other arrays may round differently

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -23,14 +22,12 @@ from bertkit.errors import DataError, ResourceError
 from bertkit.pretraining.deduplicate import DeduplicationPass, SplitDocument, find_duplicates, split_documents
 from bertkit.pretraining.documents import CorpusSource
 from bertkit.pretraining.tokenize import DocumentTokenizer, TokenizedDocuments
-from bertkit.progress import Progress
+from bertkit.progress import Progress, log
 from bertkit.recipe.pretraining import Corpus
 from bertkit.storage.cache import cache_folder, sweep
 from bertkit.storage.columns import ColumnWriter, Numbers, map_columns, map_or_write
 from bertkit.storage.fingerprints import file_fingerprint, package_fingerprint, tokenizer_content
 from bertkit.tokens.features import Tokenizer, split_by_size
-
-log = logging.getLogger("bertkit")
 
 _SCHEMA = 1  # of the files
 _SPLITS = ("train", "validation")

@@ -6,7 +6,6 @@ of the loss (Formal et al. 2021, 2022).
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import SPARSE
+from bertkit.progress import log
 from bertkit.tasks import (
     Details,
     Feature,
@@ -35,8 +35,6 @@ from bertkit.tasks import (
     read_option,
 )
 from bertkit.tokens.features import Features, Rows
-
-log = logging.getLogger("bertkit")
 
 _ACTIVE = ("query_active_dims", "document_active_dims")
 

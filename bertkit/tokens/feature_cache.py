@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from itertools import chain
@@ -22,6 +21,7 @@ import pyarrow as pa
 
 import bertkit
 from bertkit.data.rows import Split
+from bertkit.progress import log
 from bertkit.storage.cache import cache_folder, say_once, touch, writing
 from bertkit.storage.columns import Numbers
 from bertkit.storage.fingerprints import feed_file, package_fingerprint, tokenizer_content, without_digest
@@ -37,8 +37,6 @@ from bertkit.tokens.features import (
     max_tokens,
 )
 from bertkit.tokens.long_texts import reads_windows
-
-log = logging.getLogger("bertkit")
 
 Encode = Callable[[Rows, Setup], list[Feature]]
 

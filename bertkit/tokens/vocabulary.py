@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
+from bertkit.progress import log
 from bertkit.storage.runs import RECORD
 from bertkit.tokens.features import Features, Tokenizer, are_several
 
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import PretrainedConfig, PreTrainedModel
 
-log = logging.getLogger("bertkit")
 
 _SPECIAL = ("pad_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
 # Published vocabularies are padded to a multiple of 128 at most, or reserve up to 1 % of their tokens. Half of BERT's

@@ -7,7 +7,6 @@ trained, and an epoch costs next to nothing.
 from __future__ import annotations
 
 import hashlib
-import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -22,12 +21,11 @@ from transformers.modeling_outputs import TokenClassifierOutput
 from bertkit.modeling.heads.generic import EncoderHead, class_with_head
 from bertkit.modeling.info import Config, Model, info_of, tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
+from bertkit.progress import log
 from bertkit.storage.cache import cache_folder, sweep
 from bertkit.storage.columns import ColumnWriter, map_or_write
 from bertkit.tokens.feature_cache import add_values, lengths_of
 from bertkit.tokens.features import Collator, Features, Tensors
-
-log = logging.getLogger("bertkit")
 
 _ROWS_AT_ONCE = 4096  # rows whose hidden states are in memory at the same time
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import numpy as np
 
+from bertkit.progress import log
 from bertkit.storage.columns import Numbers
 from bertkit.tokens.feature_cache import add_values
 from bertkit.tokens.features import Features
-
-log = logging.getLogger("bertkit")
 
 _MOST_ROWS = 50_000  # whose positives are candidates of one another; more would take quadratic time
 _BLOCK = 512  # anchors whose scores are in memory at a time

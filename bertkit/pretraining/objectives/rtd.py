@@ -6,7 +6,6 @@ classifies every token as original or replaced. The discriminator is the result 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,11 +18,10 @@ from bertkit.modeling.masked_head import masked_scores, masked_totals, sum_of_lo
 from bertkit.modeling.weights import load_config
 from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
+from bertkit.progress import log
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage.checksums import check_model
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
-
-log = logging.getLogger("bertkit")
 
 OPTIONS: Mapping[str, Any] = {
     **{name: mlm.OPTIONS[name] for name in ("mask_rate", "last_mask_rate", "whole_words")},
