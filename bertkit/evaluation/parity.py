@@ -129,15 +129,10 @@ def compare_scores(
     differences = compare_paired(
         lambda judged: task.score(dict(judged), first.setup), first.compared, second.compared, samples=200
     )
-    scores = {
-        name: {
-            "before": found.first,
-            "after": found.second,
-            "difference": found.difference,
-            "interval": found.interval and list(found.interval),
-        }
-        for name, found in differences.items()
-    }
+    scores = {}
+    for name, found in differences.items():
+        scores[name] = {"before": found.first, "after": found.second, "difference": found.difference}
+        scores[name]["interval"] = found.interval and list(found.interval)
     flips = {}
     if task.NAMED:
         flips["model"] = _count_flips(first, second)

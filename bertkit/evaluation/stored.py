@@ -236,12 +236,11 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Score
         DataError: systems of other tasks, labels or splits.
     """
     of_runs = [run for system in systems for run in system.runs if run.record]
-    if recipe is None and not of_runs:
-        raise UsageError("files of predictions do not say which metrics are theirs", "name it: --recipe RECIPE")
     first = of_runs[0] if of_runs else None
-    if recipe is None and first is not None:
+    if recipe is None:
+        if first is None:
+            raise UsageError("files of predictions do not say which metrics are theirs", "name it: --recipe RECIPE")
         recipe = recipe_of(first)
-    assert recipe is not None
     for run in of_runs:
         _check_run(run, recipe, first or run)
     recipe = as_recorded(recipe, first.record["identity"] if first else {})

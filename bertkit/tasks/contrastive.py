@@ -167,12 +167,10 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
 
 def compare_ranks(predictions: Predictions, ranks: Any) -> dict[str, Any]:
     """Return the ``rank`` of each row's positive, and in ``beats`` whether it beats all negatives of the row."""
-    wins = [
-        float(all(record["prediction"] > score for score in record["negative_scores"]))
-        if record.get("negative_scores")
-        else math.nan
-        for record in predictions
-    ]
+    wins = []
+    for record in predictions:
+        beaten = [record["prediction"] > score for score in record.get("negative_scores", ())]
+        wins.append(float(all(beaten)) if beaten else math.nan)
     return {"rank": ranks, "beats": np.array(wins)}
 
 

@@ -101,13 +101,10 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the context beside each choice; ``input_ids`` is one list of token ids per choice."""
-    pairs = [
-        [
-            {"text": row["context"], "text_pair": f"{row['stem']} {choice}" if row.get("stem") else choice}
-            for choice in row["choices"]
-        ]
-        for row in rows
-    ]
+    pairs = []
+    for row in rows:
+        stem = f"{row['stem']} " if row.get("stem") else ""
+        pairs.append([{"text": row["context"], "text_pair": f"{stem}{choice}"} for choice in row["choices"]])
     encoded = encode_several(pairs, setup)
     return [
         feature | ({"labels": row["label"]} if "label" in row else {})
@@ -182,25 +179,16 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
 
 def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report accuracy by the number of choices, beside what guessing would score, and the answers as text."""
-    right = np.array([row["label"] == record["prediction"] for row, record in zip(rows, predictions, strict=True)])
-    sizes = np.array([len(row["choices"]) for row in rows])
+    tried: dict[int, list[bool]] = {}
+    answers = []
+    for row, record in zip(rows, predictions, strict=True):
+        gold, chosen = row["label"], record["prediction"]
+        sure = max(record.get("choice_probabilities", ()), default=None)
+        answers.append(Answer(row["choices"][gold], row["choices"][chosen], gold == chosen, sure))
+        tried.setdefault(len(row["choices"]), []).append(gold == chosen)
     table = [
-        {
-            "choices": f"{n}",
-            "accuracy": float(right[sizes == n].mean()),
-            "by chance": 1 / n,
-            "rows": int((sizes == n).sum()),
-        }
-        for n in sorted(set(sizes.tolist()))
-    ]
-    answers = [
-        Answer(
-            row["choices"][row["label"]],
-            row["choices"][record["prediction"]],
-            bool(hit),
-            max(record.get("choice_probabilities", ()), default=None),
-        )
-        for row, record, hit in zip(rows, predictions, right, strict=True)
+        {"choices": f"{n}", "accuracy": float(np.mean(right)), "by chance": 1 / n, "rows": len(right)}
+        for n, right in sorted(tried.items())
     ]
     return Details({"by number of choices": table}, answers=answers)
 

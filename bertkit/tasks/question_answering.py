@@ -235,15 +235,10 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     }
     if _option(setup.recipe, "no_answer"):
         files["null_odds.json"] = {name: record.get("null_odds") for name, record in by_id.items()}
-    shown = [
-        Answer(
-            " | ".join(dict.fromkeys(row["answers"]["text"])) or _NO_ANSWER,
-            record["prediction"] or _NO_ANSWER,
-            bool(exact),
-            record.get("probability"),
-        )
-        for row, record, exact in zip(rows, predictions, compared["exact"], strict=True)
-    ]
+    shown = []
+    for row, record, exact in zip(rows, predictions, compared["exact"], strict=True):
+        gold = " | ".join(dict.fromkeys(row["answers"]["text"])) or _NO_ANSWER
+        shown.append(Answer(gold, record["prediction"] or _NO_ANSWER, bool(exact), record.get("probability")))
     return Details({"by the first word of the question": _by_first_word(rows, compared)}, files, shown)
 
 

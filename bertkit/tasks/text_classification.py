@@ -172,14 +172,12 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     if way == "windows_vote":
         chosen = np.stack([decisions.vote(temper(of_row, temperature), thresholds) for of_row in by_window])
     named = [[setup.labels[number] for number in np.flatnonzero(of_row)] for of_row in chosen]
-    return [
-        {
-            "prediction": names if several else names[0],
-            "probabilities": dict(zip(setup.labels, map(float, of_row), strict=True)),
-            **({} if several else calibration.decide(of_row, setup.labels, partial(_option, setup.recipe))),
-        }
-        for names, of_row in zip(named, probabilities, strict=True)
-    ]
+    decoded = []
+    for names, of_row in zip(named, probabilities, strict=True):
+        record = {"probabilities": dict(zip(setup.labels, map(float, of_row), strict=True))}
+        decided = {} if several else calibration.decide(of_row, setup.labels, partial(_option, setup.recipe))
+        decoded.append({"prediction": names if several else names[0], **record, **decided})
+    return decoded
 
 
 def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:

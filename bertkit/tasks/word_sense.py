@@ -226,15 +226,11 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
 def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report the scores of each word, beside what its most frequent sense in these rows would score."""
     compared, method = compare(predictions, rows, setup), _option(setup.recipe, "method")
-    answers = [
-        Answer(
-            row["sense"],
-            record["prediction"],
-            row["sense"] == record["prediction"],
-            max(record.get("sense_scores", {}).values(), default=None) if method == "fine_tuned" else None,
-        )
-        for row, record in zip(rows, predictions, strict=True)
-    ]
+    answers = []
+    for row, record in zip(rows, predictions, strict=True):
+        scores = record.get("sense_scores", {}).values() if method == "fine_tuned" else ()
+        right = row["sense"] == record["prediction"]
+        answers.append(Answer(row["sense"], record["prediction"], right, max(scores, default=None)))
     return Details({"words": _score_words(compared, setup)}, answers=answers)
 
 

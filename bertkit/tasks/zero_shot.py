@@ -137,13 +137,12 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     entailment = _find_entailment(_folder(setup))
     if entailment is None:
         return text_classification.targets(prediction, outputs, features, row, setup)
+
+    def score(outputs: Mapping[str, Any]) -> Any:
+        return log_odds(outputs["logits"], entailment)
+
     return [
-        Target(
-            name,
-            lambda outputs: log_odds(outputs["logits"], entailment),
-            chosen=name == prediction["prediction"],
-            feature=number,
-        )
+        Target(name, score, chosen=name == prediction["prediction"], feature=number)
         for number, name in enumerate(setup.labels)
     ]
 

@@ -102,12 +102,11 @@ class Matching:
             "attention": self._compare_attention,
             "attention_scores": self._compare_scores,
         }
-        return {
-            name: torch.stack(
-                [compare[name](student_layer, teacher_layer, tokens) for student_layer, teacher_layer in pairs.items()]
-            ).mean(dim=0)
-            for name, pairs in self.pairs.items()
-        }
+        sums = {}
+        for name, pairs in self.pairs.items():
+            terms = [compare[name](*layers, tokens) for layers in pairs.items()]
+            sums[name] = torch.stack(terms).mean(dim=0)
+        return sums
 
     def module(self, model: Model, number: int) -> nn.Module:
         """Return a layer of a model, or its embeddings."""
