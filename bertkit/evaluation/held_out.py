@@ -29,12 +29,7 @@ def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: Pret
 
 
 def measure(
-    model: Model,
-    features: Features,
-    collate: Collator,
-    objective: Objective,
-    precision: str,
-    progress: Progress,
+    model: Model, features: Features, collate: Collator, objective: Objective, precision: str, progress: Progress
 ) -> dict[str, float]:
     """Score a model on held-out features; several processes share the work and all get the scores."""
     process, processes = rank_and_size()

@@ -146,15 +146,8 @@ def _attend_rotary(
     attend = ALL_ATTENTION_FUNCTIONS.get_interface(
         attention.config._attn_implementation, module.eager_attention_forward
     )
-    summed, _ = attend(
-        attention,
-        query[:, :, :1],
-        key,
-        value,
-        attention_mask,
-        dropout=attention.attention_dropout if attention.training else 0.0,
-        scaling=attention.head_dim**-0.5,
-    )
+    dropout, scaling = attention.attention_dropout if attention.training else 0.0, attention.head_dim**-0.5
+    summed, _ = attend(attention, query[:, :, :1], key, value, attention_mask, dropout=dropout, scaling=scaling)
     summed = summed.reshape(*hidden_states.shape[:2], -1)
     is_fused = hasattr(attention, "Wqkv")
     return attention.out_drop(attention.Wo(summed)) if is_fused else attention.o_proj(summed), None

@@ -147,12 +147,8 @@ def join_block(block: Block, template: SpecialTokenTemplate) -> TokenizedText:
         maskable.append(np.pad(np.ones(len(ids), dtype=bool), around))
         starts.append(np.pad(begins, around, constant_values=True))
         segment_ids.append(np.full(len(ids) + sum(around), number))
-    return TokenizedText(
-        np.concatenate(tokens).astype(np.int64),
-        np.concatenate(maskable),
-        np.concatenate(starts),
-        np.concatenate(segment_ids),
-    )
+    ids, *others = map(np.concatenate, (tokens, maskable, starts, segment_ids))
+    return TokenizedText(ids.astype(np.int64), *others)
 
 
 def block_collator(

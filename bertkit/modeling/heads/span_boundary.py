@@ -6,7 +6,7 @@ it, and from the token's position in the span. So these two states learn to repr
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
 
 import torch
@@ -26,13 +26,8 @@ class SpanBoundary(nn.Module):
         super().__init__()
         self.places = nn.Embedding(_POSITIONS, _POSITION_SIZE)  # of positions; the name is in checkpoints
         widths = (2 * hidden_size + _POSITION_SIZE, hidden_size, embedding_size)
-        self.layers = nn.Sequential(
-            *(
-                layer
-                for width, size in pairwise(widths)
-                for layer in (nn.Linear(width, size), nn.GELU(), nn.LayerNorm(size))
-            )
-        )
+        layers = [(nn.Linear(width, size), nn.GELU(), nn.LayerNorm(size)) for width, size in pairwise(widths)]
+        self.layers = nn.Sequential(*chain.from_iterable(layers))
         self.bias = nn.Parameter(torch.zeros(vocabulary))
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):

@@ -30,12 +30,8 @@ def add_adapters(model: Model, lora: Lora) -> None:
 
     depths = find_depths(model)
     head = [weights for weights in depths.select(depths.head) if weights.requires_grad]
-    config = LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=target_names(model, lora.targets),
-    )
+    names = target_names(model, lora.targets)
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=names)
     inject_adapter_in_model(config, model, _NAME)
     for weights in head:  # which peft freezes with all that has no adapter
         weights.requires_grad_(True)

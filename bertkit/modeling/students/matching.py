@@ -156,12 +156,7 @@ def _key(number: int) -> str:
 
 @contextmanager
 def matched(
-    student: Model,
-    teacher: Model,
-    distillation: Distillation,
-    precision: str,
-    *,
-    in_training_only: bool = True,
+    student: Model, teacher: Model, distillation: Distillation, precision: str, *, in_training_only: bool = True
 ) -> Iterator[Matching]:
     """Keep what a recipe matches of the inside of both models, while a student is trained, or is evaluated as well.
 

@@ -38,12 +38,7 @@ class Converted:
 
 
 def convert(
-    model: Model,
-    names: Sequence[str],
-    backend: str,
-    file: Path,
-    *,
-    calibration: Sequence[Batch] | None = None,
+    model: Model, names: Sequence[str], backend: str, file: Path, *, calibration: Sequence[Batch] | None = None
 ) -> Converted:
     """Write the graph of a model, whose texts may be any number and of any length.
 
