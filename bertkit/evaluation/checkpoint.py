@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.labels import match_names, placeholder_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError
 from bertkit.evaluation.calibration import SavedCalibration, read_calibration
+from bertkit.hardware.precision import Machine
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder
@@ -23,9 +24,6 @@ from bertkit.storage.exports import is_exported, read_export
 from bertkit.tasks import Task, load_task, with_options
 from bertkit.tokens import long_texts
 from bertkit.tokens.features import Setup
-
-if TYPE_CHECKING:
-    from bertkit.hardware.precision import Machine
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint, open_checkpoint
@@ -54,8 +55,7 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
 
 def combine_outputs(checkpoint: Checkpoint, by_member: Sequence[Outputs], features: Features) -> list[Output]:
     """Combine the outputs of the members of an ensemble, one list per member, to those of one model."""
-    combine = find_combine(checkpoint.task)
-    assert combine is not None  # `find_members` has looked
+    combine: Any = find_combine(checkpoint.task)  # `find_members` has looked
     return [
         combine([outputs[number] for outputs in by_member], feature, checkpoint.setup)
         for number, feature in enumerate(features)

@@ -6,15 +6,12 @@ with the plain model. A type without a record is trained on the plain path.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from bertkit.hardware.precision import Machine
 from bertkit.modeling.info import Config, Model
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from bertkit.hardware.precision import Machine
 
 
 @dataclass(frozen=True)

@@ -266,6 +266,14 @@ def read_number(row: Row, column: str, remedy: str) -> float:
     return number
 
 
+def add_labels(features: list[Feature], rows: Rows, label_of: Callable[[Row], Any]) -> list[Feature]:
+    """Add ``labels`` to the features of rows that have a label, one feature per row; return the features."""
+    for row, feature in zip(rows, features, strict=True):
+        if "label" in row:
+            feature["labels"] = label_of(row)
+    return features
+
+
 def compare_values(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
     """Return the ``gold`` and ``predicted`` numbers of rows whose gold column is ``label``."""
     import numpy as np

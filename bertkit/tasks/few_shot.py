@@ -6,8 +6,7 @@ regression on the vectors of the training rows then tells the labels apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +24,7 @@ from bertkit.tasks import (
     Row,
     RunModule,
     Setup,
+    add_labels,
     no_details,
     no_tuning,
     read_option,
@@ -80,12 +80,8 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
 def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode each row as one text, or two that are read together; ``labels`` is the label id."""
     pairs = [row["text_pair"] for row in rows] if rows and "text_pair" in rows[0] else None
-    ids = setup.label_ids
-    features = texts.encode_rows([[row["text"]] for row in rows], setup, pairs=pairs)
-    for row, feature in zip(rows, features, strict=True):
-        if "label" in row:
-            feature["labels"] = ids[row["label"]]
-    return features
+    features, ids = texts.encode_rows([[row["text"]] for row in rows], setup, pairs=pairs), setup.label_ids
+    return add_labels(features, rows, lambda row: ids[row["label"]])
 
 
 def collator(setup: Setup) -> Collator:
@@ -98,13 +94,21 @@ def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run
 
     Where the recipe has class weights, they are those of the rows that it is fitted to.
     """
+    import numpy as np
+
     # imported before training seeds the generators, since the import draws from one: a resumed run would draw anew
     import sklearn.linear_model  # noqa: F401
+
+    from bertkit.modeling.sentence.classifier import fit_logistic
 
     gold = [int(feature["labels"]) for feature in features["train"]]
     names = [setup.labels[label] for label in gold]
     weights = class_weights(setup.recipe.training.class_weights, setup.labels, names)
-    fit_head = partial(_fit_head, model, features["train"], run, gold, [weights[label] for label in gold])
+
+    def fit_head() -> None:
+        vectors = np.stack([output["vectors"][0] for output in run(model, features["train"])])
+        fit_logistic(model, vectors, gold, [weights[label] for label in gold])
+
     if read_option(OPTIONS, setup.recipe, "method") == "frozen":
         fit_head()
         return True
@@ -112,12 +116,3 @@ def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run
 
     info_of(model).fit_head = fit_head
     return False
-
-
-def _fit_head(model: Model, training: Features, run: RunModule, gold: Sequence[int], weights: Sequence[float]) -> None:
-    import numpy as np
-
-    from bertkit.modeling.sentence.classifier import fit_logistic
-
-    vectors = np.stack([output["vectors"][0] for output in run(model, training)])
-    fit_logistic(model, vectors, gold, weights)

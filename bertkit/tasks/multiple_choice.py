@@ -35,6 +35,7 @@ from bertkit.tasks import (
     Recipe,
     Row,
     Setup,
+    add_labels,
     check_texts,
     compare_values,
     load_for_setup,
@@ -105,11 +106,7 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     for row in rows:
         stem = f"{row['stem']} " if row.get("stem") else ""
         pairs.append([{"text": row["context"], "text_pair": f"{stem}{choice}"} for choice in row["choices"]])
-    encoded = encode_several(pairs, setup)
-    return [
-        feature | ({"labels": row["label"]} if "label" in row else {})
-        for row, feature in zip(rows, encoded, strict=True)
-    ]
+    return add_labels(encode_several(pairs, setup), rows, lambda row: row["label"])
 
 
 def collator(setup: Setup) -> Collator:

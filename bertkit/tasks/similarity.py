@@ -26,6 +26,7 @@ from bertkit.tasks import (
     Recipe,
     Row,
     Setup,
+    add_labels,
     compare_values,
     no_precompute,
     no_tuning,
@@ -74,12 +75,10 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     low, high = setup.recipe.data.label_range or (0.0, 1.0)
     pairs, numbered = [[row["text"], row["text_pair"]] for row in rows], _loss(setup.recipe) == "simcse"
     features = texts.encode_rows(pairs, setup)
-    for row, pair, feature in zip(rows, pairs, features, strict=True):
+    for pair, feature in zip(pairs, features, strict=True):
         if numbered:
             feature["texts"] = list(map(text_number, pair))
-        if "label" in row:
-            feature["labels"] = (row["label"] - low) / (high - low)
-    return features
+    return add_labels(features, rows, lambda row: (row["label"] - low) / (high - low))
 
 
 def collator(setup: Setup) -> Collator:

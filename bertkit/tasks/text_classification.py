@@ -44,6 +44,7 @@ from bertkit.tasks import (
     RecipeError,
     Row,
     Setup,
+    add_labels,
     check_texts,
     load_for_setup,
     no_details,
@@ -135,15 +136,13 @@ def load_text_model(folder: Path, setup: Setup, labels: Sequence[str], *, new_he
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the texts; ``labels`` is the label id, or a 0/1 vector over all labels."""
-    features = long_texts.encode_long(rows, setup)
     ids = setup.label_ids
-    for row, feature in zip(rows, features, strict=True):
-        label = row.get("label")
-        if isinstance(label, list):
-            feature["labels"] = [float(name in label) for name in setup.labels]
-        elif label is not None:
-            feature["labels"] = ids[label]
-    return features
+
+    def label_of(row: Row) -> Any:
+        label = row["label"]
+        return [float(name in label) for name in setup.labels] if isinstance(label, list) else ids[label]
+
+    return add_labels(long_texts.encode_long(rows, setup), rows, label_of)
 
 
 def collator(setup: Setup) -> Collator:

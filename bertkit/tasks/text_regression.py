@@ -35,6 +35,7 @@ from bertkit.tasks import (
     Recipe,
     Row,
     Setup,
+    add_labels,
     check_texts,
     compare_values,
     no_details,
@@ -91,11 +92,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the texts; ``labels`` is the number itself."""
-    features = long_texts.encode_long(rows, setup)
-    for row, feature in zip(rows, features, strict=True):
-        if "label" in row:
-            feature["labels"] = row["label"]
-    return features
+    return add_labels(long_texts.encode_long(rows, setup), rows, lambda row: row["label"])
 
 
 def collator(setup: Setup) -> Collator:

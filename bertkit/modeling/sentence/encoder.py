@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from bertkit.errors import ModelError
+from bertkit.hardware.precision import Machine
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence.modules import Dense, SentenceModules
-
-if TYPE_CHECKING:
-    from bertkit.hardware.precision import Machine
 
 _ACTIVATIONS = {"Tanh": torch.tanh, "Identity": lambda values: values, "ReLU": torch.relu, "GELU": functional.gelu}
 

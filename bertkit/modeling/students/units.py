@@ -116,11 +116,9 @@ def without_unit(layer: nn.Linear, unit: int, units: int) -> Iterator[None]:
         mask[unit] = 0
         return (_multiply(states, mask),)
 
-    handle = layer.register_forward_pre_hook(multiply)
-    try:
+    with ExitStack() as hooks:
+        hooks.callback(layer.register_forward_pre_hook(multiply).remove)
         yield
-    finally:
-        handle.remove()
 
 
 def _multiply(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
