@@ -16,12 +16,8 @@ from torch.nn import functional
 
 from bertkit.modeling.info import Model, info_of, patched_forward
 
-_NAMES = (
-    ("query", "key", "value"),
-    ("q_lin", "k_lin", "v_lin"),
-    ("q_proj", "k_proj", "v_proj"),
-    ("q", "k", "v"),
-)  # not those of DeBERTa, which project distances too
+# not those of DeBERTa, which project distances too
+_NAMES = (("query", "key", "value"), ("q_lin", "k_lin", "v_lin"), ("q_proj", "k_proj", "v_proj"), ("q", "k", "v"))
 
 
 class _Projections:

@@ -129,7 +129,7 @@ def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict
 
 
 def encoder(model: Model, setup: PretrainSetup) -> Model:
-    """Return the model with its head: a plain checkpoint for masked language modeling."""
+    """Return the model with its heads: a plain checkpoint for pretraining."""
     return model
 
 

@@ -20,7 +20,8 @@ OPTIONS: Mapping[str, Any] = mlm.OPTIONS
 TERMS: Mapping[str, float] = {"mlm": 1.0, "nsp": 1.0}
 BEST_METRIC = mlm.BEST_METRIC
 
-accumulate, score, auxiliary_checkpoints = accumulate_pairs, score_pairs, mlm.auxiliary_checkpoints
+accumulate, score = accumulate_pairs, score_pairs
+encoder, auxiliary_checkpoints = mlm.encoder, mlm.auxiliary_checkpoints
 
 
 def check(setup: PretrainSetup) -> None:
@@ -82,8 +83,3 @@ def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict
     share = sum(labels) / len(labels)
     found = {"more frequent label": max(share, 1 - share), "segment lengths": predict_by_length(lengths, labels)}
     return {name: {"pair_accuracy": accuracy} for name, accuracy in found.items() if accuracy is not None}
-
-
-def encoder(model: Model, setup: PretrainSetup) -> Model:
-    """Return the model with both heads: a plain checkpoint for pretraining."""
-    return model
