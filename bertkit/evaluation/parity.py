@@ -129,7 +129,7 @@ def compare_scores(
     differences = compare_paired(
         lambda judged: task.score(dict(judged), first.setup), first.compared, second.compared, samples=200
     )
-    scores = {}
+    scores: dict[str, dict[str, Any]] = {}
     for name, found in differences.items():
         scores[name] = {"before": found.first, "after": found.second, "difference": found.difference}
         scores[name]["interval"] = found.interval and list(found.interval)

@@ -95,10 +95,10 @@ def score_split(
     """
     if features is None:
         checkpoint = _with_labels_of(split, checkpoint)
-        features = _encode(split, checkpoint)
+        features = _encode_split(split, checkpoint)
     task, setup = checkpoint.task, checkpoint.setup
     outputs, loss = run_model(checkpoint, features, progress, f"scoring {split.name}", alone=alone)
-    decoded = _decode(checkpoint, split, features, outputs)
+    decoded = _decode_outputs(checkpoint, split, features, outputs)
     # tuned options change how outputs are decoded and not the outputs, so the model runs once
     tuned = task.tune(decoded[0], split.rows, setup) if tune else {}
     if tuned:
@@ -109,7 +109,7 @@ def score_split(
 def score_ensemble(checkpoint: Checkpoint, split: Split, progress: Progress) -> tuple[Scored, list[Scored]]:
     """Score an ensemble as `score_split` does, and each of its members by itself."""
     checkpoint = _with_labels_of(split, checkpoint)
-    features = _encode(split, checkpoint)
+    features = _encode_split(split, checkpoint)
     by_member = run_members(checkpoint, features, progress, f"scoring {split.name}")
     outputs = combine_outputs(checkpoint, by_member, features)
     members = [
@@ -131,7 +131,7 @@ def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, setup=setup, members=members, lacking=len(lacking))
 
 
-def _encode(split: Split, checkpoint: Checkpoint) -> Features:
+def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
     """Encode the rows of a split; without gold labels where the model lacks some, for it could compute no loss."""
     from bertkit.tokens.feature_cache import encode_split, say_truncated
 
@@ -148,10 +148,10 @@ def _encode(split: Split, checkpoint: Checkpoint) -> Features:
 def _score_outputs(
     checkpoint: Checkpoint, split: Split, features: Features, outputs: Sequence[Any], loss: float | None
 ) -> Scored:
-    return _score_predictions(_decode(checkpoint, split, features, outputs), checkpoint, split, features, loss)
+    return _score_predictions(_decode_outputs(checkpoint, split, features, outputs), checkpoint, split, features, loss)
 
 
-def _decode(checkpoint: Checkpoint, split: Split, features: Features, outputs: Sequence[Any]) -> Decoded:
+def _decode_outputs(checkpoint: Checkpoint, split: Split, features: Features, outputs: Sequence[Any]) -> Decoded:
     """Decode outputs, of a row that a calibration was fitted to by what was fitted to others; return warnings too."""
     task, setup, calibration = checkpoint.task, checkpoint.setup, checkpoint.calibration
     predictions = task.decode(outputs, features, split.rows, setup)

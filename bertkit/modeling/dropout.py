@@ -114,7 +114,7 @@ def fast_dropout(model: Model, stream: DropoutStream) -> Iterator[None]:
     paths = info_of(model).speed_paths
     with ExitStack() as patches:
         for layer in layers:
-            patches.enter_context(patched_forward(layer, partial(_drop, layer, stream)))
+            patches.enter_context(patched_forward(layer, partial(_drop_values, layer, stream)))
         if model.config._attn_implementation == "sdpa":
             attend = partial(_attend, stream)
             patches.enter_context(patched_attention(model, _NAME, attend, splits_rows=True))
@@ -123,7 +123,7 @@ def fast_dropout(model: Model, stream: DropoutStream) -> Iterator[None]:
         yield
 
 
-def _drop(layer: nn.Dropout, stream: DropoutStream, values: torch.Tensor) -> torch.Tensor:
+def _drop_values(layer: nn.Dropout, stream: DropoutStream, values: torch.Tensor) -> torch.Tensor:
     if not layer.training or layer.p == 0:
         return values
     return stream.drop(values.contiguous(), layer.p, 1 / (1 - layer.p))

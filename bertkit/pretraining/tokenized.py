@@ -115,7 +115,7 @@ def unigram_loss(train: TokenizedCorpus, held_out: TokenizedCorpus, size: int) -
 
     One is added to each count, so that no token is impossible. Every objective has to beat this baseline.
     """
-    counts, held_out_counts = _count(train.tokens, size), _count(held_out.tokens, size)
+    counts, held_out_counts = _count_tokens(train.tokens, size), _count_tokens(held_out.tokens, size)
     shares = (counts + 1) / (counts.sum() + size)
     return float(-(held_out_counts * np.log(shares)).sum() / held_out_counts.sum())
 
@@ -127,7 +127,7 @@ def _build_split(split: str, columns: Mapping[str, Numbers], facts: Mapping[str,
     return TokenizedCorpus(tokens, word_starts, sentences, documents, facts[split], fingerprint)
 
 
-def _count(tokens: Numbers, size: int) -> Numbers:
+def _count_tokens(tokens: Numbers, size: int) -> Numbers:
     """Count the occurrences of each token id, chunk by chunk, since `bincount` copies its input to int64."""
     counts = np.zeros(size, dtype=np.int64)
     for start in range(0, len(tokens), _AT_ONCE):
@@ -180,7 +180,7 @@ def _write_shards(
     for shard in split_by_size(rest, _SHARD, lambda document: document.bytes + 100):
         for split in _SPLITS:
             texts = [document.text for document in shard if document.split == split and not document.is_duplicate]
-            _append(columns, split, facts[split], document_tokenizer.tokenize(texts), tokenizer.unk_token_id)
+            _append_tokens(columns, split, facts[split], document_tokenizer.tokenize(texts), tokenizer.unk_token_id)
             facts[split]["duplicates"] += sum(document.split == split and document.is_duplicate for document in shard)
         state["read"] += len(shard)
         columns.commit(state)
@@ -194,7 +194,7 @@ def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
     return {f"{split}.{name}": dtype for split in _SPLITS for name, dtype in zip(_COLUMNS, dtypes, strict=True)}
 
 
-def _append(
+def _append_tokens(
     columns: ColumnWriter, split: str, facts: dict[str, int], documents: TokenizedDocuments, unknown: int | None
 ) -> None:
     """Write the tokens of some documents and count them."""

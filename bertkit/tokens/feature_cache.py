@@ -155,10 +155,10 @@ def encode_split(split: Split, setup: Setup, encode: Encode) -> Features:
         encode: the function of a task family.
     """
     if not setup.recipe.data.cache or len(split.rows) < _LEAST_ROWS or not is_ours(encode):
-        return _encode(split, setup, encode)
+        return _encode_rows(split, setup, encode)
     file = cache_folder("features") / f"{content_key(split, setup)[:32]}.arrow"
-    cached = _read(file)
-    return cached if cached is not None else _write(_encode(split, setup, encode), file)
+    cached = _map_features(file)
+    return cached if cached is not None else _write_features(_encode_rows(split, setup, encode), file)
 
 
 def content_key(split: Split, setup: Setup) -> str:
@@ -174,7 +174,7 @@ def content_key(split: Split, setup: Setup) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-def _encode(split: Split, setup: Setup, encode: Encode) -> list[Feature]:
+def _encode_rows(split: Split, setup: Setup, encode: Encode) -> list[Feature]:
     """Encode without the garbage collector, which would scan all the new lists again and again and free nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -190,7 +190,7 @@ def is_ours(encode: Encode) -> bool:
     return encode.__module__.startswith("bertkit.")
 
 
-def _read(file: Path) -> FeatureColumns | None:
+def _map_features(file: Path) -> FeatureColumns | None:
     """Map a file of features; None if it is missing, damaged or unreadable."""
     try:
         if not file.is_file():
@@ -211,7 +211,7 @@ def _read(file: Path) -> FeatureColumns | None:
     return columns
 
 
-def _write(features: list[Feature], file: Path) -> Features:
+def _write_features(features: list[Feature], file: Path) -> Features:
     """Write features to a file and return them mapped from it, or unchanged if they cannot be written."""
     table = _table(features)
     if table is None:
@@ -228,7 +228,7 @@ def _write(features: list[Feature], file: Path) -> Features:
     except OSError as error:
         say_once(f"features are not cached: {error}; set BERTKIT_CACHE to use another folder")
         return features
-    cached = _read(file)
+    cached = _map_features(file)
     return cached if cached is not None else features
 
 

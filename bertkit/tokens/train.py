@@ -73,11 +73,11 @@ def make_spec(
         special=tuple(special),
         max_length=max_length,
     )
-    _check(spec)
+    _check_spec(spec)
     return spec
 
 
-def _check(spec: TokenizerSpec) -> None:
+def _check_spec(spec: TokenizerSpec) -> None:
     special = TOKENIZER_TYPES[spec.type].special
     for token in spec.special:
         if token in special or spec.special.count(token) > 1 or not token or token != token.strip():

@@ -34,7 +34,7 @@ def collect_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
             if model["type"] == "WordPiece" and unknown in encoding.ids:
                 normalized = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
                 for word, _ in backend.pre_tokenizer.pre_tokenize_str(normalized):
-                    used.update(_match(word, model["vocab"], model["continuing_subword_prefix"]))
+                    used.update(_match_word(word, model["vocab"], model["continuing_subword_prefix"]))
     return used
 
 
@@ -118,7 +118,7 @@ def refuse_changed(before: Tokenizer, now: Tokenizer, kept: Sequence[int], texts
     return count
 
 
-def _match(word: str, ids: Mapping[str, int], prefix: str) -> Iterator[int]:
+def _match_word(word: str, ids: Mapping[str, int], prefix: str) -> Iterator[int]:
     """Yield the ids of the tokens that WordPiece matches a word with, until nothing matches."""
     start = 0
     while start < len(word):

@@ -77,7 +77,7 @@ def merge_adapters(model: Model, folder: Path | None, base: str) -> None:
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     if folder is not None:
-        _save(model, folder, base)
+        _save_adapters(model, folder, base)
     for name, layer in list(model.named_modules()):
         if isinstance(layer, BaseTunerLayer):
             layer.merge()
@@ -86,7 +86,7 @@ def merge_adapters(model: Model, folder: Path | None, base: str) -> None:
     vars(model).pop("peft_config", None)
 
 
-def _save(model: Model, folder: Path, base: str) -> None:
+def _save_adapters(model: Model, folder: Path, base: str) -> None:
     """Write the adapters and what is above the layers as a folder that peft's `PeftModel.from_pretrained` loads."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from safetensors.torch import save_file

@@ -53,10 +53,10 @@ def pool(states: torch.Tensor, mask: torch.Tensor, modes: tuple[str, ...]) -> to
         mask: 1 for the tokens that count, shape (texts, tokens).
         modes: of `bertkit.modeling.sentence.modules.POOLING_MODES`.
     """
-    return torch.cat([_pool(states, mask, mode) for mode in modes], dim=-1)
+    return torch.cat([_pool_mode(states, mask, mode) for mode in modes], dim=-1)
 
 
-def _pool(states: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor:
+def _pool_mode(states: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor:
     if mode in ("cls", "lasttoken"):  # the first or the last token that counts
         positions = torch.arange(mask.shape[1], device=mask.device)
         first = mask.argmax(dim=1) if mode == "cls" else (positions * mask).argmax(dim=1)

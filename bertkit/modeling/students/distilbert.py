@@ -80,7 +80,7 @@ def _make_shorter(teacher: Model, layers: Sequence[int]) -> Model:
     if types := getattr(config, "layer_types", None):
         config.layer_types = [types[layer] for layer in layers]
     student = type(teacher)(config)
-    student.load_state_dict(_take(teacher, layers))
+    student.load_state_dict(_take_weights(teacher, layers))
     keep_windows(student)
     return student
 
@@ -106,7 +106,7 @@ def _make_distilbert(teacher: Model, layers: Sequence[int]) -> Model:
         )
     )
     weights = {}
-    for name, values in _take(teacher, layers).items():
+    for name, values in _take_weights(teacher, layers).items():
         module, _, parameter = name.rpartition(".")
         if inner := re.fullmatch(r"bert\.encoder\.layer\.(\d+)\.(.+)", module):
             weights[f"distilbert.transformer.layer.{inner[1]}.{_LAYER[inner[2]]}.{parameter}"] = values
@@ -121,7 +121,7 @@ def _make_distilbert(teacher: Model, layers: Sequence[int]) -> Model:
     return student
 
 
-def _take(teacher: Model, layers: Sequence[int]) -> dict[str, Any]:
+def _take_weights(teacher: Model, layers: Sequence[int]) -> dict[str, Any]:
     """Select the weights of some layers, numbered anew from 0, and all weights outside of layers."""
     path = f".{architecture_of(teacher.config).layers}."
     numbers = {str(layer): str(number) for number, layer in enumerate(layers)}

@@ -65,7 +65,7 @@ def feed_forwards_of(model: Model) -> list[FeedForward]:
             if all(isinstance(module, nn.Linear) for module in modules):
                 found.append(FeedForward(tuple(modules[:-1]), modules[-1]))  # type: ignore[arg-type]
                 break
-    return found or _refuse(model, "feed-forward")
+    return found or _refuse_model(model, "feed-forward")
 
 
 def attention_outputs_of(model: Model) -> list[nn.Linear]:
@@ -78,7 +78,7 @@ def attention_outputs_of(model: Model) -> list[nn.Linear]:
     for layer in model.base_model.modules():
         modules = (_submodule(layer, name) for name in _ATTENTION_OUTPUT)
         found += [module for module in modules if isinstance(module, nn.Linear)][:1]
-    return found or _refuse(model, "attention")
+    return found or _refuse_model(model, "attention")
 
 
 @contextmanager
@@ -98,7 +98,7 @@ def unit_masks(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[di
         (states,) = inputs
         shape = (len(states), *(1 for _ in states.shape[1:-1]), count)
         masks[layer].append(torch.ones(shape, dtype=states.dtype, device=states.device, requires_grad=True))
-        return (_multiply(states, masks[layer][-1]),)
+        return (_multiply_units(states, masks[layer][-1]),)
 
     with ExitStack() as hooks:
         for layer, count in zip(layers, units, strict=True):
@@ -114,14 +114,14 @@ def without_unit(layer: nn.Linear, unit: int, units: int) -> Iterator[None]:
         (states,) = inputs
         mask = torch.ones(units, dtype=states.dtype, device=states.device)
         mask[unit] = 0
-        return (_multiply(states, mask),)
+        return (_multiply_units(states, mask),)
 
     with ExitStack() as hooks:
         hooks.callback(layer.register_forward_pre_hook(multiply).remove)
         yield
 
 
-def _multiply(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _multiply_units(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Multiply states (..., units * width) by a mask whose last axis is units."""
     units = states.view(*states.shape[:-1], mask.shape[-1], -1)
     return (units * mask[..., None]).flatten(-2)
@@ -136,5 +136,5 @@ def _submodule(layer: nn.Module, name: str) -> nn.Module | None:
     return module if isinstance(module, nn.Module) else None
 
 
-def _refuse(model: Model, what: str) -> Any:
+def _refuse_model(model: Model, what: str) -> Any:
     raise ModelError(f"the {what} of a {model.config.model_type} model is not known", "prune its layers or vocabulary")

@@ -87,14 +87,14 @@ def count(batch: Batch) -> dict[str, int]:
 
 def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens; with boundaries, also those predicted from them (``sbo``)."""
-    logits, labels, boundary_logits = _run(model, batch)
+    logits, labels, boundary_logits = _run_heads(model, batch)
     sums = {"mlm": sum_of_losses(logits, labels)}
     return sums if boundary_logits is None else {**sums, "sbo": sum_of_losses(boundary_logits, labels)}
 
 
 def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the losses and the correct predictions of a batch."""
-    logits, labels, boundary_logits = _run(model, batch)
+    logits, labels, boundary_logits = _run_heads(model, batch)
     totals = masked_totals(logits, labels)
     return totals if boundary_logits is None else {**totals, "sbo": float(sum_of_losses(boundary_logits, labels))}
 
@@ -113,7 +113,7 @@ def encoder(model: Model, setup: PretrainSetup) -> Model:
     return plain
 
 
-def _run(model: Model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+def _run_heads(model: Model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Compute the logits of masked tokens, their labels, and their logits from the boundaries (None without them)."""
     inputs = {name: values for name, values in batch.items() if name not in _EDGES}
     if _EDGES[0] not in batch:
