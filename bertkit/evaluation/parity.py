@@ -28,7 +28,8 @@ _TIMED = ((1, 16), (1, 128), (8, 128), (32, 16))
 _ALONE = 32  # rows that are timed one at a time
 _TOGETHER = 512  # rows that are timed in batches
 
-Compute = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Arrays = Mapping[str, Any]
+Compute = Callable[[Arrays], Arrays]
 """Arrays of texts -> arrays of outputs."""
 
 
@@ -65,9 +66,7 @@ def random_texts(shape: tuple[int, ...], inputs: Sequence[str], vocabulary: int)
     return {name: arrays[name] for name in inputs}
 
 
-def compare_outputs(
-    before: Compute, after: Compute, batches: Sequence[Mapping[str, Any]]
-) -> tuple[float, float | None]:
+def compare_outputs(before: Compute, after: Compute, batches: Sequence[Arrays]) -> tuple[float, float | None]:
     """Return the largest relative difference over batches, and the least cosine of vectors where there are some.
 
     What stands at padding is not compared: nothing reads it.
@@ -83,7 +82,7 @@ def compare_outputs(
     return largest, min(cosines, default=None)
 
 
-def _real(values: Any, batch: Mapping[str, Any]) -> Any:
+def _real(values: Any, batch: Arrays) -> Any:
     """Return the values at tokens that are none of padding, where a value belongs to a token."""
     mask = batch["attention_mask"] > 0
     return values[mask] if values.shape[: mask.ndim] == mask.shape else values

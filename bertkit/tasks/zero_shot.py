@@ -17,6 +17,7 @@ from bertkit.modeling.load import label_names, read_config
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules, with_options
 from bertkit.modeling.weights import read_json_object
+from bertkit.recipe.options import accept
 from bertkit.storage.exports import is_exported
 from bertkit.tasks import (
     Collator,
@@ -42,26 +43,24 @@ from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
 
 
-def _read_template(value: Any) -> str:
-    if not isinstance(value, str) or value.count("{}") != 1:
-        raise ValueError("give text with {} in place of the label, such as 'This text is about {}.'")
-    return value
+def _is_template(value: Any) -> bool:
+    return isinstance(value, str) and value.count("{}") == 1
 
 
-def _read_descriptions(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(text, str) and text.strip() for text in value.values()):
-        raise ValueError("give a text for each label, such as {sports: 'This text is about a match.'}")
-    return value
+def _are_descriptions(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) and text.strip() for text in value.values())
 
 
+_TEMPLATE = "give text with {} in place of the label, such as 'This text is about {}.'"
+_DESCRIPTIONS = "give a text for each label, such as {sports: 'This text is about a match.'}"
 COLUMNS = text_classification.COLUMNS
 NAMED: bool = True
 EXPORTED_AS = "text_classification"  # the family whose exported folders it can run: classifiers that know entailment
 TYPES = text_classification.TYPES
 METRICS: tuple[str, ...] = text_classification.METRICS
 OPTIONS: Mapping[str, Any] = {
-    "hypothesis_template": Option("This text is about {}.", read=_read_template),
-    "descriptions": Option({}, read=_read_descriptions),
+    "hypothesis_template": Option("This text is about {}.", read=accept(_is_template, _TEMPLATE)),
+    "descriptions": Option({}, read=accept(_are_descriptions, _DESCRIPTIONS)),
 }
 
 _SCALE = 20.0  # of cosines before the softmax, as sentence-transformers' losses have it

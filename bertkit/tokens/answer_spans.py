@@ -10,6 +10,9 @@ import numpy as np
 
 from bertkit.storage.columns import Numbers
 
+Logits = Sequence[Numbers]
+"""Of the tokens of each window, one array per window."""
+
 _WINDOWS_AT_ONCE = 256
 _IS_SPACE = np.array([chr(code).isspace() for code in range(0x3001)] + [False])  # U+3000 is the last space
 
@@ -89,9 +92,7 @@ def find_answer_tokens(gold: Mapping[str, Any], offsets: Numbers) -> tuple[int, 
     )
 
 
-def find_n_best(
-    starts: Sequence[Numbers], ends: Sequence[Numbers], rows: Numbers, *, n_best: int, max_tokens: int
-) -> dict[str, Numbers]:
+def find_n_best(starts: Logits, ends: Logits, rows: Numbers, *, n_best: int, max_tokens: int) -> dict[str, Numbers]:
     """Find the best spans of every row over all its windows.
 
     As in `run_squad.py`, the `n_best` highest starts and ends of each window are combined to spans of at most
@@ -148,9 +149,7 @@ def probabilities(scores: Numbers, rows: Numbers, count: int, nulls: Numbers | N
     return np.asarray(weights / sums[rows])
 
 
-def _best_window_spans(
-    starts: Sequence[Numbers], ends: Sequence[Numbers], n_best: int, max_tokens: int
-) -> dict[str, Numbers]:
+def _best_window_spans(starts: Logits, ends: Logits, n_best: int, max_tokens: int) -> dict[str, Numbers]:
     """Find the `n_best` spans of each window, best first, as flat arrays of shape (spans,)."""
     # logits of all windows in one array (windows, longest window), padded with -inf, which is never among the best
     lengths = np.array([len(window) for window in starts])

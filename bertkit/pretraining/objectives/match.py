@@ -16,20 +16,11 @@ from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.students.distilbert import choose_layers, make_student
 from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, distil, mlm
 from bertkit.recipe import Distillation, read_layers
-from bertkit.recipe.options import Option, read_option
+from bertkit.recipe.options import Option, accept, read_option
 from bertkit.tokens.features import Batch
 
-
-def _read_size(value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise ValueError("see `bertkit pretrain sizes`")
-    return value
-
-
-def _read_fields(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("give fields of the student's config, such as {hidden_size: 128}")
-    return value
+_SIZES = "see `bertkit pretrain sizes`"
+_FIELDS = "give fields of the student's config, such as {hidden_size: 128}"
 
 
 def _read_layer_map(value: Any) -> Any:
@@ -41,8 +32,8 @@ def _read_layer_map(value: Any) -> Any:
 
 OPTIONS: Mapping[str, Any] = {
     **mlm.OPTIONS,
-    "student_size": Option(None, read=_read_size),
-    "student_options": Option({}, read=_read_fields),
+    "student_size": Option(None, read=accept(lambda value: isinstance(value, str | None), _SIZES)),
+    "student_options": Option({}, read=accept(lambda value: isinstance(value, dict), _FIELDS)),
     "student_layers": Option(None, read=read_layers),
     "layer_map": Option("uniform", read=_read_layer_map),
     "attention": True,

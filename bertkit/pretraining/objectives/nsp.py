@@ -40,12 +40,10 @@ def load_model(setup: PretrainSetup) -> Model:
 
 def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Pairs:
     """Pair the segments of the corpus, differently in each epoch; half of the second segments are random ones."""
-    return pairs_of_epoch(corpus, length, setup, epoch, "next")
+    return pair_segments(corpus, length, setup, epoch, "next")
 
 
-def pairs_of_epoch(
-    corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int, pair_type: PairType
-) -> Pairs:
+def pair_segments(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int, pair_type: PairType) -> Pairs:
     """Pair the segments of the corpus; the pairs repeat after ``training.dupe_factor`` epochs, if it is set."""
     # pairs follow from seed and version alone, so a resumed run, and every process, builds the same ones
     training = setup.recipe.training

@@ -26,7 +26,7 @@ encoder, auxiliary_checkpoints = nsp.encoder, nsp.auxiliary_checkpoints
 
 def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Pairs:
     """Pair the segments of the corpus, differently in each epoch; half of the pairs are swapped."""
-    return nsp.pairs_of_epoch(corpus, length, setup, epoch, "order")
+    return nsp.pair_segments(corpus, length, setup, epoch, "order")
 
 
 def count(batch: Batch) -> dict[str, int]:
