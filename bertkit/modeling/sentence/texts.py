@@ -45,9 +45,7 @@ OPTIONS: Mapping[str, Any] = {
     "dimensions": Option([], read=_read_dimensions),
     "pooling": Option(None, choices=POOLING_MODES),
     "normalize": Option(None, read=accept(lambda value: value in (None, True, False), "give true or false")),
-    "prompts": Option(
-        {}, read=accept(_are_prompts, 'give texts by name, such as {query: "query: ", document: "passage: "}')
-    ),
+    "prompts": Option({}, read=accept(_are_prompts, _PROMPTS)),
     "mini_batch": Option(None, least=1),
     "dropout": Option(None, least=0.01, most=0.9),
 }
