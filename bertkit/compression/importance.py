@@ -69,7 +69,7 @@ def score_units(
     """
     import torch
 
-    from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, ones_before
+    from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, unit_masks
 
     model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)
     attentions = attention_outputs_of(model)
@@ -79,7 +79,7 @@ def score_units(
     totals = [np.zeros(count) for count in units]
     wanted = _without_gradients(model)
     done = 0
-    with stage(progress, "measuring importance", len(features)), ones_before(layers, units) as masks:
+    with stage(progress, "measuring importance", len(features)), unit_masks(layers, units) as masks:
         for numbers in sorted_batches(lengths_of(features).tolist(), most):
             batch = collate([features[number] for number in numbers])
             outputs = model(**{name: value.to(model.device) for name, value in batch.items()})

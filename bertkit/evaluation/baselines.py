@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,13 +18,11 @@ from bertkit.metrics.baselines import strongest
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.metrics.paired import count_units, take
-from bertkit.recipe import Row
+from bertkit.progress import log
 from bertkit.storage.files import to_json, write_json
 from bertkit.storage.fingerprints import json_fingerprint
-from bertkit.tasks import Compared, Prediction, Task
-from bertkit.tokens.features import Setup
-
-log = logging.getLogger("bertkit")
+from bertkit.tasks import Compared, Predictions, Task
+from bertkit.tokens.features import Rows, Setup
 
 BASELINES_FILE = "baselines.json"
 _ROUNDING = 1e-9
@@ -42,9 +39,7 @@ class ScoredBaselines:
     """Split -> name of a baseline -> metric -> score."""
 
 
-def fit_and_score(
-    task: Task, training: Sequence[Row], splits: Mapping[str, Sequence[Row]], setup: Setup
-) -> ScoredBaselines:
+def fit_and_score(task: Task, training: Rows, splits: Mapping[str, Rows], setup: Setup) -> ScoredBaselines:
     """Fit the baselines of a task family to training rows, and score them on each split."""
     learned = json.loads(to_json(task.fit_baselines(training, setup)))  # as `eval` will read it
     judged = {name: judge_baselines(task, learned, rows, setup) for name, rows in splits.items()}
@@ -52,7 +47,7 @@ def fit_and_score(
     return ScoredBaselines(learned, judged, scores)
 
 
-def judge_baselines(task: Task, learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, Compared]:
+def judge_baselines(task: Task, learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, Compared]:
     """Compare the predictions of each baseline with gold values, as a model's are."""
     return {name: task.compare(records, rows, setup) for name, records in task.baselines(learned, rows, setup).items()}
 
@@ -148,7 +143,7 @@ def find_warnings(gold: Sequence[Any], scored: Scored, lead: Lead | None, remedy
     return [*warnings, text + remedy]
 
 
-def find_missing_labels(gold: Sequence[Any], predictions: Sequence[Prediction]) -> list[str]:
+def find_missing_labels(gold: Sequence[Any], predictions: Predictions) -> list[str]:
     """Return the gold labels that no row is given, in alphabetical order."""
     given = spelled_names([prediction["prediction"] for prediction in predictions])
     return sorted(set(spelled_names(list(gold))) - set(given))

@@ -12,11 +12,13 @@ from bertkit.data.checks import share_of
 from bertkit.data.row_digests import digest_rows
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.load import fingerprint
-from bertkit.recipe import Recipe, Row
+from bertkit.recipe import Recipe
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.storage.records import CHECKSUM, write_signed
+from bertkit.tokens.features import Rows
 
 CALIBRATION_FILE = "calibration.json"
+_AGAIN = "run `bertkit calibrate` again, or delete it"
 
 
 @dataclass(frozen=True)
@@ -75,22 +77,21 @@ def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> S
         return None
     from pydantic import TypeAdapter
 
-    remedy = "run `bertkit calibrate` again, or delete it"
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
         if content.pop(CHECKSUM, None) not in (None, json_fingerprint(content)):  # an earlier release wrote none
             raise ValueError("changed")
         calibration = TypeAdapter(SavedCalibration).validate_python(content)
     except (ValueError, TypeError, AttributeError, RecursionError):
-        raise ModelError("the calibration is damaged", remedy, file=file) from None
+        raise ModelError("the calibration is damaged", _AGAIN, file=file) from None
     if calibration.model != fingerprint_all(folder, members):
         what = f"the calibration is of other weights than those {'of the runs ' if members else ''}beside it"
-        raise ModelError(what, remedy, file=file)
+        raise ModelError(what, _AGAIN, file=file)
     return calibration if calibration.task == task else None
 
 
 def find_calibration_rows(
-    calibration: SavedCalibration, rows: Sequence[Row], gold: str, options: Mapping[str, Any]
+    calibration: SavedCalibration, rows: Rows, gold: str, options: Mapping[str, Any]
 ) -> Iterator[tuple[list[int], dict[str, Any]]]:
     """Yield the indices of the rows that are in a fold of a calibration, with the options fitted to the other folds.
 
@@ -142,6 +143,8 @@ def thresholds_for(
         UsageError: a number that is no share, or no calibration.
         DataError: too few rows to show such a precision.
     """
+    import numpy as np
+
     from bertkit.metrics.calibration import find_abstention, set_threshold
 
     for name, value in (("--precision", precision), ("--coverage", coverage)):
@@ -151,7 +154,8 @@ def thresholds_for(
         raise UsageError(what, f"bertkit calibrate {recipe.name} --model {recipe.model}")
     options: dict[str, Any] = {}
     lines = []
-    confidence, right, gold = _arrays(calibration.confidence, calibration.right, calibration.gold)
+    kept: tuple[Sequence[float], ...] = (calibration.confidence, calibration.right, calibration.gold)
+    confidence, right, gold = (np.array(values, dtype=np.float64) for values in kept)
     if precision is not None:
         found = find_abstention(confidence, right, precision)
         if found is None:
@@ -179,9 +183,3 @@ def check_share(name: str, value: float | None) -> None:
     """
     if value is not None and not 0 < value < 1:
         raise UsageError(f"{name} {value:g} is no share", "give a number between 0 and 1, such as 0.95")
-
-
-def _arrays(*values: Sequence[float] | Mapping[str, float]) -> list[Any]:
-    import numpy as np
-
-    return [np.array(value, dtype=np.float64) for value in values]

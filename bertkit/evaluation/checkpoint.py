@@ -2,32 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.labels import match_names, placeholder_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError
 from bertkit.evaluation.calibration import SavedCalibration, read_calibration
+from bertkit.hardware.precision import Machine
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.modeling.weights import read_json_object
+from bertkit.progress import log
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.tasks import Task, load_task, with_options
 from bertkit.tokens import long_texts
 from bertkit.tokens.features import Setup
-
-if TYPE_CHECKING:
-    from bertkit.hardware.precision import Machine
-
-log = logging.getLogger("bertkit")
 
 
 @dataclass(frozen=True)
@@ -101,8 +97,7 @@ class SavedCheckpoint:
         else:
             loaded = self._load_weights(machine, inference=inference)
         # an option that the recipe sets comes first
-        found = {} if calibration is None else calibration.options()
-        options = {name: value for name, value in found.items() if name not in self.recipe.options}
+        options = self._without_own({} if calibration is None else calibration.options())
         if calibration is None or not options:
             return loaded
         log.info(calibration.describe())
@@ -123,10 +118,14 @@ class SavedCheckpoint:
     def _set_up(self, setup: Setup) -> Setup:
         """Add the options that its run has tuned, and say so."""
         self._report_max_length(int(setup.tokenizer.model_max_length))
-        tuned = {name: value for name, value in self.record.get("tuned", {}).items() if name not in self.recipe.options}
+        tuned = self._without_own(self.record.get("tuned", {}))
         if tuned:
             log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
         return with_options(setup, self._find_long_text() | tuned)
+
+    def _without_own(self, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Return options without those that the recipe sets itself."""
+        return {name: value for name, value in options.items() if name not in self.recipe.options}
 
     def _load_exported(self) -> Checkpoint:
         """Load a graph, which another library than torch runs, in the precision that it was exported in.
@@ -157,7 +156,7 @@ class SavedCheckpoint:
         others = (saved.load(first.machine, inference=inference, calibrated=False) for saved in self.members[1:])
         members = (first, *others)
         tuned = [saved.record.get("tuned", {}) for saved in self.members]
-        means = {name: fmean(values[name] for values in tuned) for name in tuned[0] if name not in self.recipe.options}
+        means = self._without_own({name: fmean(values[name] for values in tuned) for name in tuned[0]})
         return replace(first, setup=with_options(first.setup, means), members=members)
 
     def _detect_hardware(self) -> Machine:
@@ -175,29 +174,28 @@ class SavedCheckpoint:
         """Return how its run read long texts, where the recipe does not say; log that, or what the recipe says."""
         if "long_text" not in self.task.OPTIONS or not self.record:
             return {}
-        of_run, own = self._options_of_run(), self.recipe.options.get("long_text")
+        of_run, chosen = self._recipe_of_run.get("options", {}), self.recipe.options.get("long_text")
         trained = of_run.get("long_text", "head")
-        if own is not None:
-            if own != trained:
-                log.info(f"trained with long_text {trained}, used with {own}")
-            return {}
-        if trained == "head":
+        if chosen not in (None, trained):
+            log.info(f"trained with long_text {trained}, used with {chosen}")
+        if chosen is not None or trained == "head":
             return {}
         log.info(f"as in its run: long_text {trained}")
-        return {name: of_run[name] for name in long_texts.OPTIONS if name in of_run and name not in self.recipe.options}
+        return self._without_own({name: of_run[name] for name in long_texts.OPTIONS if name in of_run})
 
-    def _options_of_run(self) -> dict[str, Any]:
-        options: dict[str, Any] = self.record.get("identity", {}).get("recipe", {}).get("options", {})
-        return options
+    @property
+    def _recipe_of_run(self) -> dict[str, Any]:
+        recipe: dict[str, Any] = self.record.get("identity", {}).get("recipe", {})
+        return recipe
 
     @property
     def long_text(self) -> str:
         """How it reads a text that does not fit, in a family that can do so in several ways."""
-        return str({**self._options_of_run(), **self.recipe.options}.get("long_text", "head"))
+        return str({**self._recipe_of_run.get("options", {}), **self.recipe.options}.get("long_text", "head"))
 
     def _report_max_length(self, limit: int) -> None:
         """Say so where texts are truncated to another length than in training; neither is above the tokenizer's."""
-        training = self.record.get("identity", {}).get("recipe", {}).get("training", {})
+        training = self._recipe_of_run.get("training", {})
         length = min(self.recipe.training.max_length, limit)
         trained = min(training.get("max_length", length), limit)
         if trained != length:
@@ -238,18 +236,15 @@ def _open_exported(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
 def _saved(
     recipe: Recipe, task: Task, folder: Path, config: dict[str, Any], record: Mapping[str, Any]
 ) -> SavedCheckpoint:
-    labels = _labels_of(config, recipe, task, folder)
+    if hasattr(task, "find_labels"):  # it takes models that were trained for something else
+        labels = tuple(task.find_labels(folder, recipe))
+    else:
+        labels = _names_of(config, recipe) if task.NAMED else ()
     return SavedCheckpoint(as_recorded(recipe, record.get("identity", {})), task, folder, labels, record)
 
 
-def _labels_of(config: dict[str, Any], recipe: Recipe, task: Task, folder: Path) -> tuple[str, ...]:
-    """Return the names of a model's outputs, or what a family says that takes models trained for something else."""
-    if hasattr(task, "find_labels"):
-        return tuple(task.find_labels(folder, recipe))
-    return _names_of(config, recipe) if task.NAMED else ()
-
-
 def _names_of(config: dict[str, Any], recipe: Recipe) -> tuple[str, ...]:
+    """Return the names of a model's outputs, spelled as in the recipe where it has them."""
     outputs = len(config.get("id2label") or "ab")  # transformers' default is two
     names = recipe.model_labels or label_names(config) or placeholder_names(outputs)
     return tuple(match_names(names, recipe.labels) if recipe.labels else names)

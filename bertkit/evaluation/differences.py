@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,12 +20,14 @@ from bertkit.metrics.paired import Judged, count_units, find_changed, swap, take
 from bertkit.metrics.statistics import quantile_bins
 from bertkit.recipe import Row
 from bertkit.reports.svg import thin
-from bertkit.tasks import Prediction
+from bertkit.tasks import Predictions
+from bertkit.tokens.features import Rows
 
 MAX_CHANGED = 5000  # units whose effect is computed; each costs two scores of all rows
 MAX_LABELS = 20
 MAX_ANSWER = 160  # characters of an answer that is shown
 _ROUNDING = 1e-12
+_BY_TYPE = ("entities", "strict")  # arrays (rows, types, 3)
 
 
 @dataclass(frozen=True)
@@ -73,13 +77,16 @@ class Changes:
 class Side:
     """One system of a pair: predictions and compared arrays of each of its runs."""
 
-    predictions: Sequence[Sequence[Prediction]]
+    predictions: Sequence[Predictions]
     judged: Sequence[Judged]
+
+
+Sides = tuple[Side, Side]
 
 
 def find_changes(
     scorer: Scorer,
-    rows: Sequence[Row],
+    rows: Rows,
     first: Side,
     second: Side,
     *,
@@ -100,7 +107,7 @@ def find_changes(
         extra: name of a column -> its value in each row, to slice by.
         shown: how many rows of either kind to show.
     """
-    metric = scorer.recipe.best_metric
+    metric, sides = scorer.recipe.best_metric, (first, second)
     pairs = list(zip(first.judged, second.judged, strict=False))
     changed = sorted({int(unit) for pair in pairs for unit in find_changed(*pair)})
     chosen = thin(changed, MAX_CHANGED)
@@ -108,9 +115,10 @@ def find_changes(
     effects = _mean_effects(scorer, {metric, slice_metric}, chosen, pairs)
     won, lost = _split_effects(effects[metric])
     units = group_rows(scorer, rows, first)
-    describe = _describer(scorer, rows, first, second)
-    won_in_slices, lost_in_slices = _split_effects(effects[slice_metric])
-    in_slices = set(won_in_slices), set(lost_in_slices)
+    groups = slice_values(scorer, rows, units, extra or {})
+    outcome = list(map(set, _split_effects(effects[slice_metric])))
+    of_slices = _slice_units(scorer, slice_metric, groups, sides, outcome)
+    describe = partial(_describe_row, scorer, rows, sides)
     return Changes(
         metric=metric,
         changed=len(changed),
@@ -120,16 +128,11 @@ def find_changes(
         won_rows=[describe(units[unit][0]) for unit in won[:shown] if units],
         lost_rows=[describe(units[unit][0]) for unit in lost[:shown] if units],
         slice_metric=slice_metric,
-        slices=[
-            _score_slice(scorer, slice_metric, by, value, numbers, (first, second), in_slices)
-            for by, values in slice_values(scorer, rows, units, extra or {}).items()
-            for value, numbers in values.items()
-        ]
-        + _slice_entities(scorer, slice_metric, first, second),
+        slices=of_slices + _slice_entities(scorer, slice_metric, sides),
     )
 
 
-def group_rows(scorer: Scorer, rows: Sequence[Row], side: Side) -> list[list[int]]:
+def group_rows(scorer: Scorer, rows: Rows, side: Side) -> list[list[int]]:
     """Return the numbers of the rows of each unit: one per unit, or all rows of a query; empty where nobody knows."""
     count = count_units(side.judged[0])
     if count == len(rows):
@@ -137,15 +140,13 @@ def group_rows(scorer: Scorer, rows: Sequence[Row], side: Side) -> list[list[int
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, row in enumerate(rows):
         groups.setdefault(tuple(str(row.get(name)) for name in scorer.task.COLUMNS.together), []).append(number)
-    found = []
+    scored = []
     for numbers in groups.values() if scorer.task.COLUMNS.together else ():
-        try:
-            one = [side.predictions[0][number] for number in numbers]
-            scorer.task.compare(one, [rows[number] for number in numbers], scorer.setup)
-        except DataError:  # nothing to score, such as a query without a relevant passage
-            continue
-        found.append(numbers)
-    return found if len(found) == count else []
+        predictions = [side.predictions[0][number] for number in numbers]
+        with suppress(DataError):  # nothing to score, such as a query without a relevant passage
+            scorer.task.compare(predictions, [rows[number] for number in numbers], scorer.setup)
+            scored.append(numbers)
+    return scored if len(scored) == count else []
 
 
 def _mean_effects(
@@ -182,7 +183,7 @@ def _slice_metric(scorer: Scorer, judged: Judged) -> str:
 
 
 def slice_values(
-    scorer: Scorer, rows: Sequence[Row], units: Sequence[Sequence[int]], extra: Mapping[str, Sequence[Any]]
+    scorer: Scorer, rows: Rows, units: Sequence[Sequence[int]], extra: Mapping[str, Sequence[Any]]
 ) -> dict[str, dict[str, list[int]]]:
     """Group units by gold label, by thirds of length, and by each extra column: column -> value -> units."""
     if not units:
@@ -219,69 +220,61 @@ def count_words(row: Row, columns: Columns) -> int:
     return sum(len(value if isinstance(value, list) else str(value).split()) for value in values)
 
 
-def _score_slice(
+def _slice_units(
     scorer: Scorer,
     metric: str,
-    by: str,
-    value: str,
-    numbers: Sequence[int],
-    sides: tuple[Side, Side],
-    outcome: tuple[set[int], set[int]],
-) -> Slice:
-    chosen = np.array(numbers)
-    scores = [float(np.mean([scorer.score(take(one, chosen))[metric] for one in side.judged])) for side in sides]
-    won, lost = (len(units & set(numbers)) for units in outcome)
-    return Slice(by, shorten(str(value), 40), len(numbers), scores[0], scores[1], won, lost)
+    groups: Mapping[str, Mapping[str, Sequence[int]]],
+    sides: Sides,
+    outcome: Sequence[set[int]],
+) -> list[Slice]:
+    """Score each group of units by itself, and count those that are won and lost."""
+    slices = []
+    for by, values in groups.items():
+        for value, units in values.items():
+            scores = _mean_scores(scorer, metric, [[take(of, np.array(units)) for of in side.judged] for side in sides])
+            won, lost = (len(of_outcome.intersection(units)) for of_outcome in outcome)
+            slices.append(Slice(by, shorten(str(value), 40), len(units), *scores, won, lost))
+    return slices
 
 
-def _slice_entities(scorer: Scorer, metric: str, first: Side, second: Side) -> list[Slice]:
+def _slice_entities(scorer: Scorer, metric: str, sides: Sides) -> list[Slice]:
     """Score each entity type by itself, on the rows where it is gold or where either side has found it.
 
     A row is won where the second side makes fewer errors of that type.
     """
-    if "entities" not in first.judged[0] or metric not in ENTITY_METRICS:
+    if "entities" not in sides[0].judged[0] or metric not in ENTITY_METRICS:
         return []
-    found = []
+    slices = []
     for index, name in enumerate(entity_types(scorer.labels)):
-        sides = [[_only_type(judged, index) for judged in side.judged] for side in (first, second)]
-        errors = [np.mean([count_errors(judged)[0] for judged in side], axis=0) for side in sides]
-        occurs = np.any([count_errors(judged)[1] > 0 for side in sides for judged in side], axis=0)
+        of_type = [
+            [{**of, **{name: of[name][:, [index]] for name in _BY_TYPE}} for of in side.judged] for side in sides
+        ]
+        errors = [np.mean([count_errors(judged)[0] for judged in side], axis=0) for side in of_type]
+        occurs = np.any([count_errors(judged)[1] > 0 for side in of_type for judged in side], axis=0)
         if occurs.any():
-            scores = [float(np.mean([scorer.score(judged)[metric] for judged in side])) for side in sides]
             won, lost = (int((gained > _ROUNDING).sum()) for gained in (errors[0] - errors[1], errors[1] - errors[0]))
-            found.append(Slice("entities", name, int(occurs.sum()), scores[0], scores[1], won, lost))
-    return found
+            scores = _mean_scores(scorer, metric, of_type)
+            slices.append(Slice("entities", name, int(occurs.sum()), *scores, won, lost))
+    return slices
 
 
-def _only_type(judged: Judged, index: int) -> dict[str, np.ndarray]:
-    """Return the arrays of tagged rows with the entities of one type alone."""
-    of_type = {name: judged[name][:, index : index + 1] for name in ("entities", "strict")}
-    return {**judged, **of_type}
+def _mean_scores(scorer: Scorer, metric: str, sides: Sequence[Sequence[Judged]]) -> tuple[float, float]:
+    """Compute the mean score of each side's runs."""
+    first, second = (float(np.mean([scorer.score(judged)[metric] for judged in side])) for side in sides)
+    return first, second
 
 
-def _describer(scorer: Scorer, rows: Sequence[Row], first: Side, second: Side) -> Callable[[int], ChangedRow]:
-    """Return a function that describes a row in words, with its entities where it has some."""
-    columns = scorer.task.COLUMNS
-
-    def describe(number: int) -> ChangedRow:
-        row = rows[number]
-        texts = [as_text(row[name]) for name in (*columns.given, *columns.optional) if name in row]
-        gold, answers = as_text(row.get(columns.gold)), [_answers(side, number) for side in (first, second)]
-        if "entities" in first.judged[0]:
-            gold, answers = _describe_entities(scorer, row, answers)
-        return ChangedRow(
-            id=str(row.get("id", number)),
-            text=shorten(" | ".join(texts), 300),
-            gold=shorten(gold, MAX_ANSWER),
-            first=_count_answers(answers[0]),
-            second=_count_answers(answers[1]),
-        )
-
-    return describe
-
-
-def _answers(side: Side, number: int) -> list[Any]:
-    return [predictions[number]["prediction"] for predictions in side.predictions]
+def _describe_row(scorer: Scorer, rows: Rows, sides: Sides, number: int) -> ChangedRow:
+    """Describe a row in words, with its entities where it has some."""
+    row, columns = rows[number], scorer.task.COLUMNS
+    texts = [as_text(row[name]) for name in (*columns.given, *columns.optional) if name in row]
+    gold = as_text(row.get(columns.gold))
+    answers = [[of_run[number]["prediction"] for of_run in side.predictions] for side in sides]
+    if "entities" in sides[0].judged[0]:
+        gold, answers = _describe_entities(scorer, row, answers)
+    shown = shorten(" | ".join(texts), 300), shorten(gold, MAX_ANSWER)
+    first, second = map(_count_answers, answers)
+    return ChangedRow(str(row.get("id", number)), *shown, first, second)
 
 
 def _describe_entities(scorer: Scorer, row: Row, answers: Sequence[Sequence[Any]]) -> tuple[str, list[list[str]]]:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint, open_checkpoint
+from bertkit.progress import log
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import hub
 from bertkit.storage.seeds import is_seeds_folder, members_of, read_seeds
-from bertkit.tasks import Output, Task, load_task
-from bertkit.tokens.features import Feature, Setup
+from bertkit.tasks import Output, Outputs, Task, load_task
+from bertkit.tokens.features import Feature, Features, Setup
 
-log = logging.getLogger("bertkit")
-
-Combine = Callable[[Sequence[Output], Feature, Setup], Output]
+Combine = Callable[[Outputs, Feature, Setup], Output]
 """The outputs of several models for one feature -> the outputs of their ensemble."""
 
 
@@ -54,12 +53,9 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
     return replace(members[0], members=members)
 
 
-def combine_outputs(
-    checkpoint: Checkpoint, by_member: Sequence[Sequence[Output]], features: Sequence[Feature]
-) -> list[Output]:
+def combine_outputs(checkpoint: Checkpoint, by_member: Sequence[Outputs], features: Features) -> list[Output]:
     """Combine the outputs of the members of an ensemble, one list per member, to those of one model."""
-    combine = find_combine(checkpoint.task)
-    assert combine is not None  # `find_members` has looked
+    combine: Any = find_combine(checkpoint.task)  # `find_members` has looked
     return [
         combine([outputs[number] for outputs in by_member], feature, checkpoint.setup)
         for number, feature in enumerate(features)

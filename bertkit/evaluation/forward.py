@@ -10,7 +10,7 @@ from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import (
     TOKENS_AT_ONCE,
     Collator,
-    Feature,
+    Features,
     count_items,
     split_by_length,
     tokens_for,
@@ -27,7 +27,7 @@ Tick = Callable[[int], None]
 
 def forward(
     model: nn.Module | ExportedModel,
-    features: Sequence[Feature],
+    features: Features,
     collate: Collator,
     *,
     precision: str,

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
 from bertkit.errors import DataError
 from bertkit.evaluation.forward import gather_from_all, rank_and_size, sorted_batches
+from bertkit.modeling.info import Model
 from bertkit.pretraining.objectives import Objective, PretrainSetup, Totals
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.progress import Progress, stage
 from bertkit.tokens.feature_cache import lengths_of
-from bertkit.tokens.features import Collator, Feature
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from bertkit.tokens.features import Collator, Feature, Features
 
 
 def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: PretrainSetup) -> list[Feature]:
@@ -33,12 +29,7 @@ def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: Pret
 
 
 def measure(
-    model: PreTrainedModel,
-    features: Sequence[Feature],
-    collate: Collator,
-    objective: Objective,
-    precision: str,
-    progress: Progress,
+    model: Model, features: Features, collate: Collator, objective: Objective, precision: str, progress: Progress
 ) -> dict[str, float]:
     """Score a model on held-out features; several processes share the work and all get the scores."""
     process, processes = rank_and_size()

@@ -143,23 +143,23 @@ def find_reference(record: Mapping[str, Any], languages: Sequence[str]) -> tuple
 def tabulate_languages(results: Mapping[str, Sequence[Result]], metric: str, reference: str) -> list[LanguageTable]:
     """Put the languages beside each other: in one table if each has one split, else in a table per split."""
     if all(len(of_language) == 1 for of_language in results.values()):
-        return [_tabulate({language: of[0] for language, of in results.items()}, metric, reference)]
+        return [_tabulate_split({language: of[0] for language, of in results.items()}, metric, reference)]
     splits = dict.fromkeys(result.split for of_language in results.values() for result in of_language)
     by_split = (
         {language: result for language, of in results.items() for result in of if result.split == split}
         for split in splits
     )
-    return [_tabulate(of_split, metric, reference) for of_split in by_split]
+    return [_tabulate_split(of_split, metric, reference) for of_split in by_split]
 
 
-def _tabulate(results: Mapping[str, Result], metric: str, reference: str) -> LanguageTable:
-    scores = [_score(language, result, metric, results.get(reference)) for language, result in results.items()]
+def _tabulate_split(results: Mapping[str, Result], metric: str, reference: str) -> LanguageTable:
+    scores = [_score_language(language, result, metric, results.get(reference)) for language, result in results.items()]
     others = [score for score in scores if score.language != reference]
     groups = [scores, others] if len(others) < len(scores) else [scores]
-    return LanguageTable(metric, scores, [mean for group in groups if (mean := _mean(group))])
+    return LanguageTable(metric, scores, [mean for group in groups if (mean := _average_languages(group))])
 
 
-def _score(language: str, result: Result, metric: str, reference: Result | None) -> LanguageScore:
+def _score_language(language: str, result: Result, metric: str, reference: Result | None) -> LanguageScore:
     score, interval = result.scores[metric], result.intervals.get(metric)
     gap, gap_interval = None, None
     if reference is not None and reference is not result:
@@ -171,7 +171,7 @@ def _score(language: str, result: Result, metric: str, reference: Result | None)
     return LanguageScore(language, result.split, result.rows, score, interval, baseline, gap, gap_interval)
 
 
-def _mean(scores: Sequence[LanguageScore]) -> LanguageMean | None:
+def _average_languages(scores: Sequence[LanguageScore]) -> LanguageMean | None:
     """Return the mean of at least two scores; None if one is undefined."""
     known = [(score.score, score.interval) for score in scores if score.score is not None]
     if len(known) < max(2, len(scores)):

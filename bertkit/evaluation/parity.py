@@ -14,7 +14,6 @@ from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Scored, score_split
 from bertkit.hardware.speed import time_by_turns, times_as_fast
-from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import compare_paired
 from bertkit.progress import Progress
 from bertkit.runtime import ExportedModel
@@ -30,7 +29,8 @@ _TIMED = ((1, 16), (1, 128), (8, 128), (32, 16))
 _ALONE = 32  # rows that are timed one at a time
 _TOGETHER = 512  # rows that are timed in batches
 
-Compute = Callable[[Mapping[str, Any]], Mapping[str, Any]]
+Arrays = Mapping[str, Any]
+Compute = Callable[[Arrays], Arrays]
 """Arrays of texts -> arrays of outputs."""
 
 
@@ -56,9 +56,9 @@ class Parity:
     notes: list[str] = field(default_factory=list)
 
 
-def random_texts(shape: tuple[int, ...], inputs: Sequence[str], vocabulary: int, seed: int = 0) -> dict[str, Any]:
+def random_texts(shape: tuple[int, ...], inputs: Sequence[str], vocabulary: int) -> dict[str, Any]:
     """Draw texts (texts, tokens) of unlike lengths; with three axes, rows of texts."""
-    draw = np.random.default_rng(seed)
+    draw = np.random.default_rng(0)
     ids = draw.integers(vocabulary // 2, vocabulary, shape)
     lengths = draw.integers(2, shape[-1] + 1, shape[:-1])
     lengths.reshape(-1)[0] = shape[-1]
@@ -67,9 +67,7 @@ def random_texts(shape: tuple[int, ...], inputs: Sequence[str], vocabulary: int,
     return {name: arrays[name] for name in inputs}
 
 
-def compare_outputs(
-    before: Compute, after: Compute, batches: Sequence[Mapping[str, Any]]
-) -> tuple[float, float | None]:
+def compare_outputs(before: Compute, after: Compute, batches: Sequence[Arrays]) -> tuple[float, float | None]:
     """Return the largest relative difference over batches, and the least cosine of vectors where there are some.
 
     What stands at padding is not compared: nothing reads it.
@@ -85,7 +83,7 @@ def compare_outputs(
     return largest, min(cosines, default=None)
 
 
-def _real(values: Any, batch: Mapping[str, Any]) -> Any:
+def _real(values: Any, batch: Arrays) -> Any:
     """Return the values at tokens that are none of padding, where a value belongs to a token."""
     mask = batch["attention_mask"] > 0
     return values[mask] if values.shape[: mask.ndim] == mask.shape else values
@@ -131,15 +129,10 @@ def compare_scores(
     differences = compare_paired(
         lambda judged: task.score(dict(judged), first.setup), first.compared, second.compared, samples=200
     )
-    scores = {
-        name: {
-            "before": found.first,
-            "after": found.second,
-            "difference": found.difference,
-            "interval": _as_list(found.interval),
-        }
-        for name, found in differences.items()
-    }
+    scores: dict[str, dict[str, Any]] = {}
+    for name, found in differences.items():
+        scores[name] = {"before": found.first, "after": found.second, "difference": found.difference}
+        scores[name]["interval"] = found.interval and list(found.interval)
     flips = {}
     if task.NAMED:
         flips["model"] = _count_flips(first, second)
@@ -151,10 +144,6 @@ def compare_scores(
 def _count_flips(first: Scored, second: Scored) -> int:
     pairs = zip(first.predictions, second.predictions, strict=True)
     return sum(one["prediction"] != other["prediction"] for one, other in pairs)
-
-
-def _as_list(interval: Interval) -> list[float] | None:
-    return None if interval is None else list(interval)
 
 
 class Pace(NamedTuple):

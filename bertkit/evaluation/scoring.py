@@ -19,11 +19,15 @@ from bertkit.metrics import intervals
 from bertkit.metrics.baselines import strongest, strongest_scores
 from bertkit.metrics.basic import why_undefined
 from bertkit.metrics.intervals import Interval, Intervals
+from bertkit.metrics.paired import count_units, take
 from bertkit.progress import Progress
 from bertkit.recipe import Recipe
 from bertkit.storage.files import null_for_nan, write_json
-from bertkit.tasks import Compared, Details, Prediction, Task, drop_private_keys, with_options
-from bertkit.tokens.features import Feature, Setup
+from bertkit.tasks import Compared, Details, Prediction, Predictions, Task, drop_private_keys, with_options
+from bertkit.tokens.features import Features, Setup
+
+Decoded = tuple[list[Prediction], list[str]]
+"""The predictions of a split, and what a reader of their scores must know."""
 
 _NEVER = -500.0  # a logit whose probability is 0 beside that of any other, and whose exponential is still a number
 
@@ -67,7 +71,7 @@ class Scored:
     """The predictions of a split, with its features and scores; `setup` has the options that were tuned on it."""
 
     predictions: list[Prediction]
-    features: Sequence[Feature]
+    features: Features
     compared: Compared
     scores: dict[str, float]
     loss: float | None
@@ -81,7 +85,7 @@ def score_split(
     split: Split,
     progress: Progress,
     *,
-    features: Sequence[Feature] | None = None,
+    features: Features | None = None,
     tune: bool = False,
     alone: bool = False,
 ) -> Scored:
@@ -91,21 +95,21 @@ def score_split(
     """
     if features is None:
         checkpoint = _with_labels_of(split, checkpoint)
-        features = _encode(split, checkpoint)
+        features = _encode_split(split, checkpoint)
     task, setup = checkpoint.task, checkpoint.setup
     outputs, loss = run_model(checkpoint, features, progress, f"scoring {split.name}", alone=alone)
-    predictions, warnings = _decode(checkpoint, split, features, outputs)
+    decoded = _decode_outputs(checkpoint, split, features, outputs)
     # tuned options change how outputs are decoded and not the outputs, so the model runs once
-    tuned = task.tune(predictions, split.rows, setup) if tune else {}
+    tuned = task.tune(decoded[0], split.rows, setup) if tune else {}
     if tuned:
         return _score_outputs(replace(checkpoint, setup=with_options(setup, tuned)), split, features, outputs, loss)
-    return _score_predictions(predictions, checkpoint, split, features, loss, warnings)
+    return _score_predictions(decoded, checkpoint, split, features, loss)
 
 
 def score_ensemble(checkpoint: Checkpoint, split: Split, progress: Progress) -> tuple[Scored, list[Scored]]:
     """Score an ensemble as `score_split` does, and each of its members by itself."""
     checkpoint = _with_labels_of(split, checkpoint)
-    features = _encode(split, checkpoint)
+    features = _encode_split(split, checkpoint)
     by_member = run_members(checkpoint, features, progress, f"scoring {split.name}")
     outputs = combine_outputs(checkpoint, by_member, features)
     members = [
@@ -127,7 +131,7 @@ def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
     return replace(checkpoint, setup=setup, members=members, lacking=len(lacking))
 
 
-def _encode(split: Split, checkpoint: Checkpoint) -> Sequence[Feature]:
+def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
     """Encode the rows of a split; without gold labels where the model lacks some, for it could compute no loss."""
     from bertkit.tokens.feature_cache import encode_split
     from bertkit.tokens.lost import Truncation
@@ -145,15 +149,12 @@ def _encode(split: Split, checkpoint: Checkpoint) -> Sequence[Feature]:
 
 
 def _score_outputs(
-    checkpoint: Checkpoint, split: Split, features: Sequence[Feature], outputs: Sequence[Any], loss: float | None
+    checkpoint: Checkpoint, split: Split, features: Features, outputs: Sequence[Any], loss: float | None
 ) -> Scored:
-    predictions, warnings = _decode(checkpoint, split, features, outputs)
-    return _score_predictions(predictions, checkpoint, split, features, loss, warnings)
+    return _score_predictions(_decode_outputs(checkpoint, split, features, outputs), checkpoint, split, features, loss)
 
 
-def _decode(
-    checkpoint: Checkpoint, split: Split, features: Sequence[Feature], outputs: Sequence[Any]
-) -> tuple[list[Prediction], list[str]]:
+def _decode_outputs(checkpoint: Checkpoint, split: Split, features: Features, outputs: Sequence[Any]) -> Decoded:
     """Decode outputs, of a row that a calibration was fitted to by what was fitted to others; return warnings too."""
     task, setup, calibration = checkpoint.task, checkpoint.setup, checkpoint.calibration
     predictions = task.decode(outputs, features, split.rows, setup)
@@ -169,20 +170,15 @@ def _decode(
 
 
 def _score_predictions(
-    predictions: list[Prediction],
-    checkpoint: Checkpoint,
-    split: Split,
-    features: Sequence[Feature],
-    loss: float | None,
-    warnings: list[str],
+    decoded: Decoded, checkpoint: Checkpoint, split: Split, features: Features, loss: float | None
 ) -> Scored:
-    task, setup = checkpoint.task, checkpoint.setup
+    (predictions, warnings), task, setup = decoded, checkpoint.task, checkpoint.setup
     compared = task.compare(predictions, split.rows, setup)
     return Scored(predictions, features, compared, task.score(compared, setup), loss, setup, warnings)
 
 
 def run_model(
-    checkpoint: Checkpoint, features: Sequence[Feature], progress: Progress, title: str, *, alone: bool = False
+    checkpoint: Checkpoint, features: Features, progress: Progress, title: str, *, alone: bool = False
 ) -> tuple[list[Any], float | None]:
     """Run the model over features with a progress line, `alone` one by one; see `bertkit.evaluation.forward.forward`.
 
@@ -217,7 +213,7 @@ def _with_logits(output: Mapping[str, Any], count: int) -> dict[str, Any]:
     return {**output, "logits": np.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(0, count)], constant_values=_NEVER)}
 
 
-def run_members(checkpoint: Checkpoint, features: Sequence[Feature], progress: Progress, title: str) -> list[list[Any]]:
+def run_members(checkpoint: Checkpoint, features: Features, progress: Progress, title: str) -> list[list[Any]]:
     """Return the outputs of each member of an ensemble."""
     count = len(checkpoint.members)
     return [
@@ -226,7 +222,7 @@ def run_members(checkpoint: Checkpoint, features: Sequence[Feature], progress: P
     ]
 
 
-def run_part(checkpoint: Checkpoint, module: Any, features: Sequence[Feature], progress: Progress) -> list[Any]:
+def run_part(checkpoint: Checkpoint, module: Any, features: Features, progress: Progress) -> list[Any]:
     """Return the outputs of a module, such as a part of the model, for features that are prepared for training."""
     return run_model(replace(checkpoint, model=module), features, progress, "preparing")[0]
 
@@ -262,14 +258,12 @@ def find_intervals(task: Task, scored: Scored) -> Intervals:
 
     See `bertkit.metrics.intervals.find_intervals`.
     """
-
     # `compare` has judged every row once, in arrays whose first axis is rows. A resample only indexes these, and no
     # text is compared again.
-    def score(rows: Any) -> dict[str, float]:
-        return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)
-
-    count = len(next(iter(scored.compared.values())))
-    return intervals.find_intervals(scored.scores, score, count)
+    compared = scored.compared
+    return intervals.find_intervals(
+        scored.scores, lambda rows: task.score(take(compared, rows), scored.setup), count_units(compared)
+    )
 
 
 def suffix_of(split: str) -> str:
@@ -287,7 +281,7 @@ def predictions_file(split: str) -> str:
     return f"predictions{suffix_of(split)}.jsonl"
 
 
-def write_predictions(folder: Path, split: Split, predictions: Sequence[Prediction], details: Details) -> list[str]:
+def write_predictions(folder: Path, split: Split, predictions: Predictions, details: Details) -> list[str]:
     """Write predictions.jsonl and what else the task family makes of the predictions of a split; return the names."""
     suffix = suffix_of(split.name)
     seen = split.training_rows

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import DataError
 from bertkit.storage.files import split_lines
+from bertkit.tokens.features import Rows
 
 ENDINGS = (".txt", ".json")
 _HEADER = "index\tprediction"
@@ -57,9 +57,7 @@ def _parse_line(line: str, number: int, file: Path) -> dict[str, Any]:
     return {"prediction": answer}
 
 
-def add_rows(
-    answers: Sequence[dict[str, Any]], rows: Sequence[dict[str, Any]], gold: str, file: Path
-) -> list[dict[str, Any]]:
+def add_rows(answers: Rows, rows: Rows, gold: str, file: Path) -> list[dict[str, Any]]:
     """Return each answer in its row: that of its id, or else the one at its place.
 
     Args:

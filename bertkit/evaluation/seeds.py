@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,15 +16,14 @@ from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.scoring import predictions_file, score_split, write_predictions
 from bertkit.metrics.baselines import find_unbeaten
 from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.paired import count_units, take
 from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resample_mean
-from bertkit.progress import SILENT
+from bertkit.progress import SILENT, log
 from bertkit.recipe import load_recipe
 from bertkit.storage.checksums import is_whole
 from bertkit.storage.seeds import seed_folder
 from bertkit.tasks import Compared, Task, with_options
 from bertkit.tokens.features import Setup
-
-log = logging.getLogger("bertkit")
 
 METHOD = "Student, over seeds and resampled rows"
 _ROUNDING = 1e-6  # relative: predictions are kept as they are, but sums of other arrays may round differently
@@ -190,11 +188,11 @@ def _find_intervals(
     if len(runs) < 2 or len(known) < len(runs):
         reason = "the stored predictions do not suffice" if len(known) < len(runs) else "one run has no spread"
         return {}, dict.fromkeys(metrics, reason)
-    count = len(next(iter(known[0][0].values())))  # of rows, or of queries
+    count = count_units(known[0][0])
 
     def score(number: int, rows: Any) -> dict[str, float]:
         arrays, setup = known[number]
-        return task.score({name: values[rows] for name, values in arrays.items()}, setup)
+        return task.score(take(arrays, rows), setup)
 
     again = [score(number, np.arange(count)) for number in range(len(runs))]
     resampled = resample_mean(score, len(runs), count)

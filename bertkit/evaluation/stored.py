@@ -16,13 +16,13 @@ from bertkit.errors import DataError, ModelError, UsageError, shorten
 from bertkit.evaluation.scoring import predictions_file
 from bertkit.evaluation.script_predictions import ENDINGS, parse_script_predictions
 from bertkit.metrics.intervals import Setting
-from bertkit.recipe import Recipe, Row, load_recipe, typed_path
+from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.checksums import is_whole, refuse_several
 from bertkit.storage.files import split_lines
 from bertkit.storage.seeds import find_seeds, seed_folder
 from bertkit.tasks import Answer, Compared, Prediction, Task, load_task
-from bertkit.tokens.features import Setup
+from bertkit.tokens.features import Rows, Setup
 
 _RECIPE = "recipe.yaml"
 _ANEW = "`bertkit eval --output DIR` writes it anew"
@@ -80,7 +80,7 @@ class Scorer:
         """Compute the recipe's metrics."""
         return self.task.score(dict(compared), self.setup)
 
-    def compare(self, run: StoredRun, rows: Sequence[Row]) -> Compared:
+    def compare(self, run: StoredRun, rows: Rows) -> Compared:
         """Put the predictions of a run beside the gold values.
 
         Raises:
@@ -95,7 +95,7 @@ class Scorer:
         with _stored_keys(run, self.recipe.task):
             return self.task.compare(run.predictions, rows, self.setup)
 
-    def answers(self, run: StoredRun, rows: Sequence[Row]) -> list[Answer] | None:
+    def answers(self, run: StoredRun, rows: Rows) -> list[Answer] | None:
         """Return the gold and the predicted answers as text; None where they can be shown as they are.
 
         Raises:
@@ -155,8 +155,9 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
             raise ModelError(f"the run is not finished ({fault})", "repeat the command that started it", file=folder)
         refuse_several(folder, record)
         return _single(_read_run(str(path), folder, record, split))
-    if file := next(iter(sorted(folder.glob("predictions*.jsonl"))), None):
-        file = folder / predictions_file(split) if split else _first_file(folder, file)
+    if files := sorted(folder.glob("predictions*.jsonl")):
+        named = folder / predictions_file(split or "validation")
+        file = named if split or named in files else files[0]
         return _single(StoredRun(str(path), file, {}, _read_predictions(file)))
     records = {seed: runs.read_record(seed) for seed in (seed_folder(folder, seed) for seed in find_seeds(folder))}
     finished = {seed: record for seed, record in records.items() if record and not _unfinished(record)}
@@ -176,11 +177,6 @@ def _single(run: StoredRun) -> StoredSystem:
 
 def _unfinished(record: Mapping[str, Any]) -> str:
     return "" if record["status"] == "finished" else str(record["status"])
-
-
-def _first_file(folder: Path, first: Path) -> Path:
-    file = folder / predictions_file("validation")
-    return file if file.is_file() else first
 
 
 def _read_run(name: str, folder: Path, record: Mapping[str, Any], split: str | None) -> StoredRun:
@@ -240,12 +236,11 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Score
         DataError: systems of other tasks, labels or splits.
     """
     of_runs = [run for system in systems for run in system.runs if run.record]
-    if recipe is None and not of_runs:
-        raise UsageError("files of predictions do not say which metrics are theirs", "name it: --recipe RECIPE")
     first = of_runs[0] if of_runs else None
-    if recipe is None and first is not None:
+    if recipe is None:
+        if first is None:
+            raise UsageError("files of predictions do not say which metrics are theirs", "name it: --recipe RECIPE")
         recipe = recipe_of(first)
-    assert recipe is not None
     for run in of_runs:
         _check_run(run, recipe, first or run)
     recipe = as_recorded(recipe, first.record["identity"] if first else {})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +13,7 @@ from bertkit.evaluation.script_predictions import add_rows
 from bertkit.evaluation.stored import ON_FILE, Scorer, StoredRun
 from bertkit.recipe import Row, typed_path
 from bertkit.tasks import Task
+from bertkit.tokens.features import Rows
 
 
 def read_rows(run: StoredRun, task: Task) -> list[Row]:
@@ -86,7 +86,7 @@ def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> Data
     return DataError(what, ON_FILE, file=run.file, row=number + 1)
 
 
-def read_column(column: str, scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> list[Any]:
+def read_column(column: str, scorer: Scorer, run: StoredRun, rows: Rows) -> list[Any]:
     """Return a column of the data for each row: of the stored rows, or else of the data set that the run has scored.
 
     Raises:

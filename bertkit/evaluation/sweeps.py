@@ -15,6 +15,7 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.seeds import read_compared
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.intervals import Interval
+from bertkit.metrics.paired import count_units, take
 from bertkit.metrics.seeds import expected_best, mean_interval, resample_mean
 from bertkit.metrics.selection import Selection, estimate_selection, explained_share
 from bertkit.recipe.space import Axis, Point, Search, name_point, name_value
@@ -48,6 +49,33 @@ class Trial:
     """Why it has no scores."""
     intervals: dict[str, Interval] = field(default_factory=dict)
     """Metric -> 95% interval of its score over other validation rows."""
+
+
+@dataclass(frozen=True)
+class StoredTrials:
+    """What finished trials have stored, by their numbers, and how it is scored."""
+
+    records: Mapping[int, Mapping[str, Any]]
+    setups: Mapping[int, Setup]
+    task: Task
+    split: Split
+    folder: Path
+
+    def metric_of(self, trial: Trial) -> str:
+        """Return the metric that chooses the best step of a trial."""
+        return self.setups[trial.number].recipe.best_metric
+
+    def compare(self, trials: Sequence[Trial]) -> list[tuple[Compared, Setup]] | None:
+        """Compare predictions with the gold values; None where these do not give the stored scores."""
+        compared = []
+        for trial in trials:
+            run, number = self.folder / trial.folder, trial.number
+            found = read_compared(run, self.records[number], self.task, self.split, self.setups[number])
+            metric = self.metric_of(trial)
+            if found is None or not _agrees(self.task.score(*found).get(metric), trial.scores[metric]):
+                return None
+            compared.append(found)
+        return compared
 
 
 @dataclass(frozen=True)
@@ -152,44 +180,30 @@ def sort_trials(trials: Sequence[Trial], metric: str) -> list[Trial]:
     return sorted(trials, key=rank)
 
 
-def find_selection(
-    trials: Sequence[Trial],
-    records: Mapping[int, Mapping[str, Any]],
-    setups: Mapping[int, Setup],
-    task: Task,
-    split: Split,
-    folder: Path,
-) -> tuple[Selection | None, str | None]:
+def find_selection(trials: Sequence[Trial], stored: StoredTrials) -> tuple[Selection | None, str | None]:
     """Estimate the score of the best trial on other rows, from the stored predictions, or say why it is not known.
 
     All of the trials are finished.
     """
     if len(trials) < 2:
         return None, "one trial was not chosen among others"
-    if any(records[trial.number]["identity"]["data"]["validation"] != split.fingerprint() for trial in trials):
+    scored = {stored.records[trial.number]["identity"]["data"]["validation"] for trial in trials}
+    if scored != {stored.split.fingerprint()}:
         return None, "the trials are scored on different rows"
-    metric = setups[trials[0].number].recipe.best_metric
-    compared = _read_all(trials, records, setups, task, split, folder)
+    metric, compared = stored.metric_of(trials[0]), stored.compare(trials)
     if compared is None:
         return None, "the stored predictions do not suffice"
 
     def score(model: int, rows: np.ndarray) -> float:
         arrays, setup = compared[model]
-        return task.score({name: values[rows] for name, values in arrays.items()}, setup)[metric]
+        return stored.task.score(take(arrays, rows), setup)[metric]
 
-    count = len(next(iter(compared[0][0].values())))  # of rows, or of queries
-    selection = estimate_selection(score, len(trials), count, lower_is_better=metric in LOWER_IS_BETTER)
+    units = count_units(compared[0][0])
+    selection = estimate_selection(score, len(trials), units, lower_is_better=metric in LOWER_IS_BETTER)
     return selection, None if selection else "too few rows"
 
 
-def find_curve(
-    trials: Sequence[Trial],
-    records: Mapping[int, Mapping[str, Any]],
-    setups: Mapping[int, Setup],
-    task: Task,
-    split: Split,
-    folder: Path,
-) -> list[CurvePoint]:
+def find_curve(trials: Sequence[Trial], stored: StoredTrials) -> list[CurvePoint]:
     """Compute the learning curves of finished trials, one for each combination of the other settings but the seed."""
     groups: dict[tuple[str, int], list[Trial]] = {}
     for trial in trials:
@@ -197,12 +211,12 @@ def find_curve(
             groups.setdefault((name_point(_without_rows(trial)), trial.settings[key]), []).append(trial)
     points = []
     for (_, limit), group in sorted(groups.items()):
-        metric = setups[group[0].number].recipe.best_metric
+        metric = stored.metric_of(group[0])
         scores = [float(score) for trial in group if (score := trial.scores[metric]) is not None]
         interval = group[0].intervals.get(metric)
         if len(group) > 1:
-            compared = _read_all(group, records, setups, task, split, folder)
-            interval = None if compared is None else _find_mean_interval(scores, compared, task, metric)
+            compared = stored.compare(group)
+            interval = None if compared is None else _find_mean_interval(scores, compared, stored.task, metric)
         points.append(CurvePoint(_without_rows(group[0]), limit, len(group), sum(scores) / len(scores), interval))
     return points
 
@@ -225,34 +239,15 @@ def _without_rows(trial: Trial) -> Point:
     return {key: value for key, value in trial.settings.items() if key not in (*ROW_KEYS, _SEED)}
 
 
-def _read_all(
-    trials: Sequence[Trial],
-    records: Mapping[int, Mapping[str, Any]],
-    setups: Mapping[int, Setup],
-    task: Task,
-    split: Split,
-    folder: Path,
-) -> list[tuple[Compared, Setup]] | None:
-    """Compare the stored predictions of trials with the gold values; None where these do not give the stored scores."""
-    compared = []
-    for trial in trials:
-        found = read_compared(folder / trial.folder, records[trial.number], task, split, setups[trial.number])
-        metric = setups[trial.number].recipe.best_metric
-        if found is None or not _agrees(task.score(*found).get(metric), trial.scores[metric]):
-            return None
-        compared.append(found)
-    return compared
-
-
 def _find_mean_interval(
     scores: Sequence[float], compared: Sequence[tuple[Compared, Setup]], task: Task, metric: str
 ) -> Interval:
     def score(number: int, rows: np.ndarray) -> dict[str, float]:
         arrays, setup = compared[number]
-        return {metric: task.score({name: values[rows] for name, values in arrays.items()}, setup)[metric]}
+        return {metric: task.score(take(arrays, rows), setup)[metric]}
 
-    count = len(next(iter(compared[0][0].values())))  # of rows, or of queries
-    return mean_interval(scores, resample_mean(score, len(scores), count)[metric], count)
+    units = count_units(compared[0][0])
+    return mean_interval(scores, resample_mean(score, len(scores), units)[metric], units)
 
 
 def _group(axis: Axis, trials: Sequence[Trial]) -> list[str]:

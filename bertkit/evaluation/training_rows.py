@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
@@ -17,6 +16,7 @@ from bertkit.data.sources import ALL, is_validation
 from bertkit.data.streams import SORT_WINDOW, RowStream, open_stream
 from bertkit.errors import DataError, RecipeError, UsageError, closest
 from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.progress import log
 from bertkit.recipe import Recipe, Row
 from bertkit.storage import checkpoints, runs
 from bertkit.tasks import Task
@@ -24,7 +24,6 @@ from bertkit.tasks import Task
 if TYPE_CHECKING:
     from bertkit.data.row_digests import Digests
 
-log = logging.getLogger("bertkit")
 
 Choice = Literal["refuse", "drop", "keep"]
 """What becomes of rows to score that the model was trained on."""

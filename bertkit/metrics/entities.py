@@ -6,8 +6,9 @@ A span is (type, first word, last word + 1). Tags are IOB2, as `bertkit.metrics.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,7 +17,6 @@ from bertkit.metrics import Numbers
 Span = tuple[str, int, int]
 TagPair = tuple[list[str], list[str]]
 
-ENTITY_METRICS = ("f1", "precision", "recall", "f1_strict", "precision_strict", "recall_strict")
 OUTCOMES = ("right", "wrong type", "wrong boundary", "wrong both", "missed", "spurious")
 
 
@@ -229,24 +229,39 @@ def ratios(counts: Numbers) -> dict[str, Numbers]:
     }
 
 
-def compute_metric(name: str, counts: Mapping[str, Numbers]) -> float:
-    """Compute a metric from counts of shape (rows, types, 3), as `count_spans` makes them.
+class TagMetric(NamedTuple):
+    """A metric of tags: what computes it from counts of shape (rows, types, 3), as `count_spans` makes them."""
 
-    Args:
-        name: ``accuracy``, ``f1_macro``, or precision, recall or F1 over all spans, with ``_strict`` or without.
-        counts: ``tags`` (of words) and, where tags mark entities, ``entities`` and ``strict``.
-    """
+    compute: Callable[[Mapping[str, Numbers]], float]
+    """Takes ``tags`` (of words) and, where tags mark entities, ``entities`` and ``strict``."""
+    needs_entities: bool = False
+
+
+def _ratio(name: str, key: str, counts: Mapping[str, Numbers]) -> float:
+    """Compute precision, recall or F1 over the spans of all rows and types."""
+    return float(ratios(counts[key].sum(axis=(0, 1)))[name])
+
+
+def _f1_macro(counts: Mapping[str, Numbers]) -> float:
+    # (types, 3) over all rows. A type that is neither gold nor predicted has no F1, and as 0 it would lower the mean.
+    by_type = counts["entities" if "entities" in counts else "tags"].sum(axis=0)
+    seen = by_type[by_type[:, 1:].any(axis=1)]
+    return float(ratios(seen)["f1"].mean()) if len(seen) else 0.0
+
+
+METRICS: Mapping[str, TagMetric] = {
+    **{
+        f"{name}{suffix}": TagMetric(partial(_ratio, name, key), needs_entities=True)
+        for suffix, key in (("", "entities"), ("_strict", "strict"))
+        for name in ("f1", "precision", "recall")
+    },
     # every word is a span of its own here, so recall over all tags is the share of words that are right
-    if name == "accuracy":
-        return float(ratios(counts["tags"].sum(axis=(0, 1)))["recall"])
-    of_spans = counts["strict" if name.endswith("_strict") else "entities" if "entities" in counts else "tags"]
-    if name == "f1_macro":
-        # (types, 3) over all rows. A type that is neither gold nor predicted has no F1, and as 0 it
-        # would lower the mean.
-        by_type = of_spans.sum(axis=0)
-        seen = by_type[by_type[:, 1:].any(axis=1)]
-        return float(ratios(seen)["f1"].mean()) if len(seen) else 0.0
-    return float(ratios(of_spans.sum(axis=(0, 1)))[name.removesuffix("_strict")])
+    "accuracy": TagMetric(partial(_ratio, "recall", "tags")),
+    "f1_macro": TagMetric(_f1_macro),
+}
+"""Name -> metric; all that a recipe may list for tags. One that needs entities makes tags entity tags."""
+
+ENTITY_METRICS = tuple(name for name, metric in METRICS.items() if metric.needs_entities)
 
 
 def score_table(head: str, types: Sequence[str], counts: Numbers) -> list[dict[str, Any]]:

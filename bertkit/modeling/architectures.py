@@ -6,15 +6,12 @@ with the plain model. A type without a record is trained on the plain path.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from transformers import PretrainedConfig, PreTrainedModel
-
-    from bertkit.hardware.precision import Machine
+from bertkit.hardware.precision import Machine
+from bertkit.modeling.info import Config, Model
 
 
 @dataclass(frozen=True)
@@ -149,6 +146,35 @@ _TABLE = (
     Architecture("xlm-roberta", **_ROBERTA_LIKE, student_type="xlm-roberta"),
 )
 
+
+class LayerNames(NamedTuple):
+    """Names of the weights of a layer."""
+
+    query: str = "attention.self.query"
+    key: str = "attention.self.key"
+    value: str = "attention.self.value"
+    attended: str = "attention.output.dense"
+    attended_norm: str = "attention.output.LayerNorm"
+    wide: str = "intermediate.dense"
+    narrow: str = "output.dense"
+    norm: str = "output.LayerNorm"
+
+
+LAYER_NAMES = {
+    "encoder.layer": LayerNames(),
+    "transformer.layer": LayerNames(
+        query="attention.q_lin",
+        key="attention.k_lin",
+        value="attention.v_lin",
+        attended="attention.out_lin",
+        attended_norm="sa_layer_norm",
+        wide="ffn.lin1",
+        narrow="ffn.lin2",
+        norm="output_layer_norm",
+    ),
+}
+"""Path of the layers -> the names in each: those of BERT's kin, and those of DistilBERT."""
+
 _PORTS = {
     "new-impl": ("gte", "alibaba-nlp-community/gte-multilingual-base"),
     "xlm-roberta-flash": ("jina_embeddings_v3", "jinaai/jina-embeddings-v3-hf"),
@@ -160,7 +186,7 @@ ARCHITECTURES: dict[str, Architecture] = {architecture.model_type: architecture 
 """Model type -> what is known of it."""
 
 
-def architecture_of(config: PretrainedConfig) -> Architecture:
+def architecture_of(config: Config) -> Architecture:
     """Find the record of a config's model type; a type without one gets the defaults."""
     return find_architecture(config.model_type)
 
@@ -174,12 +200,12 @@ def find_architecture(model_type: str) -> Architecture:
     return ARCHITECTURES.get(model_type) or Architecture(model_type)
 
 
-def shares_layers(config: PretrainedConfig) -> bool:
+def shares_layers(config: Config) -> bool:
     """Tell whether several layers have the same weights, as ALBERT's do."""
     return hasattr(config, "num_hidden_groups")
 
 
-def first_position(config: PretrainedConfig) -> int:
+def first_position(config: Config) -> int:
     """Find the number of a text's first position: RoBERTa and its kin count on from the padding token.
 
     Their position embeddings have a padding index, which a model without memory for its weights shows. A config that no
@@ -205,7 +231,7 @@ def first_position(config: PretrainedConfig) -> int:
     return indices[0] + 1 if indices else 0
 
 
-def has_attention_mask(config: PretrainedConfig) -> bool:
+def has_attention_mask(config: Config) -> bool:
     """Tell whether an encoder can be told what is padding; FNet, which mixes all tokens of a row, cannot."""
     if config.model_type in ARCHITECTURES:
         return True  # without importing the model
@@ -245,19 +271,19 @@ def types_with(feature: str) -> list[str]:
     return [architecture.model_type for architecture in _TABLE if getattr(architecture, feature)]
 
 
-def can_be_causal(config: PretrainedConfig) -> bool:
+def can_be_causal(config: Config) -> bool:
     """Tell whether transformers has a left-to-right version of a model type, which its config turns on."""
     from transformers import MODEL_FOR_CAUSAL_LM_MAPPING
 
     return hasattr(config, "is_decoder") and type(config) in MODEL_FOR_CAUSAL_LM_MAPPING
 
 
-def is_causal(config: PretrainedConfig) -> bool:
+def is_causal(config: Config) -> bool:
     """Tell whether tokens attend only to themselves and to those before them."""
     return bool(getattr(config, "is_decoder", False))
 
 
-def make_causal(config: PretrainedConfig) -> PretrainedConfig:
+def make_causal(config: Config) -> Config:
     """Return the config of the same model, read from left to right."""
     import copy
 
@@ -266,7 +292,7 @@ def make_causal(config: PretrainedConfig) -> PretrainedConfig:
     return causal
 
 
-def layers_of(model: PreTrainedModel) -> list[Any]:
+def layers_of(model: Model) -> list[Any]:
     """List the layers of a model's encoder; none where they are not known or are a decoder's."""
     path = None if is_causal(model.config) else architecture_of(model.config).layers
     if path is None:
@@ -277,7 +303,7 @@ def layers_of(model: PreTrainedModel) -> list[Any]:
     return list(layers or [])
 
 
-def layer_sizes(config: PretrainedConfig) -> tuple[int, int, int] | None:
+def layer_sizes(config: Config) -> tuple[int, int, int] | None:
     """Return the number of layers, hidden size and intermediate size; None where layers are not like BERT's.
 
     >>> from types import SimpleNamespace as Config

@@ -5,10 +5,10 @@ A path that does not fit a model, or what is patched already, leaves it as it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -19,13 +19,11 @@ from bertkit.errors import ModelError, RecipeError, UnavailableError
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
-from bertkit.modeling.info import info_of, patched_attention, patched_forward
+from bertkit.modeling.info import Model, info_of, patched_attention, patched_forward
 from bertkit.modeling.projections import merged_projections
 from bertkit.modeling.unpadding.layers import unpadded
 from bertkit.modeling.unpadding.varlen import torch_varlen
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from bertkit.tokens.features import Batch
 
 _KEEPING = "bertkit-keeping"
 
@@ -37,7 +35,7 @@ AttentionMaps = dict[nn.Module, torch.Tensor]
 
 @contextmanager
 def speed_paths(
-    model: PreTrainedModel,
+    model: Model,
     dropout: DropoutStream | None,
     *,
     unpad: bool,
@@ -77,7 +75,7 @@ def speed_paths(
 
 
 @contextmanager
-def compiled_layers(model: PreTrainedModel) -> Iterator[None]:
+def compiled_layers(model: Model) -> Iterator[None]:
     """Let a model in training run its layers compiled by torch; evaluations run them as they are.
 
     All layers share their code, so most of them take what was compiled for the first. Embeddings, heads, and the hooks
@@ -100,10 +98,9 @@ def compiled_layers(model: PreTrainedModel) -> Iterator[None]:
             yield
         except ShortenTraceback as error:
             reason = str(getattr(error, "inner_exception", error)).strip().splitlines()[0].removesuffix(".")
-            raise UnavailableError(
-                f"torch cannot compile the layers of this {model.config.model_type} model: {reason}",
-                "install what it lacks (on a CPU g++, on a GPU Triton and gcc), or leave out training.torch_compile",
-            ) from None
+            what = f"torch cannot compile the layers of this {model.config.model_type} model: {reason}"
+            remedy = "install what it lacks (on a CPU g++, on a GPU Triton and gcc)"
+            raise UnavailableError(what, f"{remedy}, or leave out training.torch_compile") from None
 
 
 def repeated_layers(module: nn.Module) -> list[nn.Module]:
@@ -117,7 +114,7 @@ def repeated_layers(module: nn.Module) -> list[nn.Module]:
 
 @contextmanager
 def kept_attention(
-    model: PreTrainedModel, role: Literal["student", "teacher"], *, in_training_only: bool = False, scores: bool = False
+    model: Model, role: Literal["student", "teacher"], *, in_training_only: bool = False, scores: bool = False
 ) -> Iterator[AttentionMaps]:
     """Let each attention of a model keep its log-probabilities.
 
@@ -163,7 +160,7 @@ def kept_outputs(layers: Iterable[nn.Module], states: dict[nn.Module, torch.Tens
         yield
 
 
-def keep_windows(model: PreTrainedModel) -> None:
+def keep_windows(model: Model) -> None:
     """Let layers with a sliding window keep it where tokens may attend to some others of their row only.
 
     transformers takes a mask of shape (rows, 1, tokens, tokens) as it is for layers of every type.
@@ -188,7 +185,7 @@ def keep_windows(model: PreTrainedModel) -> None:
                 layer.register_forward_pre_hook(use_mask, with_kwargs=True)
 
 
-def attention_weights(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> list[torch.Tensor]:
+def attention_weights(model: Model, batch: Batch) -> list[torch.Tensor]:
     """Compute the attention weights of each layer by the model's own code: (rows, heads, tokens, tokens), rows first.
 
     The last axis is what is attended to: there the weights of each token add up to 1. Attention is computed eagerly,
@@ -218,9 +215,7 @@ def attention_weights(model: PreTrainedModel, batch: Mapping[str, torch.Tensor])
     return found
 
 
-def queries_and_keys(
-    model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
-) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
+def queries_and_keys(model: Model, batch: Batch) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
     """Compute the queries, scaled, and the keys of each layer, both (rows, heads, tokens, head size).
 
     Returns:

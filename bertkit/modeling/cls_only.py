@@ -13,16 +13,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bertkit.modeling.architectures import architecture_of, is_causal, layers_of
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
 
 _TEXT_CLASSES = ("ForSequenceClassification", "ForMultipleChoice", "ForWindowClassification")
 
 
-def read_one_token(model: PreTrainedModel, *, cls_only: bool) -> None:
+def read_one_token(model: Model, *, cls_only: bool) -> None:
     """Let a head for whole texts read the last token of a left-to-right model; of others, the first, as ever.
 
     Args:
@@ -35,7 +34,7 @@ def read_one_token(model: PreTrainedModel, *, cls_only: bool) -> None:
         cls_only_last_layer(model)
 
 
-def cls_only_last_layer(model: PreTrainedModel) -> None:
+def cls_only_last_layer(model: Model) -> None:
     """Let the last layer return the first token only, shape (rows, 1, width), where its submodules are known.
 
     A last layer that does so already stays as it is, and so does one whose head reads a mean of all tokens.
@@ -54,7 +53,7 @@ def cls_only_last_layer(model: PreTrainedModel) -> None:
         layer.forward = partial(_forward_bert, layer, layer.forward)
 
 
-def _read_last_token(model: PreTrainedModel) -> None:
+def _read_last_token(model: Model) -> None:
     """Let the head of a left-to-right model read the last token, for the first has seen no other."""
     last: list[Any] = []  # index of each row's last token in the batch at hand; None without padding
 
@@ -74,7 +73,7 @@ def _read_last_token(model: PreTrainedModel) -> None:
     model.base_model.encoder.register_forward_hook(take_last)
 
 
-def _reads_first_token(model: PreTrainedModel) -> bool:
+def _reads_first_token(model: Model) -> bool:
     """Tell whether a head for texts or choices reads the first token only."""
     own_head = getattr(model, "reads_first_token", False)
     return own_head or getattr(model.config, "classifier_pooling", "cls") in ("cls", "bos")
@@ -147,15 +146,8 @@ def _attend_rotary(
     attend = ALL_ATTENTION_FUNCTIONS.get_interface(
         attention.config._attn_implementation, module.eager_attention_forward
     )
-    summed, _ = attend(
-        attention,
-        query[:, :, :1],
-        key,
-        value,
-        attention_mask,
-        dropout=attention.attention_dropout if attention.training else 0.0,
-        scaling=attention.head_dim**-0.5,
-    )
+    dropout, scaling = attention.attention_dropout if attention.training else 0.0, attention.head_dim**-0.5
+    summed, _ = attend(attention, query[:, :, :1], key, value, attention_mask, dropout=dropout, scaling=scaling)
     summed = summed.reshape(*hidden_states.shape[:2], -1)
     is_fused = hasattr(attention, "Wqkv")
     return attention.out_drop(attention.Wo(summed)) if is_fused else attention.o_proj(summed), None

@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,23 +21,20 @@ from torch import nn
 from torch.nn import functional
 from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_forward
 
-from bertkit.modeling.info import info_of, patched_attention, patched_forward
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
+from bertkit.modeling.info import Config, Model, info_of, patched_attention, patched_forward
 
 _NAME = "bertkit-dropout"  # of the attention, as transformers registers it
 _VECTOR = 16  # numbers of fp32 that a CPU computes at once; a softmax of fewer takes ten times as long for each
 _SHORT = 256  # tokens of a row up to which plain products are faster than fused attention in bf16
 
 
-def dropout_rates(config: PretrainedConfig) -> dict[str, float]:
+def dropout_rates(config: Config) -> dict[str, float]:
     """Return the fields of a config that are probabilities of dropout in the encoder, with their values."""
     rates = {name: value for name, value in vars(config).items() if "dropout" in name and "classifier" not in name}
     return {name: float(value) for name, value in rates.items() if isinstance(value, (int, float))}
 
 
-def set_dropout(config: PretrainedConfig, rate: float) -> None:
+def set_dropout(config: Config, rate: float) -> None:
     """Set all probabilities of dropout in a config."""
     for name in dropout_rates(config):
         setattr(config, name, rate)
@@ -111,13 +108,13 @@ class _Masked(torch.autograd.Function):
 
 
 @contextmanager
-def fast_dropout(model: PreTrainedModel, stream: DropoutStream) -> Iterator[None]:
+def fast_dropout(model: Model, stream: DropoutStream) -> Iterator[None]:
     """Let every dropout layer of a model draw from a stream, and its attention too where that is torch's."""
     layers = [module for module in model.modules() if type(module) is nn.Dropout]
     paths = info_of(model).speed_paths
     with ExitStack() as patches:
         for layer in layers:
-            patches.enter_context(patched_forward(layer, partial(_drop, layer, stream)))
+            patches.enter_context(patched_forward(layer, partial(_drop_values, layer, stream)))
         if model.config._attn_implementation == "sdpa":
             attend = partial(_attend, stream)
             patches.enter_context(patched_attention(model, _NAME, attend, splits_rows=True))
@@ -126,7 +123,7 @@ def fast_dropout(model: PreTrainedModel, stream: DropoutStream) -> Iterator[None
         yield
 
 
-def _drop(layer: nn.Dropout, stream: DropoutStream, values: torch.Tensor) -> torch.Tensor:
+def _drop_values(layer: nn.Dropout, stream: DropoutStream, values: torch.Tensor) -> torch.Tensor:
     if not layer.training or layer.p == 0:
         return values
     return stream.drop(values.contiguous(), layer.p, 1 / (1 - layer.p))

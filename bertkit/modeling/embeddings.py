@@ -11,16 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from bertkit.modeling.info import info_of
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from bertkit.modeling.info import Model, info_of
 
 _DECAY = "decay_of_other_rows"  # in the optimizer's state
 _WORTHWHILE = 0.8  # share of the tokens that occur, above which nothing is gained
@@ -99,7 +96,7 @@ class OccurringEmbeddings(nn.Module):
 
 
 @contextmanager
-def occurring_embeddings(model: PreTrainedModel, ids: Iterable[int]) -> Iterator[OccurringEmbeddings | None]:
+def occurring_embeddings(model: Model, ids: Iterable[int]) -> Iterator[OccurringEmbeddings | None]:
     """Train only the word embeddings of these ids; yield None where that is not possible or not worthwhile.
 
     It is not possible where the table serves as output layer too, and not worthwhile where nearly all ids occur.
@@ -137,7 +134,7 @@ class MixedEmbeddings:
 
 
 @contextmanager
-def mixed_embeddings(model: PreTrainedModel, shares: torch.Tensor, baseline: int) -> Iterator[MixedEmbeddings]:
+def mixed_embeddings(model: Model, shares: torch.Tensor, baseline: int) -> Iterator[MixedEmbeddings]:
     """Let a model read word embeddings that are moved towards the one of a baseline token.
 
     Ids stay as they are, so positions do too, whatever counts them.

@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from bertkit.tokens.features import Batch
 
 if TYPE_CHECKING:
     import torch
     from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
+
+Model: TypeAlias = "PreTrainedModel"
+Config: TypeAlias = "PretrainedConfig"
 
 _INFO = "bertkit_info"  # attribute of a model
 _HEAD = "bertkit_head"  # attribute of a config, and its name in the config.json of published checkpoints
@@ -72,11 +77,11 @@ class ModelInfo:
     """Whether its head goes on from the trained one of its checkpoint."""
     other_labels: tuple[str, ...] = ()
     """Labels of the trained head of its checkpoint, which is not kept because of them."""
-    teacher: PreTrainedModel | None = None
+    teacher: Model | None = None
     """The model whose predictions it learns from."""
     temperature: float = 1.0
     """Divides the logits of both before they are compared."""
-    compare: Callable[[torch.Tensor], Mapping[str, torch.Tensor]] | None = None
+    compare: Callable[[torch.Tensor], Batch] | None = None
     """Compares its inside with its teacher's at the tokens of a mask, after both have run: sums of terms."""
     fit_head: Callable[[], None] | None = None
     """Fits the head that training leaves as it is to the vectors of the training rows, before the model is scored."""
@@ -93,7 +98,7 @@ class ModelInfo:
     speed_paths: SpeedPaths = field(default_factory=SpeedPaths)
 
 
-def info_of(model: PreTrainedModel) -> ModelInfo:
+def info_of(model: Model) -> ModelInfo:
     """Return the record of a model, or of the model inside a wrapper for several processes; new where it has none."""
     model = getattr(model, "module", model)
     if not hasattr(model, _INFO):
@@ -102,12 +107,12 @@ def info_of(model: PreTrainedModel) -> ModelInfo:
     return info
 
 
-def tagger_head(config: PretrainedConfig | Mapping[str, Any]) -> dict[str, Any] | None:
+def tagger_head(config: Config | Mapping[str, Any]) -> dict[str, Any] | None:
     """Return what a config, or the content of a config.json, says of a tagger over a frozen encoder; None without."""
     return config.get(_HEAD) if isinstance(config, Mapping) else getattr(config, _HEAD, None)
 
 
-def set_tagger_head(config: PretrainedConfig, head: dict[str, Any] | None) -> None:
+def set_tagger_head(config: Config, head: dict[str, Any] | None) -> None:
     """Write the layers, tagger and size of a head over a frozen encoder into a config; None removes them."""
     vars(config).pop(_HEAD, None)
     if head is not None:
@@ -131,9 +136,7 @@ def patched_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[
 
 
 @contextmanager
-def patched_attention(
-    model: PreTrainedModel, name: str, attend: Callable[..., Any], *, splits_rows: bool
-) -> Iterator[None]:
+def patched_attention(model: Model, name: str, attend: Callable[..., Any], *, splits_rows: bool) -> Iterator[None]:
     """Let a model attend with a function, which gets the masks of sdpa: boolean, (rows, 1, tokens, tokens) or None.
 
     Args:

@@ -50,9 +50,8 @@ def read_layer_choice(name: str) -> LayerChoice:
     choice = LAYER_CHOICES.get(name)
     if choice is None or choice.merged == "weighted":  # weights have to be trained
         named = ", ".join(name for name, (_, how) in LAYER_CHOICES.items() if how != "weighted")
-        raise UsageError(
-            f"layers {name!r} are not known", f"mean_last_K, sum_last_K, concat_last_K, concat_all, or {named}"
-        )
+        remedy = f"mean_last_K, sum_last_K, concat_last_K, concat_all, or {named}"
+        raise UsageError(f"layers {name!r} are not known", remedy)
     return choice
 
 

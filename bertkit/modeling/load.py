@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.labels import placeholder_names
 from bertkit.errors import ModelError, UnavailableError
 from bertkit.modeling.architectures import first_position, is_causal
 from bertkit.modeling.cls_only import read_one_token
 from bertkit.modeling.heads.outputs import compute_head_in_fp32
-from bertkit.modeling.info import info_of, set_tagger_head, tagger_head
+from bertkit.modeling.info import Config, Model, info_of, set_tagger_head, tagger_head
 from bertkit.modeling.weights import (
     check_config,
     first_line,
@@ -31,10 +31,8 @@ from bertkit.storage.checkpoints import newest_model
 from bertkit.storage.exports import refuse_exported
 from bertkit.storage.fingerprints import feed_file
 from bertkit.storage.hub import WEIGHTS, bytes_left_out
+from bertkit.tokens.features import Tokenizer
 from bertkit.tokens.vocabulary import refuse_foreign
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
 
 _WEIGHT_ENDINGS = (".safetensors", ".bin")
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model")
@@ -53,27 +51,18 @@ def read_config(folder: Path, *, decoders: bool = False) -> dict[str, Any]:
     """
     file = folder / "config.json"
     if not file.is_file():
-        newest = newest_model(folder)
-        remedy = (
-            f"name its newest checkpoint: {newest}"
-            if newest
-            else "name a folder with config.json, weights and tokenizer"
-        )
-        raise ModelError("no config.json", remedy, file=folder)
+        newest, remedy = newest_model(folder), "name a folder with config.json, weights and tokenizer"
+        raise ModelError("no config.json", f"name its newest checkpoint: {newest}" if newest else remedy, file=folder)
     config = read_json_object(file)
     check_config(config, file)
     refuse_exported(folder)
     if not any((folder / name).is_file() for name in WEIGHTS) and bytes_left_out(folder) is None:
         raise ModelError("no weights", f"expected one of {', '.join(WEIGHTS)}", file=folder)
     if not any((folder / name).is_file() for name in _VOCABULARIES):
-        raise ModelError(
-            "no tokenizer files",
-            "copy tokenizer.json and tokenizer_config.json of the model it was made from",
-            file=folder,
-        )
-    if (
-        "auto_map" not in config and not decoders
-    ):  # what brings its own code is refused by name, once transformers has read its config
+        remedy = "copy tokenizer.json and tokenizer_config.json of the model it was made from"
+        raise ModelError("no tokenizer files", remedy, file=folder)
+    # what brings its own code is refused by name, once transformers has read its config
+    if "auto_map" not in config and not decoders:
         refuse_other_types(config["model_type"], folder)
     return config
 
@@ -86,11 +75,8 @@ def check_head(config: dict[str, Any], folder: Path) -> None:
     """
     model_class = (config.get("architectures") or [""])[0]
     if "For" not in model_class or model_class.endswith(_PRETRAINING_CLASSES):
-        raise ModelError(
-            f"no trained head for this task (it is a {model_class or 'model of an unknown class'})",
-            _FINE_TUNE,
-            file=folder,
-        )
+        what = f"no trained head for this task (it is a {model_class or 'model of an unknown class'})"
+        raise ModelError(what, _FINE_TUNE, file=folder)
 
 
 def label_names(config: dict[str, Any]) -> list[str] | None:
@@ -141,7 +127,7 @@ def quiet_transformers() -> None:
     logging.disable_progress_bar()
 
 
-def load_tokenizer(folder: Path, *, decoders: bool = False) -> PreTrainedTokenizerFast:
+def load_tokenizer(folder: Path, *, decoders: bool = False) -> Tokenizer:
     """Load a fast tokenizer with a padding token, and let it make what the model can read.
 
     With `decoders`, the model need not be an encoder.
@@ -161,7 +147,7 @@ def load_tokenizer(folder: Path, *, decoders: bool = False) -> PreTrainedTokeniz
     return tokenizer
 
 
-def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
+def read_tokenizer(folder: Path) -> Tokenizer:
     """Load a fast tokenizer with a padding token, with or without a model beside it; raises as `load_tokenizer`."""
     quiet_transformers()
     from transformers import AutoTokenizer
@@ -172,9 +158,8 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except ImportError:
-        raise UnavailableError(
-            "this tokenizer needs SentencePiece", "pip install 'bertkit[sentencepiece]'", file=folder
-        ) from None
+        what = "this tokenizer needs SentencePiece"
+        raise UnavailableError(what, "pip install 'bertkit[sentencepiece]'", file=folder) from None
     except Exception as error:  # a tokenizer's reader raises whatever a damaged file makes it stumble over
         raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from error
     if not isinstance(tokenizer.model_max_length, (int, float)):
@@ -182,15 +167,12 @@ def read_tokenizer(folder: Path) -> PreTrainedTokenizerFast:
     if not tokenizer.is_fast:
         raise ModelError("the tokenizer has no fast version", "save it as tokenizer.json", file=folder)
     if tokenizer.pad_token_id is None:
-        raise ModelError(
-            "the tokenizer has no padding token",
-            "name one as pad_token in tokenizer_config.json",
-            file=folder,
-        )
+        remedy = "name one as pad_token in tokenizer_config.json"
+        raise ModelError("the tokenizer has no padding token", remedy, file=folder)
     return tokenizer
 
 
-def fit_tokenizer(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> None:
+def fit_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
     """Bound a tokenizer's maximal length by a model's positions; it makes no token types for a model with only one."""
     positions = getattr(config, "max_position_embeddings", None) or 512
     tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first_position(config))
@@ -198,13 +180,13 @@ def fit_tokenizer(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) 
         leave_out_token_types(tokenizer)
 
 
-def leave_out_token_types(tokenizer: PreTrainedTokenizerFast) -> None:
+def leave_out_token_types(tokenizer: Tokenizer) -> None:
     """Let a tokenizer make no token types, also once it is saved."""
     names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names  # the latter are saved
 
 
-def load_to_pretrain(model_class: Any, folder: Path | None, config: PretrainedConfig) -> PreTrainedModel:
+def load_to_pretrain(model_class: Any, folder: Path | None, config: Config) -> Model:
     """Load a checkpoint to continue pretraining, or build a new model with weights from torch's generator.
 
     The checkpoint must have all of the encoder's weights; `info_of(model).new_weights` names those that its heads lack.
@@ -221,7 +203,7 @@ def load_to_pretrain(model_class: Any, folder: Path | None, config: PretrainedCo
     from bertkit.modeling.attention import keep_windows
 
     if folder is None:
-        model: PreTrainedModel = getattr(model_class, "from_config", model_class)(config)
+        model: Model = getattr(model_class, "from_config", model_class)(config)
     else:
         if is_causal(config) and model_class.__name__ != "AutoModelForCausalLM":
             raise ModelError("its tokens see only those before them", "name an encoder of both sides", file=folder)
@@ -242,7 +224,7 @@ def load_model(
     problem_type: str | None = None,
     head: dict[str, Any] | None = None,
     cls_only: bool = False,
-) -> PreTrainedModel:
+) -> Model:
     """Load a checkpoint in float32, with a head for a task.
 
     The checkpoint must have all of the encoder's weights. Its head is kept where it is of the same class, with the same

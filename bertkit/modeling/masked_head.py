@@ -10,17 +10,17 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertkit.tokens.features import IGNORED
+from bertkit.modeling.info import Model
+from bertkit.tokens.features import IGNORED, Batch
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
 
 _MAX_EXPONENT = 700.0  # exp of more is no float
 _PAIR_LOGITS = ("seq_relationship_logits", "sop_logits")  # in the outputs of BERT, of ALBERT
 
 
-def run_at_masked(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> tuple[Any, torch.Tensor]:
+def run_at_masked(model: Model, batch: Batch) -> tuple[Any, torch.Tensor]:
     """Run a model whose head computes each token by itself, with the head at the labeled tokens only.
 
     Args:
@@ -71,18 +71,18 @@ def masked_scores(totals: Mapping[str, float]) -> dict[str, float]:
     return {"perplexity": math.exp(min(mean, _MAX_EXPONENT)), "masked_accuracy": totals["found"] / totals["masked"]}
 
 
-def count_pairs(batch: Mapping[str, torch.Tensor]) -> tuple[int, int]:
+def count_pairs(batch: Batch) -> tuple[int, int]:
     """Count the masked tokens and the pairs of a batch."""
     return int((batch["labels"] != IGNORED).sum()), len(batch["pair_labels"])
 
 
-def sum_pair_losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+def sum_pair_losses(model: Model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
     """Sum the cross-entropies of a batch's masked tokens, and those of its pairs."""
     logits, labels, pair_logits = _run_both(model, batch)
     return sum_of_losses(logits, labels), sum_of_losses(pair_logits, batch["pair_labels"])
 
 
-def accumulate_pairs(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, float]:
+def accumulate_pairs(model: Model, batch: Batch) -> dict[str, float]:
     """Sum up what `score_pairs` needs: losses, counts and correct predictions."""
     logits, labels, pair_logits = _run_both(model, batch)
     gold = batch["pair_labels"]
@@ -100,9 +100,7 @@ def score_pairs(totals: Mapping[str, float]) -> dict[str, float]:
     return {"loss": loss, **masked_scores(totals), "pair_accuracy": totals["pairs_found"] / totals["pairs"]}
 
 
-def _run_both(
-    model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _run_both(model: Model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Return logits (masked, vocabulary) and labels (masked,) of masked tokens, and logits (rows, 2) of pairs."""
     outputs, labels = run_at_masked(model, {name: values for name, values in batch.items() if name != "pair_labels"})
     pair_logits = next(outputs[name] for name in _PAIR_LOGITS if name in outputs)

@@ -9,23 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
 from torch.nn import functional
 
-from bertkit.modeling.info import info_of, patched_forward
+from bertkit.modeling.info import Model, info_of, patched_forward
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-_NAMES = (
-    ("query", "key", "value"),
-    ("q_lin", "k_lin", "v_lin"),
-    ("q_proj", "k_proj", "v_proj"),
-    ("q", "k", "v"),
-)  # not those of DeBERTa, which project distances too
+# not those of DeBERTa, which project distances too
+_NAMES = (("query", "key", "value"), ("q_lin", "k_lin", "v_lin"), ("q_proj", "k_proj", "v_proj"), ("q", "k", "v"))
 
 
 class _Projections:
@@ -58,7 +50,7 @@ class _Projections:
 
 
 @contextmanager
-def merged_projections(model: PreTrainedModel) -> Iterator[None]:
+def merged_projections(model: Model) -> Iterator[None]:
     """Let attention compute queries, keys and values together, but for a last layer that reads one query only."""
     paths = info_of(model).speed_paths
     alone = set() if paths.cls_only_layer is None else set(paths.cls_only_layer.modules())

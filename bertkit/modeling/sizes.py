@@ -5,14 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import RecipeError, closest
 from bertkit.modeling.architectures import first_position
+from bertkit.modeling.info import Config
 from bertkit.recipe.options import check_names
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerFast
+from bertkit.tokens.features import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -123,7 +122,7 @@ def find_size(name: str) -> Size:
     return _SIZES[name]
 
 
-def make_config(size: str, tokenizer: PreTrainedTokenizerFast, model_options: Mapping[str, Any]) -> PretrainedConfig:
+def make_config(size: str, tokenizer: Tokenizer, model_options: Mapping[str, Any]) -> Config:
     """Build the config of a new model from a size, its tokenizer's vocabulary, and options that set any field.
 
     Raises:
@@ -141,18 +140,7 @@ def make_config(size: str, tokenizer: PreTrainedTokenizerFast, model_options: Ma
     return config
 
 
-def count_parameters(size: str, model_options: Mapping[str, Any] | None = None) -> int:
-    """Count the weights of an encoder with the literature's vocabulary, without memory for them."""
-    import torch
-    from transformers import AutoModel
-
-    shape = find_size(size)
-    with torch.device("meta"):
-        model = AutoModel.from_config(_config(shape, model_options or {}, shape.vocabulary))
-    return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _config(size: Size, options: Mapping[str, Any], vocabulary: int) -> PretrainedConfig:
+def _config(size: Size, options: Mapping[str, Any], vocabulary: int) -> Config:
     """Build and check a config with a vocabulary of that size; ids of special tokens are transformers' defaults."""
     import dataclasses
 
@@ -170,9 +158,8 @@ def _config(size: Size, options: Mapping[str, Any], vocabulary: int) -> Pretrain
         raise RecipeError(f"model_options: {str(error).splitlines()[-1].strip()}", "see the model's config") from None
     _check_values(config, options)
     if config.vocab_size < vocabulary:
-        raise RecipeError(
-            f"model_options.vocab_size is {config.vocab_size:,}", f"the tokenizer has {vocabulary:,} tokens"
-        )
+        what = f"model_options.vocab_size is {config.vocab_size:,}"
+        raise RecipeError(what, f"the tokenizer has {vocabulary:,} tokens")
     return config
 
 
@@ -181,7 +168,7 @@ def _own_names(values: Mapping[str, Any], config_class: Any) -> dict[str, Any]:
     return {config_class.attribute_map.get(name, name): value for name, value in values.items()}
 
 
-def _check_values(config: PretrainedConfig, options: Mapping[str, Any]) -> None:
+def _check_values(config: Config, options: Mapping[str, Any]) -> None:
     """Raise RecipeError for values that transformers accepts and that break a model later, or silently."""
     from transformers.activations import ACT2FN
 
@@ -197,7 +184,5 @@ def _check_values(config: PretrainedConfig, options: Mapping[str, Any]) -> None:
         if ("activation" in name or name == "hidden_act") and isinstance(value, str) and value not in ACT2FN:
             raise RecipeError(f"model_options.{name} is {value!r}", closest(value, sorted(ACT2FN)))
     if config.hidden_size % config.num_attention_heads:
-        raise RecipeError(
-            f"hidden_size {config.hidden_size} cannot be shared by {config.num_attention_heads} heads",
-            "set model_options.num_attention_heads to a divisor of it",
-        )
+        what = f"hidden_size {config.hidden_size} cannot be shared by {config.num_attention_heads} heads"
+        raise RecipeError(what, "set model_options.num_attention_heads to a divisor of it")

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import ModelError
 from bertkit.hardware.memory import is_memory_error
 from bertkit.modeling.architectures import ARCHITECTURES, has_attention_mask, native_port
+from bertkit.modeling.info import Config, Model
 
 if TYPE_CHECKING:
     from torch import nn
-    from transformers import PretrainedConfig, PreTrainedModel
 
 _NOT_ONLY_WEIGHTS = "not only weights, or damaged: loading it could run code"
 _AGAIN = "fetch the checkpoint again"
@@ -81,7 +81,7 @@ def _no_encoder(model_type: str, folder: Path) -> ModelError:
     return ModelError(f"a model of type {model_type!r} is not an encoder", remedy, file=folder)
 
 
-def load_weights(model_class: Any, folder: Path, config: PretrainedConfig) -> tuple[PreTrainedModel, dict[str, Any]]:
+def load_weights(model_class: Any, folder: Path, config: Config) -> tuple[Model, dict[str, Any]]:
     """Load a model, with transformers' report of the weights that were missing, unexpected or of another shape.
 
     Raises:
@@ -93,7 +93,8 @@ def load_weights(model_class: Any, folder: Path, config: PretrainedConfig) -> tu
     for index in folder.glob("*.index.json"):
         read_json_object(index)
     if not any(folder.glob("model*.safetensors")):
-        _check_pickles(folder)
+        for file in sorted(folder.glob("pytorch_model*.bin")):
+            load_pickle(file, device="meta")  # which refuses what holds anything but weights, and runs nothing
     try:
         model, report = model_class.from_pretrained(
             folder,
@@ -114,7 +115,7 @@ def load_weights(model_class: Any, folder: Path, config: PretrainedConfig) -> tu
     return model, report
 
 
-def restore_weights(model: PreTrainedModel, file: Path) -> None:
+def restore_weights(model: Model, file: Path) -> None:
     """Load the weights of a checkpoint into the model that has written it.
 
     Raises:
@@ -130,12 +131,6 @@ def restore_weights(model: PreTrainedModel, file: Path) -> None:
     except RuntimeError as error:
         what = f"the weights do not fit the model: {first_line(error)}"
         raise ModelError(what, "--fresh starts over", file=file) from None
-
-
-def _check_pickles(folder: Path) -> None:
-    """Refuse files of weights in torch's format that hold anything else; nothing in them is run."""
-    for file in sorted(folder.glob("pytorch_model*.bin")):
-        load_pickle(file, device="meta")
 
 
 def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:
@@ -165,7 +160,7 @@ def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:
     return dict(content)
 
 
-def load_config(folder: Path, *, decoders: bool = False) -> PretrainedConfig:
+def load_config(folder: Path, *, decoders: bool = False) -> Config:
     """Load the config of an encoder, with `decoders` also that of a decoder whose states are to be read.
 
     Raises:
@@ -197,7 +192,7 @@ def load_config(folder: Path, *, decoders: bool = False) -> PretrainedConfig:
     return config
 
 
-def _is_native(saved: dict[str, Any], config: PretrainedConfig) -> bool:
+def _is_native(saved: dict[str, Any], config: Config) -> bool:
     """Tell whether transformers has the class of a checkpoint that brings its own code, and reads the sizes it names.
 
     Otherwise its own class would fill in the sizes of another model.
@@ -216,7 +211,7 @@ def _own_code(saved: dict[str, Any], folder: Path) -> ModelError:
     return ModelError("this checkpoint needs to run its own code", f"bertkit never does that; {remedy}", file=folder)
 
 
-def initialize_anew(model: PreTrainedModel, modules: Iterable[nn.Module]) -> None:
+def initialize_anew(model: Model, modules: Iterable[nn.Module]) -> None:
     """Draw the weights of some of a model's modules anew, from torch's generator."""
     for module in modules:
         for weights in module.parameters():
@@ -229,7 +224,7 @@ def initialize_anew(model: PreTrainedModel, modules: Iterable[nn.Module]) -> Non
 _OF_ADAPTER = ".base_layer."  # what peft calls a layer inside its adapter
 
 
-def refuse_misfit(model: PreTrainedModel, report: dict[str, Any], folder: Path) -> None:
+def refuse_misfit(model: Model, report: dict[str, Any], folder: Path) -> None:
     """Raise ModelError where weights of the encoder are missing, unexpected or of another shape than the config has."""
     prefix = f"{model.base_model_prefix}."
     modules = {name for name, _ in model.base_model.named_children()} - {"pooler"}
@@ -255,22 +250,15 @@ def refuse_misfit(model: PreTrainedModel, report: dict[str, Any], folder: Path) 
                 raise _own_code(model.config.to_dict(), folder)
             side = "the checkpoint lacks" if problem == "lacks" else f"its config.json {problem}"
             more = f" and {len(wrong) - 1} more" if len(wrong) > 1 else ""
-            raise ModelError(
-                f"weights and config do not fit: {side} {wrong[0]}{more}",
-                "fetch both from one source",
-                file=folder,
-            )
+            what = f"weights and config do not fit: {side} {wrong[0]}{more}"
+            raise ModelError(what, "fetch both from one source", file=folder)
 
 
 def refuse_non_finite(parameters: Iterable[tuple[str, Any]], folder: Path) -> None:
     """Raise ModelError where a weight is NaN or infinite."""
     for name, parameter in parameters:
         if not parameter.isfinite().all():
-            raise ModelError(
-                f"the weight {name} is not finite (NaN or infinity)",
-                "fetch the checkpoint again",
-                file=folder,
-            )
+            raise ModelError(f"the weight {name} is not finite (NaN or infinity)", _AGAIN, file=folder)
 
 
 def first_line(error: BaseException) -> str:

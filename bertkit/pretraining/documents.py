@@ -96,11 +96,11 @@ def _files_by_split(data: Corpus) -> dict[str, list[Path]] | None:
         return None
     if "train" not in by_split:
         raise DataError(f"no train split (found: {', '.join(by_split)})", "--set data.files.train=FILE")
-    expanded = {split: [file for path in paths for file in _expand(path)] for split, paths in by_split.items()}
+    expanded = {split: [file for path in paths for file in _expand_path(path)] for split, paths in by_split.items()}
     return {split: files for split, files in expanded.items() if split in ("train", "validation")}
 
 
-def _expand(path: Path) -> list[Path]:
+def _expand_path(path: Path) -> list[Path]:
     """Return the files of a folder, or the file itself."""
     if not path.exists():
         names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
@@ -207,9 +207,8 @@ def _read_texts(records: Iterable[Record], column: str, name: str) -> Iterator[t
         value: Any = record[column]
         if value is not None and not isinstance(value, str):
             what = f"{type(value).__name__} where text belongs"
-            raise DataError(
-                what, "name the column of the text: --set data.column=NAME", file=name, row=line, column=column
-            )
+            hint = "name the column of the text: --set data.column=NAME"
+            raise DataError(what, hint, file=name, row=line, column=column)
         yield line, value or ""
 
 

@@ -8,14 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-Values = np.ndarray[Any, Any]
+from bertkit.storage.columns import Numbers
+from bertkit.tokens.features import Tokenizer
 
 MASK_RANDOM_KEEP = (0.8, 0.1, 0.1)
 """Shares of the chosen tokens that become the mask token, become a random one, and stay (Devlin et al. 2019)."""
@@ -25,7 +22,7 @@ _TRIES = 20  # first words to try for a span
 _UNUSED = re.compile(r"\[unused\d+\]|<unused\d+>")
 
 
-def ordinary_tokens(tokenizer: PreTrainedTokenizerFast) -> Values:
+def ordinary_tokens(tokenizer: Tokenizer) -> Numbers:
     """Find the ids that may replace a masked token at random: all but special, added and unused ones, sorted."""
     left_out = {*tokenizer.all_special_ids, *tokenizer.added_tokens_decoder}
     vocabulary = tokenizer.get_vocab()
@@ -34,7 +31,7 @@ def ordinary_tokens(tokenizer: PreTrainedTokenizerFast) -> Values:
     )
 
 
-def count_chosen(maskable: Values, rate: float) -> int:
+def count_chosen(maskable: Numbers, rate: float) -> int:
     """Compute how many tokens to mask at a rate: the rounded share, but at least one if any token is maskable.
 
     >>> count_chosen(np.ones(100, bool), 0.15), count_chosen(np.ones(2, bool), 0.15), count_chosen(np.ones(0, bool), 1)
@@ -44,14 +41,14 @@ def count_chosen(maskable: Values, rate: float) -> int:
     return min(tokens, max(1, round(rate * tokens)))
 
 
-def choose_tokens(maskable: Values, rate: float, random: np.random.Generator) -> Values:
+def choose_tokens(maskable: Numbers, rate: float, random: np.random.Generator) -> Numbers:
     """Choose an exact number of tokens one by one, shape (tokens,) (Devlin et al. 2019, section 3.1)."""
     chosen = np.zeros(len(maskable), bool)
     chosen[random.choice(np.flatnonzero(maskable), count_chosen(maskable, rate), replace=False, shuffle=False)] = True
     return chosen
 
 
-def choose_words(maskable: Values, word_starts: Values, rate: float, random: np.random.Generator) -> Values:
+def choose_words(maskable: Numbers, word_starts: Numbers, rate: float, random: np.random.Generator) -> Numbers:
     """Choose whole words in random order until enough tokens are chosen, shape (tokens,) (BERT's whole-word masking).
 
     A word that would exceed the number is skipped for a shorter one, so slightly fewer tokens may be chosen. But the
@@ -71,13 +68,13 @@ def choose_words(maskable: Values, word_starts: Values, rate: float, random: np.
 
 
 def choose_spans(
-    maskable: Values,
-    word_starts: Values,
+    maskable: Numbers,
+    word_starts: Numbers,
     rate: float,
     random: np.random.Generator,
     p: float = 0.2,
     max_words: int = 10,
-) -> tuple[Values, Values]:
+) -> tuple[Numbers, Numbers]:
     """Choose spans of whole words until enough tokens are chosen (SpanBERT: Joshi et al. 2020, section 3.1).
 
     Lengths in words are drawn from a geometric distribution with `p`, truncated at `max_words`: 3.8 words on average,
@@ -111,14 +108,14 @@ def choose_spans(
 
 
 def corrupt(
-    tokens: Values,
-    chosen: Values,
+    tokens: Numbers,
+    chosen: Numbers,
     random: np.random.Generator,
     mask_token_id: int,
-    ordinary: Values,
-    spans: Values | None = None,
+    ordinary: Numbers,
+    spans: Numbers | None = None,
     mask_random_keep: Sequence[float] = MASK_RANDOM_KEEP,
-) -> Values:
+) -> Numbers:
     """Replace a share of the chosen tokens by the mask token and another by random ordinary ones; the rest stay.
 
     With `spans`, one of the three is drawn per span and applies to all its tokens (SpanBERT, section 3.1).
@@ -140,12 +137,12 @@ def corrupt(
     return corrupted
 
 
-def _count_in_words(maskable: Values, sizes: Values, rate: float) -> int:
+def _count_in_words(maskable: Numbers, sizes: Numbers, rate: float) -> int:
     """Compute how many tokens to choose in words of these sizes: at least enough for the shortest word."""
     return max(count_chosen(maskable, rate), int(sizes.min(initial=len(maskable)))) if len(sizes) else 0
 
 
-def _find_words(maskable: Values, word_starts: Values) -> tuple[Values, Values, Values]:
+def _find_words(maskable: Numbers, word_starts: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Find the first and last + 1 token of each word, and the first word after its text: three arrays (words,).
 
     A text is a run of maskable tokens between special ones; its first token begins a word, even if the text was

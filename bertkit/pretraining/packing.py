@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, overload
+from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from bertkit.pretraining.tokenized import Numbers, TokenizedCorpus
-from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemplate
+from bertkit.pretraining.tokenized import TokenizedCorpus
+from bertkit.storage.columns import Numbers
+from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tensors, Tokenizer, pad_features
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedTokenizerFast
+    pass
 
+NOTHING: Mapping[str, float] = MappingProxyType({})
 _AT_ONCE = 4096  # partial chunks packed together, in document order
 
 
@@ -29,7 +31,7 @@ class Block:
     """Whether each token begins a word, per chunk."""
 
 
-class Blocks(Sequence[Block]):
+class Blocks:
     """The blocks of a corpus as offsets: no token is read before its block is used.
 
     ``chunks`` (chunks, 2) are the first and last + 1 token of each chunk in the corpus; block b has the chunks
@@ -44,13 +46,7 @@ class Blocks(Sequence[Block]):
     def __len__(self) -> int:
         return len(self.edges) - 1
 
-    @overload
-    def __getitem__(self, index: int) -> Block: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Block]: ...
-    def __getitem__(self, index: int | slice) -> Block | list[Block]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> Block:
         number = range(len(self))[index]
         chunks = self.chunks[self.edges[number] : self.edges[number + 1]].tolist()
         return Block(
@@ -151,44 +147,37 @@ def join_block(block: Block, template: SpecialTokenTemplate) -> TokenizedText:
         maskable.append(np.pad(np.ones(len(ids), dtype=bool), around))
         starts.append(np.pad(begins, around, constant_values=True))
         segment_ids.append(np.full(len(ids) + sum(around), number))
-    return TokenizedText(
-        np.concatenate(tokens).astype(np.int64),
-        np.concatenate(maskable),
-        np.concatenate(starts),
-        np.concatenate(segment_ids),
-    )
+    ids, *others = map(np.concatenate, (tokens, maskable, starts, segment_ids))
+    return TokenizedText(ids.astype(np.int64), *others)
 
 
-def block_collator(tokenizer: PreTrainedTokenizerFast, *, within_documents: bool, first_position: int = 0) -> Collator:
+def block_collator(
+    tokenizer: Tokenizer, beside: Mapping[str, float] = NOTHING, first_position: int | None = None
+) -> Collator:
     """Build the collator of features with ``input_ids``, ``labels`` and ``segment_ids``.
 
-    A batch has ``input_ids``, ``labels`` and ``attention_mask`` of shape (rows, tokens). If attention stays
-    `within_documents` and a block has several segments, the mask is of shape (rows, 1, tokens, tokens) and
-    ``position_ids`` restart with each segment: the model computes the same for a segment as it does for it alone.
+    A batch has ``input_ids``, ``labels`` and ``attention_mask`` of shape (rows, tokens). If attention stays within
+    documents and a block has several segments, the mask is of shape (rows, 1, tokens, tokens) and ``position_ids``
+    restart with each segment: the model computes the same for a segment as it does for it alone.
 
     Args:
         tokenizer: pads the batch.
-        within_documents: whether tokens attend to those of their own segment only.
-        first_position: the position id of a text's first token, which is not 0 in RoBERTa.
+        beside: name of what else features may have for each token -> the number of padding.
+        first_position: the position id of a text's first token, which is not 0 in RoBERTa, where tokens attend to those
+            of their own segment only; None where they attend to all.
     """
     import torch
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        shape = len(features), max(len(feature["input_ids"]) for feature in features)
-        ids, labels = np.full(shape, tokenizer.pad_token_id), np.full(shape, IGNORED)
-        segment_ids = np.full(shape, -1)
-        for row, feature in enumerate(features):
-            size = len(feature["input_ids"])
-            ids[row, :size], labels[row, :size] = feature["input_ids"], feature["labels"]
-            segment_ids[row, :size] = feature["segment_ids"]
-        batch = {"input_ids": ids, "labels": labels}
-        if within_documents and segment_ids.max() > 0:
+    padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED, "segment_ids": -1, **beside}
+
+    def collate(features: Features) -> Tensors:
+        batch = pad_features(features, padding)
+        segment_ids = batch.pop("segment_ids")
+        if first_position is not None and segment_ids.max() > 0:
             # (rows, 1, tokens, tokens) by comparing all pairs of tokens. Padding is segment -1 and attends to itself:
             # a token that attends to nothing would make the softmax NaN.
             batch["attention_mask"] = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
             batch["position_ids"] = first_position + _positions(segment_ids)
-        else:
-            batch["attention_mask"] = (segment_ids >= 0).astype(np.int64)
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 
     return collate

@@ -15,27 +15,27 @@ sentence before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal, overload
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
 from bertkit.errors import DataError, RecipeError
 from bertkit.pretraining.packing import TokenizedText
-from bertkit.pretraining.tokenized import Numbers, TokenizedCorpus
-from bertkit.tokens.features import IGNORED, Collator, Feature, SpecialTokenTemplate
+from bertkit.pretraining.tokenized import TokenizedCorpus
+from bertkit.storage.columns import Numbers
+from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tensors, Tokenizer, pad_features
 
 if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedTokenizerFast
+    pass
 
 NEXT, RANDOM, SWAPPED = 0, 1, 1  # labels of BertForPreTraining (next, random) and AlbertForPreTraining (next, swapped)
 
 PairType = Literal["next", "order"]
 
 _MIN_BUDGET = 4
+_SHORT_SHARE = 0.1  # of pairs with a smaller length, drawn uniformly, so that the model sees short texts too
 _AT_ONCE = 2**20  # sentences processed together, which limits memory
 _NEAR = 1024  # pairs whose texts are alike, since they are near each other in the corpus
 _LIKE = 128  # pairs of like lengths among them
@@ -53,7 +53,7 @@ class Pair:
     label: int
 
 
-class Pairs(Sequence[Pair]):
+class Pairs:
     """The pairs of one epoch as offsets in a corpus: no token is read before its pair is used.
 
     ``bounds`` (pairs, 5) are the start and end of the first segment, those of the second one, and the label;
@@ -67,13 +67,7 @@ class Pairs(Sequence[Pair]):
     def __len__(self) -> int:
         return len(self.bounds)
 
-    @overload
-    def __getitem__(self, index: int) -> Pair: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[Pair]: ...
-    def __getitem__(self, index: int | slice) -> Pair | list[Pair]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
+    def __getitem__(self, index: int) -> Pair:
         first, first_end, second, second_end, label = self.bounds[range(len(self))[index]].tolist()
         segments = slice(first, first_end), slice(second, second_end)
         ids = [self.corpus.tokens[segment].astype(np.int64) for segment in segments]
@@ -82,13 +76,7 @@ class Pairs(Sequence[Pair]):
 
 
 def build_pairs(
-    corpus: TokenizedCorpus,
-    length: int,
-    special: int,
-    pair_type: PairType,
-    seed: int,
-    epoch: int,
-    short_share: float = 0.1,
+    corpus: TokenizedCorpus, length: int, special: int, pair_type: PairType, seed: int, epoch: int
 ) -> Pairs:
     """Split a corpus into pairs of at most `length` tokens; the same seed and epoch give the same pairs.
 
@@ -99,7 +87,6 @@ def build_pairs(
         pair_type: what the label tells, ``next`` or ``order``.
         seed: the seed of the run.
         epoch: each epoch has other pairs.
-        short_share: the share of pairs with a smaller length, drawn uniformly, so that the model sees short texts too.
 
     Raises:
         RecipeError: fewer than four tokens are left beside the special ones.
@@ -121,7 +108,7 @@ def build_pairs(
     budget = length - special
     pairs = np.concatenate(
         [
-            _pair_neighbors(corpus.sentences, documents[first : end + 1], budget, short_share, random, pair_type)
+            _pair_neighbors(corpus.sentences, documents[first : end + 1], budget, random, pair_type)
             for first, end in pairwise(edges.tolist())
         ]
     )
@@ -133,12 +120,7 @@ def build_pairs(
 
 
 def _pair_neighbors(
-    sentences: Numbers,
-    documents: Numbers,
-    budget: int,
-    short_share: float,
-    random: np.random.Generator,
-    pair_type: PairType,
+    sentences: Numbers, documents: Numbers, budget: int, random: np.random.Generator, pair_type: PairType
 ) -> Numbers:
     """Split documents into pairs that follow each other: their bounds and labels, shape (pairs, 5), as in `Pairs`."""
     # Length, label and boundaries of the pair that would begin at a sentence are drawn for all sentences at once, as
@@ -147,7 +129,7 @@ def _pair_neighbors(
     low, high = int(documents[0]), int(documents[-1])
     count, numbers = high - low, np.arange(low, high)
     edges = np.repeat(np.stack([documents[:-1], documents[1:]], 1), np.diff(documents), axis=0)
-    length = np.where(random.random(count) < short_share, random.integers(2, budget + 1, count), budget)
+    length = np.where(random.random(count) < _SHORT_SHARE, random.integers(2, budget + 1, count), budget)
     label = random.integers(2, size=count)
     end = low + np.searchsorted(sentences[low : high + 1], sentences[low:high] + length)
     end = np.clip(end, numbers + 2, None)
@@ -252,14 +234,8 @@ def join_pair(pair: Pair, template: SpecialTokenTemplate) -> TokenizedText:
     specials = (template.before, template.between, template.after)
     before, between, after = (np.array(ids, dtype=np.int64) for ids in specials)
     tokens = [before, pair.first, between, pair.second, after]
-    special_starts = [np.ones(len(ids), dtype=bool) for ids in specials]
-    starts = [
-        special_starts[0],
-        pair.first_word_starts,
-        special_starts[1],
-        pair.second_word_starts,
-        special_starts[2],
-    ]
+    opens, parts, closes = (np.ones(len(ids), dtype=bool) for ids in specials)
+    starts = [opens, pair.first_word_starts, parts, pair.second_word_starts, closes]
     sizes = [len(ids) for ids in tokens]
     return TokenizedText(
         np.concatenate(tokens),
@@ -269,7 +245,7 @@ def join_pair(pair: Pair, template: SpecialTokenTemplate) -> TokenizedText:
     )
 
 
-def pair_collator(tokenizer: PreTrainedTokenizerFast) -> Collator:
+def pair_collator(tokenizer: Tokenizer) -> Collator:
     """Build the collator of features with ``input_ids``, ``labels``, ``token_type_ids`` and ``pair_labels``.
 
     A batch is padded on the right: these and ``attention_mask`` are of shape (rows, tokens), ``pair_labels`` of
@@ -277,16 +253,10 @@ def pair_collator(tokenizer: PreTrainedTokenizerFast) -> Collator:
     """
     import torch
 
-    padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED, "token_type_ids": 0, "attention_mask": 0}
+    padding = {"input_ids": tokenizer.pad_token_id, "labels": IGNORED, "token_type_ids": 0}
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        shape = len(features), max(len(feature["input_ids"]) for feature in features)
-        batch = {name: np.full(shape, value) for name, value in padding.items()}
-        for row, feature in enumerate(features):
-            size = len(feature["input_ids"])
-            batch["attention_mask"][row, :size] = 1
-            for name in ("input_ids", "labels", "token_type_ids"):
-                batch[name][row, :size] = feature[name]
+    def collate(features: Features) -> Tensors:
+        batch = pad_features(features, padding)
         batch["pair_labels"] = np.array([feature["pair_labels"] for feature in features])
         return {name: torch.from_numpy(values) for name, values in batch.items()}
 

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
+from bertkit.storage.columns import Numbers
+from bertkit.tokens.features import Tokenizer, split_by_size
+from bertkit.tokens.light import plain
 from bertkit.tokens.sentences import split_sentences
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-Numbers = np.ndarray[Any, Any]
 
 _BATCH_CHARS = 1 << 20  # characters tokenized at once: encodings take a hundred times the memory of token ids
 
@@ -37,18 +35,17 @@ class TokenizedDocuments(NamedTuple):
 class DocumentTokenizer:
     """Tokenizes documents with the tokenizer's own threads, without truncation and special tokens."""
 
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        self._tokenizer = copy.deepcopy(tokenizer.backend_tokenizer)
-        self._tokenizer.no_truncation()
-        self._tokenizer.no_padding()
-        self._tokenizer.encode_special_tokens = True  # a [SEP] in a text is text
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = plain(copy.deepcopy(tokenizer.backend_tokenizer))
         self._space = " " if self._needs_space() else ""
 
     def tokenize(self, documents: Sequence[str]) -> TokenizedDocuments:
         """Split documents into sentences and these into tokens."""
         split = [split_sentences(document) for document in documents]
         texts = [self._space * (number > 0) + text for sentences in split for number, text in enumerate(sentences)]
-        batches = [self._encode(batch) for batch in _batches(texts)] or [(np.zeros(0, np.int64),) * 3]
+        batches = [self._encode(batch) for batch in split_by_size(texts, _BATCH_CHARS, len)] or [
+            (np.zeros(0, np.int64),) * 3
+        ]
         tokens, starts, lengths = (np.concatenate(column) for column in zip(*batches, strict=True))
         # (sentences,) the document of each, from which the sentences with tokens are counted per document
         owners = np.repeat(np.arange(len(split)), [len(sentences) for sentences in split])
@@ -76,21 +73,6 @@ class DocumentTokenizer:
 
         Then a space is put before each sentence that is not the first one, so that it is tokenized as in its document.
         """
-        text, alone, spaced = (self._ids(text) for text in ("the old man", "man", " man"))
+        probes = self._tokenizer.encode_batch(["the old man", "man", " man"], add_special_tokens=False)
+        text, alone, spaced = (list(probe.ids) for probe in probes)
         return spaced != alone and text[-len(spaced) :] == spaced
-
-    def _ids(self, text: str) -> list[int]:
-        return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-
-
-def _batches(texts: list[str]) -> Iterator[list[str]]:
-    """Yield texts in batches of at most `_BATCH_CHARS` characters; a longer text is a batch of its own."""
-    batch, size = list[str](), 0
-    for text in texts:
-        if batch and size + len(text) > _BATCH_CHARS:
-            yield batch
-            batch, size = [], 0
-        batch.append(text)
-        size += len(text)
-    if batch:
-        yield batch

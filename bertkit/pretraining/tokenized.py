@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,18 +22,12 @@ from bertkit.errors import DataError, ResourceError
 from bertkit.pretraining.deduplicate import DeduplicationPass, SplitDocument, find_duplicates, split_documents
 from bertkit.pretraining.documents import CorpusSource
 from bertkit.pretraining.tokenize import DocumentTokenizer, TokenizedDocuments
-from bertkit.progress import Progress
+from bertkit.progress import Progress, log
 from bertkit.recipe.pretraining import Corpus
 from bertkit.storage.cache import cache_folder, sweep
-from bertkit.storage.columns import ColumnWriter, map_columns, map_or_write
+from bertkit.storage.columns import ColumnWriter, Numbers, map_columns, map_or_write
 from bertkit.storage.fingerprints import file_fingerprint, package_fingerprint, tokenizer_content
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-log = logging.getLogger("bertkit")
-
-Numbers = np.ndarray[Any, Any]
+from bertkit.tokens.features import Tokenizer, split_by_size
 
 _SCHEMA = 1  # of the files
 _SPLITS = ("train", "validation")
@@ -71,9 +64,7 @@ class TokenizedCorpus:
         return edges
 
 
-def read_corpus(
-    source: CorpusSource, tokenizer: PreTrainedTokenizerFast, progress: Progress
-) -> dict[str, TokenizedCorpus]:
+def read_corpus(source: CorpusSource, tokenizer: Tokenizer, progress: Progress) -> dict[str, TokenizedCorpus]:
     """Map the tokens of ``train`` and ``validation``, and prepare them unless an earlier run has.
 
     Duplicate documents are dropped. If the source has no validation split, the documents with the lowest digests are
@@ -98,7 +89,7 @@ def read_corpus(
     return {split: _build_split(split, *mapped) for split in _SPLITS}
 
 
-def content_key(source: CorpusSource, tokenizer: PreTrainedTokenizerFast) -> str:
+def content_key(source: CorpusSource, tokenizer: Tokenizer) -> str:
     """Compute a SHA-256 of everything the tokens depend on: text, tokenizer, settings and code.
 
     A hub data set is represented by its name, configuration and revision instead of its text.
@@ -124,7 +115,7 @@ def unigram_loss(train: TokenizedCorpus, held_out: TokenizedCorpus, size: int) -
 
     One is added to each count, so that no token is impossible. Every objective has to beat this baseline.
     """
-    counts, held_out_counts = _count(train.tokens, size), _count(held_out.tokens, size)
+    counts, held_out_counts = _count_tokens(train.tokens, size), _count_tokens(held_out.tokens, size)
     shares = (counts + 1) / (counts.sum() + size)
     return float(-(held_out_counts * np.log(shares)).sum() / held_out_counts.sum())
 
@@ -136,7 +127,7 @@ def _build_split(split: str, columns: Mapping[str, Numbers], facts: Mapping[str,
     return TokenizedCorpus(tokens, word_starts, sentences, documents, facts[split], fingerprint)
 
 
-def _count(tokens: Numbers, size: int) -> Numbers:
+def _count_tokens(tokens: Numbers, size: int) -> Numbers:
     """Count the occurrences of each token id, chunk by chunk, since `bincount` copies its input to int64."""
     counts = np.zeros(size, dtype=np.int64)
     for start in range(0, len(tokens), _AT_ONCE):
@@ -152,7 +143,7 @@ def _fingerprint(file: Path) -> list[str]:
         raise ResourceError("no permission to read", "check its permissions", file=file) from None
 
 
-def _prepare(folder: Path, source: CorpusSource, tokenizer: PreTrainedTokenizerFast, progress: Progress) -> None:
+def _prepare(folder: Path, source: CorpusSource, tokenizer: Tokenizer, progress: Progress) -> None:
     """Write the columns of a corpus, starting where an earlier process stopped."""
     began = time.monotonic()
     deduplication = find_duplicates(source, progress)
@@ -162,19 +153,19 @@ def _prepare(folder: Path, source: CorpusSource, tokenizer: PreTrainedTokenizerF
             log.info(f"the preparation continues after {state['read']:,} of {deduplication.documents:,} documents")
         progress.start("preparing documents", deduplication.documents, state["read"])
         try:
-            _write(columns, state, split_documents(source, deduplication), tokenizer, progress)
+            _write_shards(columns, state, split_documents(source, deduplication), tokenizer, progress)
         finally:
             progress.finish()
-        _check(state["facts"], source.data)
+        _check_tokens(state["facts"], source.data)
         columns.finish(state["facts"])
     _log_facts(state["facts"], deduplication, time.monotonic() - began)
 
 
-def _write(
+def _write_shards(
     columns: ColumnWriter,
     state: dict[str, Any],
     documents: Iterator[SplitDocument],
-    tokenizer: PreTrainedTokenizerFast,
+    tokenizer: Tokenizer,
     progress: Progress,
 ) -> None:
     """Write the columns shard by shard; `state`, which is saved with each shard, says where to continue."""
@@ -184,37 +175,26 @@ def _write(
             columns.append(f"{split}.sentences", np.zeros(1))
             columns.append(f"{split}.documents", np.zeros(1))
     # the documents of an earlier process are read again, since they decide which later ones are duplicates
-    for shard in _shards(islice(documents, state["read"], None)):
+    # a shard is the only text that is in memory; 100 bytes more for each limit the number of short ones
+    rest = islice(documents, state["read"], None)
+    for shard in split_by_size(rest, _SHARD, lambda document: document.bytes + 100):
         for split in _SPLITS:
             texts = [document.text for document in shard if document.split == split and not document.is_duplicate]
-            _append(columns, split, facts[split], document_tokenizer.tokenize(texts), tokenizer.unk_token_id)
+            _append_tokens(columns, split, facts[split], document_tokenizer.tokenize(texts), tokenizer.unk_token_id)
             facts[split]["duplicates"] += sum(document.split == split and document.is_duplicate for document in shard)
         state["read"] += len(shard)
         columns.commit(state)
         progress.update(state["read"], {"tokens": sum(facts[split]["tokens"] for split in _SPLITS)})
 
 
-def _dtypes(tokenizer: PreTrainedTokenizerFast) -> dict[str, str]:
+def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
     """Return the dtype of each column: two bytes per token if all ids fit, else four."""
     tokens = "<u2" if max(tokenizer.get_vocab().values()) < 2**16 else "<u4"
     dtypes = (tokens, "?", "<i8", "<i8")
     return {f"{split}.{name}": dtype for split in _SPLITS for name, dtype in zip(_COLUMNS, dtypes, strict=True)}
 
 
-def _shards(documents: Iterator[SplitDocument]) -> Iterator[list[SplitDocument]]:
-    """Yield documents in lists of about `_SHARD` bytes, the only text that is in memory at a time."""
-    shard, size = list[SplitDocument](), 0
-    for document in documents:
-        shard.append(document)
-        size += document.bytes + 100  # so that a shard has a limited number of short documents
-        if size >= _SHARD:
-            yield shard
-            shard, size = [], 0
-    if shard:
-        yield shard
-
-
-def _append(
+def _append_tokens(
     columns: ColumnWriter, split: str, facts: dict[str, int], documents: TokenizedDocuments, unknown: int | None
 ) -> None:
     """Write the tokens of some documents and count them."""
@@ -230,7 +210,7 @@ def _append(
     facts["bytes"] += documents.bytes
 
 
-def _check(facts: Mapping[str, Mapping[str, int]], data: Corpus) -> None:
+def _check_tokens(facts: Mapping[str, Mapping[str, int]], data: Corpus) -> None:
     for split in _SPLITS:
         if not facts[split]["tokens"]:
             what = f"the text of the {split} split has no tokens"

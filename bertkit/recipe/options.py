@@ -56,6 +56,17 @@ def check_names(section: str, values: Mapping[str, Any], names: Sequence[str] | 
             raise RecipeError(f"unknown key '{section}.{name}'", closest(name, names))
 
 
+def accept(is_right: Callable[[Any], bool], remedy: str) -> Callable[[Any], Any]:
+    """Build what reads a value as it is; it raises ValueError with the remedy where the value is not right."""
+
+    def read(value: Any) -> Any:
+        if not is_right(value):
+            raise ValueError(remedy)
+        return value
+
+    return read
+
+
 def _as_option(value: Any) -> Option:
     return value if isinstance(value, Option) else Option(value)
 

@@ -26,6 +26,7 @@ from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.storage.records import read_signed, write_signed
 
 Numbers = np.ndarray[Any, Any]
+"""An array of any shape and dtype."""
 
 _MANIFEST, _JOURNAL = "manifest.json", "journal.json"
 

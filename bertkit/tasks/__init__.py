@@ -8,23 +8,25 @@ Everything that a family of your own needs can be imported from here (`__all__`)
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bertkit.data.labels import spelled
-from bertkit.data.rows import Columns, is_blank
+from bertkit.data.rows import FILL_IN, NO_LABEL, Columns, is_blank, is_missing
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics.basic import CLASSIFICATION, EVALUATE_PREFIX, REGRESSION, check_metrics, compute_metrics
+from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, check_names, check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
-from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, encode_texts, padding_collator
+from bertkit.tokens.features import IGNORED, Collator, Feature, Features, Rows, Setup, encode_texts, padding_collator
 
 if TYPE_CHECKING:
     import numpy as np
-    from transformers import PreTrainedModel
 
 __all__ = [
     "CLASSIFICATION",
@@ -68,6 +70,9 @@ __all__ = [
     "with_options",
 ]
 
+
+_DECIMAL_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")
+
 Prediction = dict[str, Any]
 """One record per row: ``prediction`` (the answer) and whatever else the family adds.
 
@@ -77,10 +82,13 @@ Keys that begin with ``_`` are for the family's own `details` and are not writte
 Output = Mapping[str, Any]
 """The model's output for one feature: name of an output -> numpy array."""
 
+Predictions = Sequence[Prediction]
+Outputs = Sequence[Output]
+
 Compared = dict[str, "np.ndarray[Any, Any]"]
 """Predictions beside gold values: arrays whose first axis is what intervals resample, rows or queries, by indexing."""
 
-RunModule = Callable[[Any, Sequence[Feature]], list[Output]]
+RunModule = Callable[[Any, Features], list[Output]]
 """Runs a module (the model, or a submodule of it) over features without gradients and returns its outputs."""
 
 
@@ -128,47 +136,43 @@ class Task(Protocol):
             DataError: a value is wrong; the caller adds file and line.
         """
 
-    def load_model(self, folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+    def load_model(self, folder: Path, setup: Setup, *, new_head: bool) -> Model:
         """Load the checkpoint with this family's head; only with `new_head` may the head be untrained."""
 
-    def encode(self, rows: Sequence[Row], setup: Setup) -> list[Feature]:
+    def encode(self, rows: Rows, setup: Setup) -> list[Feature]:
         """Turn rows into features, one or more per row in order; ``row`` is the index of a feature's row."""
 
     def collator(self, setup: Setup) -> Collator:
         """Build the function that turns a list of features into a batch of tensors."""
 
-    def decode(
-        self, outputs: Sequence[Output], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-    ) -> list[Prediction]:
+    def decode(self, outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
         """Turn the model's outputs, one per feature, into one prediction per row."""
 
-    def compare(self, predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Compared:
+    def compare(self, predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
         """Put predictions beside the rows' gold values, as the arrays that `score` sums up."""
 
     def score(self, compared: Compared, setup: Setup) -> dict[str, float]:
         """Compute the recipe's metrics; called once on all rows, and a thousand times on resampled ones."""
 
-    def fit_baselines(self, training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    def fit_baselines(self, training: Rows, setup: Setup) -> dict[str, Any]:
         """Learn from training rows what `baselines` needs, as JSON that is kept with the run; labels by their ids."""
 
-    def baselines(self, learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[Prediction]]:
+    def baselines(self, learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
         """Predict the rows without reading their input, or with a part of it: name of a baseline -> predictions.
 
         The first reads nothing; one that reads a part of the input is called "... alone". A model must beat them all.
         """
 
-    def precompute(
-        self, model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule
-    ) -> bool:
+    def precompute(self, model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
         """Compute what training needs only once, without gradients; return whether nothing is left to train.
 
         `features` are those of each split, and may be added to.
         """
 
-    def tune(self, predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+    def tune(self, predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
         """Choose the options that are best set on validation rows; they are kept in the run's record."""
 
-    def details(self, predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
+    def details(self, predictions: Predictions, rows: Rows, setup: Setup) -> Details:
         """Collect what to report beside the scores."""
 
 
@@ -181,7 +185,7 @@ def load_pretrained(
     problem_type: str | None = None,
     cls_only: bool = False,
     inference: bool = False,
-) -> PreTrainedModel:
+) -> Model:
     """Load a checkpoint with a head of transformers, or refuse one whose weights do not fit.
 
     Args:
@@ -206,6 +210,15 @@ def load_pretrained(
     return load_model(auto_class, folder, label_names, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
 
 
+def load_for_setup(
+    auto_class: str, folder: Path, labels: Sequence[str], setup: Setup, *, new_head: bool, problem: str | None = None
+) -> Model:
+    """Load a checkpoint as `load_pretrained` does, with a head over one token of a text, for inference or training."""
+    cls_only, inference = setup.recipe.training.cls_only_last_layer, setup.inference
+    of_setup: dict[str, Any] = {"cls_only": cls_only, "inference": inference}
+    return load_pretrained(auto_class, folder, labels, new_head=new_head, problem_type=problem, **of_setup)
+
+
 def check_texts(row: Row, *columns: str) -> None:
     """Check that those of the columns that a row has hold text.
 
@@ -217,7 +230,51 @@ def check_texts(row: Row, *columns: str) -> None:
             raise DataError(f"{row[column]!r} is not text", "texts must be strings", column=column)
 
 
-def compare_values(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Compared:
+def read_texts(value: Any, column: str, *, first: int) -> list[str]:
+    """Read a list of texts, or a text alone, without the empty ones at its end.
+
+    Raises:
+        DataError: it is neither, or a text between others is empty; texts are counted from `first`.
+    """
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)) or not all(text is None or isinstance(text, str) for text in texts):
+        what = f"{str(value)[:60]!r} is neither a text nor a list of texts"
+        raise DataError(what, f"give a list, or map several columns: {{{column}: [a, b]}}", column=column)
+    last = max((number for number, text in enumerate(texts) if not (text is None or is_blank(text))), default=-1)
+    for number, text in enumerate(texts[: last + 1], start=first):
+        if text is None or is_blank(text):
+            raise DataError(f"text {number} of {last + 1} is empty", "fill it in", column=column)
+    return list(texts[: last + 1])
+
+
+def read_number(row: Row, column: str, remedy: str) -> float:
+    """Read a number; the remedy is for a value that is none, unless that has a decimal comma.
+
+    Raises:
+        DataError: there is none, or it is not finite.
+    """
+    if is_missing(row[column]):
+        raise DataError(NO_LABEL, FILL_IN, column=column)
+    try:
+        number = float(row[column])
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        comma = _DECIMAL_COMMA.fullmatch(str(row[column]))
+        remedy = f"write a decimal point: {comma[1]}.{comma[2]}" if comma else remedy
+        raise DataError(f"{column} {row[column]!r} is not a number", remedy, column=column)
+    return number
+
+
+def add_labels(features: list[Feature], rows: Rows, label_of: Callable[[Row], Any]) -> list[Feature]:
+    """Add ``labels`` to the features of rows that have a label, one feature per row; return the features."""
+    for row, feature in zip(rows, features, strict=True):
+        if "label" in row:
+            feature["labels"] = label_of(row)
+    return features
+
+
+def compare_values(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
     """Return the ``gold`` and ``predicted`` numbers of rows whose gold column is ``label``."""
     import numpy as np
 
@@ -232,24 +289,22 @@ def score_values(compared: Compared, setup: Setup) -> dict[str, float]:
     return compute_metrics(setup.recipe, compared["gold"], compared["predicted"])
 
 
-def no_fitting(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def no_fitting(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn nothing for baselines."""
     return {}
 
 
-def no_precompute(
-    model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule
-) -> bool:
+def no_precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
     """Compute nothing before training."""
     return False
 
 
-def no_tuning(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def no_tuning(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Tune no option."""
     return {}
 
 
-def no_details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Setup) -> Details:
+def no_details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report nothing beside the scores."""
     return Details()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from bertkit.metrics.basic import Undefined
 from bertkit.metrics.intervals import Share
 from bertkit.metrics.partners import chance_ranks, partner_ranks, word_ranks
 from bertkit.modeling.heads.targets import Target, vector_target
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import DENSE
 from bertkit.modeling.sentence.mining import add_negatives, mine_negatives
@@ -27,21 +28,22 @@ from bertkit.tasks import (
     Details,
     Feature,
     Option,
+    Outputs,
+    Prediction,
+    Predictions,
     Recipe,
     RecipeError,
     Row,
     RunModule,
     Setup,
     check_texts,
-    is_blank,
     no_fitting,
     no_tuning,
     read_option,
+    read_texts,
 )
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator, text_number
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = Columns(
     given=("anchor", "positive"),
@@ -75,28 +77,27 @@ def read(row: Row, recipe: Recipe) -> Row:
     """
     check_texts(row, "anchor", "positive")
     if "negative" in row:
-        row = {**row, "negative": _read_negatives(row["negative"])}
+        row = {**row, "negative": read_texts([] if row["negative"] is None else row["negative"], "negative", first=1)}
     if loss_of(recipe) == "margin_mse":
         for column in ("negative", "margin"):
             if not row.get(column):
-                remedy = (
-                    f"--set data.columns.{column}=COLUMN; a margin is a teacher's score of the positive minus that "
-                )
-                raise DataError(f"the loss margin_mse needs a {column} in each row", f"{remedy}of the negative")
+                meaning = "a margin is a teacher's score of the positive minus that of the negative"
+                what = f"the loss margin_mse needs a {column} in each row"
+                raise DataError(what, f"--set data.columns.{column}=COLUMN; {meaning}")
     return row if "margin" not in row else {**row, "margin": _read_margins(row["margin"], len(row.get("negative", ())))}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder whose vectors are trained; no weights are added to it."""
     return texts.load_encoder(folder, setup, new_head=new_head, loss=loss_of(setup.recipe))
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode anchor, positive and negatives; ``texts`` has a number for each, and ``labels`` the margins to learn."""
     return encode_for(rows, setup, DENSE)
 
 
-def encode_for(rows: Sequence[Row], setup: Setup, model_format: str) -> list[Feature]:
+def encode_for(rows: Rows, setup: Setup, model_format: str) -> list[Feature]:
     """Encode rows for a model of one format of sentence-transformers."""
     several = [texts_of(row) for row in rows]
     features, loss = texts.encode_rows(several, setup, _ROLES, model_format=model_format), loss_of(setup.recipe)
@@ -110,19 +111,10 @@ def encode_for(rows: Sequence[Row], setup: Setup, model_format: str) -> list[Fea
 
 def collator(setup: Setup) -> Collator:
     """Build the collator: batches of shape (rows, texts, tokens), and ``labels`` of shape (rows, negatives)."""
-    pad = several_collator(setup, "float32")
-
-    def collate(features: Sequence[Feature]) -> Any:
-        if all("labels" in feature for feature in features):
-            most = max(len(feature["labels"]) for feature in features)
-            widened = [[*feature["labels"], *[0.0] * (most - len(feature["labels"]))] for feature in features]
-            features = [{**feature, "labels": labels} for feature, labels in zip(features, widened, strict=True)]
-        return pad(features)
-
-    return collate
+    return several_collator(setup, "float32")
 
 
-def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
     """Mine hard negatives of the training rows with the model that training starts from, where the recipe asks for it.
 
     Raises:
@@ -140,33 +132,29 @@ def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]]
     return False
 
 
-def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the cosine of anchor and positive (or their dot product), and those of the anchor and each negative."""
     dot = texts.is_dot(setup, loss_of(setup.recipe))
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
         # (texts of the batch, dimension): another row may have had more
         anchor, *others = texts.to_compare(output["vectors"][: len(texts_of(row))], dot=dot)
-        positive, *negatives = [float(anchor @ other) for other in others]
-        record: dict[str, Any] = {"prediction": positive, "_vectors": (anchor, others[0])}
-        decoded.append(record | ({"negative_scores": negatives} if negatives else {}))
+        decoded.append(make_record([float(anchor @ other) for other in others], _vectors=(anchor, others[0])))
     return decoded
 
 
-def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
-) -> list[Target]:
+def make_record(scores: Sequence[float], **others: Any) -> Prediction:
+    """Return the prediction of a row from the scores of its anchor with positive and negatives, and other fields."""
+    positive, *negatives = scores
+    return {"prediction": positive, **others} | ({"negative_scores": negatives} if negatives else {})
+
+
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the similarity of anchor and positive."""
     return [vector_target(0, dot=texts.is_dot(setup, loss_of(setup.recipe)))]
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Return each row's ``rank``, that of its positive among those of the rows, and whether it beats all ``negatives``.
 
     The latter is 1 or 0, and NaN for a row without negatives.
@@ -177,14 +165,12 @@ def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     return compare_ranks(predictions, partner_ranks(rows, lambda one, other: anchors[one] @ positives[other].T))
 
 
-def compare_ranks(predictions: Sequence[Mapping[str, Any]], ranks: Any) -> dict[str, Any]:
+def compare_ranks(predictions: Predictions, ranks: Any) -> dict[str, Any]:
     """Return the ``rank`` of each row's positive, and in ``beats`` whether it beats all negatives of the row."""
-    wins = [
-        float(all(record["prediction"] > score for score in record["negative_scores"]))
-        if record.get("negative_scores")
-        else math.nan
-        for record in predictions
-    ]
+    wins = []
+    for record in predictions:
+        beaten = [record["prediction"] > score for score in record.get("negative_scores", ())]
+        wins.append(float(all(beaten)) if beaten else math.nan)
     return {"rank": ranks, "beats": np.array(wins)}
 
 
@@ -207,20 +193,17 @@ def score_ranks(compared: Mapping[str, Any]) -> dict[str, float]:
     }
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Rank the positives by chance, and by the words that they share with the anchor."""
     draw = np.random.default_rng(0).random
     guessed = chance_ranks(len(rows)), [draw(len(texts_of(row)) - 1).tolist() for row in rows]
     return {
-        name: [
-            {"prediction": positive, "_rank": rank, **({"negative_scores": negatives} if negatives else {})}
-            for rank, (positive, *negatives) in zip(*ranked, strict=True)
-        ]
+        name: [make_record(scores, _rank=rank) for rank, scores in zip(*ranked, strict=True)]
         for name, ranked in (("chance", guessed), ("shared words", word_ranks(rows)))
     }
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report each row's rank as text, and the scores of the first components of the vectors."""
     answers = answers_of(compare(predictions, rows, setup), predictions)
     table = []
@@ -233,7 +216,7 @@ def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     return Details({"by dimension": table} if table else {}, answers=answers)
 
 
-def answers_of(compared: Mapping[str, Any], predictions: Sequence[Mapping[str, Any]]) -> list[Answer]:
+def answers_of(compared: Mapping[str, Any], predictions: Predictions) -> list[Answer]:
     """Return each row's rank as text, right where it is 1."""
     return [
         Answer("1", str(rank), bool(rank == 1), record["prediction"])
@@ -249,20 +232,6 @@ def texts_of(row: Row) -> list[str]:
 def loss_of(recipe: Recipe) -> str:
     """Return the name of the recipe's loss."""
     return str(read_option(OPTIONS, recipe, "loss"))
-
-
-def _read_negatives(value: Any) -> list[str]:
-    given = [value] if isinstance(value, str) or value is None else value
-    if not isinstance(given, (list, tuple)) or not all(text is None or isinstance(text, str) for text in given):
-        what = f"{str(value)[:60]!r} is neither a text nor a list of texts"
-        raise DataError(what, "give a list, or map several columns: {negative: [a, b]}", column="negative")
-    found = list(given)
-    while found and (found[-1] is None or is_blank(found[-1])):
-        found.pop()
-    for number, text in enumerate(found, start=1):
-        if text is None or is_blank(text):
-            raise DataError(f"negative {number} of {len(found)} is empty", "fill it in", column="negative")
-    return found
 
 
 def _read_margins(value: Any, count: int) -> list[float]:

@@ -6,12 +6,12 @@ regression on the vectors of the training rows then tells the labels apart.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.labels import class_weights
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.modules import read_modules, with_options
 from bertkit.tasks import (
@@ -24,15 +24,14 @@ from bertkit.tasks import (
     Row,
     RunModule,
     Setup,
+    add_labels,
     no_details,
     no_tuning,
     read_option,
     text_classification,
 )
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = text_classification.COLUMNS
 NAMED: bool = True
@@ -66,7 +65,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     return text_classification.read(row, recipe)
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over its vectors, which have length 1."""
     from bertkit.modeling.sentence.classifier import load_sentence_classifier
     from bertkit.modeling.sentence.losses import VectorLoss
@@ -78,15 +77,11 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return load_sentence_classifier(folder, modules, setup.labels, loss, new_head=True)
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode each row as one text, or two that are read together; ``labels`` is the label id."""
     pairs = [row["text_pair"] for row in rows] if rows and "text_pair" in rows[0] else None
-    ids = {name: number for number, name in enumerate(setup.labels)}
-    features = texts.encode_rows([[row["text"]] for row in rows], setup, pairs=pairs)
-    for row, feature in zip(rows, features, strict=True):
-        if "label" in row:
-            feature["labels"] = ids[row["label"]]
-    return features
+    features, ids = texts.encode_rows([[row["text"]] for row in rows], setup, pairs=pairs), setup.label_ids
+    return add_labels(features, rows, lambda row: ids[row["label"]])
 
 
 def collator(setup: Setup) -> Collator:
@@ -94,18 +89,26 @@ def collator(setup: Setup) -> Collator:
     return several_collator(setup)
 
 
-def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
     """Have the linear layer fitted whenever the model is scored; of a frozen encoder, fit it once and for all.
 
     Where the recipe has class weights, they are those of the rows that it is fitted to.
     """
+    import numpy as np
+
     # imported before training seeds the generators, since the import draws from one: a resumed run would draw anew
     import sklearn.linear_model  # noqa: F401
+
+    from bertkit.modeling.sentence.classifier import fit_logistic
 
     gold = [int(feature["labels"]) for feature in features["train"]]
     names = [setup.labels[label] for label in gold]
     weights = class_weights(setup.recipe.training.class_weights, setup.labels, names)
-    fit_head = partial(_fit_head, model, features["train"], run, gold, [weights[label] for label in gold])
+
+    def fit_head() -> None:
+        vectors = np.stack([output["vectors"][0] for output in run(model, features["train"])])
+        fit_logistic(model, vectors, gold, [weights[label] for label in gold])
+
     if read_option(OPTIONS, setup.recipe, "method") == "frozen":
         fit_head()
         return True
@@ -113,14 +116,3 @@ def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]]
 
     info_of(model).fit_head = fit_head
     return False
-
-
-def _fit_head(
-    model: PreTrainedModel, training: Sequence[Feature], run: RunModule, gold: Sequence[int], weights: Sequence[float]
-) -> None:
-    import numpy as np
-
-    from bertkit.modeling.sentence.classifier import fit_logistic
-
-    vectors = np.stack([output["vectors"][0] for output in run(model, training)])
-    fit_logistic(model, vectors, gold, weights)

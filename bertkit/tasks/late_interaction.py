@@ -6,18 +6,22 @@ similar token of the second (Khattab and Zaharia 2020).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.metrics.partners import partner_ranks
 from bertkit.modeling.heads.targets import Target
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import LATE
 from bertkit.tasks import (
     Details,
     Feature,
     Option,
+    Outputs,
+    Prediction,
+    Predictions,
     Row,
     Setup,
     contrastive,
@@ -26,9 +30,7 @@ from bertkit.tasks import (
     no_tuning,
     read_option,
 )
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from bertkit.tokens.features import Features, Rows
 
 COLUMNS = contrastive.COLUMNS
 NAMED: bool = False
@@ -45,7 +47,7 @@ read, collator, score, baselines = contrastive.read, contrastive.collator, contr
 precompute, fit_baselines, tune = no_precompute, no_fitting, no_tuning
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with a projection of its tokens; that of a folder which has one is kept."""
     from bertkit.modeling.sentence.formats import read_format
     from bertkit.modeling.sentence.late import LateLoss, load_late_head
@@ -62,14 +64,12 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     )
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode anchor, positive and negatives as `contrastive` does."""
     return contrastive.encode_for(rows, setup, LATE)
 
 
-def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the scores of the anchor with positive and negatives."""
     from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
 
@@ -77,19 +77,12 @@ def decode(
     for row, output in zip(rows, outputs, strict=True):
         # (texts of the batch, tokens, dimension): another row may have had more texts, or longer ones
         anchor, *others = map(real_tokens, output["vectors"][: len(contrastive.texts_of(row))])
-        positive, *negatives = max_sim([anchor], others)[0].tolist()
-        record: dict[str, Any] = {"prediction": positive, "_vectors": (anchor, others[0])}
-        decoded.append(record | ({"negative_scores": negatives} if negatives else {}))
+        scores = max_sim([anchor], others)[0].tolist()
+        decoded.append(contrastive.make_record(scores, _vectors=(anchor, others[0])))
     return decoded
 
 
-def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the score of the anchor with the positive."""
     import torch
 
@@ -102,7 +95,7 @@ def targets(
     return [Target("similarity", score, "score")]
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Return what `contrastive` does."""
     from bertkit.modeling.sentence.late_scores import max_sim
 
@@ -115,6 +108,6 @@ def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     return contrastive.compare_ranks(predictions, ranks)
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report each row's rank as text."""
     return Details(answers=contrastive.answers_of(compare(predictions, rows, setup), predictions))

@@ -7,10 +7,10 @@ Rows may have different numbers of choices.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from bertkit.metrics import calibration
 from bertkit.metrics.ensembles import mean_probabilities
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
+from bertkit.modeling.info import Model
 from bertkit.tasks import (
     EVALUATE_PREFIX,
     Answer,
@@ -28,23 +29,25 @@ from bertkit.tasks import (
     DataError,
     Details,
     Feature,
+    Outputs,
+    Prediction,
+    Predictions,
     Recipe,
     Row,
     Setup,
+    add_labels,
     check_texts,
     compare_values,
-    is_blank,
-    load_pretrained,
+    load_for_setup,
     no_precompute,
     no_tuning,
     read_option,
+    read_texts,
     score_values,
     spelled,
 )
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import encode_several, several_collator
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = Columns(
     given=("context", "choices"),
@@ -80,55 +83,30 @@ def read(row: Row, recipe: Recipe) -> Row:
     Raises:
         DataError: fewer than two choices, a blank one, or a label that is none of them.
     """
-    choices = [row["choices"]] if isinstance(row["choices"], str) else row["choices"]
-    if not isinstance(choices, (list, tuple)) or not all(
-        isinstance(choice, str) or choice is None for choice in choices
-    ):
-        what = f"{str(choices)[:60]!r} is not a list of texts"
-        raise DataError(what, "give a list, or map several columns: {choices: [a, b, c]}", column="choices")
-    texts = list(choices)
-    while texts and (texts[-1] is None or is_blank(texts[-1])):
-        texts.pop()
+    texts = read_texts(row["choices"], "choices", first=0)
     if len(texts) < 2:
         raise DataError(f"{len(texts)} choices", "a row needs two or more", column="choices")
-    for number, text in enumerate(texts):
-        if text is None or is_blank(text):
-            raise DataError(f"choice {number} of {len(texts)} is blank", "fill it in", column="choices")
     check_texts(row, "context", "stem")
     checked = {**row, "choices": texts}
     return checked if "label" not in row else {**checked, "label": _read_index(row["label"], len(texts))}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with one logit per choice; choices that a row lacks get no probability."""
     from bertkit.modeling.heads.outputs import mask_missing_choices
 
-    model = load_pretrained(
-        "AutoModelForMultipleChoice",
-        folder,
-        placeholder_names(2),
-        new_head=new_head,
-        cls_only=setup.recipe.training.cls_only_last_layer,
-        inference=setup.inference,
-    )
+    model = load_for_setup("AutoModelForMultipleChoice", folder, placeholder_names(2), setup, new_head=new_head)
     mask_missing_choices(model)
     return model
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the context beside each choice; ``input_ids`` is one list of token ids per choice."""
-    pairs = [
-        [
-            {"text": row["context"], "text_pair": f"{row['stem']} {choice}" if row.get("stem") else choice}
-            for choice in row["choices"]
-        ]
-        for row in rows
-    ]
-    encoded = encode_several(pairs, setup)
-    return [
-        feature | ({"labels": row["label"]} if "label" in row else {})
-        for row, feature in zip(rows, encoded, strict=True)
-    ]
+    pairs = []
+    for row in rows:
+        stem = f"{row['stem']} " if row.get("stem") else ""
+        pairs.append([{"text": row["context"], "text_pair": f"{stem}{choice}"} for choice in row["choices"]])
+    return add_labels(encode_several(pairs, setup), rows, lambda row: row["label"])
 
 
 def collator(setup: Setup) -> Collator:
@@ -139,9 +117,7 @@ def collator(setup: Setup) -> Collator:
     return several_collator(setup)
 
 
-def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the index and the text of each row's most probable choice, and every choice's probability."""
     decoded, option = [], partial(read_option, OPTIONS, setup.recipe)
     for row, output in zip(rows, outputs, strict=True):
@@ -154,21 +130,13 @@ def decode(
     return decoded
 
 
-def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the log-odds of each choice among those of the row."""
     names = [f"{number}: {choice}" for number, choice in enumerate(row["choices"])]
     return label_targets(names, [names[prediction["prediction"]]], class_score)
 
 
-def gold_probabilities(
-    predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup
-) -> calibration.Decisions:
+def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> calibration.Decisions:
     """Return the probabilities of all choices, 0 for those that a row lacks, and the gold choices."""
     found = np.zeros((len(rows), max(len(row["choices"]) for row in rows)))
     for line, record in zip(found, predictions, strict=True):
@@ -176,13 +144,13 @@ def gold_probabilities(
     return calibration.Decisions(found, np.array([row["label"] for row in rows]), np.arange(len(rows)))
 
 
-def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:
+def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:
     """Combine the outputs of several models for a row to those with the mean of their probabilities."""
     count = len(feature["input_ids"])  # the choices of the row itself
     return mean_probabilities([{"logits": output["logits"][:count]} for output in outputs])
 
 
-def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn how often each position is right, and which words right and wrong choices have."""
     frequent = [index for index, _ in Counter(row["label"] for row in training).most_common()]
     rows = sample(training, most=_MOST_ROWS)
@@ -191,7 +159,7 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     return {_FREQUENT: frequent, _CHOICES: fit_linear(words, is_right)}
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Choose the position that is right most often, the longest choice, or by the words of the choices alone."""
     chosen = {
         _FREQUENT: [next((index for index in learned[_FREQUENT] if index < len(row["choices"])), 0) for row in rows],
@@ -206,27 +174,18 @@ def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> 
     return {name: [{"prediction": index} for index in indices] for name, indices in chosen.items()}
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report accuracy by the number of choices, beside what guessing would score, and the answers as text."""
-    right = np.array([row["label"] == record["prediction"] for row, record in zip(rows, predictions, strict=True)])
-    sizes = np.array([len(row["choices"]) for row in rows])
+    tried: dict[int, list[bool]] = {}
+    answers = []
+    for row, record in zip(rows, predictions, strict=True):
+        gold, chosen = row["label"], record["prediction"]
+        sure = max(record.get("choice_probabilities", ()), default=None)
+        answers.append(Answer(row["choices"][gold], row["choices"][chosen], gold == chosen, sure))
+        tried.setdefault(len(row["choices"]), []).append(gold == chosen)
     table = [
-        {
-            "choices": f"{n}",
-            "accuracy": float(right[sizes == n].mean()),
-            "by chance": 1 / n,
-            "rows": int((sizes == n).sum()),
-        }
-        for n in sorted(set(sizes.tolist()))
-    ]
-    answers = [
-        Answer(
-            row["choices"][row["label"]],
-            row["choices"][record["prediction"]],
-            bool(hit),
-            max(record.get("choice_probabilities", ()), default=None),
-        )
-        for row, record, hit in zip(rows, predictions, right, strict=True)
+        {"choices": f"{n}", "accuracy": float(np.mean(right)), "by chance": 1 / n, "rows": len(right)}
+        for n, right in sorted(tried.items())
     ]
     return Details({"by number of choices": table}, answers=answers)
 

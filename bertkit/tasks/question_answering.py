@@ -8,8 +8,9 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +19,27 @@ from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.metrics import answers, ensembles
 from bertkit.modeling.heads.targets import span_targets
+from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
-from bertkit.tasks import Answer, Details, load_pretrained, no_fitting, no_precompute
+from bertkit.tasks import (
+    Answer,
+    Details,
+    Outputs,
+    Prediction,
+    Predictions,
+    load_pretrained,
+    no_fitting,
+    no_precompute,
+)
 from bertkit.tokens import answer_spans as spans
 from bertkit.tokens.features import (
     Collator,
     Feature,
+    Features,
+    Rows,
     Setup,
+    Tensors,
     find_template,
     padding_collator,
     to_batch,
@@ -34,10 +48,6 @@ from bertkit.tokens.features import (
 )
 from bertkit.tokens.lost import find_lost_answers
 from bertkit.tokens.sentences import split_sentences
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
 
 _SPAN = ("start", "end", "score", "probability")
 COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",), predicted=_SPAN)
@@ -54,6 +64,8 @@ OPTIONS: Mapping[str, Any] = {
     "max_answer_length": Option(30, least=1),
     "null_threshold": None,
 }
+
+_option = partial(read_option, OPTIONS)
 
 precompute, fit_baselines, find_lost_gold = no_precompute, no_fitting, find_lost_answers
 combine, targets = ensembles.mean_logits, span_targets
@@ -83,13 +95,13 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**row, "answers": {"text": texts, "answer_start": starts}}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with two logits per token: the answer starts here, the answer ends here."""
     names = placeholder_names(2)
     return load_pretrained("AutoModelForQuestionAnswering", folder, names, new_head=new_head, inference=setup.inference)
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the question with each window of the text.
 
     ``context`` is the position in ``input_ids`` where the text begins, ``offsets`` are the first and last + 1
@@ -125,7 +137,7 @@ def collator(setup: Setup) -> Collator:
     """Build the padding collator, which also batches ``start_positions`` and ``end_positions``, shape (windows,)."""
     pad = padding_collator(setup)
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> Tensors:
         batch = pad(features)
         if all("start_positions" in feature for feature in features):
             for name in ("start_positions", "end_positions"):
@@ -135,9 +147,7 @@ def collator(setup: Setup) -> Collator:
     return collate
 
 
-def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Choose each question's answer: ``prediction``, its characters ``start`` and ``end``, score and probability.
 
     The score is the sum of the two logits; the probability is a softmax over the n best spans. With `no_answer`,
@@ -176,7 +186,7 @@ def decode(
     ]
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Compute exact match and F1 of each question in [0, 1], and those of its best span, which need no threshold."""
     no_answer = bool(_option(setup.recipe, "no_answer"))
     golds = [row["answers"]["text"] for row in rows]
@@ -199,7 +209,7 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     return {name: answers.compute_metric(name, compared) for name in setup.recipe.metrics}
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Predict no answer, or the first sentence of the context."""
     first = {context: " ".join(split_sentences(context)[:1]) for context in {row["context"] for row in rows}}
     return {
@@ -208,14 +218,14 @@ def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> 
     }
 
 
-def tune(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def tune(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Find the threshold on ``null_odds`` that has the best F1 on these rows, unless the recipe sets one."""
     if not _option(setup.recipe, "no_answer") or _option(setup.recipe, "null_threshold") is not None:
         return {}
     return {"null_threshold": answers.compute_metric("best_f1_thresh", compare(predictions, rows, setup))}
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report the scores by the question's first word, with SQuAD's files; stored predictions have no spans."""
     compared = compare(predictions, rows, setup)
     by_id = dict(zip((str(row.get("id", number)) for number, row in enumerate(rows)), predictions, strict=True))
@@ -225,20 +235,11 @@ def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     }
     if _option(setup.recipe, "no_answer"):
         files["null_odds.json"] = {name: record.get("null_odds") for name, record in by_id.items()}
-    shown = [
-        Answer(
-            " | ".join(dict.fromkeys(row["answers"]["text"])) or _NO_ANSWER,
-            record["prediction"] or _NO_ANSWER,
-            bool(exact),
-            record.get("probability"),
-        )
-        for row, record, exact in zip(rows, predictions, compared["exact"], strict=True)
-    ]
+    shown = []
+    for row, record, exact in zip(rows, predictions, compared["exact"], strict=True):
+        gold = " | ".join(dict.fromkeys(row["answers"]["text"])) or _NO_ANSWER
+        shown.append(Answer(gold, record["prediction"] or _NO_ANSWER, bool(exact), record.get("probability")))
     return Details({"by the first word of the question": _by_first_word(rows, compared)}, files, shown)
-
-
-def _option(recipe: Recipe, name: str) -> Any:
-    return read_option(OPTIONS, recipe, name)
 
 
 def _encode_once(texts: Sequence[str], setup: Setup) -> dict[str, Any]:
@@ -247,7 +248,7 @@ def _encode_once(texts: Sequence[str], setup: Setup) -> dict[str, Any]:
     return dict(zip(distinct, tokenize_texts(setup.tokenizer, distinct), strict=True)) if distinct else {}
 
 
-def _null_scores(outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: int) -> np.ndarray[Any, Any]:
+def _null_scores(outputs: Outputs, features: Features, rows: int) -> np.ndarray[Any, Any]:
     """Compute each row's score of no answer, shape (rows,): the lowest of its windows, for one may hold an answer."""
     scores = np.full(rows, np.inf)
     of_windows = [float(output["start_logits"][0]) + float(output["end_logits"][0]) for output in outputs]
@@ -293,10 +294,10 @@ def _best_text(prediction: Mapping[str, Any]) -> str:
     return str(context[columns["start"][own.start] : columns["end"][own.start]]) if own.start < own.stop else ""
 
 
-def _by_first_word(rows: Sequence[Row], compared: Mapping[str, Any], most: int = 8) -> list[dict[str, Any]]:
+def _by_first_word(rows: Rows, compared: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Compute the scores of the questions that begin with each of the most frequent words, and of the others."""
     words = [row["question"].split()[0].lower().strip("\"'¿?.,") for row in rows]
-    frequent = [word for word, _ in Counter(words).most_common(most)]
+    frequent = [word for word, _ in Counter(words).most_common(8)]
     groups = np.array([word if word in frequent else _OTHERS for word in words])
     table, scores = [], {"exact_match": compared["exact"], "f1": compared["f1"]}
     for word in [*frequent, _OTHERS]:

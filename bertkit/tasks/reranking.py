@@ -9,15 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bertkit.data.labels import placeholder_names
-from bertkit.data.rows import FILL_IN, NO_LABEL, is_missing
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.ranking import average_queries, score_rankings
 from bertkit.modeling.heads.targets import LOG_ODDS, Target
+from bertkit.modeling.info import Model
 from bertkit.tasks import (
     Collator,
     Columns,
@@ -26,23 +26,25 @@ from bertkit.tasks import (
     Details,
     Feature,
     Option,
+    Outputs,
+    Prediction,
+    Predictions,
     Recipe,
     RecipeError,
     Row,
     Setup,
     check_texts,
     encode_texts,
-    load_pretrained,
+    load_for_setup,
     no_precompute,
     no_tuning,
     padding_collator,
+    read_number,
     read_option,
 )
-from bertkit.tokens.features import are_several, max_tokens, to_batch
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
+from bertkit.tasks.text_classification import AUTO_CLASS
+from bertkit.tokens.features import Features, Rows, Tensors, are_several, max_tokens
+from bertkit.tokens.several import several_collator
 
 COLUMNS = Columns(given=("query", "passage"), gold="relevance", together=("query",))
 NAMED: bool = False
@@ -70,15 +72,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     if recipe.data.streaming and recipe.options.get("loss") == "listwise":
         what = "options.loss = listwise needs all rows of a query at once, and data.streaming reads a part of all rows"
         raise RecipeError(what, "leave one of them out")
-    try:
-        relevance = float(row["relevance"])
-    except (TypeError, ValueError):
-        relevance = math.nan
-    if is_missing(row["relevance"]):
-        raise DataError(NO_LABEL, FILL_IN, column="relevance")
-    if not math.isfinite(relevance):
-        what = f"relevance {row['relevance']!r} is not a number"
-        raise DataError(what, "give a number, 0 for a passage that is not relevant", column="relevance")
+    relevance = read_number(row, "relevance", "give a number, 0 for a passage that is not relevant")
     if relevance < 0:
         raise DataError(f"relevance {relevance:g} is below 0", "give 0 for what is not relevant", column="relevance")
     least, most = recipe.data.label_range or (0.0, 1.0)
@@ -90,22 +84,17 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**row, "relevance": relevance / most}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with one output: a reranker of bertkit or the CrossEncoder of sentence-transformers."""
     from bertkit.modeling.heads.relevance import LOGIT, PROBABILITY, find_activation, score_passages, set_activation
     from bertkit.modeling.load import read_config
 
     # it chooses the loss of transformers' head, and of a student: of single passages or, None, of one in a list
     problem_type = "multi_label_classification" if _is_pointwise(setup) else None
-    model = load_pretrained(
-        "AutoModelForSequenceClassification",
-        folder,
-        placeholder_names(1),  # as CrossEncoder writes it, so that a head of its is kept
-        new_head=new_head,
-        problem_type=problem_type if new_head else read_config(folder).get("problem_type") or problem_type,
-        cls_only=setup.recipe.training.cls_only_last_layer,
-        inference=setup.inference,
-    )
+    if not new_head:
+        problem_type = read_config(folder).get("problem_type") or problem_type
+    names = placeholder_names(1)  # as CrossEncoder writes it, so that a head of its is kept
+    model = load_for_setup(AUTO_CLASS, folder, names, setup, new_head=new_head, problem=problem_type)
     if new_head:
         activation = PROBABILITY if _is_pointwise(setup) else LOGIT
         set_activation(model.config, activation)
@@ -121,7 +110,7 @@ def _is_pointwise(setup: Setup) -> bool:
     return bool(read_option(OPTIONS, setup.recipe, "loss") == "pointwise")
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode query and passage of each row; for the listwise loss, all passages of a query are one feature.
 
     ``labels`` is a list of one relevance or of all. Without relevance there is no loss, and each row is a feature.
@@ -134,14 +123,14 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     return features if _is_pointwise(setup) else [_as_list(features, numbers) for numbers in _group_by_query(rows)]
 
 
-def _as_list(features: Sequence[Feature], numbers: Sequence[int]) -> Feature:
+def _as_list(features: Features, numbers: Sequence[int]) -> Feature:
     """Put features of one text into one of several: ``input_ids`` is a list of lists, and so on."""
     first, *_ = passages = [features[number] for number in numbers]
     texts = {name: [passage[name] for passage in passages] for name in first if name not in ("row", "labels")}
     return {"row": numbers[0], **texts, "labels": [passage["labels"][0] for passage in passages]}
 
 
-def _group_by_query(rows: Sequence[Row]) -> list[list[int]]:
+def _group_by_query(rows: Rows) -> list[list[int]]:
     """List the numbers of the rows of each query, in the order in which queries come first."""
     groups: dict[str, list[int]] = {}
     for number, row in enumerate(rows):
@@ -155,30 +144,15 @@ def collator(setup: Setup) -> Collator:
     A batch of lists has ``input_ids`` and the like of shape (queries, passages, tokens), and ``labels`` of shape
     (queries, passages). A passage that a list lacks is a single token, which no real one is, and is not relevant.
     """
-    pad = padding_collator(setup, label_type="float32")
+    single, several = padding_collator(setup, label_type="float32"), several_collator(setup, "float32")
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        if not are_several(features[0]["input_ids"]):
-            return pad(features)
-        most = max(len(feature["input_ids"]) for feature in features)
-        names = [name for name in ("input_ids", "token_type_ids") if name in features[0]]
-        flat: list[Feature] = [
-            {name: feature[name][passage] if passage < len(feature["input_ids"]) else [0] for name in names}
-            for feature in features
-            for passage in range(most)
-        ]
-        batch = {name: values.reshape(len(features), most, -1) for name, values in pad(flat).items()}
-        labels = np.zeros((len(features), most), dtype=np.float32)
-        for line, feature in zip(labels, features, strict=True):
-            line[: len(feature["labels"])] = feature["labels"]
-        return batch | to_batch({"labels": labels}, setup)
+    def collate(features: Features) -> Tensors:
+        return (several if are_several(features[0]["input_ids"]) else single)(features)
 
     return collate
 
 
-def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return each row's score: a probability, or any number, as the model's activation is."""
     are_lists = len(features) > 0 and are_several(features[0]["input_ids"])
     groups = _group_by_query(rows) if are_lists else [[number] for number in range(len(rows))]
@@ -192,19 +166,13 @@ def decode(
     return decoded
 
 
-def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the score, of a probability its log-odds."""
     measure = LOG_ODDS if "probabilities" in outputs[0] else "score"
     return [Target("relevance", lambda outputs: outputs["logits"][:, 0].float(), measure)]
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Compared:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
     """Score each query's ranking: arrays whose first axis is queries, of those that have a relevant passage.
 
     Of passages with equal scores the less relevant counts as first, lest a model be right that scores all alike.
@@ -229,7 +197,7 @@ def score(compared: Compared, setup: Setup) -> dict[str, float]:
     return {name: means[name] for name in setup.recipe.metrics}
 
 
-def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn which words relevant passages have, whatever the query.
 
     Raises:
@@ -244,7 +212,7 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     return {_PASSAGES: fit_linear(words, [int(row["relevance"] > 0) for row in rows])}
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Rank at random, as the rows are, by the words that a passage has of the query, or by those of passages alone.
 
     The order of the rows is mostly that of a first search. Where relevant passages always come first it is none, and no
@@ -266,7 +234,7 @@ def _share_words(row: Row) -> float:
     return len(words & find_words(row["passage"]).keys()) / max(len(words), 1)
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Count queries and their passages, and warn of queries that have no relevant one."""
     groups = _group_by_query(rows)
     relevant = [sum(rows[number]["relevance"] > 0 for number in numbers) for numbers in groups]

@@ -5,11 +5,12 @@ Each text is read alone (Reimers and Gurevych 2019), so its vector can be kept a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.modeling.heads.targets import Target, vector_target
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.tasks import (
     EVALUATE_PREFIX,
@@ -19,9 +20,13 @@ from bertkit.tasks import (
     Details,
     Feature,
     Option,
+    Outputs,
+    Prediction,
+    Predictions,
     Recipe,
     Row,
     Setup,
+    add_labels,
     compare_values,
     no_precompute,
     no_tuning,
@@ -29,10 +34,8 @@ from bertkit.tasks import (
     score_values,
     text_regression,
 )
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator, text_number
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = Columns(given=("text", "text_pair"), gold="label")
 NAMED: bool = False
@@ -59,12 +62,12 @@ def read(row: Row, recipe: Recipe) -> Row:
     return row
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder whose vectors are trained; no weights are added to it."""
     return texts.load_encoder(folder, setup, new_head=new_head, loss=_loss(setup.recipe))
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the two texts; ``labels`` is the score, from 0 to 1 where the recipe has a range.
 
     ``texts`` numbers them where the loss takes the others of a batch for negatives.
@@ -72,12 +75,10 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     low, high = setup.recipe.data.label_range or (0.0, 1.0)
     pairs, numbered = [[row["text"], row["text_pair"]] for row in rows], _loss(setup.recipe) == "simcse"
     features = texts.encode_rows(pairs, setup)
-    for row, pair, feature in zip(rows, pairs, features, strict=True):
+    for pair, feature in zip(pairs, features, strict=True):
         if numbered:
             feature["texts"] = list(map(text_number, pair))
-        if "label" in row:
-            feature["labels"] = (row["label"] - low) / (high - low)
-    return features
+    return add_labels(features, rows, lambda row: (row["label"] - low) / (high - low))
 
 
 def collator(setup: Setup) -> Collator:
@@ -85,27 +86,19 @@ def collator(setup: Setup) -> Collator:
     return several_collator(setup, "float32")
 
 
-def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the cosine of each row's two vectors, or their dot product where the model compares by that."""
     dot = texts.is_dot(setup)
     vectors = [texts.to_compare(output["vectors"], dot=dot) for output in outputs]
     return [{"prediction": float(first @ second), "_vectors": (first, second)} for first, second in vectors]
 
 
-def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the similarity of the two texts."""
     return [vector_target(0, dot=texts.is_dot(setup))]
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report the scores of the first components of the vectors, where they were trained for that."""
     dimensions = read_option(OPTIONS, setup.recipe, "dimensions")
     table = []

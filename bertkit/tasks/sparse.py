@@ -6,22 +6,26 @@ of the loss (Formal et al. 2021, 2022).
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bertkit.metrics.basic import Undefined
 from bertkit.metrics.partners import partner_ranks
 from bertkit.modeling.heads.targets import Target
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import SPARSE
+from bertkit.progress import log
 from bertkit.tasks import (
     Details,
     Feature,
     Option,
+    Outputs,
+    Prediction,
+    Predictions,
     Row,
     Setup,
     contrastive,
@@ -30,11 +34,7 @@ from bertkit.tasks import (
     no_tuning,
     read_option,
 )
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-log = logging.getLogger("bertkit")
+from bertkit.tokens.features import Features, Rows
 
 _ACTIVE = ("query_active_dims", "document_active_dims")
 
@@ -55,7 +55,7 @@ read, collator, baselines = contrastive.read, contrastive.collator, contrastive.
 precompute, fit_baselines, tune = no_precompute, no_fitting, no_tuning
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load a masked language model, whose head makes the vectors."""
     from bertkit.modeling.info import info_of
     from bertkit.modeling.sentence.formats import read_format
@@ -78,14 +78,12 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return model
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode anchor, positive and negatives as `contrastive` does."""
     return contrastive.encode_for(rows, setup, SPARSE)
 
 
-def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the dot products of the anchor with positive and negatives, and how many dimensions of two are not 0."""
     # a model may have more outputs than its tokenizer has tokens
     width = 1 + max((int(output["tokens"].max(initial=0)) for output in outputs), default=0)
@@ -93,20 +91,13 @@ def decode(
     for row, output in zip(rows, outputs, strict=True):
         count = len(contrastive.texts_of(row))  # another row of the batch may have had more
         vectors = as_matrix(output["values"][:count], output["tokens"][:count], width)
-        positive, *negatives = (vectors[1:] @ vectors[[0]].T).toarray()[:, 0].tolist()
+        scores = (vectors[1:] @ vectors[[0]].T).toarray()[:, 0].tolist()
         active = dict(zip(_ACTIVE, np.diff(vectors.indptr)[:2].tolist(), strict=True))
-        record: dict[str, Any] = {"prediction": positive, **active, "_vectors": (vectors[[0]], vectors[[1]])}
-        decoded.append(record | ({"negative_scores": negatives} if negatives else {}))
+        decoded.append(contrastive.make_record(scores, **active, _vectors=(vectors[[0]], vectors[[1]])))
     return decoded
 
 
-def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the dot product of anchor and positive."""
 
     def score(outputs: Mapping[str, Any]) -> Any:
@@ -127,7 +118,7 @@ def as_matrix(values: Any, tokens: Any, width: int) -> Any:
     return csr_array((values[kept].astype(np.float64), tokens[kept].astype(np.int64), starts), (len(values), width))
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Return what `contrastive` does, and the active dimensions of each row's anchor and positive."""
     from scipy.sparse import vstack
 
@@ -149,6 +140,6 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     return {name: scores[name] for name in setup.recipe.metrics}
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report each row's rank as text."""
     return Details(answers=contrastive.answers_of(compare(predictions, rows, setup), predictions))

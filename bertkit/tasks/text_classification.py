@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -27,6 +27,8 @@ from bertkit.metrics.linear import (
     score_tfidf,
 )
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
+from bertkit.modeling.info import Model
+from bertkit.storage.columns import Numbers
 from bertkit.tasks import (
     CLASSIFICATION,
     EVALUATE_PREFIX,
@@ -35,12 +37,16 @@ from bertkit.tasks import (
     DataError,
     Feature,
     Option,
+    Outputs,
+    Prediction,
+    Predictions,
     Recipe,
     RecipeError,
     Row,
     Setup,
+    add_labels,
     check_texts,
-    load_pretrained,
+    load_for_setup,
     no_details,
     no_precompute,
     no_tuning,
@@ -50,10 +56,8 @@ from bertkit.tasks import (
     spelled,
 )
 from bertkit.tokens import long_texts
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",), predicted=("probabilities",))
 NAMED: bool = True
@@ -72,9 +76,11 @@ OPTIONS: Mapping[str, Any] = {
     **long_texts.OPTIONS,
 }
 
-Numbers = np.ndarray[Any, Any]
+_option = partial(read_option, OPTIONS)
+
 Combine = Callable[[Sequence[Mapping[str, Any]]], dict[str, Any]]
 
+AUTO_CLASS = "AutoModelForSequenceClassification"
 _FREQUENT = "most frequent label"
 _MOST_LABELS = 20  # to how many a baseline of words is fitted; its time grows with them
 
@@ -99,56 +105,44 @@ def read(row: Row, recipe: Recipe) -> Row:
     return row
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over its pooled output, one logit per label."""
     several = _is_multi_label(setup.recipe)
     wrong = ("abstain_below", "set_above") if several else ("thresholds",)
     if name := next((name for name in wrong if _option(setup.recipe, name) is not None), None):
-        raise RecipeError(
-            f"options.{name} is for {'one label' if several else 'several labels'} per row", "leave it out"
-        )
+        labels = "one label" if several else "several labels"
+        raise RecipeError(f"options.{name} is for {labels} per row", "leave it out")
     problem = "multi_label_classification" if several else "single_label_classification"
     return load_text_model(folder, setup, setup.labels, new_head=new_head, problem_type=problem)
 
 
-def load_text_model(
-    folder: Path, setup: Setup, labels: Sequence[str], *, new_head: bool, problem_type: str
-) -> PreTrainedModel:
+def load_text_model(folder: Path, setup: Setup, labels: Sequence[str], *, new_head: bool, problem_type: str) -> Model:
     """Load an encoder with a head for a text, which reads it as ``long_text`` says."""
-    way, cls_only = long_texts.long_text(setup.recipe), setup.recipe.training.cls_only_last_layer
+    way = long_texts.long_text(setup.recipe)
     if way == long_texts.HIERARCHICAL:
         from bertkit.modeling.heads.window_pooling import load_window_pooling
 
+        cls_only = setup.recipe.training.cls_only_last_layer
         return load_window_pooling(folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
     from bertkit.modeling.heads import windows
 
     if not new_head:
         windows.refuse_window_pooling(folder)
-    model = load_pretrained(
-        "AutoModelForSequenceClassification",
-        folder,
-        labels,
-        new_head=new_head,
-        problem_type=problem_type,
-        cls_only=cls_only,
-        inference=setup.inference,
-    )
+    model = load_for_setup(AUTO_CLASS, folder, labels, setup, new_head=new_head, problem=problem_type)
     if way in long_texts.WINDOWS:
         windows.run_on_windows(model)
     return model
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the texts; ``labels`` is the label id, or a 0/1 vector over all labels."""
-    features = long_texts.encode_long(rows, setup)
-    ids = {name: number for number, name in enumerate(setup.labels)}
-    for row, feature in zip(rows, features, strict=True):
-        label = row.get("label")
-        if isinstance(label, list):
-            feature["labels"] = [float(name in label) for name in setup.labels]
-        elif label is not None:
-            feature["labels"] = ids[label]
-    return features
+    ids = setup.label_ids
+
+    def label_of(row: Row) -> Any:
+        label = row["label"]
+        return [float(name in label) for name in setup.labels] if isinstance(label, list) else ids[label]
+
+    return add_labels(long_texts.encode_long(rows, setup), rows, label_of)
 
 
 def collator(setup: Setup) -> Collator:
@@ -157,9 +151,7 @@ def collator(setup: Setup) -> Collator:
     return build(setup, label_type="float32" if _is_multi_label(setup.recipe) else "int64")
 
 
-def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Choose each row's most probable label (or all that reach a threshold), with every label's probability.
 
     Of windows, the probabilities are combined. With ``windows_vote``, a label is chosen by most windows.
@@ -178,25 +170,16 @@ def decode(
     chosen = decisions.choose(probabilities, thresholds)
     if way == "windows_vote":
         chosen = np.stack([decisions.vote(temper(of_row, temperature), thresholds) for of_row in by_window])
-    option = partial(_option, setup.recipe)
     named = [[setup.labels[number] for number in np.flatnonzero(of_row)] for of_row in chosen]
-    return [
-        {
-            "prediction": names if several else names[0],
-            "probabilities": dict(zip(setup.labels, map(float, of_row), strict=True)),
-            **({} if several else calibration.decide(of_row, setup.labels, option)),
-        }
-        for names, of_row in zip(named, probabilities, strict=True)
-    ]
+    decoded = []
+    for names, of_row in zip(named, probabilities, strict=True):
+        record = {"probabilities": dict(zip(setup.labels, map(float, of_row), strict=True))}
+        decided = {} if several else calibration.decide(of_row, setup.labels, partial(_option, setup.recipe))
+        decoded.append({"prediction": names if several else names[0], **record, **decided})
+    return decoded
 
 
-def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the log-odds of each label, of windows those of their combined probabilities."""
     way = long_texts.long_text(setup.recipe)
     windows = way if way in long_texts.WINDOWS else ""
@@ -206,9 +189,7 @@ def targets(
     )
 
 
-def gold_probabilities(
-    predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup
-) -> calibration.Decisions:
+def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> calibration.Decisions:
     """Return the probabilities and the gold labels of the rows.
 
     Where a row may have several labels, each of them is a decision of its own between no and yes.
@@ -222,13 +203,13 @@ def gold_probabilities(
     return calibration.Decisions(found, gold, np.arange(len(rows)))
 
 
-def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:
+def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:
     """Combine the outputs of several models for a text to those with the mean of their probabilities."""
     of_each = ensembles.mean_of_each_label if _is_multi_label(setup.recipe) else ensembles.mean_probabilities
     return combine_each(of_each, outputs)
 
 
-def combine_each(of_each: Combine, outputs: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def combine_each(of_each: Combine, outputs: Outputs) -> dict[str, Any]:
     """Combine the outputs of several models, window by window where texts are read in windows."""
     if "windows" not in outputs[0]:
         return of_each(outputs)
@@ -236,29 +217,25 @@ def combine_each(of_each: Combine, outputs: Sequence[Mapping[str, Any]]) -> dict
     return {**of_each([{"logits": output["logits"][: int(count)]} for output in outputs]), "windows": count}
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Return ``gold`` and ``predicted`` as label ids, or as 0/1 indicators where a row may have several labels.
 
     Ids count in the recipe's order, not in the checkpoint's, so that F1 of two labels is that of the second.
     """
     names = setup.recipe.labels or list(setup.labels)
-    gold = [row["label"] for row in rows]
-    predicted = [prediction["prediction"] for prediction in predictions]
+    sides = {"gold": [row["label"] for row in rows], "predicted": [record["prediction"] for record in predictions]}
     if _is_multi_label(setup.recipe):
-        return {"gold": _indicators(gold, names), "predicted": _indicators(predicted, names)}
+        return {side: _indicators(of_side, names) for side, of_side in sides.items()}
     ids = {name: number for number, name in enumerate(names)}
-    return {
-        "gold": np.array([ids[name] for name in gold]),
-        "predicted": np.array([ids[name] for name in predicted]),
-    }
+    return {side: np.array([ids[name] for name in of_side]) for side, of_side in sides.items()}
 
 
-def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn the most frequent label (or each that more than half of the rows have), and what the words tell.
 
     Of pairs, also what a part of them tells.
     """
-    ids = {name: number for number, name in enumerate(setup.labels)}
+    ids = setup.label_ids
     several = _is_multi_label(setup.recipe)
     counts = Counter(ids[name] for row in training for name in (row["label"] if several else [row["label"]]))
     frequent = [number for number, count in counts.items() if count * 2 > len(training)]
@@ -273,7 +250,7 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     return learned
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Predict the most frequent label, and by words; of pairs also from either text alone, and from what both share."""
     frequent = learned[_FREQUENT]
     several = isinstance(frequent, list)
@@ -301,10 +278,6 @@ def _thresholds(setup: Setup) -> Numbers:
 
 def _is_multi_label(recipe: Recipe) -> bool:
     return bool(_option(recipe, "multi_label"))
-
-
-def _option(recipe: Recipe, name: str) -> Any:
-    return read_option(OPTIONS, recipe, name)
 
 
 def _split_labels(value: Any, separator: str) -> list[str]:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from bertkit.data.rows import FILL_IN, NO_LABEL, is_missing
 from bertkit.metrics.ensembles import mean_logits
 from bertkit.metrics.linear import (
     TFIDF,
@@ -23,6 +21,7 @@ from bertkit.metrics.linear import (
     score_tfidf,
 )
 from bertkit.modeling.heads.targets import Target
+from bertkit.modeling.info import Model
 from bertkit.tasks import (
     EVALUATE_PREFIX,
     REGRESSION,
@@ -31,23 +30,25 @@ from bertkit.tasks import (
     DataError,
     Feature,
     Option,
+    Outputs,
+    Prediction,
     Recipe,
     Row,
     Setup,
+    add_labels,
     check_texts,
     compare_values,
     no_details,
     no_precompute,
     no_tuning,
     padding_collator,
+    read_number,
     score_values,
 )
 from bertkit.tasks.text_classification import combine_each, load_text_model
 from bertkit.tokens import long_texts
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 NAMED: bool = False
@@ -59,7 +60,6 @@ OPTIONS: Mapping[str, Any] = {  # numbers have no votes
 }
 
 _MEAN, _SHARED = "mean", "shared words"
-_DECIMAL_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")
 
 compare, score = compare_values, score_values
 precompute, tune, details = no_precompute, no_tuning, no_details
@@ -74,16 +74,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     check_texts(row, "text", "text_pair")
     if "label" not in row:
         return row
-    if is_missing(row["label"]):
-        raise DataError(NO_LABEL, FILL_IN, column="label")
-    try:
-        number = float(row["label"])
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        comma = _DECIMAL_COMMA.fullmatch(str(row["label"]))
-        remedy = f"write a decimal point: {comma[1]}.{comma[2]}" if comma else "give a number, or leave the row out"
-        raise DataError(f"label {row['label']!r} is not a number", remedy, column="label")
+    number = read_number(row, "label", "give a number, or leave the row out")
     low, high = recipe.data.label_range or (-math.inf, math.inf)
     if not low <= number <= high:
         what = f"label {number:g} is not in the range of this recipe, {low:g} to {high:g}"
@@ -91,7 +82,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**row, "label": number}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with one linear output over its pooled output, trained with the squared error."""
     model = load_text_model(folder, setup, ("value",), new_head=new_head, problem_type="regression")
     # without it, the CrossEncoder of sentence-transformers puts a sigmoid over a single output
@@ -99,13 +90,9 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return model
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the texts; ``labels`` is the number itself."""
-    features = long_texts.encode_long(rows, setup)
-    for row, feature in zip(rows, features, strict=True):
-        if "label" in row:
-            feature["labels"] = row["label"]
-    return features
+    return add_labels(long_texts.encode_long(rows, setup), rows, lambda row: row["label"])
 
 
 def collator(setup: Setup) -> Collator:
@@ -114,9 +101,7 @@ def collator(setup: Setup) -> Collator:
     return build(setup, label_type="float32")
 
 
-def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the model's number for each row; of windows, their mean or the highest."""
     way, logits = long_texts.long_text(setup.recipe), [output["logits"] for output in outputs]
     if way in long_texts.WINDOWS:
@@ -125,13 +110,7 @@ def decode(
     return [{"prediction": float(of_row[0])} for of_row in logits]
 
 
-def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the number, of windows as they are combined."""
     way = long_texts.long_text(setup.recipe)
 
@@ -144,12 +123,12 @@ def targets(
     return [Target("value", score, "value")]
 
 
-def combine(outputs: Sequence[Mapping[str, Any]], feature: Feature, setup: Setup) -> dict[str, Any]:
+def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:
     """Combine the outputs of several models for a text to those with the mean of their numbers."""
     return combine_each(mean_logits, outputs)
 
 
-def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn the mean, and what the words tell; of pairs also what the share of common words tells."""
     learned: dict[str, Any] = {_MEAN: float(np.mean([row["label"] for row in training]))}
     rows = sample(training, most_rows(1))
@@ -159,7 +138,7 @@ def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
     return learned
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Predict the mean, and by words; of pairs also from the share of words that both texts have."""
     predicted = {_MEAN: [{"prediction": learned[_MEAN]} for _ in rows]}
     if words := learned.get(TFIDF):

@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,23 +21,31 @@ from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import calibration, decisions, ensembles, entities, tag_schemes
 from bertkit.modeling import load as models
 from bertkit.modeling.heads.targets import tag_targets
+from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage import hub
-from bertkit.tasks import Answer, Details, RunModule, check_texts, no_tuning
-from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_template, padding_collator, token_budget
+from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, check_texts, no_tuning
+from bertkit.tokens.features import (
+    IGNORED,
+    Collator,
+    Feature,
+    Features,
+    Rows,
+    Setup,
+    find_template,
+    padding_collator,
+    token_budget,
+)
 from bertkit.tokens.lost import find_unread_words
 from bertkit.tokens.words import read_list, read_words, split_text, split_windows, tokenize_words
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _ALWAYS = ("word_probabilities",)
 COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"}, predicted=_ALWAYS)
 NAMED: bool = True
 TYPES: Mapping[str, Any] = {"prediction": list[str], "words": list[str], "entities": list[dict[str, Any]]}
-METRICS: tuple[str, ...] = (*entities.ENTITY_METRICS, "accuracy", "f1_macro")
+METRICS: tuple[str, ...] = tuple(entities.METRICS)
 OPTIONS: Mapping[str, Any] = {
     "scheme": Option("auto", choices=("auto", "none", *tag_schemes.SCHEMES)),
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
@@ -46,6 +55,8 @@ OPTIONS: Mapping[str, Any] = {
     "tagger_size": Option(256, least=2),
     "temperature": calibration.OPTIONS["temperature"],
 }
+
+_option = partial(read_option, OPTIONS)
 
 tune, targets, combine, find_lost_gold = no_tuning, tag_targets, ensembles.mean_probabilities, find_unread_words
 count_errors = entities.count_errors
@@ -80,7 +91,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
     return {**row, "tokens": words, "tags": [_in_labels(tag, word, words, recipe) for word, tag in enumerate(tags)]}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over each token; with ``layers``, a frozen one with a tagger over these."""
     from bertkit.modeling.inference import load_tagger
 
@@ -89,7 +100,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return load_tagger(folder, setup, head, new_head=new_head)
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode words in windows; ``words`` are those read off in a window, ``positions`` their first tokens.
 
     ``labels`` is `IGNORED` at all other tokens.
@@ -98,7 +109,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     template = find_template(setup.tokenizer, pair=False)
     budget = token_budget(setup, template)
     overlap = min(int(_option(setup.recipe, "overlap")), budget // 2)
-    numbers = {name: number for number, name in enumerate(setup.labels)}
+    numbers = setup.label_ids
     features = []
     for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, max_tokens=budget // 2)):
         if "O" not in numbers:  # a word without tokens would be tagged O; without that tag it needs a token
@@ -124,7 +135,7 @@ def collator(setup: Setup) -> Collator:
     return state_collator(padding_collator(setup, label_per_token=True))
 
 
-def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
     """Compute the hidden states of a frozen encoder once, and keep them on disk."""
     if _option(setup.recipe, "layers") is not None:
         from bertkit.modeling.heads.taggers import cache_states
@@ -135,9 +146,7 @@ def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]]
     return False
 
 
-def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Choose each word's tag and, where tags are entity tags, list the entities.
 
     An entity has ``type``, ``text``, ``start`` and ``end`` (characters of the text, or of the words joined by one
@@ -150,11 +159,9 @@ def decode(
     return [_decode_row(row, logits, setup) for row, logits in zip(rows, scores, strict=True)]
 
 
-def gold_probabilities(
-    predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup
-) -> calibration.Decisions:
+def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> calibration.Decisions:
     """Return the probabilities and the gold tags of all words that have tokens and a tag."""
-    ids = {name: number for number, name in enumerate(setup.labels)}
+    ids = setup.label_ids
     found = [
         (record["_probabilities"][word], ids[tag], number)
         for number, (row, record) in enumerate(zip(rows, predictions, strict=True))
@@ -165,7 +172,7 @@ def gold_probabilities(
     return calibration.Decisions(probabilities, gold, numbers, per="word")
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Count what is right, gold and predicted: ``tags`` (rows, tags, 3), ``entities``, ``strict`` (rows, types, 3)."""
     pairs = _labelled_tags(predictions, rows)
     as_words = [(entities.word_spans(gold), entities.word_spans(predicted)) for gold, predicted in pairs]
@@ -189,15 +196,15 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     """
     if set(entities.ENTITY_METRICS) & set(setup.recipe.metrics) and "entities" not in compared:
         raise RecipeError("f1, precision and recall are for entity tags (B-PER, I-PER, O)", "use accuracy or f1_macro")
-    return {name: entities.compute_metric(name, compared) for name in setup.recipe.metrics}
+    return {name: entities.METRICS[name].compute(compared) for name in setup.recipe.metrics}
 
 
-def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn the most frequent tag, and that of each word."""
     return dict(zip(_BASELINES, entities.count_tags(training, setup.labels), strict=True))
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Tag every word with the most frequent tag, or each with its own; a new word gets the most frequent one."""
     frequent, of_words = (learned[name] for name in _BASELINES)
     return {
@@ -206,7 +213,7 @@ def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> 
     }
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report the scores of each entity type (or tag), and what became of the entities."""
     compared = compare(predictions, rows, setup)
     if not _has_entities(setup):
@@ -225,17 +232,13 @@ def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup
     return Details(tables, answers=answers, warnings=warnings)
 
 
-def _option(recipe: Recipe, name: str) -> Any:
-    return read_option(OPTIONS, recipe, name)
-
-
 def _scheme(recipe: Recipe) -> str:
     """Return the recipe's scheme; ``auto`` means IOB2 where the recipe has metrics of entities."""
     scheme = str(_option(recipe, "scheme"))
     return "iob2" if scheme == "auto" and set(entities.ENTITY_METRICS) & set(recipe.metrics) else scheme
 
 
-def _labelled_tags(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row]) -> list[entities.TagPair]:
+def _labelled_tags(predictions: Predictions, rows: Rows) -> list[entities.TagPair]:
     """Return each row's gold and predicted tags, of the labelled words only; DataError where their number differs."""
     pairs = [(row["tags"], record["prediction"]) for row, record in zip(rows, predictions, strict=True)]
     for number, (gold, predicted) in enumerate(pairs, start=1):
@@ -291,7 +294,7 @@ def _decode_row(row: Row, scores: np.ndarray[Any, Any], setup: Setup) -> dict[st
     return {**record, "word_probabilities": confidence, "_probabilities": probabilities}
 
 
-def _answers(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], show: Any) -> list[Answer]:
+def _answers(predictions: Predictions, rows: Rows, show: Any) -> list[Answer]:
     """Show gold and predicted tags with a function of `bertkit.metrics.entities`."""
     return [
         Answer(*show(row["tokens"], row["tags"], tags, one.get("word_probabilities") or [None] * len(tags)))

@@ -6,16 +6,20 @@ Embeddings", section 3). Without labels, what is scored is whether the two halve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.modeling.heads.targets import Target, vector_target
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.tasks import (
     Columns,
     Details,
     Feature,
+    Outputs,
+    Prediction,
+    Predictions,
     Recipe,
     Row,
     Setup,
@@ -25,10 +29,8 @@ from bertkit.tasks import (
     no_precompute,
     no_tuning,
 )
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator, text_number
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = Columns(given=("text",), gold="", together=("text",))
 NAMED: bool = False
@@ -50,12 +52,12 @@ def read(row: Row, recipe: Recipe) -> Row:
     return row
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder whose vectors are trained; no weights are added to it."""
     return texts.load_encoder(folder, setup, new_head=new_head, loss="simcse", learned_texts=1)
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode each text, which is learned from, and its halves, which are scored; ``texts`` has the text's number."""
     several = [[row["text"], *pair.values()] for row, pair in zip(rows, _halves(rows), strict=True)]
     features = texts.encode_rows(several, setup)
@@ -64,41 +66,33 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     return features
 
 
-def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the cosine of the two halves of each text (or their dot product)."""
     halves = [{"vectors": output["vectors"][1:]} for output in outputs]
     return contrastive.decode(halves, features, _halves(rows), setup)
 
 
-def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the similarity of the two halves."""
     return [vector_target(1, dot=texts.is_dot(setup))]
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Return the ``rank`` of each text's second half among those of all rows, as the first half ranks them."""
     return contrastive.compare(predictions, _halves(rows), setup)
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Rank second halves by chance, and by the words that they share with the first half."""
     return contrastive.baselines(learned, _halves(rows), setup)
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report each row's rank as text, and the scores of the first components of the vectors."""
     return contrastive.details(predictions, _halves(rows), setup)
 
 
-def _halves(rows: Sequence[Row]) -> list[Row]:
+def _halves(rows: Rows) -> list[Row]:
     """Split each text in the middle of its words, or of its characters where it has one word."""
     pairs = []
     for row in rows:

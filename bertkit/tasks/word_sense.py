@@ -8,9 +8,10 @@ training rows, and the highest cosine wins. Only senses of the same word compete
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -19,15 +20,23 @@ from bertkit.data.rows import FILL_IN, NO_LABEL, Columns
 from bertkit.errors import DataError
 from bertkit.metrics.basic import accuracy
 from bertkit.modeling.heads.targets import Target, label_targets, log_odds
+from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
-from bertkit.tasks import Answer, Details, RunModule, no_tuning
-from bertkit.tokens.features import IGNORED, Collator, Feature, Setup, find_template, padding_collator, token_budget
+from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, no_tuning
+from bertkit.tokens.features import (
+    IGNORED,
+    Collator,
+    Feature,
+    Features,
+    Rows,
+    Setup,
+    find_template,
+    padding_collator,
+    token_budget,
+)
 from bertkit.tokens.words import read_target_word, split_windows, tokenize_words
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 COLUMNS = Columns(
     given=("tokens", "target"),
@@ -47,6 +56,8 @@ OPTIONS: Mapping[str, Any] = {
         "sum_last_four", choices=tuple(name for name, (_, how) in LAYER_CHOICES.items() if how != "weighted")
     ),
 }
+
+_option = partial(read_option, OPTIONS)
 
 tune = no_tuning
 
@@ -76,7 +87,7 @@ def read(row: Row, recipe: Recipe) -> Row:
     return {**checked, "sense": f"{word.replace('/', '_')}/{sense}"}
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with a linear layer over each token, one logit per sense; ``nearest`` freezes the encoder."""
     from bertkit.modeling.inference import load_tagger
 
@@ -85,7 +96,7 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
     return load_tagger(folder, setup, head, new_head=new_head)
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the window that gives the target word the most context; ``positions`` are its tokens in ``input_ids``.
 
     Raises:
@@ -94,7 +105,7 @@ def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     texts = [row["tokens"] for row in rows]
     template = find_template(setup.tokenizer, pair=False)
     budget = token_budget(setup, template)
-    numbers = {name: number for number, name in enumerate(setup.labels)}
+    numbers = setup.label_ids
     senses = _senses(setup)
     features = []
     for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, max_tokens=budget // 2)):
@@ -122,7 +133,7 @@ def collator(setup: Setup) -> Collator:
     return padding_collator(setup, label_per_token=True)
 
 
-def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]], setup: Setup, run: RunModule) -> bool:
+def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
     """With ``nearest``, set each sense's output weights to the direction of its training rows' mean hidden state."""
     if _option(setup.recipe, "method") != "nearest":
         return False
@@ -144,9 +155,7 @@ def precompute(model: PreTrainedModel, features: Mapping[str, Sequence[Feature]]
     return True
 
 
-def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Choose the best sense of each row's word, and score all senses of that word.
 
     The scores are probabilities where the encoder was fine-tuned, else the length of the word's vector in the
@@ -168,13 +177,7 @@ def decode(
     return decoded
 
 
-def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the log-odds of each sense of the word among these."""
     own, positions = _senses(setup)[row["word"].replace("/", "_")], features[0]["positions"]
 
@@ -184,9 +187,9 @@ def targets(
     return label_targets([setup.labels[number] for number in own], [prediction["prediction"]], score)
 
 
-def compare(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Return the label ids of the ``gold`` and ``predicted`` senses, and the index of each row's ``word``."""
-    numbers = {name: number for number, name in enumerate(setup.labels)}
+    numbers = setup.label_ids
     words = {word: number for number, word in enumerate(_senses(setup))}
     return {
         "gold": np.array([numbers[row["sense"]] for row in rows]),
@@ -206,37 +209,29 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     return {name: scores[name] for name in setup.recipe.metrics}
 
 
-def fit_baselines(training: Sequence[Row], setup: Setup) -> dict[str, Any]:
+def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn the most frequent sense of each word."""
     counts = Counter(row["sense"] for row in training)
     # of a word that no training row has, the first sense
     return {_FREQUENT: [max(own, key=lambda number: counts[setup.labels[number]]) for own in _senses(setup).values()]}
 
 
-def baselines(learned: Mapping[str, Any], rows: Sequence[Row], setup: Setup) -> dict[str, list[dict[str, Any]]]:
+def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
     """Predict the most frequent sense of each word."""
     frequent = [setup.labels[number] for number in learned[_FREQUENT]]
     senses = {sense.partition("/")[0]: sense for sense in frequent}
     return {_FREQUENT: [{"prediction": senses[row["sense"].partition("/")[0]]} for row in rows]}
 
 
-def details(predictions: Sequence[Mapping[str, Any]], rows: Sequence[Row], setup: Setup) -> Details:
+def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report the scores of each word, beside what its most frequent sense in these rows would score."""
     compared, method = compare(predictions, rows, setup), _option(setup.recipe, "method")
-    answers = [
-        Answer(
-            row["sense"],
-            record["prediction"],
-            row["sense"] == record["prediction"],
-            max(record.get("sense_scores", {}).values(), default=None) if method == "fine_tuned" else None,
-        )
-        for row, record in zip(rows, predictions, strict=True)
-    ]
+    answers = []
+    for row, record in zip(rows, predictions, strict=True):
+        scores = record.get("sense_scores", {}).values() if method == "fine_tuned" else ()
+        right = row["sense"] == record["prediction"]
+        answers.append(Answer(row["sense"], record["prediction"], right, max(scores, default=None)))
     return Details({"words": _score_words(compared, setup)}, answers=answers)
-
-
-def _option(recipe: Recipe, name: str) -> Any:
-    return read_option(OPTIONS, recipe, name)
 
 
 def _senses(setup: Setup) -> dict[str, list[int]]:

@@ -6,27 +6,31 @@ an encoder for sentence vectors, the description whose vector is nearest to that
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import ModelError, closest
 from bertkit.modeling.heads.targets import Target, log_odds
+from bertkit.modeling.info import Model
 from bertkit.modeling.load import label_names, read_config
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules, with_options
 from bertkit.modeling.weights import read_json_object
+from bertkit.recipe.options import accept
 from bertkit.storage.exports import is_exported
 from bertkit.tasks import (
     Collator,
     Feature,
     Option,
+    Outputs,
+    Prediction,
     Recipe,
     RecipeError,
     Row,
     Setup,
     encode_texts,
-    load_pretrained,
+    load_for_setup,
     no_details,
     no_precompute,
     no_tuning,
@@ -35,32 +39,28 @@ from bertkit.tasks import (
     spelled,
     text_classification,
 )
+from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+
+def _is_template(value: Any) -> bool:
+    return isinstance(value, str) and value.count("{}") == 1
 
 
-def _read_template(value: Any) -> str:
-    if not isinstance(value, str) or value.count("{}") != 1:
-        raise ValueError("give text with {} in place of the label, such as 'This text is about {}.'")
-    return value
+def _are_descriptions(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) and text.strip() for text in value.values())
 
 
-def _read_descriptions(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(text, str) and text.strip() for text in value.values()):
-        raise ValueError("give a text for each label, such as {sports: 'This text is about a match.'}")
-    return value
-
-
+_TEMPLATE = "give text with {} in place of the label, such as 'This text is about {}.'"
+_DESCRIPTIONS = "give a text for each label, such as {sports: 'This text is about a match.'}"
 COLUMNS = text_classification.COLUMNS
 NAMED: bool = True
 EXPORTED_AS = "text_classification"  # the family whose exported folders it can run: classifiers that know entailment
 TYPES = text_classification.TYPES
 METRICS: tuple[str, ...] = text_classification.METRICS
 OPTIONS: Mapping[str, Any] = {
-    "hypothesis_template": Option("This text is about {}.", read=_read_template),
-    "descriptions": Option({}, read=_read_descriptions),
+    "hypothesis_template": Option("This text is about {}.", read=accept(_is_template, _TEMPLATE)),
+    "descriptions": Option({}, read=accept(_are_descriptions, _DESCRIPTIONS)),
 }
 
 _SCALE = 20.0  # of cosines before the softmax, as sentence-transformers' losses have it
@@ -89,7 +89,7 @@ def find_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
     return tuple(recipe.labels)
 
 
-def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel:
+def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load a model for inference, or an encoder with a linear layer whose weights are the vectors of the descriptions.
 
     Raises:
@@ -100,18 +100,11 @@ def load_model(folder: Path, setup: Setup, *, new_head: bool) -> PreTrainedModel
         raise RecipeError(what, "score a model as it is: bertkit eval RECIPE --zero-shot --model MODEL")
     if _find_entailment(folder) is None:
         return _load_encoder(folder, setup)
-    return load_pretrained(
-        "AutoModelForSequenceClassification",
-        folder,
-        _names(folder),
-        new_head=False,
-        problem_type="single_label_classification",
-        cls_only=setup.recipe.training.cls_only_last_layer,
-        inference=setup.inference,
-    )
+    auto_class, problem = text_classification.AUTO_CLASS, "single_label_classification"
+    return load_for_setup(auto_class, folder, _names(folder), setup, new_head=False, problem=problem)
 
 
-def encode(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode each text, or for inference each text with the description of each label in turn."""
     read = [" ".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])]) for row in rows]
     if _find_entailment(_folder(setup)) is None:
@@ -126,9 +119,7 @@ def collator(setup: Setup) -> Collator:
     return several_collator(setup) if _find_entailment(_folder(setup)) is None else padding_collator(setup)
 
 
-def decode(
-    outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], rows: Sequence[Row], setup: Setup
-) -> list[dict[str, Any]]:
+def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Choose the label whose description is entailed most, or is nearest; probabilities are a softmax over labels."""
     import numpy as np
 
@@ -140,29 +131,22 @@ def decode(
     return text_classification.decode(outputs, features, rows, setup)
 
 
-def targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
-) -> list[Target]:
+def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the log-odds of each label, or that its description is entailed."""
     entailment = _find_entailment(_folder(setup))
     if entailment is None:
         return text_classification.targets(prediction, outputs, features, row, setup)
+
+    def score(outputs: Mapping[str, Any]) -> Any:
+        return log_odds(outputs["logits"], entailment)
+
     return [
-        Target(
-            name,
-            lambda outputs: log_odds(outputs["logits"], entailment),
-            chosen=name == prediction["prediction"],
-            feature=number,
-        )
+        Target(name, score, chosen=name == prediction["prediction"], feature=number)
         for number, name in enumerate(setup.labels)
     ]
 
 
-def _load_encoder(folder: Path, setup: Setup) -> PreTrainedModel:
+def _load_encoder(folder: Path, setup: Setup) -> Model:
     import numpy as np
     import torch
 

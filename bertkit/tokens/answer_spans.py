@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
-Values = np.ndarray[Any, Any]
+from bertkit.storage.columns import Numbers
+
+Logits = Sequence[Numbers]
+"""Of the tokens of each window, one array per window."""
 
 _WINDOWS_AT_ONCE = 256
 _IS_SPACE = np.array([chr(code).isspace() for code in range(0x3001)] + [False])  # U+3000 is the last space
 
 
-def extend_offsets(text: str, offsets: Values) -> Values:
+def extend_offsets(text: str, offsets: Numbers) -> Numbers:
     """Extend tokens over the adjacent characters that have no token, such as combining or zero-width ones.
 
     So an answer of whole words is found whole, whatever the tokenizer leaves out. White space stops the extension, and
@@ -45,13 +48,13 @@ def extend_offsets(text: str, offsets: Values) -> Values:
     return extended
 
 
-def _find_spaces(text: str) -> Values:
+def _find_spaces(text: str) -> Numbers:
     """Tell which characters are white space, shape (characters + 1,), with False for the end of the text."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     return np.append(_IS_SPACE[np.minimum(codes, len(_IS_SPACE) - 1)], False)
 
 
-def _trim_spaces(offsets: Values, is_space: Values) -> Values:
+def _trim_spaces(offsets: Numbers, is_space: Numbers) -> Numbers:
     """Move the ends of all tokens past white space, one character of every token at a time."""
     starts, ends = offsets[:, 0].copy(), offsets[:, 1].copy()
     while (leading := (starts < ends) & is_space[starts]).any():
@@ -73,7 +76,7 @@ def window_slices(count: int, max_tokens: int, overlap: int) -> list[slice]:
     return [slice(start, start + max_tokens) for start in starts]
 
 
-def find_answer_tokens(gold: Mapping[str, Any], offsets: Values) -> tuple[int, int]:
+def find_answer_tokens(gold: Mapping[str, Any], offsets: Numbers) -> tuple[int, int]:
     """Find the first and last token of the first gold answer; (-1, -1) if the window does not hold all of it."""
     if not gold["text"] or not len(offsets):
         return -1, -1
@@ -89,9 +92,7 @@ def find_answer_tokens(gold: Mapping[str, Any], offsets: Values) -> tuple[int, i
     )
 
 
-def find_n_best(
-    starts: Sequence[Values], ends: Sequence[Values], rows: Values, *, n_best: int, max_tokens: int
-) -> dict[str, Values]:
+def find_n_best(starts: Logits, ends: Logits, rows: Numbers, *, n_best: int, max_tokens: int) -> dict[str, Numbers]:
     """Find the best spans of every row over all its windows.
 
     As in `run_squad.py`, the `n_best` highest starts and ends of each window are combined to spans of at most
@@ -130,7 +131,7 @@ def find_n_best(
     return {name: values[kept] for name, values in spans.items()}
 
 
-def probabilities(scores: Values, rows: Values, count: int, nulls: Values | None) -> Values:
+def probabilities(scores: Numbers, rows: Numbers, count: int, nulls: Numbers | None) -> Numbers:
     """Compute the softmax of each span's score over the spans of its row, and over no answer if `nulls` are given.
 
     Args:
@@ -148,9 +149,7 @@ def probabilities(scores: Values, rows: Values, count: int, nulls: Values | None
     return np.asarray(weights / sums[rows])
 
 
-def _best_window_spans(
-    starts: Sequence[Values], ends: Sequence[Values], n_best: int, max_tokens: int
-) -> dict[str, Values]:
+def _best_window_spans(starts: Logits, ends: Logits, n_best: int, max_tokens: int) -> dict[str, Numbers]:
     """Find the `n_best` spans of each window, best first, as flat arrays of shape (spans,)."""
     # logits of all windows in one array (windows, longest window), padded with -inf, which is never among the best
     lengths = np.array([len(window) for window in starts])
@@ -179,7 +178,7 @@ def _best_window_spans(
     }
 
 
-def _highest(values: Values, count: int) -> Values:
+def _highest(values: Numbers, count: int) -> Numbers:
     """Find the columns of the `count` highest values of each row, highest first, shape (rows, count)."""
     count = min(count, values.shape[1])
     columns = np.argpartition(-values, count - 1, axis=1)[:, :count]  # linear in the columns; only `count` are sorted

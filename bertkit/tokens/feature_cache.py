@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
-import logging
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
 from itertools import chain
@@ -22,22 +21,29 @@ import pyarrow as pa
 
 import bertkit
 from bertkit.data.rows import Split
-from bertkit.recipe import Row
+from bertkit.progress import log
 from bertkit.storage.cache import cache_folder, say_once, touch, writing
+from bertkit.storage.columns import Numbers
 from bertkit.storage.fingerprints import feed_file, package_fingerprint, tokenizer_content, without_digest
-from bertkit.tokens.features import IGNORED, Feature, Setup, are_several, count_tokens, longest_text
+from bertkit.tokens.features import (
+    IGNORED,
+    Feature,
+    Features,
+    Rows,
+    Setup,
+    are_several,
+    count_tokens,
+    longest_text,
+)
 
-log = logging.getLogger("bertkit")
-
-Numbers = np.ndarray[Any, Any]
-Encode = Callable[[Sequence[Row], Setup], list[Feature]]
+Encode = Callable[[Rows, Setup], list[Feature]]
 
 _SCHEMA = 1  # of the files
 _BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json")  # prompts and lengths
 _LEAST_ROWS = 1000  # fewer rows are encoded faster than a file is found, opened and checked
 
 
-class FeatureColumns(Sequence[Feature]):
+class FeatureColumns(Features):
     """Features that are stored as Arrow columns; their lists of numbers are read as arrays, and none can be changed.
 
     ``lengths`` and ``longest``, of shape (features,), are `count_tokens` and `longest_text` of each feature.
@@ -79,7 +85,7 @@ class FeatureColumns(Sequence[Feature]):
             self.lengths = np.fromiter((count_tokens({name: ids}) for ids in values), np.int64, len(values))
 
 
-def add_values(features: Sequence[Feature], name: str, values: Sequence[Any]) -> None:
+def add_values(features: Features, name: str, values: Sequence[Any]) -> None:
     """Add a key with a value per feature."""
     if isinstance(features, FeatureColumns):
         features.add(name, values)
@@ -88,21 +94,21 @@ def add_values(features: Sequence[Feature], name: str, values: Sequence[Any]) ->
         feature[name] = value
 
 
-def lengths_of(features: Sequence[Feature]) -> Numbers:
+def lengths_of(features: Features) -> Numbers:
     """Count the tokens that each feature costs, shape (features,); see `count_tokens`."""
     if isinstance(features, FeatureColumns):
         return features.lengths
     return np.fromiter(map(count_tokens, features), dtype=np.int64, count=len(features))
 
 
-def longest_of(features: Sequence[Feature]) -> Numbers:
+def longest_of(features: Features) -> Numbers:
     """Count the tokens of each feature's longest text, shape (features,)."""
     if isinstance(features, FeatureColumns):
         return features.longest
     return np.fromiter(map(longest_text, features), dtype=np.int64, count=len(features))
 
 
-def items_of(features: Sequence[Feature]) -> Numbers | None:
+def items_of(features: Features) -> Numbers | None:
     """Count the labels of each feature, shape (features,), if labels belong to tokens; None if they belong to rows."""
     # labels belong to tokens where the first feature has as many whole numbers as tokens
     first = np.asarray(features[0].get("labels") if len(features) else None)
@@ -113,13 +119,13 @@ def items_of(features: Sequence[Feature]) -> Numbers | None:
     )
 
 
-def texts_of(features: Sequence[Feature]) -> list[list[int]] | None:
+def texts_of(features: Features) -> list[list[int]] | None:
     """Return the numbers of each feature's texts, none of which may occur twice in a batch; None without numbers."""
     has_numbers = len(features) > 0 and "texts" in features[0]
     return [np.asarray(feature["texts"]).tolist() for feature in features] if has_numbers else None
 
 
-def occurring_tokens_of(features: Sequence[Feature]) -> Numbers:
+def occurring_tokens_of(features: Features) -> Numbers:
     """Return the token ids that occur in any feature, sorted and without repetition."""
     if isinstance(features, FeatureColumns):
         return features.tokens()
@@ -128,7 +134,7 @@ def occurring_tokens_of(features: Sequence[Feature]) -> Numbers:
     return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *flat]))
 
 
-def encode_split(split: Split, setup: Setup, encode: Encode) -> Sequence[Feature]:
+def encode_split(split: Split, setup: Setup, encode: Encode) -> Features:
     """Encode the rows of a split, or map the file of their features that an earlier run has written.
 
     Only features of bertkit's own task families are cached, since a change in the code of another one would go
@@ -140,10 +146,10 @@ def encode_split(split: Split, setup: Setup, encode: Encode) -> Sequence[Feature
         encode: the function of a task family.
     """
     if not setup.recipe.data.cache or len(split.rows) < _LEAST_ROWS or not is_ours(encode):
-        return _encode(split, setup, encode)
+        return _encode_rows(split, setup, encode)
     file = cache_folder("features") / f"{content_key(split, setup)[:32]}.arrow"
-    cached = _read(file)
-    return cached if cached is not None else _write(_encode(split, setup, encode), file)
+    cached = _map_features(file)
+    return cached if cached is not None else _write_features(_encode_rows(split, setup, encode), file)
 
 
 def content_key(split: Split, setup: Setup) -> str:
@@ -159,7 +165,7 @@ def content_key(split: Split, setup: Setup) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-def _encode(split: Split, setup: Setup, encode: Encode) -> list[Feature]:
+def _encode_rows(split: Split, setup: Setup, encode: Encode) -> list[Feature]:
     """Encode without the garbage collector, which would scan all the new lists again and again and free nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
@@ -175,7 +181,7 @@ def is_ours(encode: Encode) -> bool:
     return encode.__module__.startswith("bertkit.")
 
 
-def _read(file: Path) -> FeatureColumns | None:
+def _map_features(file: Path) -> FeatureColumns | None:
     """Map a file of features; None if it is missing, damaged or unreadable."""
     try:
         if not file.is_file():
@@ -196,7 +202,7 @@ def _read(file: Path) -> FeatureColumns | None:
     return columns
 
 
-def _write(features: list[Feature], file: Path) -> Sequence[Feature]:
+def _write_features(features: list[Feature], file: Path) -> Features:
     """Write features to a file and return them mapped from it, or unchanged if they cannot be written."""
     table = _table(features)
     if table is None:
@@ -213,7 +219,7 @@ def _write(features: list[Feature], file: Path) -> Sequence[Feature]:
     except OSError as error:
         say_once(f"features are not cached: {error}; set BERTKIT_CACHE to use another folder")
         return features
-    cached = _read(file)
+    cached = _map_features(file)
     return cached if cached is not None else features
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import Recipe, Row
@@ -20,6 +20,11 @@ Feature = dict[str, Any]
 Numbers come as lists from a task's ``encode``, and as arrays from `bertkit.tokens.feature_cache`.
 """
 
+Tokenizer: TypeAlias = "PreTrainedTokenizerFast"
+
+Features = Sequence[Feature]
+Rows = Sequence[Row]
+
 IGNORED = -100
 """The label of a token without a label, which losses and scores skip; torch and transformers use the same number."""
 
@@ -29,7 +34,11 @@ TOKENS_AT_ONCE, TOKENS_PER_THREAD = 4096, 1024
 
 _STEPS = ((64, 8), (32, 4), (16, 2))  # a batch with more tokens than the first is padded to a multiple of the second
 
-Collator = Callable[[Sequence[Feature]], dict[str, "torch.Tensor"]]
+Item = TypeVar("Item")
+
+Batch = Mapping[str, "torch.Tensor"]
+Tensors = dict[str, "torch.Tensor"]
+Collator = Callable[[Features], Tensors]
 
 
 @dataclass(frozen=True)
@@ -37,12 +46,17 @@ class Setup:
     """What every step of a run needs to know; `labels` is in the order of the model's outputs."""
 
     recipe: Recipe
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: Tokenizer
     labels: tuple[str, ...]
     inference: bool = False
     """Whether the model is there to answer only: not to be trained, and not to be read from inside."""
     arrays: bool = False
     """Whether batches are arrays of numpy, for a model that torch does not run."""
+
+    @property
+    def label_ids(self) -> dict[str, int]:
+        """Label name -> the number of the output that stands for it."""
+        return {name: number for number, name in enumerate(self.labels)}
 
 
 @dataclass(frozen=True)
@@ -73,7 +87,7 @@ class SpecialTokenTemplate:
         return feature
 
 
-def find_template(tokenizer: PreTrainedTokenizerFast, *, pair: bool) -> SpecialTokenTemplate:
+def find_template(tokenizer: Tokenizer, *, pair: bool) -> SpecialTokenTemplate:
     """Find a tokenizer's special tokens by encoding an example; transformers has no common attribute for them."""
     encoded = tokenizer("a", "a" if pair else None)
     ids, sides = encoded["input_ids"], encoded.sequence_ids(0)
@@ -89,7 +103,7 @@ def find_template(tokenizer: PreTrainedTokenizerFast, *, pair: bool) -> SpecialT
     )
 
 
-def tokenize_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[Any]:
+def tokenize_texts(tokenizer: Tokenizer, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[Any]:
     """Tokenize texts, or lists of words, without truncation and special tokens.
 
     Returns:
@@ -109,8 +123,8 @@ def tokenize_texts(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str] | Se
 
 def count_tokens(feature: Feature) -> int:
     """Count the tokens that a feature costs, with the padding of several texts (choices) to the longest of them."""
-    ids = feature["input_ids"]
-    return len(ids) * longest_text(feature) if are_several(ids) else len(ids)
+    lengths = text_lengths(feature)
+    return len(lengths) * max(lengths)
 
 
 def text_lengths(feature: Feature) -> list[int]:
@@ -125,8 +139,7 @@ def text_lengths(feature: Feature) -> list[int]:
 
 def longest_text(feature: Feature) -> int:
     """Count the tokens of a feature's longest text."""
-    ids = feature["input_ids"]
-    return max(map(len, ids)) if are_several(ids) else len(ids)
+    return max(text_lengths(feature))
 
 
 def split_by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
@@ -145,6 +158,24 @@ def split_by_length(lengths: Sequence[int], tokens: int) -> list[list[int]]:
     return batches
 
 
+def split_by_size(items: Iterable[Item], most: int, size_of: Callable[[Item], int]) -> Iterator[list[Item]]:
+    """Split items, in their order, into runs of at most `most` together; a larger item is a run of its own.
+
+    >>> list(split_by_size(["a", "bcd", "ef", "g"], 4, len))
+    [['a', 'bcd'], ['ef', 'g']]
+    """
+    run, total = list[Item](), 0
+    for item in items:
+        size = size_of(item)
+        if run and total + size > most:
+            yield run
+            run, total = [], 0
+        run.append(item)
+        total += size
+    if run:
+        yield run
+
+
 def tokens_for(threads: int) -> int:
     """Return how many padded tokens one forward pass on a CPU has."""
     return min(TOKENS_AT_ONCE, TOKENS_PER_THREAD * threads)
@@ -155,7 +186,7 @@ def are_several(ids: Any) -> bool:
     return len(ids) > 0 and hasattr(ids[0], "__len__")
 
 
-def encode_texts(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode_texts(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode ``text`` or the pair ``text``, ``text_pair`` of each row, truncated to `max_tokens`.
 
     A text that contains ``[SEP]`` or ``[MASK]`` is read as those characters, never as the special token.
@@ -207,7 +238,7 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
     if label_per_token:
         padding["labels"] = IGNORED
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> Tensors:
         batch = pad_features(features, padding, limit)
         if not label_per_token and all("labels" in feature for feature in features):
             batch["labels"] = np.array([feature["labels"] for feature in features], dtype=label_type)
@@ -216,7 +247,7 @@ def padding_collator(setup: Setup, *, label_type: str = "int64", label_per_token
     return collate
 
 
-def to_batch(arrays: Mapping[str, Any], setup: Setup) -> dict[str, torch.Tensor]:
+def to_batch(arrays: Mapping[str, Any], setup: Setup) -> Tensors:
     """Return arrays as the tensors that a model reads; as they are where that is no model of torch."""
     if setup.arrays:
         return dict(arrays)
@@ -225,15 +256,14 @@ def to_batch(arrays: Mapping[str, Any], setup: Setup) -> dict[str, torch.Tensor]
     return {name: torch.from_numpy(values) for name, values in arrays.items()}
 
 
-def pad_features(
-    features: Sequence[Feature], padding: Mapping[str, int], limit: int
-) -> dict[str, np.ndarray[Any, Any]]:
+def pad_features(features: Features, padding: Mapping[str, float], limit: int = 0) -> dict[str, np.ndarray[Any, Any]]:
     """Pad features on the right to one width: arrays (rows, tokens), and their ``attention_mask``.
 
     Args:
         features: of one text each.
-        padding: name of what has one number per token -> the number of padding; what features lack is left out.
-        limit: the most tokens that a feature can have.
+        padding: name of what has one number per token -> the number of padding, which is a float where these are; what
+            features lack is left out.
+        limit: the most tokens that a feature can have, up to which the width is rounded; not rounded by default.
     """
     import numpy as np
 
@@ -242,9 +272,10 @@ def pad_features(
     # padding.
     lengths = np.array([len(feature["input_ids"]) for feature in features])
     width = _padded_width(int(lengths.max()), limit)
-    batch = {}
+    batch: dict[str, np.ndarray[Any, Any]] = {}
     for name in [name for name in padding if name in features[0]]:
-        batch[name] = np.full((len(features), width), padding[name], dtype=np.int64)
+        dtype = np.float32 if isinstance(padding[name], float) else np.int64
+        batch[name] = np.full((len(features), width), padding[name], dtype)
         for line, feature, length in zip(batch[name], features, lengths, strict=True):
             line[:length] = feature[name]
     batch["attention_mask"] = (np.arange(width) < lengths[:, None]).astype(np.int64)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
-
-from bertkit.recipe import Recipe, Row
+from bertkit.recipe import Recipe
 from bertkit.recipe.options import Option, read_option
+from bertkit.storage.columns import Numbers
 from bertkit.tokens.answer_spans import window_slices
 from bertkit.tokens.features import (
     Feature,
+    Rows,
     Setup,
     SpecialTokenTemplate,
     encode_texts,
@@ -20,8 +20,6 @@ from bertkit.tokens.features import (
     token_budget,
     tokenize_texts,
 )
-
-Numbers = np.ndarray[Any, Any]
 
 SHORTENED = ("head", "tail", "head_tail")
 WINDOWS = ("windows_mean", "windows_max", "windows_vote")
@@ -46,7 +44,7 @@ def reads_windows(recipe: Recipe) -> bool:
     return long_text(recipe) not in SHORTENED
 
 
-def encode_long(rows: Sequence[Row], setup: Setup) -> list[Feature]:
+def encode_long(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode ``text`` or the pair ``text``, ``text_pair`` of each row, as `long_text` says where it does not fit.
 
     With windows, ``input_ids`` and the like are one list of numbers per window, and there is one where a text fits.
@@ -72,7 +70,7 @@ def encode_long(rows: Sequence[Row], setup: Setup) -> list[Feature]:
     return features
 
 
-def _tokenize(rows: Sequence[Row], setup: Setup) -> tuple[list[list[list[int]]], SpecialTokenTemplate, int]:
+def _tokenize(rows: Rows, setup: Setup) -> tuple[list[list[list[int]]], SpecialTokenTemplate, int]:
     """Return the tokens of the one or two texts of each row, the template around them, and how many it has room for."""
     columns = ["text", "text_pair"] if "text_pair" in rows[0] else ["text"]
     template = find_template(setup.tokenizer, pair=len(columns) == 2)
@@ -81,7 +79,7 @@ def _tokenize(rows: Sequence[Row], setup: Setup) -> tuple[list[list[list[int]]],
     return tokens, template, token_budget(setup, template)
 
 
-def shares_read(rows: Sequence[Row], setup: Setup) -> tuple[float, float, float]:
+def shares_read(rows: Rows, setup: Setup) -> tuple[float, float, float]:
     """Return the share of the tokens of rows that is read of one input, that of windows, and the windows per row."""
     tokens_of_rows, _, budget = _tokenize(rows, setup)
     overlap = read_option(OPTIONS, setup.recipe, "overlap")

@@ -7,12 +7,10 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import DataError, UsageError, closest
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+from bertkit.tokens.features import Tokenizer
 
 ReadTexts = Callable[[], Iterable[str]]
 """Starts a new pass over the documents: they are read more than once and never all in memory."""
@@ -46,7 +44,7 @@ class TokenizerType:
     special: tuple[str, ...]
     vocabulary_size: int
     lowercase: bool
-    train: Callable[[TokenizerSpec, ReadTexts], PreTrainedTokenizerFast]
+    train: Callable[[TokenizerSpec, ReadTexts], Tokenizer]
 
 
 def make_spec(
@@ -75,11 +73,11 @@ def make_spec(
         special=tuple(special),
         max_length=max_length,
     )
-    _check(spec)
+    _check_spec(spec)
     return spec
 
 
-def _check(spec: TokenizerSpec) -> None:
+def _check_spec(spec: TokenizerSpec) -> None:
     special = TOKENIZER_TYPES[spec.type].special
     for token in spec.special:
         if token in special or spec.special.count(token) > 1 or not token or token != token.strip():
@@ -90,7 +88,7 @@ def _check(spec: TokenizerSpec) -> None:
         raise UsageError(f"--vocabulary-size {spec.vocabulary_size}", f"{what} need at least {least}")
 
 
-def train_from_texts(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenizerFast:
+def train_from_texts(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:
     """Train a tokenizer on text.
 
     Raises:
@@ -99,7 +97,7 @@ def train_from_texts(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTo
     return TOKENIZER_TYPES[spec.type].train(spec, read_texts)
 
 
-def _train_wordpiece(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenizerFast:
+def _train_wordpiece(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:
     """Train a WordPiece tokenizer (Wu et al. 2016) like BERT's.
 
     The trainer numbers tokens such as ``##e`` in the random order of a hash table, and breaks ties by number. So a
@@ -147,7 +145,7 @@ def _frequent_letters(normalizer: Any, texts: Iterable[str], spec: TokenizerSpec
     return letters
 
 
-def _train_bpe(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenizerFast:
+def _train_bpe(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:
     """Train a byte-level BPE tokenizer (Radford et al. 2019) like RoBERTa's."""
     from tokenizers import normalizers, pre_tokenizers, trainers
     from transformers import AddedToken, PreTrainedTokenizerFast, RobertaTokenizer
@@ -169,9 +167,8 @@ def _train_bpe(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenize
     tokenizer = RobertaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]], **settings)
     if not spec.lowercase:
         return tokenizer
-    tokenizer.backend_tokenizer.normalizer = (
-        normalizers.Lowercase()
-    )  # RobertaTokenizer has no normalizer and would drop it
+    # RobertaTokenizer has no normalizer and would drop it
+    tokenizer.backend_tokenizer.normalizer = normalizers.Lowercase()
     names = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token"), _ROBERTA[:4], strict=True))
     names |= {"cls_token": "<s>", "sep_token": "</s>"}
     inputs = ["input_ids", "attention_mask"]
@@ -180,7 +177,7 @@ def _train_bpe(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenize
     )
 
 
-def _train_unigram(spec: TokenizerSpec, read_texts: ReadTexts) -> PreTrainedTokenizerFast:
+def _train_unigram(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:
     """Train a unigram language model of tokens (Kudo 2018) like ALBERT's and XLM-R's."""
     from tokenizers import trainers
     from transformers import AlbertTokenizer

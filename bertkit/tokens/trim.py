@@ -11,14 +11,11 @@ import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import ModelError
 from bertkit.storage.files import write_text
-from bertkit.tokens.features import tokenize_texts
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+from bertkit.tokens.features import Tokenizer, split_by_size, tokenize_texts
 
 _BATCH = 1000  # texts
 _TOKENIZER, _SETTINGS = "tokenizer.json", "tokenizer_config.json"
@@ -26,22 +23,22 @@ _OTHER_VOCABULARIES = ("vocab.txt", "vocab.json", "merges.txt", "added_tokens.js
 _BYTES = [f"<0x{number:02X}>" for number in range(256)]
 
 
-def collect_tokens(tokenizer: PreTrainedTokenizerFast, texts: Iterable[str]) -> set[int]:
+def collect_tokens(tokenizer: Tokenizer, texts: Iterable[str]) -> set[int]:
     """Return the ids of all tokens of some texts, and those that a word is matched with before it turns out unknown."""
     used, unknown = set[int](), tokenizer.unk_token_id
     backend = tokenizer.backend_tokenizer
     model = json.loads(backend.to_str())["model"]
-    for batch in _batches(texts):
+    for batch in split_by_size(texts, _BATCH, lambda _: 1):
         for text, encoding in zip(batch, tokenize_texts(tokenizer, batch), strict=True):
             used.update(encoding.ids)
             if model["type"] == "WordPiece" and unknown in encoding.ids:
                 normalized = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
                 for word, _ in backend.pre_tokenizer.pre_tokenize_str(normalized):
-                    used.update(_match(word, model["vocab"], model["continuing_subword_prefix"]))
+                    used.update(_match_word(word, model["vocab"], model["continuing_subword_prefix"]))
     return used
 
 
-def trim_files(folder: Path, tokenizer: PreTrainedTokenizerFast, used: Iterable[int], first: int = 0) -> list[int]:
+def trim_files(folder: Path, tokenizer: Tokenizer, used: Iterable[int], first: int = 0) -> list[int]:
     """Trim the tokenizer that `save_pretrained` has written to a folder; return the ids that are kept, in order.
 
     A token's new id is its index among them. Beside the tokens that are used, special and added tokens are kept, and
@@ -104,16 +101,14 @@ def trim(content: Mapping[str, Any], used: Iterable[int]) -> tuple[dict[str, Any
     }, kept
 
 
-def refuse_changed(
-    before: PreTrainedTokenizerFast, now: PreTrainedTokenizerFast, kept: Sequence[int], texts: Iterable[str]
-) -> int:
+def refuse_changed(before: Tokenizer, now: Tokenizer, kept: Sequence[int], texts: Iterable[str]) -> int:
     """Check that a trimmed tokenizer splits texts into the tokens of before; return how many texts there are.
 
     Raises:
         ModelError: it does not; the message has the first text.
     """
     count = 0
-    for batch in _batches(texts):
+    for batch in split_by_size(texts, _BATCH, lambda _: 1):
         encodings = zip(batch, tokenize_texts(before, batch), tokenize_texts(now, batch), strict=True)
         for text, old, new in encodings:
             if old.ids != [kept[number] for number in new.ids]:
@@ -123,18 +118,7 @@ def refuse_changed(
     return count
 
 
-def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    for text in texts:
-        batch.append(text)
-        if len(batch) == _BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def _match(word: str, ids: Mapping[str, int], prefix: str) -> Iterator[int]:
+def _match_word(word: str, ids: Mapping[str, int], prefix: str) -> Iterator[int]:
     """Yield the ids of the tokens that WordPiece matches a word with, until nothing matches."""
     start = 0
     while start < len(word):

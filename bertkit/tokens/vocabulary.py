@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
+from bertkit.progress import log
 from bertkit.storage.runs import RECORD
-from bertkit.tokens.features import Feature, are_several
+from bertkit.tokens.features import Features, Tokenizer, are_several
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PretrainedConfig, PreTrainedModel
 
-log = logging.getLogger("bertkit")
 
 _SPECIAL = ("pad_token_id", "cls_token_id", "sep_token_id", "mask_token_id")
 # Published vocabularies are padded to a multiple of 128 at most, or reserve up to 1 % of their tokens. Half of BERT's
@@ -30,9 +29,7 @@ _MANY_UNKNOWN, _MANY_LETTERS = 0.2, 0.6
 _FEW_PAIRS, _LEAST_ALIKE, _TRAINED = 50, 0.2, 2.0
 
 
-def refuse_foreign(
-    tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig, saved: Mapping[str, Any], folder: Path
-) -> None:
+def refuse_foreign(tokenizer: Tokenizer, config: PretrainedConfig, saved: Mapping[str, Any], folder: Path) -> None:
     """Refuse a tokenizer that cannot be the model's; log what makes another one suspect.
 
     Args:
@@ -61,12 +58,12 @@ def refuse_foreign(
         )
 
 
-def _is_far_smaller(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> bool:
+def _is_far_smaller(tokenizer: Tokenizer, config: PretrainedConfig) -> bool:
     missing = config.vocab_size - max(tokenizer.get_vocab().values()) - 1
     return missing >= _PADDED and missing > _MISSING * config.vocab_size  # type: ignore[no-any-return]
 
 
-def _other_algorithm(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfig) -> str:
+def _other_algorithm(tokenizer: Tokenizer, config: PretrainedConfig) -> str:
     """Tell, for a message, that a model of this type usually has a tokenizer of another algorithm; empty if not."""
     from transformers import TOKENIZER_MAPPING
 
@@ -77,11 +74,7 @@ def _other_algorithm(tokenizer: PreTrainedTokenizerFast, config: PretrainedConfi
 
 
 def report_foreign(
-    tokenizer: PreTrainedTokenizerFast,
-    model: PreTrainedModel,
-    folder: Path,
-    features: Sequence[Feature],
-    rows: str = "rows",
+    tokenizer: Tokenizer, model: PreTrainedModel, folder: Path, features: Features, rows: str = "rows"
 ) -> None:
     """Log one warning where a tokenizer is probably not the model's: its embeddings, its algorithm, or the text say so.
 
@@ -101,7 +94,7 @@ def report_foreign(
         report_tokens(tokenizer, features, rows)
 
 
-def _find_signs(tokenizer: PreTrainedTokenizerFast, model: PreTrainedModel) -> list[str]:
+def _find_signs(tokenizer: Tokenizer, model: PreTrainedModel) -> list[str]:
     """Return what of a trained model's embeddings and type does not fit the tokenizer."""
     weights = model.get_input_embeddings().weight.detach().float()
     alike, signs = _compare_like_tokens(tokenizer, weights), []
@@ -120,7 +113,7 @@ def _is_trained(weights: torch.Tensor) -> bool:
     return bool(norms.std() / norms.mean() * (2 * weights.shape[1]) ** 0.5 > _TRAINED)
 
 
-def _compare_like_tokens(tokenizer: PreTrainedTokenizerFast, weights: torch.Tensor) -> float | None:
+def _compare_like_tokens(tokenizer: Tokenizer, weights: torch.Tensor) -> float | None:
     """Compute how much more alike the embeddings of `walk` and `walks` are than those of any two such tokens.
 
     Returns:
@@ -138,7 +131,7 @@ def _compare_like_tokens(tokenizer: PreTrainedTokenizerFast, weights: torch.Tens
     return float(differences.mean() / differences.std())
 
 
-def report_tokens(tokenizer: PreTrainedTokenizerFast, features: Sequence[Feature], rows: str = "rows") -> None:
+def report_tokens(tokenizer: Tokenizer, features: Features, rows: str = "rows") -> None:
     """Log a warning where the first features hold many unknown tokens, or little but single letters."""
     first = [features[number]["input_ids"] for number in range(min(_ROWS, len(features)))]
     counts = Counter(int(number) for ids in first for number in _flat(ids))

@@ -7,17 +7,13 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bertkit.errors import DataError, ModelError
-from bertkit.tokens.features import tokenize_texts
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-Numbers = np.ndarray[Any, Any]
+from bertkit.storage.columns import Numbers
+from bertkit.tokens.features import Tokenizer, tokenize_texts
 
 _LIST = re.compile(r"""\s*\[(\s*["']\S.*|[^][\s,]+(,\s*[^][\s,]+)+\s*\]\s*|[\s0-9]*\]\s*)""", re.DOTALL)
 """A list, quoted or not, and not a sentence that begins with a bracket."""
@@ -150,9 +146,7 @@ def split_text(text: str) -> list[tuple[int, int]]:
     return spans
 
 
-def tokenize_words(
-    tokenizer: PreTrainedTokenizerFast, rows: Sequence[Sequence[str]], max_tokens: int
-) -> list[list[list[int]]]:
+def tokenize_words(tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_tokens: int) -> list[list[list[int]]]:
     """Tokenize the words of each row; a word without tokens (a zero-width character, say) has an empty list.
 
     A byte-level tokenizer marks the beginning of a word by the space before it. Unless it adds that space itself, it
@@ -188,16 +182,16 @@ def tokenize_words(
     return tokens_of_rows
 
 
-def _encode_words(tokenizer: PreTrainedTokenizerFast, rows: Sequence[Sequence[str]]) -> list[Any]:
+def _encode_words(tokenizer: Tokenizer, rows: Sequence[Sequence[str]]) -> list[Any]:
     return tokenize_texts(tokenizer, [list(words) for words in rows]) if rows else []
 
 
-def _encode_text(tokenizer: PreTrainedTokenizerFast, rows: Sequence[Sequence[str]]) -> list[Any]:
+def _encode_text(tokenizer: Tokenizer, rows: Sequence[Sequence[str]]) -> list[Any]:
     """Encode each row as running text, with a space before every word."""
     return tokenize_texts(tokenizer, [f" {' '.join(words)}" for words in rows]) if rows else []
 
 
-def _share_aligned(tokenizer: PreTrainedTokenizerFast, rows: Sequence[Sequence[str]]) -> float:
+def _share_aligned(tokenizer: Tokenizer, rows: Sequence[Sequence[str]]) -> float:
     """Compute the share of rows, in [0, 1], that have the same tokens as words and as running text."""
     pairs = zip(_encode_words(tokenizer, rows), _encode_text(tokenizer, rows), strict=True)
     # SentencePiece may begin running text with a token for the bare space

@@ -12,6 +12,7 @@ from bertkit.data.rows import Split
 from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.sweeps import (
     CurvePoint,
+    StoredTrials,
     Trial,
     check_scored_rows,
     describe_trial,
@@ -127,23 +128,17 @@ def test_the_choice_is_scored_on_rows_that_did_not_choose(tmp_path, recipe, spli
         dict.fromkeys(range(1, 5), record),
         dict.fromkeys(range(1, 5), Setup(recipe, None, ("bad", "good"))),
     )
-    found, reason = find_selection(trials, records, setups, load_task(recipe), split, tmp_path)
+    found, reason = find_selection(trials, StoredTrials(records, setups, load_task(recipe), split, tmp_path))
     assert reason is None
     rights = np.array([correct[trial.number - 1] for trial in trials], dtype=float)
     expected = estimate_selection(lambda model, rows: float(rights[model, rows].mean()), 4, len(GOLD))
     assert found == expected
     other = [trial_of(trial.number, trial.scores["accuracy"] / 2) for trial in trials]
+    of_other_rows = {**records, 2: {**record, "identity": {"data": {"validation": "of other rows"}}}}
     reasons = [
-        find_selection(trials[:1], records, setups, load_task(recipe), split, tmp_path)[1],
-        find_selection(other, records, setups, load_task(recipe), split, tmp_path)[1],
-        find_selection(
-            trials,
-            {**records, 2: {**record, "identity": {"data": {"validation": "of other rows"}}}},
-            setups,
-            load_task(recipe),
-            split,
-            tmp_path,
-        )[1],
+        find_selection(trials[:1], StoredTrials(records, setups, load_task(recipe), split, tmp_path))[1],
+        find_selection(other, StoredTrials(records, setups, load_task(recipe), split, tmp_path))[1],
+        find_selection(trials, StoredTrials(of_other_rows, setups, load_task(recipe), split, tmp_path))[1],
     ]
     assert reasons == [
         "one trial was not chosen among others",
@@ -157,8 +152,9 @@ def test_a_curve_has_the_mean_over_seeds_for_each_number_of_rows(tmp_path, recip
     settings = {"data.train_limit": limits, "training.seed": seeds, "training.learning_rate": rates}
     trials, correct = write_trials(tmp_path, [0.9, 0.9, 0.7, 0.6, 0.5], **settings)
     trials[4] = dataclasses.replace(trials[4], intervals={"accuracy": (0.3, 0.7)})
-    stored = [dict.fromkeys(range(1, 6), value) for value in ({}, Setup(recipe, None, ("bad", "good")))]
-    low, high, alone = find_curve(sort_trials(trials, "accuracy"), *stored, load_task(recipe), split, tmp_path)
+    kept = [dict.fromkeys(range(1, 6), value) for value in ({}, Setup(recipe, None, ("bad", "good")))]
+    stored = StoredTrials(*kept, load_task(recipe), split, tmp_path)
+    low, high, alone = find_curve(sort_trials(trials, "accuracy"), stored)
     means = [np.mean([correct[n].mean() for n in pair]) for pair in ((2, 3), (0, 1))]
     assert [low.score, high.score] == pytest.approx(means)
     assert [(point.limit, point.seeds, point.settings) for point in (low, high)] == [
@@ -169,7 +165,7 @@ def test_a_curve_has_the_mean_over_seeds_for_each_number_of_rows(tmp_path, recip
         assert point.interval[0] < point.score < point.interval[1]
     last = float(correct[4].mean())
     assert alone == CurvePoint({"training.learning_rate": 0.2}, 30, 1, last, (0.3, 0.7))
-    assert find_curve([trial_of(1, 0.5, **{"training.seed": 1})], *stored, load_task(recipe), split, tmp_path) == []
+    assert find_curve([trial_of(1, 0.5, **{"training.seed": 1})], stored) == []
 
 
 def test_keys_are_weighed_by_their_values_and_ranges_by_thirds():

@@ -5,9 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 
 import pytest
+import torch
+from transformers import AutoModel
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.sizes import count_parameters, find_size, make_config, size_names
+from bertkit.modeling.sizes import find_size, make_config, size_names
 
 
 def tokenizer(tokens=100, pad=0, **special):
@@ -17,6 +19,14 @@ def tokenizer(tokens=100, pad=0, **special):
 
 
 BERT = tokenizer(cls=2, sep=3, mask=4)
+
+
+def count_parameters(name, options=None):
+    """Count the weights of an encoder with the literature's vocabulary, without memory for them."""
+    config = make_config(name, tokenizer(find_size(name).vocabulary, cls=2, sep=3), options or {})
+    with torch.device("meta"):
+        model = AutoModel.from_config(config)
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("name", size_names())

@@ -98,7 +98,7 @@ def test_what_is_computed_of_a_document_in_a_block_is_what_is_computed_of_it_alo
         **shape,
     )
     model = transformers.AutoModel.from_config(config).eval()
-    collate = block_collator(tokenizer, within_documents=True, first_position=first_position(config))
+    collate = block_collator(tokenizer, first_position=first_position(config))
 
     def states(block):
         text = join_block(block, find_template(tokenizer, pair=False))
@@ -116,7 +116,7 @@ def test_what_is_computed_of_a_document_in_a_block_is_what_is_computed_of_it_alo
 def test_documents_that_are_joined_do_see_each_other():
     tokenizer = make_tokenizer()
     text = join_block(pack_blocks(corpus_of([9, 4]), 32, SPECIAL, "joined")[0], find_template(tokenizer, pair=False))
-    batch = block_collator(tokenizer, within_documents=False)(
+    batch = block_collator(tokenizer)(
         [{"input_ids": text.tokens, "labels": text.tokens, "segment_ids": text.segment_ids}]
     )
     assert batch["attention_mask"].tolist() == [[1] * len(text.tokens)]
@@ -128,7 +128,7 @@ def test_padding_sees_and_is_seen_by_no_text():
     blocks = pack_blocks(corpus_of([9, 4, 7]), 16, SPECIAL, "documents")
     texts = [join_block(block, find_template(tokenizer, pair=False)) for block in blocks]
     features = [{"input_ids": text.tokens, "labels": text.tokens, "segment_ids": text.segment_ids} for text in texts]
-    batch = block_collator(tokenizer, within_documents=True)(features)
+    batch = block_collator(tokenizer, first_position=0)(features)
     pad = batch["input_ids"] == tokenizer.pad_token_id
     assert pad.any()
     mask = batch["attention_mask"][:, 0]

@@ -11,6 +11,8 @@ from bertkit.pretraining.tokenized import TokenizedCorpus
 
 SPECIAL = 3
 
+SHORT_SHARE = "bertkit.pretraining.sentence_pairs._SHORT_SHARE"
+
 
 def make_corpus(sizes, seed=0, least=3, most=12):
     """Build documents with these numbers of sentences; a token's id is its document."""
@@ -33,7 +35,8 @@ def test_half_of_the_pairs_are_true_and_all_have_two_segments_that_fit(corpus, p
     assert abs(bounds[:, 4].mean() - 0.5) < 4 * 0.5 / len(pairs) ** 0.5
     assert (bounds[:, 1] > bounds[:, 0]).all() and (bounds[:, 3] > bounds[:, 2]).all()
     assert pairs.lengths.max() <= 64
-    assert [len(pair.first) + len(pair.second) + SPECIAL for pair in pairs[:9]] == pairs.lengths[:9].tolist()
+    first = [pairs[number] for number in range(9)]
+    assert [len(pair.first) + len(pair.second) + SPECIAL for pair in first] == pairs.lengths[:9].tolist()
 
 
 def test_a_random_segment_is_of_another_document_and_no_segment_is_of_two(corpus):
@@ -49,10 +52,9 @@ def test_random_segments_of_two_documents_are_the_other_one():
 
 
 @pytest.mark.parametrize("pair_type", ["next", "order"])
-def test_segments_that_belong_together_follow_each_other(corpus, pair_type):
-    pairs = build_pairs(
-        corpus, 400, SPECIAL, pair_type, seed=3, epoch=0, short_share=0
-    )  # so long that hardly any is truncated
+def test_segments_that_belong_together_follow_each_other(corpus, pair_type, monkeypatch):
+    monkeypatch.setattr(SHORT_SHARE, 0)
+    pairs = build_pairs(corpus, 400, SPECIAL, pair_type, seed=3, epoch=0)  # so long that hardly any is truncated
     edges = set(corpus.sentences.tolist())
     whole = apart = 0
     for first, first_end, second, second_end, label in pairs.bounds.tolist():
@@ -85,13 +87,12 @@ def test_the_longer_segment_is_truncated_at_either_end():
 
 
 @pytest.mark.parametrize("pair_type", ["next", "order"])
-def test_every_sentence_of_a_longer_document_is_read(pair_type):
+def test_every_sentence_of_a_longer_document_is_read(pair_type, monkeypatch):
+    monkeypatch.setattr(SHORT_SHARE, 0)
     corpus = make_corpus([5, 2, 3, 7, 4, 11], least=4, most=5)
     read = set()
     for epoch in range(20):
-        for first, first_end, second, second_end, label in build_pairs(
-            corpus, 90, 3, pair_type, 0, epoch, short_share=0
-        ).bounds:
+        for first, first_end, second, second_end, label in build_pairs(corpus, 90, 3, pair_type, 0, epoch).bounds:
             read |= {*range(first, first_end)} | (
                 {*range(second, second_end)} if pair_type == "order" or not label else set()
             )
@@ -153,10 +154,11 @@ def test_the_same_key_makes_the_same_pairs_and_another_others(corpus, pair_type)
     assert one != epoch and one != seed and epoch != seed
 
 
-def test_a_tenth_of_the_pairs_is_shorter():
+def test_a_tenth_of_the_pairs_is_shorter(monkeypatch):
     corpus = make_corpus([800] * 20, least=2, most=4)
     lengths = build_pairs(corpus, 64, SPECIAL, "next", seed=0, epoch=0).lengths
-    full = build_pairs(corpus, 64, SPECIAL, "next", seed=0, epoch=0, short_share=0).lengths
+    monkeypatch.setattr(SHORT_SHARE, 0)
+    full = build_pairs(corpus, 64, SPECIAL, "next", seed=0, epoch=0).lengths
     assert 0.05 < (lengths < 60).mean() - (full < 60).mean() < 0.12
 
 

@@ -53,7 +53,7 @@ def test_margins_are_one_number_per_negative():
 @pytest.mark.parametrize(
     ("changes", "columns", "message"),
     [
-        ({}, {"negative": ["", "c"]}, "negative 1 of 2 is empty (column 'negative') - fill it in"),
+        ({}, {"negative": ["", "c"]}, "text 1 of 2 is empty (column 'negative') - fill it in"),
         ({}, {"negative": 3}, "'3' is neither a text nor a list of texts (column 'negative')"),
         ({}, {"anchor": 3}, "3 is not text (column 'anchor')"),
         (MARGINS, {"negative": "c", "margin": "much"}, "margin 'much' is not a number (column 'margin')"),

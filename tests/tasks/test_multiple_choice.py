@@ -60,7 +60,9 @@ def test_a_label_is_a_number_from_0(label):
     assert reading(["a", "b", "c"], label)["label"] == 1
 
 
-NO_LIST = "is not a list of texts (column 'choices') - give a list, or map several columns: {choices: [a, b, c]}"
+NO_LIST = (
+    "is neither a text nor a list of texts (column 'choices') - give a list, or map several columns: {choices: [a, b]}"
+)
 
 
 @pytest.mark.parametrize(
@@ -77,8 +79,8 @@ NO_LIST = "is not a list of texts (column 'choices') - give a list, or map sever
         (["a"], 0, "1 choices (column 'choices') - a row needs two or more"),
         (["a", "", None], 0, "1 choices (column 'choices') - a row needs two or more"),
         ([], 0, "0 choices (column 'choices') - a row needs two or more"),
-        (["a", "", "c"], 0, "choice 1 of 3 is blank (column 'choices') - fill it in"),
-        ([None, "b"], 0, "choice 0 of 2 is blank (column 'choices') - fill it in"),
+        (["a", "", "c"], 0, "text 1 of 3 is empty (column 'choices') - fill it in"),
+        ([None, "b"], 0, "text 0 of 2 is empty (column 'choices') - fill it in"),
         ("a b", 0, "1 choices (column 'choices') - a row needs two or more"),
         (["a", 3], 0, f"\"['a', 3]\" {NO_LIST}"),
         (None, 0, f"'None' {NO_LIST}"),

@@ -15,8 +15,6 @@ from bertkit.errors import DataError
 from bertkit.recipe import Recipe
 from bertkit.storage.files import write_bytes
 
-TEST_SCORES = "test server, Devlin et al. 2019, table 1"
-"""Where the published scores are from."""
 _RANGE = (0.0, 5.0)  # of STS-B
 _DATE = (1980, 1, 1, 0, 0, 0)  # in the archive, so that equal files make equal archives
 

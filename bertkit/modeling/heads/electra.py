@@ -5,18 +5,15 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import torch
 from transformers import ElectraForMaskedLM, ElectraForPreTraining, ElectraPreTrainedModel
 from transformers.utils import ModelOutput
 
 from bertkit.errors import RecipeError
+from bertkit.modeling.info import Config
 from bertkit.modeling.masked_head import run_at_masked
 from bertkit.tokens.features import IGNORED
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 
 @dataclass
@@ -87,7 +84,7 @@ def draw(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     return samples.clamp(max=logits.shape[-1] - 1)
 
 
-def generator_config(config: PretrainedConfig, share: float) -> PretrainedConfig:
+def generator_config(config: Config, share: float) -> Config:
     """Build the config of a generator with as many layers as the discriminator, each `share` as wide.
 
     Raises:
@@ -96,11 +93,9 @@ def generator_config(config: PretrainedConfig, share: float) -> PretrainedConfig
     fraction = Fraction(share).limit_denominator(64)
     heads = config.num_attention_heads * fraction
     if heads.denominator != 1 or any((width * fraction).denominator != 1 for width in _widths(config).values()):
-        raise RecipeError(
-            f"options.generator_size {share} of {config.num_attention_heads} heads and "
-            f"{config.hidden_size} hidden units is not a whole number",
-            f"give a multiple of 1/{config.num_attention_heads}",
-        )
+        sizes = f"{config.num_attention_heads} heads and {config.hidden_size} hidden units"
+        what = f"options.generator_size {share} of {sizes} is not a whole number"
+        raise RecipeError(what, f"give a multiple of 1/{config.num_attention_heads}")
     smaller = deepcopy(config)
     smaller.num_attention_heads = int(heads)
     for name, width in _widths(config).items():
@@ -108,5 +103,5 @@ def generator_config(config: PretrainedConfig, share: float) -> PretrainedConfig
     return smaller
 
 
-def _widths(config: PretrainedConfig) -> dict[str, int]:
+def _widths(config: Config) -> dict[str, int]:
     return {name: getattr(config, name) for name in ("hidden_size", "intermediate_size")}

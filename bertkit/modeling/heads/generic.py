@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import transformers
 from torch import nn
@@ -19,20 +19,22 @@ from transformers.conversion_mapping import (
 )
 from transformers.modeling_outputs import MultipleChoiceModelOutput, QuestionAnsweringModelOutput
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+from bertkit.modeling.info import Config
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+"""What encoders read of a batch."""
 
 
 class EncoderHead:
     """What every such head begins with: an encoder without a pooler, and how to run it."""
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)  # type: ignore[call-arg]
         encoder = MODEL_MAPPING[type(config)]
         options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
         setattr(self, self.base_model_prefix, encoder(config, **options))  # type: ignore[attr-defined]
 
-    def run_encoder(self, input_ids: Any, attention_mask: Any, token_type_ids: Any, **named: Any) -> Any:
+    def run_encoder(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None, **named: Any) -> Any:
         """Run the encoder, which may know no token types."""
         segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
         return self.base_model(input_ids=input_ids, attention_mask=attention_mask, **segments, **named)  # type: ignore[attr-defined]
@@ -41,22 +43,14 @@ class EncoderHead:
 class AnswerHead(EncoderHead):
     """What is added to an encoder: two logits per token, as in BERT's model for questions."""
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()  # type: ignore[attr-defined]
 
-    def forward(
-        self,
-        input_ids: Any = None,
-        attention_mask: Any = None,
-        token_type_ids: Any = None,
-        start_positions: Any = None,
-        end_positions: Any = None,
-        **named: Any,
-    ) -> Any:
+    def forward(self, start_positions: Any = None, end_positions: Any = None, **inputs: Any) -> Any:
         """Compute where an answer starts and where it ends, (rows, tokens) each."""
-        states = self.run_encoder(input_ids, attention_mask, token_type_ids, **named).last_hidden_state
+        states = self.run_encoder(**inputs).last_hidden_state
         start_logits, end_logits = self.qa_outputs(states).unbind(dim=-1)
         loss = None
         if start_positions is not None and end_positions is not None:
@@ -69,32 +63,23 @@ class ChoiceHead(EncoderHead):
 
     reads_first_token = True  # even where the config lets heads of transformers read a mean of all tokens
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.dropout = head_dropout(config)
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.post_init()  # type: ignore[attr-defined]
 
-    def forward(
-        self,
-        input_ids: Any = None,
-        attention_mask: Any = None,
-        token_type_ids: Any = None,
-        labels: Any = None,
-        **named: Any,
-    ) -> Any:
+    def forward(self, labels: Any = None, **inputs: Any) -> Any:
         """Compute logits (rows, choices) of inputs (rows, choices, tokens)."""
-        ids, mask, segments = (
-            None if values is None else values.flatten(0, 1) for values in (input_ids, attention_mask, token_type_ids)
-        )
-        first = self.run_encoder(ids, mask, segments, **named).last_hidden_state[:, 0]
-        logits = self.classifier(self.dropout(self.dense(first).tanh())).view(input_ids.shape[:2])
+        texts = {name: inputs[name].flatten(0, 1) for name in INPUTS if inputs.get(name) is not None}
+        first = self.run_encoder(**{**inputs, **texts}).last_hidden_state[:, 0]
+        logits = self.classifier(self.dropout(self.dense(first).tanh())).view(inputs["input_ids"].shape[:2])
         loss = None if labels is None else functional.cross_entropy(logits, labels)
         return MultipleChoiceModelOutput(loss=loss, logits=logits)
 
 
-def head_dropout(config: PretrainedConfig) -> nn.Dropout:
+def head_dropout(config: Config) -> nn.Dropout:
     """Return the dropout before a classifier: at the config's own rate for it, or at that of its layers."""
     rates = (getattr(config, name, None) for name in ("classifier_dropout", "hidden_dropout_prob"))
     return nn.Dropout(next((rate for rate in rates if rate is not None), 0.0))

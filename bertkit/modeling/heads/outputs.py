@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
+from bertkit.tokens.features import Batch
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel
 
 
-def compute_head_in_fp32(model: PreTrainedModel) -> None:
+def compute_head_in_fp32(model: Model) -> None:
     """Compute the linear layers of the head, and of the pooler before it, in float32 under autocast too.
 
     They cost next to nothing. In bf16, two logits that differ by less than a hundredth would be equal, and the pooler
@@ -33,7 +32,7 @@ def compute_head_in_fp32(model: PreTrainedModel) -> None:
                 layer.forward = functools.partial(in_fp32, layer)  # type: ignore[method-assign]
 
 
-def mask_missing_choices(model: PreTrainedModel) -> None:
+def mask_missing_choices(model: Model) -> None:
     """Take the choices that a row lacks out of a model's softmax and loss.
 
     A collator pads such a row with choices of one token. A row of another length would otherwise have other
@@ -43,9 +42,7 @@ def mask_missing_choices(model: PreTrainedModel) -> None:
     model.register_forward_hook(_mask_missing, with_kwargs=True)
 
 
-def _mask_missing(
-    model: torch.nn.Module, arguments: tuple[Any, ...], inputs: Mapping[str, torch.Tensor], output: Any
-) -> Any:
+def _mask_missing(model: torch.nn.Module, arguments: tuple[Any, ...], inputs: Batch, output: Any) -> Any:
     import torch
     from torch.nn import functional
 

@@ -7,18 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.weights import read_json_object
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PretrainedConfig, PreTrainedModel
 
 # what the CrossEncoder of sentence-transformers makes of a logit, by the names that it writes
 PROBABILITY, LOGIT = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
 
 
-def set_activation(config: PretrainedConfig, name: str) -> None:
+def set_activation(config: Config, name: str) -> None:
     """Note in a config what makes a score of a logit, where sentence-transformers and vLLM look for it."""
     config.sentence_transformers = {"activation_fn": name}
     config.__dict__.pop("sbert_ce_default_activation_function", None)
@@ -40,34 +39,26 @@ def find_activation(folder: Path) -> str:
     return found
 
 
-def score_passages(model: PreTrainedModel, activation: str) -> None:
+def score_passages(model: Model, activation: str) -> None:
     """Let a model with one output read lists too, and return ``probabilities`` if its scores are such."""
     info_of(model).reads, info_of(model).gives_probabilities = "passages", activation == PROBABILITY
     model.forward = partial(_forward, model.forward, activation)
 
 
-def _forward(
-    forward: Any,
-    activation: str,
-    *,
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
-    labels: torch.Tensor | None = None,
-    **named: torch.Tensor,
-) -> Any:
+def _forward(forward: Any, activation: str, *, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> Any:
     """Run a model on passages, (rows, tokens), or on lists of them, (queries, passages, tokens).
 
     A passage that a list lacks is a single token, as `padding_collator` makes it. Its logit is the least number.
     """
     import torch
 
-    if input_ids.dim() == 2:
-        output = forward(input_ids=input_ids, attention_mask=attention_mask, labels=labels, **named)
+    mask = inputs["attention_mask"]
+    if mask.dim() == 2:
+        output = forward(**inputs, labels=labels)
         logits = output.logits = output.logits.float()
     else:
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **named}
         output = forward(**{name: values.flatten(0, 1) for name, values in inputs.items()})
-        missing = attention_mask.sum(dim=-1) == 1
+        missing = mask.sum(dim=-1) == 1
         logits = output.logits.float().view(missing.shape).masked_fill(missing, torch.finfo(torch.float32).min)
         output.logits = logits
         if labels is not None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from bertkit.errors import ModelError
-from bertkit.modeling.info import patched_forward
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from bertkit.modeling.info import Model, patched_forward
 
 
 class HeadsOnEncoder(nn.Module):
@@ -21,7 +18,7 @@ class HeadsOnEncoder(nn.Module):
     The models themselves are no submodules, so a checkpoint holds the encoder once. Made by `join_heads`.
     """
 
-    def __init__(self, models: Mapping[str, PreTrainedModel]) -> None:
+    def __init__(self, models: Mapping[str, Model]) -> None:
         # of encoders of one checkpoint, that with a pooler has all that the others have
         encoder = max((model.base_model for model in models.values()), key=lambda base: len(list(base.children())))
         super().__init__(encoder.config)  # that of transformers' class; see `join_heads`
@@ -34,7 +31,9 @@ class HeadsOnEncoder(nn.Module):
             for child_name, child in model.named_children():
                 if child is not base:
                     head.add_module(child_name, child)
-            _check_head(name, model, head)
+            placed = {*base.parameters(), *head.parameters()}
+            if any(weights not in placed for weights in model.parameters()):
+                raise ModelError(f"the head of {name} cannot share an encoder", "train this task by itself")
             self.heads.add_module(f"{name}_head", head)
             for child_name, _ in base.named_children():
                 setattr(base, child_name, getattr(encoder, child_name))
@@ -80,7 +79,7 @@ class HeadsOnEncoder(nn.Module):
             setattr(model, model.base_model_prefix, self.own_encoders[name])
 
 
-def join_heads(models: Mapping[str, PreTrainedModel]) -> Any:
+def join_heads(models: Mapping[str, Model]) -> Any:
     """Build one model of the heads of several, all on the encoder of one; `HeadsOnEncoder` tells what it can do.
 
     It is a model of transformers of the encoder's architecture.
@@ -93,7 +92,7 @@ def join_heads(models: Mapping[str, PreTrainedModel]) -> Any:
     return type("HeadsOnEncoderModel", (HeadsOnEncoder, architecture), {})(models)
 
 
-def check_encoders(models: Mapping[str, PreTrainedModel]) -> None:
+def check_encoders(models: Mapping[str, Model]) -> None:
     """Check that models which were trained together have the same encoder still.
 
     Raises:
@@ -105,9 +104,3 @@ def check_encoders(models: Mapping[str, PreTrainedModel]) -> None:
         for key, value in models[name].base_model.named_parameters():
             if not torch.equal(weights.setdefault(key, value), value):
                 raise ModelError(f"the encoders of {first} and {name} differ in {key}", "use the tasks of one run")
-
-
-def _check_head(name: str, model: PreTrainedModel, head: nn.Module) -> None:
-    placed = {*model.base_model.parameters(), *head.parameters()}
-    if any(weights not in placed for weights in model.parameters()):
-        raise ModelError(f"the head of {name} cannot share an encoder", "train this task by itself")

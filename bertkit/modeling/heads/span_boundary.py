@@ -6,18 +6,15 @@ it, and from the token's position in the span. So these two states learn to repr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import chain, pairwise
+from typing import Any
 
 import torch
 from torch import nn
 
+from bertkit.modeling.info import Model
 from bertkit.modeling.masked_head import run_at_masked
-from bertkit.tokens.features import IGNORED
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from bertkit.tokens.features import IGNORED, Batch
 
 _POSITIONS, _POSITION_SIZE = 20, 200  # those of the paper's code; tokens of a longer span share the last position
 
@@ -29,13 +26,8 @@ class SpanBoundary(nn.Module):
         super().__init__()
         self.places = nn.Embedding(_POSITIONS, _POSITION_SIZE)  # of positions; the name is in checkpoints
         widths = (2 * hidden_size + _POSITION_SIZE, hidden_size, embedding_size)
-        self.layers = nn.Sequential(
-            *(
-                layer
-                for width, size in pairwise(widths)
-                for layer in (nn.Linear(width, size), nn.GELU(), nn.LayerNorm(size))
-            )
-        )
+        layers = [(nn.Linear(width, size), nn.GELU(), nn.LayerNorm(size)) for width, size in pairwise(widths)]
+        self.layers = nn.Sequential(*chain.from_iterable(layers))
         self.bias = nn.Parameter(torch.zeros(vocabulary))
         for module in self.modules():
             if isinstance(module, (nn.Linear, nn.Embedding)):
@@ -66,7 +58,7 @@ class SpanBoundary(nn.Module):
         return nn.functional.linear(predicted, words, self.bias)
 
 
-def add_span_boundary(model: PreTrainedModel) -> None:
+def add_span_boundary(model: Model) -> None:
     """Add the head over boundaries to a masked language model, as its submodule ``span_boundary``."""
     vocabulary, width = model.get_input_embeddings().weight.shape
     deviation = getattr(model.config, "initializer_range", 0.02)
@@ -74,7 +66,7 @@ def add_span_boundary(model: PreTrainedModel) -> None:
 
 
 def run_with_boundaries(
-    model: PreTrainedModel, inputs: Mapping[str, torch.Tensor], starts: torch.Tensor, ends: torch.Tensor
+    model: Model, inputs: Batch, starts: torch.Tensor, ends: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Run a model with its boundary head, which is part of its forward pass.
 

@@ -7,10 +7,9 @@ trained, and an epoch costs next to nothing.
 from __future__ import annotations
 
 import hashlib
-import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,17 +19,13 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.modeling.heads.generic import EncoderHead, class_with_head
-from bertkit.modeling.info import info_of, tagger_head
+from bertkit.modeling.info import Config, Model, info_of, tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
+from bertkit.progress import log
 from bertkit.storage.cache import cache_folder, sweep
 from bertkit.storage.columns import ColumnWriter, map_or_write
 from bertkit.tokens.feature_cache import add_values, lengths_of
-from bertkit.tokens.features import Collator, Feature
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
-
-log = logging.getLogger("bertkit")
+from bertkit.tokens.features import Collator, Features, Tensors
 
 _ROWS_AT_ONCE = 4096  # rows whose hidden states are in memory at the same time
 
@@ -38,7 +33,7 @@ _ROWS_AT_ONCE = 4096  # rows whose hidden states are in memory at the same time
 class LayerTagger(EncoderHead):
     """What `tagger_class` adds to an encoder; `tagger_head` of its config names layers, tagger and size."""
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         head = tagger_head(config) or {}
         self.choice = LAYER_CHOICES[head["layers"]]
@@ -73,9 +68,7 @@ class LayerTagger(EncoderHead):
         self.base_model.eval()  # type: ignore[attr-defined]
         return self
 
-    def read_states(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
-    ) -> torch.Tensor:
+    def read_states(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None, **_: Any) -> torch.Tensor:
         """Compute each token's chosen layers: (rows, tokens, width), or (rows, tokens, layers, width) if weighted."""
         with torch.set_grad_enabled(info_of(self).input_gradients and torch.is_grad_enabled()):
             outputs = self.run_encoder(input_ids, attention_mask, token_type_ids, output_hidden_states=True)
@@ -84,18 +77,10 @@ class LayerTagger(EncoderHead):
             return torch.stack(chosen, dim=2)
         return torch.cat(chosen, dim=-1) if self.choice.merged == "concat" else torch.stack(chosen).sum(dim=0)
 
-    def forward(
-        self,
-        input_ids: Any = None,
-        attention_mask: Any = None,
-        token_type_ids: Any = None,
-        labels: Any = None,
-        states: Any = None,
-        **_: Any,
-    ) -> Any:
+    def forward(self, labels: Any = None, states: Any = None, **inputs: Any) -> Any:
         """Tag every token, from cached `states` where there are some."""
         if states is None:
-            states = self.read_states(input_ids, attention_mask, token_type_ids)
+            states = self.read_states(**inputs)
         # rounded as on disk, so that a text gets the same logits from the cache as from the encoder
         states = states.half().float()
         with torch.autocast(states.device.type, enabled=False):
@@ -104,14 +89,12 @@ class LayerTagger(EncoderHead):
                 states = (states * self.weights.softmax(dim=0)[:, None]).sum(dim=2)
             if self.lstm is not None:
                 # packed, so that the backward direction begins at a text's last token and not at its padding
-                lengths = attention_mask.sum(dim=1).cpu()
+                lengths = inputs["attention_mask"].sum(dim=1).cpu()
                 packed = pack_padded_sequence(states, lengths, batch_first=True, enforce_sorted=False)
                 tokens = states.shape[1]  # a batch may be wider than its longest row
                 states, _lengths = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=tokens)
             logits = self.output(states)
-        loss = None
-        if labels is not None:
-            loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
+        loss = None if labels is None else functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         return TokenClassifierOutput(loss=loss, logits=logits)
 
 
@@ -131,7 +114,7 @@ def tagger_class(config_class: type) -> type:
     return class_with_head(LayerTagger, config_class, "ForLayerTagging")
 
 
-def compute_states(model: PreTrainedModel, features: Sequence[Feature], run: Callable[..., Any]) -> Iterator[Any]:
+def compute_states(model: Model, features: Features, run: Callable[..., Any]) -> Iterator[Any]:
     """Yield the hidden states of each feature's tokens, an array (tokens, ...) per feature."""
     reader = _StateReader(model)
     for first in range(0, len(features), _ROWS_AT_ONCE):
@@ -140,7 +123,7 @@ def compute_states(model: PreTrainedModel, features: Sequence[Feature], run: Cal
             yield output["states"][: len(feature["input_ids"])]
 
 
-def cache_states(model: PreTrainedModel, features: Sequence[Feature], run: Callable[..., Any], content: str) -> None:
+def cache_states(model: Model, features: Features, run: Callable[..., Any], content: str) -> None:
     """Add ``states`` to every feature, memory-mapped from a column that is written once for the same content.
 
     Args:
@@ -187,7 +170,7 @@ def _write_states(states: Iterable[Any], folder: Path) -> None:
 def state_collator(pad: Collator) -> Collator:
     """Build a collator that also pads ``states`` to (rows, tokens, ...), where every feature has them."""
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> Tensors:
         batch = pad(features)
         if all("states" in feature for feature in features):
             first = features[0]["states"]

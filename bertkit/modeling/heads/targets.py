@@ -10,13 +10,18 @@ import numpy as np
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import Row
+from bertkit.tokens.features import Features
 
 if TYPE_CHECKING:
     import torch
 
-    from bertkit.tokens.features import Feature, Setup
+    from bertkit.tokens.features import Setup
 
 LOG_ODDS, LOG_PROBABILITY = "log-odds", "log-probability"
+
+Record = Mapping[str, Any]
+"""A prediction, or the output for one feature."""
+Records = Sequence[Record]
 
 Outputs = Mapping[str, "torch.Tensor"]
 """The outputs of a model for a batch of inputs, by name."""
@@ -88,13 +93,7 @@ def vector_target(first: int, *, dot: bool) -> Target:
     return Target("similarity", score, "dot product" if dot else "cosine")
 
 
-def tag_targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
-) -> list[Target]:
+def tag_targets(prediction: Record, outputs: Records, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Build a target for the tag of each word that is read.
 
     Those of the prediction are the first words of its entities. Without entities it is the word whose tag is least
@@ -118,13 +117,7 @@ def tag_targets(
     return targets
 
 
-def span_targets(
-    prediction: Mapping[str, Any],
-    outputs: Sequence[Mapping[str, Any]],
-    features: Sequence[Feature],
-    row: Row,
-    setup: Setup,
-) -> list[Target]:
+def span_targets(prediction: Record, outputs: Records, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Build the target of an answer: the log-probability of where it starts plus that of where it ends.
 
     Both are among the tokens of the text in the window that holds the answer, and the first token, which stands for no

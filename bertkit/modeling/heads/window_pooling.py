@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from bertkit.modeling.heads.generic import EncoderHead, class_with_head, head_dropout
+from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head, head_dropout
 from bertkit.modeling.heads.windows import CLASS_ENDING, find_windows, run_windows, text_loss
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import load_model
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
 
 
 class WindowPooling(EncoderHead):
@@ -29,7 +26,7 @@ class WindowPooling(EncoderHead):
 
     reads_first_token = True  # even where the config lets heads of transformers read a mean of all tokens
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         width = config.hidden_size
         self.window_dense, self.window_score = nn.Linear(width, width), nn.Linear(width, 1, bias=False)
@@ -37,21 +34,13 @@ class WindowPooling(EncoderHead):
         self.dropout = head_dropout(config)
         self.post_init()  # type: ignore[attr-defined]
 
-    def forward(
-        self,
-        input_ids: Any = None,
-        attention_mask: Any = None,
-        token_type_ids: Any = None,
-        labels: Any = None,
-        **named: Any,
-    ) -> Any:
+    def forward(self, labels: Any = None, **named: Any) -> Any:
         """Compute logits (rows, labels) of inputs (rows, windows, tokens)."""
-        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": token_type_ids}
-        is_window = find_windows(attention_mask)
+        inputs = {name: named.pop(name, None) for name in INPUTS}
+        is_window = find_windows(inputs["attention_mask"])
 
-        def run(input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> torch.Tensor:
-            states = self.run_encoder(input_ids, attention_mask, token_type_ids, **named).last_hidden_state
-            first: torch.Tensor = states[:, 0]
+        def run(**windows: torch.Tensor) -> torch.Tensor:
+            first: torch.Tensor = self.run_encoder(**windows, **named).last_hidden_state[:, 0]
             return first
 
         first = run_windows(run, inputs)
@@ -73,7 +62,7 @@ class WindowPooling(EncoderHead):
 
 def load_window_pooling(
     folder: Path, labels: Sequence[str], *, new_head: bool, problem_type: str, cls_only: bool
-) -> PreTrainedModel:
+) -> Model:
     """Load an encoder with the head over windows; arguments and errors are those of `load_model`."""
     find_class = partial(class_with_head, WindowPooling, ending=CLASS_ENDING)
     model = load_model(find_class, folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)

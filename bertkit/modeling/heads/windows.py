@@ -10,17 +10,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import functional
 from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError
+from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import read_config
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -49,7 +47,7 @@ def refuse_window_pooling(folder: Path) -> None:
         raise ModelError("its head reads the windows of a text", "--set options.long_text=hierarchical", file=folder)
 
 
-def run_on_windows(model: PreTrainedModel) -> None:
+def run_on_windows(model: Model) -> None:
     """Let a model with a head for single texts run on each window of a row.
 
     The loss is the mean over rows of the mean over a row's windows: a long text weighs no more than a short one.
@@ -57,17 +55,8 @@ def run_on_windows(model: PreTrainedModel) -> None:
     model.forward = partial(_forward, model.forward, model.config)
 
 
-def _forward(
-    forward: Any,
-    config: PretrainedConfig,
-    *,
-    input_ids: torch.Tensor,
-    attention_mask: torch.Tensor,
-    labels: torch.Tensor | None = None,
-    **named: torch.Tensor,
-) -> Any:
-    is_window = find_windows(attention_mask)
-    inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **named}
+def _forward(forward: Any, config: Config, *, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> Any:
+    is_window = find_windows(inputs["attention_mask"])
     found = run_windows(lambda **flat: forward(**flat).logits, inputs).float()
     logits = found.new_full((*is_window.shape, found.shape[-1]), torch.nan).index_put((is_window,), found)
     windows = is_window.sum(dim=1)
@@ -111,7 +100,7 @@ def run_windows(run: Callable[..., torch.Tensor], inputs: Mapping[str, torch.Ten
     return torch.cat([run(**dict(zip(flat, chunk, strict=True))) for chunk in chunks])
 
 
-def text_loss(config: PretrainedConfig) -> Loss:
+def text_loss(config: Config) -> Loss:
     """Return the loss of transformers' heads for texts as a sum over rows."""
     if config.problem_type == "regression":
         return lambda logits, labels: functional.mse_loss(logits.squeeze(-1), labels, reduction="sum")

@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 from transformers.models.auto import modeling_auto
 from transformers.utils import ModelOutput
 
-from bertkit.modeling.architectures import TextHead, architecture_of, first_position
-from bertkit.modeling.inference.known import LayerNames, encoder_shapes, has_known_encoder, layer_names, with_biases
-from bertkit.modeling.info import tagger_head
+from bertkit.modeling.architectures import LayerNames, TextHead, architecture_of, first_position
+from bertkit.modeling.inference.known import (
+    are_whole,
+    encoder_shapes,
+    has_known_encoder,
+    layer_names,
+    read_weights,
+    with_biases,
+)
+from bertkit.modeling.info import Config, Model, tagger_head
 from bertkit.modeling.load import load_model, quiet_transformers, read_config
 from bertkit.modeling.weights import load_config
 from bertkit.tokens.features import Setup
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
 
 _CLASS_NAMES: dict[str, Mapping[str, str]] = {
     "AutoModelForSequenceClassification": modeling_auto.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES,
@@ -45,7 +47,7 @@ class Answers(ModelOutput):  # type: ignore[misc]
 
 def load_for_inference(
     auto_class: str, folder: Path, labels: Sequence[str], *, problem_type: str | None = None, cls_only: bool = False
-) -> PreTrainedModel | None:
+) -> Model | None:
     """Load a fine-tuned checkpoint without transformers' modeling code; None where that is needed, or knows the error.
 
     The model stands in for one of transformers', in float32, as far as a forward pass needs it. The arguments are those
@@ -59,10 +61,10 @@ def load_for_inference(
     if not _is_known(config, auto_class) or config.problem_type not in (None, problem_type):
         return None
     model = InferenceModel(config, auto_class, len(labels), cls_only=cls_only)
-    return cast("PreTrainedModel", model) if model.fill(folder) else None
+    return cast("Model", model) if model.fill(folder) else None
 
 
-def load_tagger(folder: Path, setup: Setup, head: dict[str, Any] | None, *, new_head: bool) -> PreTrainedModel:
+def load_tagger(folder: Path, setup: Setup, head: dict[str, Any] | None, *, new_head: bool) -> Model:
     """Load a model with one output per label for every token, for inference where the setup says so.
 
     Args:
@@ -86,7 +88,7 @@ def load_tagger(folder: Path, setup: Setup, head: dict[str, Any] | None, *, new_
     return load_model(auto_class, folder, setup.labels, new_head=new_head, head=head)
 
 
-def _is_known(config: PretrainedConfig, auto_class: str) -> bool:
+def _is_known(config: Config, auto_class: str) -> bool:
     """Tell whether a checkpoint is of a known class, and no setting changes how it computes or what it returns."""
     return (
         has_known_encoder(config)
@@ -99,7 +101,7 @@ def _is_known(config: PretrainedConfig, auto_class: str) -> bool:
 class InferenceModel(nn.Module):
     """An encoder of BERT's kin with a head, for its outputs only: it computes no loss, and nothing at random."""
 
-    def __init__(self, config: PretrainedConfig, auto_class: str, outputs: int, *, cls_only: bool) -> None:
+    def __init__(self, config: Config, auto_class: str, outputs: int, *, cls_only: bool) -> None:
         super().__init__()
         architecture = architecture_of(config)
         heads = {
@@ -127,16 +129,10 @@ class InferenceModel(nn.Module):
 
     def fill(self, folder: Path) -> bool:
         """Read the weights; return False where they are not exactly those of this model, all of them finite."""
-        try:
-            weights = load_file(folder / "model.safetensors")
-        except (OSError, SafetensorError):
-            return False
-        if {name: tuple(weight.shape) for name, weight in weights.items()} != self.shapes():
+        weights = read_weights(folder)
+        if not are_whole(weights, self.shapes()):
             return False
         for name, weight in weights.items():
-            # a sum is not finite if any of its values is not
-            if not weight.is_floating_point() or not weight.sum(dtype=torch.float32).isfinite():
-                return False
             # a copy, since the file is mapped, and may be overwritten later
             self.register_parameter(name.replace(".", "/"), nn.Parameter(weight.to(torch.float32, copy=True)))
         return True

@@ -6,52 +6,38 @@ in another order than those of transformers, so states are equal up to rounding.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 from transformers.modeling_outputs import BaseModelOutput
 
-from bertkit.modeling.architectures import architecture_of, first_position
-from bertkit.modeling.inference.known import LayerNames, encoder_shapes, has_known_encoder, layer_names
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+from bertkit.modeling.architectures import LayerNames, architecture_of, first_position
+from bertkit.modeling.inference.known import are_whole, encoder_shapes, has_known_encoder, layer_names, read_weights
+from bertkit.modeling.info import Config
+from bertkit.tokens.features import Batch
 
 _STEP = 32  # tokens of a batch are rounded up to it: oneDNN compiles each product anew for every number of them
 _SHORT, _BLOCK = 48, 32  # at most tokens of a text whose attention is faster in plain products, and texts of each
 _LANES = 16  # torch's softmax is several times slower where the last axis is not a multiple of it
 
-Weights = Mapping[str, torch.Tensor]
+Weights = Batch
 Runs = list[tuple[int, int]]
 """How many texts in a row have how many tokens each."""
 
 
-def load_flat_encoder(folder: Path, config: PretrainedConfig, dtype: torch.dtype) -> FlatEncoder | None:
+def load_flat_encoder(folder: Path, config: Config, dtype: torch.dtype) -> FlatEncoder | None:
     """Load an encoder whose products are computed in `dtype`; None where transformers is needed, or knows the error."""
     if not has_known_encoder(config):
         return None
-    try:
-        saved = load_file(folder / "model.safetensors")
-    except (OSError, SafetensorError):
-        return None
     # tables and norms are copied below, as layers are: the file is mapped, and may be overwritten later
     prefix, shapes = f"{architecture_of(config).prefix}.", encoder_shapes(config)
-    rooms = {name.split(".")[0] for name in shapes}
-    weights = {name.removeprefix(prefix): weight for name, weight in saved.items()}
+    parts = {name.split(".")[0] for name in shapes}
+    weights = {name.removeprefix(prefix): weight for name, weight in read_weights(folder).items()}
     # a head, the pooler and the numbers of positions are not needed
-    weights = {name: weight for name, weight in weights.items() if name.split(".")[0] in rooms and "_ids" not in name}
-    if {name: tuple(weight.shape) for name, weight in weights.items()} != shapes:
-        return None
-    # a sum is not finite if any of its values is not
-    if not all(each.is_floating_point() and each.sum(dtype=torch.float32).isfinite() for each in weights.values()):
-        return None
-    return FlatEncoder(config, weights, dtype)
+    weights = {name: weight for name, weight in weights.items() if name.split(".")[0] in parts and "_ids" not in name}
+    return FlatEncoder(config, weights, dtype) if are_whole(weights, shapes) else None
 
 
 class FlatEncoder(nn.Module):
@@ -60,7 +46,7 @@ class FlatEncoder(nn.Module):
     Products and attention are computed in `dtype`; what is added up, and norms, in float32.
     """
 
-    def __init__(self, config: PretrainedConfig, weights: Weights, dtype: torch.dtype) -> None:
+    def __init__(self, config: Config, weights: Weights, dtype: torch.dtype) -> None:
         super().__init__()
         architecture, epsilon = architecture_of(config), getattr(config, "layer_norm_eps", 1e-12)
         self.config, self.first_position = config, first_position(config)

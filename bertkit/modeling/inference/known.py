@@ -3,43 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
 
-from bertkit.modeling.architectures import architecture_of
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-
-
-class LayerNames(NamedTuple):
-    """Names of the weights of a layer."""
-
-    query: str = "attention.self.query"
-    key: str = "attention.self.key"
-    value: str = "attention.self.value"
-    attended: str = "attention.output.dense"
-    attended_norm: str = "attention.output.LayerNorm"
-    wide: str = "intermediate.dense"
-    narrow: str = "output.dense"
-    norm: str = "output.LayerNorm"
+from bertkit.modeling.architectures import LAYER_NAMES, LayerNames, architecture_of
+from bertkit.modeling.info import Config
+from bertkit.tokens.features import Batch
 
 
-_LAYER_NAMES = {
-    "encoder.layer": LayerNames(),
-    "transformer.layer": LayerNames(
-        query="attention.q_lin",
-        key="attention.k_lin",
-        value="attention.v_lin",
-        attended="attention.out_lin",
-        attended_norm="sa_layer_norm",
-        wide="ffn.lin1",
-        narrow="ffn.lin2",
-        norm="output_layer_norm",
-    ),
-}
-
-
-def has_known_encoder(config: PretrainedConfig) -> bool:
+def has_known_encoder(config: Config) -> bool:
     """Tell whether an encoder is of BERT's kin, and no setting changes how it computes or what it returns."""
     usual = {
         "hidden_act": "gelu",
@@ -56,13 +31,13 @@ def has_known_encoder(config: PretrainedConfig) -> bool:
     )
 
 
-def layer_names(config: PretrainedConfig, layer: int) -> LayerNames:
+def layer_names(config: Config, layer: int) -> LayerNames:
     """Return the names of the weights of a known encoder's layer, without the encoder's prefix."""
     path = str(architecture_of(config).layers)
-    return LayerNames(*(f"{path}.{layer}.{name}" for name in _LAYER_NAMES[path]))
+    return LayerNames(*(f"{path}.{layer}.{name}" for name in LAYER_NAMES[path]))
 
 
-def encoder_shapes(config: PretrainedConfig) -> dict[str, tuple[int, ...]]:
+def encoder_shapes(config: Config) -> dict[str, tuple[int, ...]]:
     """Return the shape of each weight of a known encoder, by its name without the encoder's prefix."""
     architecture, width = architecture_of(config), config.hidden_size
     inner = getattr(config, "intermediate_size", None) or config.hidden_dim
@@ -85,3 +60,19 @@ def with_biases(modules: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[int, 
     """Return the shapes of the weights and biases of layers whose weights have the shapes given."""
     parts = {"weight": None, "bias": 1}  # -> dimensions of the weight that it has
     return {f"{name}.{part}": size[:axes] for name, size in modules.items() for part, axes in parts.items()}
+
+
+def read_weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Read the file of a model's weights, which stay in the mapped file; none where it is missing or damaged."""
+    try:
+        return load_file(folder / "model.safetensors")
+    except (OSError, SafetensorError):
+        return {}
+
+
+def are_whole(weights: Batch, shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Tell whether weights have these names and shapes, and all are finite numbers."""
+    if {name: tuple(weight.shape) for name, weight in weights.items()} != shapes:
+        return False
+    # a sum is not finite if any of its values is not
+    return all(each.is_floating_point() and each.sum(dtype=torch.float32).isfinite() for each in weights.values())

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import nn
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.info import Model
 from bertkit.modeling.layerwise.depths import children_above, encoder_layers, find_depths
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.recipe.layer_training import Lora
+from bertkit.recipe.layer_training import Lora
 
 ADAPTER = "adapter"
 """The folder of a run that peft loads."""
@@ -24,7 +20,7 @@ _NAME = "default"  # of the only adapter
 _STAGING = ".adapter"
 
 
-def add_adapters(model: PreTrainedModel, lora: Lora) -> None:
+def add_adapters(model: Model, lora: Lora) -> None:
     """Let linear layers of an encoder train adapters in place of their weights; what is above the layers stays.
 
     Raises:
@@ -34,18 +30,14 @@ def add_adapters(model: PreTrainedModel, lora: Lora) -> None:
 
     depths = find_depths(model)
     head = [weights for weights in depths.select(depths.head) if weights.requires_grad]
-    config = LoraConfig(
-        r=lora.rank,
-        lora_alpha=lora.alpha,
-        lora_dropout=lora.dropout,
-        target_modules=target_names(model, lora.targets),
-    )
+    names = target_names(model, lora.targets)
+    config = LoraConfig(r=lora.rank, lora_alpha=lora.alpha, lora_dropout=lora.dropout, target_modules=names)
     inject_adapter_in_model(config, model, _NAME)
     for weights in head:  # which peft freezes with all that has no adapter
         weights.requires_grad_(True)
 
 
-def target_names(model: PreTrainedModel, targets: str | list[str]) -> list[str]:
+def target_names(model: Model, targets: str | list[str]) -> list[str]:
     """List the linear layers of a model's layers that get an adapter: those of attention, all, or those of some names.
 
     An attention is what transformers calls so: projections of queries, keys and values, and that of its output.
@@ -80,12 +72,12 @@ def target_names(model: PreTrainedModel, targets: str | list[str]) -> list[str]:
     return [name for name in linear if name.rpartition(".")[2] in targets]
 
 
-def merge_adapters(model: PreTrainedModel, folder: Path | None, base: str) -> None:
+def merge_adapters(model: Model, folder: Path | None, base: str) -> None:
     """Merge a model's adapters into its weights, once they are saved apart in a run's folder, where one is given."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
     if folder is not None:
-        _save(model, folder, base)
+        _save_adapters(model, folder, base)
     for name, layer in list(model.named_modules()):
         if isinstance(layer, BaseTunerLayer):
             layer.merge()
@@ -94,7 +86,7 @@ def merge_adapters(model: PreTrainedModel, folder: Path | None, base: str) -> No
     vars(model).pop("peft_config", None)
 
 
-def _save(model: PreTrainedModel, folder: Path, base: str) -> None:
+def _save_adapters(model: Model, folder: Path, base: str) -> None:
     """Write the adapters and what is above the layers as a folder that peft's `PeftModel.from_pretrained` loads."""
     from peft.tuners.tuners_utils import BaseTunerLayer
     from safetensors.torch import save_file

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch import nn
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import layers_of
+from bertkit.modeling.info import Model
 from bertkit.modeling.weights import initialize_anew
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class Depths:
         return [weights for weights, depth in self.of.items() if lowest <= depth <= last]
 
 
-def find_depths(model: PreTrainedModel) -> Depths:
+def find_depths(model: Model) -> Depths:
     """Find the depth of each weight of a model with any encoder.
 
     Of the encoder, what is neither in a layer nor above them counts among the embeddings, such as positions that all
@@ -48,14 +45,14 @@ def find_depths(model: PreTrainedModel) -> Depths:
     return Depths(len(layers), depths)
 
 
-def encoder_layers(model: PreTrainedModel) -> list[nn.Module]:
+def encoder_layers(model: Model) -> list[nn.Module]:
     """List the layers of a model of any type; those that share their weights are listed once."""
     from bertkit.modeling.attention import repeated_layers
 
     return layers_of(model) or repeated_layers(model.base_model)
 
 
-def children_above(model: PreTrainedModel) -> list[nn.Module]:
+def children_above(model: Model) -> list[nn.Module]:
     """List the children of the encoder that stand above its layers: a pooler, and what comes after the layers."""
     children, layers = dict(model.base_model.named_children()), encoder_layers(model)
     if not layers:
@@ -64,7 +61,7 @@ def children_above(model: PreTrainedModel) -> list[nn.Module]:
     return [child for number, (name, child) in enumerate(children.items()) if number > holder or name == "pooler"]
 
 
-def freeze(model: PreTrainedModel, what: str | int) -> None:
+def freeze(model: Model, what: str | int) -> None:
     """Let the embeddings, these and the first layers, or the whole encoder have no gradients."""
     depths = find_depths(model)
     highest = {"embeddings": 0, "encoder": depths.layers}[what] if isinstance(what, str) else what
@@ -72,7 +69,7 @@ def freeze(model: PreTrainedModel, what: str | int) -> None:
         weights.requires_grad_(False)
 
 
-def reinitialize(model: PreTrainedModel, count: int) -> None:
+def reinitialize(model: Model, count: int) -> None:
     """Initialize the pooler and the top layers anew, as the model initializes them (Zhang et al. 2021, section 5).
 
     Raises:
@@ -81,7 +78,6 @@ def reinitialize(model: PreTrainedModel, count: int) -> None:
     layers = encoder_layers(model)
     poolers = [child for child in children_above(model) if any(isinstance(one, nn.Linear) for one in child.modules())]
     if not poolers and not count:
-        raise RecipeError(
-            f"training.reinit_layers 0: this {model.config.model_type} model has no pooler", "leave it out"
-        )
+        what = f"training.reinit_layers 0: this {model.config.model_type} model has no pooler"
+        raise RecipeError(what, "leave it out")
     initialize_anew(model, [*layers[len(layers) - count :], *poolers])

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import shares_layers
+from bertkit.modeling.info import Model
 from bertkit.modeling.layers import check_layers
 from bertkit.modeling.layerwise.adapters import add_adapters
 from bertkit.modeling.layerwise.depths import encoder_layers, freeze, reinitialize
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.recipe import Training
+from bertkit.recipe import Training
 
 
-def prepare_depths(model: PreTrainedModel, training: Training) -> None:
+def prepare_depths(model: Model, training: Training) -> None:
     """Initialize anew and freeze what a recipe says, before a model is trained.
 
     Raises:
@@ -29,10 +24,8 @@ def prepare_depths(model: PreTrainedModel, training: Training) -> None:
     if shares_layers(model.config):
         for key, least in (("freeze", 1), ("reinit_layers", 2)):
             if isinstance(number := getattr(training, key), int) and number >= least:
-                what = (
-                    f"training.{key} {number}: the layers of this {model.config.model_type} model share their weights"
-                )
-                raise RecipeError(what, "leave it out")
+                what = f"the layers of this {model.config.model_type} model share their weights"
+                raise RecipeError(f"training.{key} {number}: {what}", "leave it out")
     check_layers(training, len(encoder_layers(model)))
     if training.reinit_layers is not None:
         reinitialize(model, training.reinit_layers)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,15 +15,12 @@ from transformers import PreTrainedModel
 
 from bertkit.errors import ModelError
 from bertkit.modeling.heads.generic import class_with_head
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import load_model
 from bertkit.modeling.sentence.head import SentenceHead, VectorOutput, refuse_dense, set_up
 from bertkit.modeling.sentence.losses import VectorLoss
 from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.modeling.sentence.writing import write_modules
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 _NEVER = -1e4  # the logit of a label that no row has
 
@@ -39,15 +37,15 @@ class SentenceClassifier(SentenceHead):
 
     is_saved_as_encoder = False
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
         # not called `classifier`: transformers' own classes would load it, and give it the first token to read
         self.logistic = nn.Linear(config.hidden_size, config.num_labels).requires_grad_(False)
         self.post_init()  # type: ignore[attr-defined]
 
-    def forward(self, *batch: Any, **inputs: Any) -> ClassifiedOutput:
+    def forward(self, labels: Any = None, **inputs: Any) -> ClassifiedOutput:
         """Compute the vectors and logits of rows of one text each, (rows, 1, tokens), and in training the loss."""
-        output = super().forward(*batch, **inputs)
+        output = super().forward(labels, **inputs)
         assert output.vectors is not None
         return ClassifiedOutput(output.loss, output.vectors, self.logistic(output.vectors[:, 0]))
 
@@ -62,7 +60,7 @@ class SentenceClassifier(SentenceHead):
 
 def load_sentence_classifier(
     folder: Path, modules: SentenceModules, labels: Sequence[str], loss: VectorLoss | None = None, *, new_head: bool
-) -> PreTrainedModel:
+) -> Model:
     """Load the encoder of a model folder in float32 with a linear layer over its vectors, one logit per label.
 
     Args:
@@ -80,7 +78,8 @@ def load_sentence_classifier(
     if len(modules.pooling) > 1:
         what = f"its vectors are of several poolings: {', '.join(modules.pooling)}"
         raise ModelError(what, "choose one: --set options.pooling=mean", file=folder)
-    model = load_model(_class_of, folder, labels, new_head=new_head, problem_type="single_label_classification")
+    find_class = partial(class_with_head, SentenceClassifier, ending="ForTextClassification")
+    model = load_model(find_class, folder, labels, new_head=new_head, problem_type="single_label_classification")
     set_up(model, replace(modules, dimension=None), loss)  # the layer reads whole vectors
     info_of(model).has_new_head = False  # it is fitted, or set, before anything is computed with it
     return model
@@ -118,7 +117,3 @@ def set_head(model: Any, weights: dict[int, np.ndarray[Any, Any]], biases: np.nd
         for (label, of_label), bias in zip(weights.items(), biases, strict=True):
             layer.weight[label] = torch.from_numpy(of_label).to(layer.weight)
             layer.bias[label] = float(bias)
-
-
-def _class_of(config_class: type) -> type:
-    return class_with_head(SentenceClassifier, config_class, "ForTextClassification")

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from bertkit.errors import ModelError
+from bertkit.hardware.precision import Machine
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence.modules import Dense, SentenceModules
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.hardware.precision import Machine
 
 _ACTIVATIONS = {"Tanh": torch.tanh, "Identity": lambda values: values, "ReLU": torch.relu, "GELU": functional.gelu}
 
@@ -23,25 +20,17 @@ _ACTIVATIONS = {"Tanh": torch.tanh, "Identity": lambda values: values, "ReLU": t
 class SentenceEncoder(nn.Module):
     """An encoder with what follows it; computes vectors only, in float32 from the pooling on."""
 
-    def __init__(self, encoder: PreTrainedModel, modules: SentenceModules) -> None:
+    def __init__(self, encoder: Model, modules: SentenceModules) -> None:
         super().__init__()
         self.encoder, self.modules_read = encoder, modules
         self.dense = nn.ModuleList(_load_dense(module) for module in modules.after if isinstance(module, Dense))
 
-    def forward(
-        self,
-        input_ids: torch.Tensor,
-        attention_mask: torch.Tensor,
-        token_type_ids: torch.Tensor | None = None,
-        prompt_tokens: int = 0,
-    ) -> dict[str, torch.Tensor]:
+    def forward(self, prompt_tokens: int = 0, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         """Compute the vector of each text: ``embedding`` of shape (texts, dimension).
 
         Texts are padded on the right. The first `prompt_tokens` tokens of each are those of a prompt.
         """
-        segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        states = self.encoder(input_ids=input_ids, attention_mask=attention_mask, **segments).last_hidden_state
-        mask = attention_mask
+        states, mask = self.encoder(**inputs).last_hidden_state, inputs["attention_mask"]
         if prompt_tokens and not self.modules_read.include_prompt:
             mask = mask.clone()
             mask[:, :prompt_tokens] = 0
@@ -64,10 +53,10 @@ def pool(states: torch.Tensor, mask: torch.Tensor, modes: tuple[str, ...]) -> to
         mask: 1 for the tokens that count, shape (texts, tokens).
         modes: of `bertkit.modeling.sentence.modules.POOLING_MODES`.
     """
-    return torch.cat([_pool(states, mask, mode) for mode in modes], dim=-1)
+    return torch.cat([_pool_mode(states, mask, mode) for mode in modes], dim=-1)
 
 
-def _pool(states: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor:
+def _pool_mode(states: torch.Tensor, mask: torch.Tensor, mode: str) -> torch.Tensor:
     if mode in ("cls", "lasttoken"):  # the first or the last token that counts
         positions = torch.arange(mask.shape[1], device=mask.device)
         first = mask.argmax(dim=1) if mode == "cls" else (positions * mask).argmax(dim=1)
@@ -115,9 +104,8 @@ def _load_dense(module: Dense) -> nn.Module:
         file = Path(module.folder, "model.safetensors")
         layer.load_state_dict(load_file(file) if file.exists() else load_pickle(file.with_name("pytorch_model.bin")))
     except (OSError, SafetensorError, RuntimeError):
-        raise ModelError(
-            "the weights of the dense layer are damaged", "fetch the model again", file=module.folder
-        ) from None
+        what = "the weights of the dense layer are damaged"
+        raise ModelError(what, "fetch the model again", file=module.folder) from None
     return layer
 
 
@@ -137,7 +125,7 @@ def load_for_vectors(folder: Path, modules: SentenceModules, machine: Machine) -
     if machine.device == "cpu":
         quiet_transformers()
         if flat := load_flat_encoder(folder, load_config(folder, decoders=True), dtype):
-            return SentenceEncoder(cast("PreTrainedModel", flat), modules).eval(), "fp32"
+            return SentenceEncoder(cast("Model", flat), modules).eval(), "fp32"
     encoder = load_sentence_encoder(folder, modules)
     for module in encoder.encoder.modules():
         if type(module) is nn.Linear:

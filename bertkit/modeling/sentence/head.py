@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -16,17 +16,14 @@ from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.dropout import set_dropout
-from bertkit.modeling.heads.generic import EncoderHead, class_with_head
-from bertkit.modeling.info import info_of
+from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head
+from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.encoder import pool
 from bertkit.modeling.sentence.losses import COMPARING, VectorLoss
 from bertkit.modeling.sentence.modules import Dense, SentenceModules
 from bertkit.modeling.sentence.writing import write_modules
 from bertkit.modeling.weights import load_config, load_weights, refuse_misfit, refuse_non_finite
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
 
 _TOKENS_AT_ONCE = 2**14  # of a batch on a CPU, above which texts are read twice to save memory
 
@@ -49,21 +46,14 @@ class VectorHead:
     loss: Any = None
     texts_at_once: int | None = None
 
-    def forward(
-        self,
-        input_ids: Any = None,
-        attention_mask: Any = None,
-        token_type_ids: Any = None,
-        labels: Any = None,
-        **_: Any,
-    ) -> ModelOutput:
+    def forward(self, labels: Any = None, **inputs: Any) -> ModelOutput:
         """Compute the vectors of texts (rows, texts, tokens), and in training their loss.
 
         A text that a row lacks is a single token, which no real text is, since it has special tokens.
         """
-        missing = attention_mask.sum(dim=-1) == 1
+        batch = [inputs.get(name) for name in INPUTS]
+        missing = inputs["attention_mask"].sum(dim=-1) == 1
         loss = self.loss if self.training else None  # type: ignore[attr-defined]
-        batch = [input_ids, attention_mask, token_type_ids]
         if loss is not None and loss.name == "simcse":  # every text twice, so that dropout differs
             batch = [None if values is None else torch.cat([values[:, : loss.texts]] * 2) for values in batch]
             missing = torch.cat([missing[:, : loss.texts]] * 2)
@@ -130,7 +120,7 @@ class SentenceHead(VectorHead, EncoderHead):
     is_saved_as_encoder = True
     """Whether checkpoints have the weights of the encoder alone, under its own names."""
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super(EncoderHead, self).__init__(config)  # type: ignore[call-arg]
         # A pooler is not read, but stays: whatever loads the encoder looks for all of its weights.
         setattr(self, self.base_model_prefix, MODEL_MAPPING[type(config)](config))  # type: ignore[attr-defined]
@@ -163,7 +153,7 @@ def load_sentence_head(
     *,
     texts_at_once: int | None = None,
     dropout: float | None = None,
-) -> PreTrainedModel:
+) -> Model:
     """Load the encoder of a model folder in float32, to be trained on the vectors of its texts.
 
     Args:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -15,16 +15,12 @@ from torch.nn import functional
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.heads.generic import class_with_head
+from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.formats import PROJECTION, write_late
 from bertkit.modeling.sentence.head import SentenceHead, set_up
-from bertkit.modeling.sentence.modules import Dense
+from bertkit.modeling.sentence.modules import Dense, SentenceModules
 from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
-
-    from bertkit.modeling.sentence.modules import SentenceModules
 
 _WEIGHTS = "model.safetensors"
 _DIMENSION = 128
@@ -64,13 +60,9 @@ def score_texts(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
 class LateHead(SentenceHead):
     """What is added to an encoder: a projection of token states to vectors of length 1, one per token."""
 
-    def __init__(self, config: PretrainedConfig) -> None:
+    def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.project(nn.Linear(config.hidden_size, 1, bias=False))
-
-    def project(self, projection: nn.Linear) -> None:
-        """Take another projection."""
-        self.projection = projection
+        self.projection = nn.Linear(config.hidden_size, 1, bias=False)  # until the dimension is known
 
     def restore_projection(self, folder: Path) -> None:
         """Load the projection of a checkpoint."""
@@ -118,7 +110,7 @@ def load_late_head(
     loss: LateLoss | None = None,
     *,
     texts_at_once: int | None = None,
-) -> PreTrainedModel:
+) -> Model:
     """Load the encoder of a model folder in float32, to make a vector of each token.
 
     Args:
@@ -147,7 +139,7 @@ def load_late_head(
         load_projection(projection, saved.folder)
     else:
         nn.init.normal_(projection.weight, std=config.hidden_size**-0.5)
-    model.project(projection)
+    model.projection = projection
     refuse_non_finite(model.named_parameters(), folder)
     set_up(model, modules, loss, texts_at_once)
     return model

@@ -15,7 +15,8 @@ LOSSES = ("cosent", "cosine", "mnrl", "margin_mse", "simcse", "class_cosent")
 COMPARING = ("cosent", "mnrl", "simcse", "class_cosent")
 """Losses that compare the rows of a batch with one another, so that a batch cannot be split."""
 
-_Loss = Callable[[torch.Tensor, torch.Tensor | None, torch.Tensor, float], torch.Tensor]
+Labels = torch.Tensor | None
+_Loss = Callable[[torch.Tensor, Labels, torch.Tensor, float], torch.Tensor]
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class VectorLoss:
     texts: int | None = None
     """How many of a row's texts ``simcse`` learns from, the first of them; None for all."""
 
-    def __call__(self, vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor) -> torch.Tensor:
+    def __call__(self, vectors: torch.Tensor, labels: Labels, missing: torch.Tensor) -> torch.Tensor:
         """Compute the loss of a batch.
 
         Args:
@@ -48,7 +49,7 @@ class VectorLoss:
             return torch.stack([compute(each, labels, missing, self.scale) for each in shorter]).sum()
 
 
-def cosent(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, scale: float) -> torch.Tensor:
+def cosent(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float) -> torch.Tensor:
     """Compute how far pairs with lower labels have higher cosines (Su 2022, `CoSENTLoss`).
 
     That is ln(1 + sum of exp(scale * (cosine of i - cosine of j)) over all pairs of rows where i has the lower label).
@@ -61,13 +62,13 @@ def cosent(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Te
     return torch.cat([scores.new_zeros(1), counted]).logsumexp(dim=0)
 
 
-def cosine(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, scale: float) -> torch.Tensor:
+def cosine(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float) -> torch.Tensor:
     """Compute the mean squared difference of cosines and labels (`CosineSimilarityLoss`)."""
     assert labels is not None
     return functional.mse_loss(functional.cosine_similarity(vectors[:, 0], vectors[:, 1]), labels.float())
 
 
-def mnrl(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, scale: float) -> torch.Tensor:
+def mnrl(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float) -> torch.Tensor:
     """Compute the cross-entropy of finding each anchor's positive among those of the batch and all its negatives.
 
     Henderson et al. 2017, section 4.4; van den Oord et al. 2018 (`MultipleNegativesRankingLoss`).
@@ -85,7 +86,7 @@ def find_positives(vectors: torch.Tensor, missing: torch.Tensor, scale: float) -
     return functional.cross_entropy(scores, torch.arange(rows, device=scores.device))
 
 
-def margin_mse(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, scale: float) -> torch.Tensor:
+def margin_mse(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float) -> torch.Tensor:
     """Compute the mean squared difference of the margins of dot products and of a teacher's scores.
 
     A margin is how much higher the positive scores than a negative (Hofstätter et al. 2020, `MarginMSELoss`).
@@ -99,7 +100,7 @@ def margin_mse(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torc
     return ((errors * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)).mean()
 
 
-def simcse(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, scale: float) -> torch.Tensor:
+def simcse(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float) -> torch.Tensor:
     """Compute the cross-entropy of finding each text again that was read twice, with other dropout (Gao et al. 2021).
 
     The first half of the rows has the texts, the other half the same ones once more.
@@ -109,9 +110,7 @@ def simcse(vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Te
     return mnrl(pairs, None, missing.new_zeros(pairs.shape[:2]), scale)
 
 
-def class_cosent(
-    vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, scale: float
-) -> torch.Tensor:
+def class_cosent(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float) -> torch.Tensor:
     """Compute `cosent` of all pairs of a batch's rows, of one text each: pairs of one label against other pairs.
 
     A batch with no pair of one of the two sorts has a loss of 0.

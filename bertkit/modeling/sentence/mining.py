@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from bertkit.progress import log
+from bertkit.storage.columns import Numbers
 from bertkit.tokens.feature_cache import add_values
-from bertkit.tokens.features import Feature
-
-log = logging.getLogger("bertkit")
+from bertkit.tokens.features import Features
 
 _MOST_ROWS = 50_000  # whose positives are candidates of one another; more would take quadratic time
 _BLOCK = 512  # anchors whose scores are in memory at a time
-
-Numbers = np.ndarray[Any, Any]
 
 
 def mine_negatives(vectors: Numbers, texts: Sequence[Sequence[int]], count: int, margin: float) -> list[list[int]]:
@@ -41,7 +37,7 @@ def mine_negatives(vectors: Numbers, texts: Sequence[Sequence[int]], count: int,
     return found
 
 
-def add_negatives(features: Sequence[Feature], mined: Sequence[Sequence[int]]) -> None:
+def add_negatives(features: Features, mined: Sequence[Sequence[int]]) -> None:
     """Add the positives of other rows to the texts of each feature."""
     log.info(f"mined {sum(map(len, mined)):,} hard negatives; {sum(not rows for rows in mined):,} rows have none")
     for name in [name for name in ("token_type_ids", "texts", "input_ids") if name in features[0]]:

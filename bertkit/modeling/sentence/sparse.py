@@ -9,24 +9,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.nn import functional
 from transformers import MODEL_FOR_MASKED_LM_MAPPING
 from transformers.utils import ModelOutput
 
-from bertkit.modeling.info import ModelInfo, info_of, patched_forward
+from bertkit.modeling.info import Model, ModelInfo, info_of, patched_forward
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.sentence.formats import write_sparse
 from bertkit.modeling.sentence.head import VectorHead, set_up
 from bertkit.modeling.sentence.losses import find_positives, margin_mse
+from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.modeling.weights import load_config
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.modeling.sentence.modules import SentenceModules
 
 _TOKENS = 2**10  # whose logits over the whole vocabulary are in memory at a time
 
@@ -148,7 +144,7 @@ class _Highest(torch.autograd.Function):
 
 def load_sparse_head(
     folder: Path, modules: SentenceModules, loss: SparseLoss | None = None, *, texts_at_once: int | None = None
-) -> PreTrainedModel:
+) -> Model:
     """Load a masked language model in float32, to be trained on the sparse vectors of its texts.
 
     `info_of(model).new_weights` names the weights of its head that the checkpoint lacks.

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from bertkit.errors import UsageError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.modeling.layers import LayerChoice
+from bertkit.modeling.info import Model
+from bertkit.modeling.layers import LayerChoice
 
 
 class ChosenLayers(nn.Module):
@@ -23,7 +20,7 @@ class ChosenLayers(nn.Module):
         UsageError: it has fewer layers.
     """
 
-    def __init__(self, encoder: PreTrainedModel, choice: LayerChoice) -> None:
+    def __init__(self, encoder: Model, choice: LayerChoice) -> None:
         super().__init__()
         self.encoder, self.choice, self.config = encoder, choice, encoder.config
         first, layers = choice.states.start, encoder.config.num_hidden_layers

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, RecipeError
+from bertkit.modeling.info import Model
 from bertkit.modeling.sentence.formats import DENSE, find_format, read_format
 from bertkit.modeling.sentence.modules import (
     POOLING_MODES,
@@ -15,21 +16,14 @@ from bertkit.modeling.sentence.modules import (
     read_modules,
     with_options,
 )
-from bertkit.recipe.options import Option, read_option
+from bertkit.recipe.options import Option, accept, read_option
 from bertkit.tokens.features import Feature, Setup, max_tokens
 from bertkit.tokens.several import encode_several
 
 if TYPE_CHECKING:
     import numpy as np
-    from transformers import PreTrainedModel
 
     Vectors = np.ndarray[Any, Any]
-
-
-def _read_flag(value: Any) -> bool | None:
-    if value not in (None, True, False):
-        raise ValueError("give true or false")
-    return value  # type: ignore[no-any-return]
 
 
 def _read_dimensions(value: Any) -> tuple[int, ...]:
@@ -39,18 +33,19 @@ def _read_dimensions(value: Any) -> tuple[int, ...]:
     return tuple(value)
 
 
-def _read_prompts(value: Any) -> dict[str, str]:
-    if not isinstance(value, dict) or not all(isinstance(text, str) for text in (*value, *value.values())):
-        raise ValueError('give texts by name, such as {query: "query: ", document: "passage: "}')
-    return value
+_PROMPTS = 'give texts by name, such as {query: "query: ", document: "passage: "}'
+
+
+def _are_prompts(value: Any) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in (*value, *value.values()))
 
 
 OPTIONS: Mapping[str, Any] = {
     "scale": Option(20.0, least=0.1, most=1000),
     "dimensions": Option([], read=_read_dimensions),
     "pooling": Option(None, choices=POOLING_MODES),
-    "normalize": Option(None, read=_read_flag),
-    "prompts": Option({}, read=_read_prompts),
+    "normalize": Option(None, read=accept(lambda value: value in (None, True, False), "give true or false")),
+    "prompts": Option({}, read=accept(_are_prompts, _PROMPTS)),
     "mini_batch": Option(None, least=1),
     "dropout": Option(None, least=0.01, most=0.9),
 }
@@ -106,9 +101,7 @@ def encode_rows(
     return encode_several(several, shortened)
 
 
-def load_encoder(
-    folder: Path, setup: Setup, *, new_head: bool, loss: str, learned_texts: int | None = None
-) -> PreTrainedModel:
+def load_encoder(folder: Path, setup: Setup, *, new_head: bool, loss: str, learned_texts: int | None = None) -> Model:
     """Load an encoder to train with a loss of `bertkit.modeling.sentence.losses`, or one of sentence vectors to use.
 
     Args:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bertkit.modeling.load import fit_tokenizer, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.modeling.weights import load_config
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+from bertkit.tokens.features import Tokenizer
 
 
-def load_sentence_tokenizer(folder: Path, modules: SentenceModules, *, decoders: bool) -> PreTrainedTokenizerFast:
+def load_sentence_tokenizer(folder: Path, modules: SentenceModules, *, decoders: bool) -> Tokenizer:
     """Load the tokenizer of an encoder's folder; ``model_max_length`` is what texts are truncated to.
 
     As in sentence-transformers, the length of the modules takes the place of the tokenizer's, but never exceeds what

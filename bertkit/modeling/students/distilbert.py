@@ -6,28 +6,16 @@ import copy
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.architectures import architecture_of, shares_layers, types_with
-from bertkit.modeling.info import info_of
+from bertkit.modeling.architectures import LAYER_NAMES, architecture_of, shares_layers, types_with
+from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.load import load_to_pretrain
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
-
 # Submodules of BERT -> of DistilBERT.
-_LAYER = {
-    "attention.self.query": "attention.q_lin",
-    "attention.self.key": "attention.k_lin",
-    "attention.self.value": "attention.v_lin",
-    "attention.output.dense": "attention.out_lin",
-    "attention.output.LayerNorm": "sa_layer_norm",
-    "intermediate.dense": "ffn.lin1",
-    "output.dense": "ffn.lin2",
-    "output.LayerNorm": "output_layer_norm",
-}
+_LAYER = dict(zip(LAYER_NAMES["encoder.layer"], LAYER_NAMES["transformer.layer"], strict=True))
 _AROUND = {
     "bert.embeddings.word_embeddings": "distilbert.embeddings.word_embeddings",
     "bert.embeddings.position_embeddings": "distilbert.embeddings.position_embeddings",
@@ -38,7 +26,7 @@ _AROUND = {
 }
 
 
-def load_teacher(folder: Path, config: PretrainedConfig) -> PreTrainedModel:
+def load_teacher(folder: Path, config: Config) -> Model:
     """Load a masked language model to predict with, frozen.
 
     Raises:
@@ -53,7 +41,7 @@ def load_teacher(folder: Path, config: PretrainedConfig) -> PreTrainedModel:
     return teacher.requires_grad_(False).eval()
 
 
-def choose_layers(choice: int | list[int] | None, config: PretrainedConfig) -> list[int]:
+def choose_layers(choice: int | list[int] | None, config: Config) -> list[int]:
     """Return the numbers of the teacher's layers that a student is made of; None chooses every second one.
 
     Raises:
@@ -68,14 +56,12 @@ def choose_layers(choice: int | list[int] | None, config: PretrainedConfig) -> l
     count = config.num_hidden_layers
     layers = list(range(0, count, 2)) if choice is None else layers_to_take(choice, count)
     if architecture.first_layer_differs and layers[0] != 0:
-        what = (
-            f"student_layers begin with {layers[0]}, but the first layer of a {config.model_type} has a form of its own"
-        )
-        raise RecipeError(what, "begin with 0")
+        what = f"the first layer of a {config.model_type} has a form of its own"
+        raise RecipeError(f"student_layers begin with {layers[0]}, but {what}", "begin with 0")
     return layers
 
 
-def make_student(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
+def make_student(teacher: Model, layers: Sequence[int]) -> Model:
     """Copy some layers of a teacher, its embeddings and its head into a smaller model: DistilBERT where it is BERT.
 
     With all layers, the student of a BERT predicts what its teacher does for a text that is all of token type 0. Other
@@ -86,7 +72,7 @@ def make_student(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedM
     return (_make_shorter if keeps_type else _make_distilbert)(teacher, layers)
 
 
-def _make_shorter(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
+def _make_shorter(teacher: Model, layers: Sequence[int]) -> Model:
     from bertkit.modeling.attention import keep_windows
 
     config = copy.deepcopy(teacher.config)
@@ -94,12 +80,12 @@ def _make_shorter(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrained
     if types := getattr(config, "layer_types", None):
         config.layer_types = [types[layer] for layer in layers]
     student = type(teacher)(config)
-    student.load_state_dict(_take(teacher, layers))
+    student.load_state_dict(_take_weights(teacher, layers))
     keep_windows(student)
     return student
 
 
-def _make_distilbert(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrainedModel:
+def _make_distilbert(teacher: Model, layers: Sequence[int]) -> Model:
     from transformers import DistilBertConfig, DistilBertForMaskedLM
 
     config = teacher.config
@@ -120,7 +106,7 @@ def _make_distilbert(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrai
         )
     )
     weights = {}
-    for name, values in _take(teacher, layers).items():
+    for name, values in _take_weights(teacher, layers).items():
         module, _, parameter = name.rpartition(".")
         if inner := re.fullmatch(r"bert\.encoder\.layer\.(\d+)\.(.+)", module):
             weights[f"distilbert.transformer.layer.{inner[1]}.{_LAYER[inner[2]]}.{parameter}"] = values
@@ -135,7 +121,7 @@ def _make_distilbert(teacher: PreTrainedModel, layers: Sequence[int]) -> PreTrai
     return student
 
 
-def _take(teacher: PreTrainedModel, layers: Sequence[int]) -> dict[str, Any]:
+def _take_weights(teacher: Model, layers: Sequence[int]) -> dict[str, Any]:
     """Select the weights of some layers, numbered anew from 0, and all weights outside of layers."""
     path = f".{architecture_of(teacher.config).layers}."
     numbers = {str(layer): str(number) for number, layer in enumerate(layers)}

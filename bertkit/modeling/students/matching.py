@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -14,22 +15,20 @@ from bertkit.errors import ModelError
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.attention import AttentionMaps, attention_of, kept_attention, kept_outputs
 from bertkit.modeling.cls_only import cls_only_last_layer
-from bertkit.modeling.info import info_of
+from bertkit.modeling.heads.generic import INPUTS
+from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.layers import layers_to_take, match_layers
 from bertkit.recipe import Distillation
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from bertkit.tokens.features import Batch
 
 Pairs = dict[int, int]
 """Layer of the student -> layer of the teacher that it is compared with."""
 
 _PROJECTIONS = "bertkit_projections"  # submodule of a student: its hidden states in the teacher's width
 _EMBEDDINGS = -1  # number of the embeddings among the layers
-_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
-def find_layers(model: PreTrainedModel) -> tuple[Any, str, nn.ModuleList]:
+def find_layers(model: Model) -> tuple[Any, str, nn.ModuleList]:
     """Find the layers of a model's encoder: the module that holds them, their name there, and the layers.
 
     Raises:
@@ -44,7 +43,7 @@ def find_layers(model: PreTrainedModel) -> tuple[Any, str, nn.ModuleList]:
     raise ModelError(f"the layers of a {model.config.model_type} model differ or share weights", "use another model")
 
 
-def take_layers(model: PreTrainedModel, choice: int | list[int]) -> None:
+def take_layers(model: Model, choice: int | list[int]) -> None:
     """Keep only some layers of a model, with its embeddings and its head (Sanh et al. 2019, section 3).
 
     Raises:
@@ -59,6 +58,7 @@ def take_layers(model: PreTrainedModel, choice: int | list[int]) -> None:
         cls_only_last_layer(model)
 
 
+@dataclass(eq=False)
 class Matching:
     """Compares the inside of a student with that of its teacher, on the batch that the student has just run on.
 
@@ -67,34 +67,31 @@ class Matching:
     as a mean over heads and the tokens attended to. All are means over the matched layers.
     """
 
-    def __init__(
-        self,
-        student: PreTrainedModel,
-        teacher: PreTrainedModel,
-        pairs: Mapping[str, Pairs],
-        weights: Mapping[str, float],
-        precision: str,
-    ) -> None:
-        self.student, self.teacher, self.precision = student, teacher, precision
-        self.pairs, self.weights = pairs, weights
-        needs_layers = set(pairs) != {"embeddings"}
+    student: Model
+    teacher: Model
+    pairs: Mapping[str, Pairs]
+    weights: Mapping[str, float]
+    precision: str
+    states: dict[nn.Module, torch.Tensor] = field(default_factory=dict)
+    attention: dict[Any, AttentionMaps] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        needs_layers = set(self.pairs) != {"embeddings"}
         self.layers = {
             model: layers_of(model) or list(find_layers(model)[2]) if needs_layers else []
-            for model in (student, teacher)
+            for model in (self.student, self.teacher)
         }
-        self.states: dict[nn.Module, torch.Tensor] = {}
-        self.attention: dict[Any, AttentionMaps] = {}
 
     @property
     def reads_scores(self) -> bool:
         """Whether attention leaves its scores, of which probabilities are computed where they are compared."""
         return "attention_scores" in self.pairs
 
-    def sums(self, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def sums(self, batch: Batch) -> dict[str, torch.Tensor]:
         """Run the teacher on a batch, and sum each term over the tokens."""
         device = batch["input_ids"].device.type
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self.precision == "bf16"):
-            self.teacher(**{name: batch[name] for name in _INPUTS if name in batch})
+            self.teacher(**{name: batch[name] for name in INPUTS if name in batch})
         return self.compare(batch["attention_mask"].flatten(0, -2).bool())
 
     def compare(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
@@ -105,14 +102,13 @@ class Matching:
             "attention": self._compare_attention,
             "attention_scores": self._compare_scores,
         }
-        return {
-            name: torch.stack(
-                [compare[name](student_layer, teacher_layer, tokens) for student_layer, teacher_layer in pairs.items()]
-            ).mean(dim=0)
-            for name, pairs in self.pairs.items()
-        }
+        sums = {}
+        for name, pairs in self.pairs.items():
+            terms = [compare[name](*layers, tokens) for layers in pairs.items()]
+            sums[name] = torch.stack(terms).mean(dim=0)
+        return sums
 
-    def module(self, model: PreTrainedModel, number: int) -> nn.Module:
+    def module(self, model: Model, number: int) -> nn.Module:
         """Return a layer of a model, or its embeddings."""
         if number != _EMBEDDINGS:
             layer: nn.Module = self.layers[model][number]
@@ -160,12 +156,7 @@ def _key(number: int) -> str:
 
 @contextmanager
 def matched(
-    student: PreTrainedModel,
-    teacher: PreTrainedModel,
-    distillation: Distillation,
-    precision: str,
-    *,
-    in_training_only: bool = True,
+    student: Model, teacher: Model, distillation: Distillation, precision: str, *, in_training_only: bool = True
 ) -> Iterator[Matching]:
     """Keep what a recipe matches of the inside of both models, while a student is trained, or is evaluated as well.
 
@@ -210,13 +201,13 @@ def matched(
         yield matching
 
 
-def _width(model: PreTrainedModel, number: int) -> int:
+def _width(model: Model, number: int) -> int:
     """Return the width of a layer, or of the embeddings, which may have one of their own."""
     own = getattr(model.config, "embedding_size", None) if number == _EMBEDDINGS else None
     return own or model.config.hidden_size  # type: ignore[no-any-return]
 
 
-def _refuse_other_heads(student: PreTrainedModel, teacher: PreTrainedModel) -> None:
+def _refuse_other_heads(student: Model, teacher: Model) -> None:
     heads = student.config.num_attention_heads, teacher.config.num_attention_heads
     if heads[0] != heads[1]:
         what = f"attention cannot be matched: the student has {heads[0]} heads, the teacher {heads[1]}"

@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from bertkit.modeling.architectures import architecture_of, shares_layers
+from bertkit.modeling.info import Config, Model
 from bertkit.modeling.students.matching import find_layers
 from bertkit.modeling.students.units import feed_forwards_of
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel
 
 _PROJECTIONS = ("q_proj", "k_proj", "v_proj", "o_proj")
 
 
-def keep_layers(model: PreTrainedModel, numbers: Sequence[int]) -> None:
+def keep_layers(model: Model, numbers: Sequence[int]) -> None:
     """Keep only some layers of a model, in their order; of layers that share all weights, only their number changes.
 
     Raises:
@@ -38,7 +36,7 @@ def keep_layers(model: PreTrainedModel, numbers: Sequence[int]) -> None:
 
 
 @contextmanager
-def only_layers(model: PreTrainedModel, numbers: Sequence[int]) -> Iterator[None]:
+def only_layers(model: Model, numbers: Sequence[int]) -> Iterator[None]:
     """Let a model have only some of its layers for a while; raises as `keep_layers` does."""
     config = model.config
     count, types = config.num_hidden_layers, getattr(config, "layer_types", None)
@@ -54,7 +52,7 @@ def only_layers(model: PreTrainedModel, numbers: Sequence[int]) -> Iterator[None
             setattr(parent, name, layers)
 
 
-def keep_neurons(model: PreTrainedModel, kept: Sequence[Sequence[int]]) -> None:
+def keep_neurons(model: Model, kept: Sequence[Sequence[int]]) -> None:
     """Keep only some neurons of each feed-forward, as many in each.
 
     Args:
@@ -70,7 +68,7 @@ def keep_neurons(model: PreTrainedModel, kept: Sequence[Sequence[int]]) -> None:
     setattr(model.config, intermediate_name(model.config), len(kept[0]))
 
 
-def keep_heads(model: PreTrainedModel, kept: Sequence[Sequence[int]]) -> None:
+def keep_heads(model: Model, kept: Sequence[Sequence[int]]) -> None:
     """Keep only some heads of each attention, as many in each, of a model whose config says how wide a head is.
 
     Args:
@@ -95,7 +93,7 @@ def keep_heads(model: PreTrainedModel, kept: Sequence[Sequence[int]]) -> None:
         config.num_key_value_heads = len(kept[0]) // shared
 
 
-def keep_tokens(model: PreTrainedModel, ids: Sequence[int]) -> None:
+def keep_tokens(model: Model, ids: Sequence[int]) -> None:
     """Keep the embeddings of some tokens, numbered anew in this order, and with them the outputs of a head over tokens.
 
     The ids of special tokens in the config are numbered anew too.
@@ -114,7 +112,7 @@ def keep_tokens(model: PreTrainedModel, ids: Sequence[int]) -> None:
     renumber_tokens(model.config, ids)
 
 
-def renumber_tokens(config: PretrainedConfig, ids: Sequence[int]) -> None:
+def renumber_tokens(config: Config, ids: Sequence[int]) -> None:
     """Replace the ids of special tokens in a config by their numbers among the tokens that are kept.
 
     One that no tokenizer has is None, or where the config wants a number, the first that is beyond all tokens.
@@ -132,25 +130,25 @@ def renumber_tokens(config: PretrainedConfig, ids: Sequence[int]) -> None:
                 setattr(config, name, len(ids))
 
 
-def head_size(config: PretrainedConfig) -> int:
+def head_size(config: Config) -> int:
     """Return the width of a head."""
     size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return size
 
 
-def key_value_heads(config: PretrainedConfig) -> int:
+def key_value_heads(config: Config) -> int:
     """Return the number of heads that have keys and values of their own."""
     count: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     return count
 
 
-def intermediate_name(config: PretrainedConfig | dict[str, Any]) -> str:
+def intermediate_name(config: Config | dict[str, Any]) -> str:
     """Return what a config calls the width of feed-forwards."""
     keys = config if isinstance(config, dict) else config.to_dict()
     return "hidden_dim" if "hidden_dim" in keys else "intermediate_size"  # the former is DistilBERT's
 
 
-def _layers_of(model: PreTrainedModel) -> tuple[Any, str, nn.ModuleList]:
+def _layers_of(model: Model) -> tuple[Any, str, nn.ModuleList]:
     """Find the module that holds the layers of a model, their name there, and the layers; raises as `find_layers`."""
     path = architecture_of(model.config).layers
     if path is None:

@@ -10,15 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
 from bertkit.errors import ModelError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from bertkit.modeling.info import Model
 
 # Names inside of a layer. Those of a feed-forward: what widens, and what narrows again.
 _FEED_FORWARD = (
@@ -53,7 +52,7 @@ class FeedForward:
         return self.narrow.in_features
 
 
-def feed_forwards_of(model: PreTrainedModel) -> list[FeedForward]:
+def feed_forwards_of(model: Model) -> list[FeedForward]:
     """Find the feed-forward of each layer of a model's encoder, in order; of layers that share weights, only one.
 
     Raises:
@@ -66,10 +65,10 @@ def feed_forwards_of(model: PreTrainedModel) -> list[FeedForward]:
             if all(isinstance(module, nn.Linear) for module in modules):
                 found.append(FeedForward(tuple(modules[:-1]), modules[-1]))  # type: ignore[arg-type]
                 break
-    return found or _refuse(model, "feed-forward")
+    return found or _refuse_model(model, "feed-forward")
 
 
-def attention_outputs_of(model: PreTrainedModel) -> list[nn.Linear]:
+def attention_outputs_of(model: Model) -> list[nn.Linear]:
     """Find the output projection of each layer's attention, in order; of layers that share weights, only one.
 
     Raises:
@@ -79,11 +78,11 @@ def attention_outputs_of(model: PreTrainedModel) -> list[nn.Linear]:
     for layer in model.base_model.modules():
         modules = (_submodule(layer, name) for name in _ATTENTION_OUTPUT)
         found += [module for module in modules if isinstance(module, nn.Linear)][:1]
-    return found or _refuse(model, "attention")
+    return found or _refuse_model(model, "attention")
 
 
 @contextmanager
-def ones_before(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[dict[nn.Linear, list[torch.Tensor]]]:
+def unit_masks(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[dict[nn.Linear, list[torch.Tensor]]]:
     """Multiply the inputs of linear layers by masks of ones that get gradients, one number per row and unit.
 
     Args:
@@ -95,19 +94,15 @@ def ones_before(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[d
     """
     masks: dict[nn.Linear, list[torch.Tensor]] = {layer: [] for layer in layers}
 
-    def hook(layer: nn.Linear, count: int) -> Any:
-        def multiply(_: nn.Module, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
-            (states,) = inputs
-            shape = (len(states), *(1 for _ in states.shape[1:-1]), count)
-            mask = torch.ones(shape, dtype=states.dtype, device=states.device, requires_grad=True)
-            masks[layer].append(mask)
-            return (_multiply(states, mask),)
-
-        return layer.register_forward_pre_hook(multiply)
+    def multiply(count: int, layer: nn.Linear, inputs: tuple[torch.Tensor]) -> tuple[torch.Tensor]:
+        (states,) = inputs
+        shape = (len(states), *(1 for _ in states.shape[1:-1]), count)
+        masks[layer].append(torch.ones(shape, dtype=states.dtype, device=states.device, requires_grad=True))
+        return (_multiply_units(states, masks[layer][-1]),)
 
     with ExitStack() as hooks:
         for layer, count in zip(layers, units, strict=True):
-            hooks.callback(hook(layer, count).remove)
+            hooks.callback(layer.register_forward_pre_hook(partial(multiply, count)).remove)
         yield masks
 
 
@@ -119,16 +114,14 @@ def without_unit(layer: nn.Linear, unit: int, units: int) -> Iterator[None]:
         (states,) = inputs
         mask = torch.ones(units, dtype=states.dtype, device=states.device)
         mask[unit] = 0
-        return (_multiply(states, mask),)
+        return (_multiply_units(states, mask),)
 
-    handle = layer.register_forward_pre_hook(multiply)
-    try:
+    with ExitStack() as hooks:
+        hooks.callback(layer.register_forward_pre_hook(multiply).remove)
         yield
-    finally:
-        handle.remove()
 
 
-def _multiply(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _multiply_units(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """Multiply states (..., units * width) by a mask whose last axis is units."""
     units = states.view(*states.shape[:-1], mask.shape[-1], -1)
     return (units * mask[..., None]).flatten(-2)
@@ -143,5 +136,5 @@ def _submodule(layer: nn.Module, name: str) -> nn.Module | None:
     return module if isinstance(module, nn.Module) else None
 
 
-def _refuse(model: PreTrainedModel, what: str) -> Any:
+def _refuse_model(model: Model, what: str) -> Any:
     raise ModelError(f"the {what} of a {model.config.model_type} model is not known", "prune its layers or vocabulary")

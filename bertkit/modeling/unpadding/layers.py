@@ -8,20 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from bertkit.modeling.architectures import architecture_of, layers_of, shares_layers
-from bertkit.modeling.info import info_of, patched_attention
+from bertkit.modeling.info import Model, info_of, patched_attention
 from bertkit.modeling.unpadding.layout import Layout
 from bertkit.modeling.unpadding.relative import relative_attention
 from bertkit.modeling.unpadding.varlen import VarlenAttention, VarlenLayout
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 _NAME = "bertkit-unpadded"  # of the attention, as transformers registers it
 _WORTHWHILE = 0.85  # share of real tokens above which a batch stays padded
@@ -91,11 +88,11 @@ class _Unpadding:
         """Attend as transformers' own functions do, or as the layout does where padding is left out."""
         if self.layout is None or attention_mask is None:
             return self.attend_padded(module, query, key, value, attention_mask, **named)  # type: ignore[no-any-return]
-        return self.layout.attend(self.attend_padded, module, query, key, value, attention_mask, **named), None
+        return self.layout.attend(self.attend_padded, module, (query, key, value), attention_mask, **named), None
 
 
 @contextmanager
-def unpadded(model: PreTrainedModel, varlen: VarlenAttention | None = None) -> Iterator[None]:
+def unpadded(model: Model, varlen: VarlenAttention | None = None) -> Iterator[None]:
     """Let a model in training compute nothing on padding, where its layers are known and nobody reads their outputs.
 
     The attention in force is called for groups of rows, so it must be sdpa or a patch that allows that, or one with
@@ -130,7 +127,7 @@ def unpadded(model: PreTrainedModel, varlen: VarlenAttention | None = None) -> I
         yield
 
 
-def _layers_without_padding(model: PreTrainedModel) -> list[nn.Module]:
+def _layers_without_padding(model: Model) -> list[nn.Module]:
     """List the layers that compute all tokens: not a last one for CLS only, and none where hooks read layers.
 
     Layers that share their weights run several times, so the encoder around them stands for all.

@@ -16,6 +16,9 @@ import torch
 from torch import nn
 
 _TOKENS, _LENGTHS, _ROWS = 32, 8, 4  # tokens of a batch, lengths and rows of a group are rounded up to these
+States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+"""Queries, keys and values."""
+
 _GROUP_COST = 20_000  # pairs of tokens whose attention takes as long as one more group does
 
 
@@ -68,7 +71,7 @@ class SingleRow:
     """
 
     def __init__(self, shape: torch.Size, in_batch: torch.Tensor, tokens: int, device: torch.device) -> None:
-        self.shape, self.in_batch, self.tokens = shape, _Places(in_batch, shape.numel(), device), tokens
+        self.shape, self.in_batch, self.tokens = shape, _IndexMap(in_batch, shape.numel(), device), tokens
         self._kept: dict[int, tuple[Any, Any]] = {}
 
     def unpad(self, values: torch.Tensor) -> torch.Tensor:
@@ -102,7 +105,7 @@ class Layout(SingleRow):
     """
 
     def __init__(self, mask: torch.Tensor) -> None:
-        # The places of all real tokens: `in_batch` in the padded batch (rows * tokens), `in_groups` in the padded
+        # The indices of all real tokens: `in_batch` in the padded batch (rows * tokens), `in_groups` in the padded
         # groups laid end to end. A gather and three scatters per layer then replace a loop over rows.
         order = mask.sum(dim=1).argsort(stable=True)
         real = mask[order].bool()
@@ -118,7 +121,7 @@ class Layout(SingleRow):
             self.groups.append(Group(order[start:end], is_real))
         self._sizes = [group.is_real.numel() for group in self.groups]
         in_groups = torch.cat([group.is_real.flatten() for group in self.groups]).nonzero()[:, 0]
-        self.in_groups = _Places(in_groups, sum(self._sizes), mask.device)
+        self.in_groups = _IndexMap(in_groups, sum(self._sizes), mask.device)
 
     def split(self, values: torch.Tensor) -> list[torch.Tensor]:
         """Turn (1, heads, real tokens, width) into (rows, heads, length, width) for each group.
@@ -140,22 +143,15 @@ class Layout(SingleRow):
         return _Gather.apply(flat, self.in_groups, self.tokens).view(1, -1, heads, width)  # type: ignore[no-any-return, no-untyped-call]
 
     def attend(
-        self,
-        attend_padded: Callable[..., Any],
-        module: nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor,
-        **named: Any,
+        self, attend_padded: Callable[..., Any], module: nn.Module, states: States, mask: torch.Tensor, **named: Any
     ) -> torch.Tensor:
-        """Attend group by group: (1, heads, real tokens, width) to (1, real tokens, heads, width).
+        """Attend group by group: states of (1, heads, real tokens, width) to (1, real tokens, heads, width).
 
         Each group is computed as a padded batch of its own, (rows, heads, length, width), so attention costs the
         squares of the groups' lengths and not that of the whole. Its mask is the layer's, which may be one of several
         types.
         """
-        groups = zip(*map(self.split, (query, key, value)), self.masks(attention_mask), strict=True)
+        groups = zip(*map(self.split, states), self.masks(mask), strict=True)
         return self.join([attend_padded(module, *group, **named)[0] for group in groups])
 
     def masks(self, attended: torch.Tensor) -> list[torch.Tensor]:
@@ -195,7 +191,7 @@ def group_rows(lengths: list[int]) -> list[tuple[int, int]]:
     return groups[::-1]
 
 
-class _Places:
+class _IndexMap:
     """The rows of a longer matrix that belong to those of a shorter one, by index, and those that stay zero.
 
     They are found on the CPU and then moved, because a GPU would have to be waited for.
@@ -206,8 +202,8 @@ class _Places:
         sources[indices] = torch.arange(len(indices))
         is_empty = torch.ones(size, dtype=torch.bool)
         is_empty[indices] = False
-        places = (indices, sources, is_empty.nonzero()[:, 0])
-        self.indices, self.sources, self.empty = (each.to(device, non_blocking=True) for each in places)
+        maps = (indices, sources, is_empty.nonzero()[:, 0])
+        self.indices, self.sources, self.empty = (each.to(device, non_blocking=True) for each in maps)
 
     def gather(self, values: torch.Tensor, size: int) -> torch.Tensor:
         """Gather the rows of the longer matrix, (all, width), and fill up with rows of zeros: (size, width)."""
@@ -217,7 +213,7 @@ class _Places:
         return gathered
 
     def scatter(self, values: torch.Tensor) -> torch.Tensor:
-        """Scatter the first rows of a matrix to their places among rows of zeros: (all, width).
+        """Scatter the first rows of a matrix to their indices among rows of zeros: (all, width).
 
         Gathering them, and zeroing what is left, takes a sixth of the time of copying them into zeros.
         """
@@ -225,26 +221,26 @@ class _Places:
 
 
 class _Gather(torch.autograd.Function):
-    """`_Places.gather`, whose gradient is scattered: indices are distinct, so nothing needs to be summed."""
+    """`_IndexMap.gather`, whose gradient is scattered: indices are distinct, so nothing needs to be summed."""
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, places: _Places, size: int) -> torch.Tensor:
-        ctx.places = places
-        return places.gather(values, size)
+    def forward(ctx: Any, values: torch.Tensor, index: _IndexMap, size: int) -> torch.Tensor:
+        ctx.index = index
+        return index.gather(values, size)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        return ctx.places.scatter(gradients[0]), None, None
+        return ctx.index.scatter(gradients[0]), None, None
 
 
 class _Scatter(torch.autograd.Function):
-    """`_Places.scatter`, whose gradient is gathered."""
+    """`_IndexMap.scatter`, whose gradient is gathered."""
 
     @staticmethod
-    def forward(ctx: Any, values: torch.Tensor, places: _Places) -> torch.Tensor:
-        ctx.places, ctx.size = places, len(values)
-        return places.scatter(values)
+    def forward(ctx: Any, values: torch.Tensor, index: _IndexMap) -> torch.Tensor:
+        ctx.index, ctx.size = index, len(values)
+        return index.scatter(values)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, None]:
-        return ctx.places.gather(gradients[0], ctx.size), None
+        return ctx.index.gather(gradients[0], ctx.size), None

@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import nn
 from torch.nn import functional
 
 from bertkit.modeling.info import patched_forward
-
-if TYPE_CHECKING:
-    from bertkit.modeling.unpadding.layout import Layout
+from bertkit.modeling.unpadding.layout import Layout, States
 
 
 class HasLayout(Protocol):
@@ -50,8 +48,8 @@ def _biased(
     longer = max(max(group.length for group in layout.groups) - bias.shape[-1], 0)
     bias = functional.pad(bias[:1], (0, longer, 0, longer))  # nobody attends to what rounding up adds
     attended = [
-        _attend(module, query, key, value, bias[..., : query.shape[2], : query.shape[2]], mask)
-        for query, key, value, mask in _in_groups(layout, projected)
+        _attend(module, states, bias[..., : states[0].shape[2], : states[0].shape[2]], mask)
+        for states, mask in _in_groups(layout, projected)
     ]
     return (module.o(layout.join(attended).flatten(2)),)
 
@@ -76,13 +74,13 @@ def _disentangled(
     if layout is None and (not module.training or output_attentions or rel_embeddings is None):
         return forward(states, mask, output_attentions, rel_embeddings=rel_embeddings, **named)  # type: ignore[no-any-return]
     projections = module.query_proj, module.key_proj, module.value_proj
-    projected = [_split_heads(project(states), module) for project in projections]
-    groups = [(*projected, mask.bool())] if layout is None else _in_groups(layout, projected)
-    longest = max(query.shape[2] for query, *_ in groups)
+    query, key, value = (_split_heads(project(states), module) for project in projections)
+    groups = [((query, key, value), mask.bool())] if layout is None else _in_groups(layout, (query, key, value))
+    longest = max(query.shape[2] for (query, *_), _ in groups)
     distances = {} if rel_embeddings is None else _project_distances(module, rel_embeddings, longest)
     scale = (module.attention_head_size * (1 + len({"c2p", "p2c"} & {*module.pos_att_type}))) ** -0.5
     attended = []
-    for query, key, value, mask in groups:
+    for (query, key, value), mask in groups:
         length, bias = query.shape[2], torch.zeros(())
         query = query * scale
         if "c2p" in distances:  # from key to key, the distance of a query falls
@@ -91,7 +89,7 @@ def _disentangled(
         if "p2c" in distances:
             near = distances["p2c"][:, longest - length + 1 : longest + length + 1]
             bias = bias + _at_distances(key, near * scale).transpose(2, 3)
-        attended.append(_attend(module, query, key, value, bias, mask, scale=1.0))
+        attended.append(_attend(module, (query, key, value), bias, mask, scale=1.0))
     joined = attended[0] if layout is None else layout.join(attended)
     return joined.flatten(2), None
 
@@ -101,10 +99,11 @@ def _split_heads(values: torch.Tensor, module: Any) -> torch.Tensor:
     return values.view(*values.shape[:-1], module.num_attention_heads, -1).transpose(1, 2)
 
 
-def _in_groups(layout: Layout, projected: Sequence[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
+def _in_groups(layout: Layout, projected: Sequence[torch.Tensor]) -> list[tuple[States, torch.Tensor]]:
     """Split queries, keys and values into groups, each with its mask."""
+    query, key, value = map(layout.split, projected)
     masks = [group.is_attended for group in layout.groups]
-    return list(zip(*map(layout.split, projected), masks, strict=True))
+    return list(zip(zip(query, key, value, strict=True), masks, strict=True))
 
 
 def _project_distances(module: Any, embeddings: torch.Tensor, longest: int) -> dict[str, torch.Tensor]:
@@ -144,16 +143,10 @@ def _at_distances(states: torch.Tensor, distances: torch.Tensor) -> torch.Tensor
 
 
 def _attend(
-    module: Any,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    bias: torch.Tensor,
-    mask: torch.Tensor,
-    *,
-    scale: float | None = None,
+    module: Any, states: States, bias: torch.Tensor, mask: torch.Tensor, *, scale: float | None = None
 ) -> torch.Tensor:
     """Attend as plain products do, (rows, heads, length, width) to (rows, length, heads, width)."""
+    query, key, value = states
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = torch.matmul(query if scale == 1 else query * scale, key.transpose(2, 3)) + bias
     scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)  # not -inf: softmax over nothing is NaN

@@ -7,16 +7,14 @@ a bias of positions.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from bertkit.modeling.architectures import architecture_of
-from bertkit.modeling.unpadding.layout import SingleRow
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from bertkit.modeling.info import Model
+from bertkit.modeling.unpadding.layout import SingleRow, States
 
 VarlenAttention = Callable[..., Any]
 """`torch.nn.attention.varlen.varlen_attn`, or a function with its arguments."""
@@ -45,16 +43,9 @@ class VarlenLayout(SingleRow):
         self.longest = int(lengths.max())
 
     def attend(
-        self,
-        attend_padded: Callable[..., Any],
-        module: nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor,
-        **named: Any,
+        self, attend_padded: Callable[..., Any], module: nn.Module, states: States, mask: torch.Tensor, **named: Any
     ) -> torch.Tensor:
-        """Attend within each row: (1, heads, real tokens, width) to (1, real tokens, heads, width).
+        """Attend within each row: states of (1, heads, real tokens, width) to (1, real tokens, heads, width).
 
         transformers names a window by the number of tokens from a token to the last that it sees, itself included; the
         kernel takes those beside it, to the left and to the right.
@@ -67,9 +58,9 @@ class VarlenLayout(SingleRow):
         window = named.get("sliding_window")
         reach = -1 if window is None else window - 1
         # Rotary positions are computed in fp32 by some models. The kernel wants (tokens, heads, width) of one dtype.
-        rows = [states[0].transpose(0, 1).to(value.dtype) for states in (query, key, value)]
+        rows = [each[0].transpose(0, 1).to(states[-1].dtype) for each in states]
         ends = (self.edges, self.edges, self.longest, self.longest)
-        shares_keys = query.shape[1] != key.shape[1]
+        shares_keys = states[0].shape[1] != states[1].shape[1]
         attended: torch.Tensor = self.attend_rows(
             *rows, *ends, scale=named.get("scaling"), window_size=(reach, reach), enable_gqa=shares_keys
         )
@@ -83,7 +74,7 @@ def torch_varlen() -> VarlenAttention:
     return varlen_attn
 
 
-def why_no_varlen(model: PreTrainedModel, precision: str) -> str | None:
+def why_no_varlen(model: Model, precision: str) -> str | None:
     """Say why a model cannot attend by `torch_varlen` in training on a GPU; None where it can."""
     config = model.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads

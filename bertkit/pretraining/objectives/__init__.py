@@ -28,23 +28,29 @@ torch and transformers are imported inside functions, so that naming an objectiv
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
 
+from bertkit.modeling.info import Config, Model
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, ordinary_tokens
-from bertkit.pretraining.tokenized import Numbers, TokenizedCorpus
+from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.options import check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
-from bertkit.tokens.features import Collator, Feature, SpecialTokenTemplate, find_template
+from bertkit.storage.columns import Numbers
+from bertkit.tokens.features import Batch, Collator, Feature, Features, SpecialTokenTemplate, Tokenizer, find_template
 
 if TYPE_CHECKING:
     import numpy as np
     import torch
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerFast
+
+Random: TypeAlias = "np.random.Generator"
+
+Sums = dict[str, "torch.Tensor"]
+"""Term -> its loss, summed over the items of a batch."""
 
 HELD_OUT_RATE = 0.15
 """The share of tokens that is masked in held-out text (Devlin et al. 2019, section 3.1)."""
@@ -73,10 +79,10 @@ class PretrainSetup:
     """What an objective knows beside its examples."""
 
     recipe: PretrainRecipe
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: Tokenizer
     model_folder: Path | None
     """The checkpoint to continue from; None for a new model."""
-    config: PretrainedConfig
+    config: Config
     """The config of the model: the checkpoint's, or that of the recipe's size."""
 
     @cached_property
@@ -115,7 +121,7 @@ class Objective(Protocol):
             ModelError: the checkpoint does not fit it.
         """
 
-    def load_model(self, setup: PretrainSetup) -> PreTrainedModel:
+    def load_model(self, setup: PretrainSetup) -> Model:
         """Load the checkpoint, or build a new model of the recipe's size, with the heads of this objective.
 
         `info_of(model)` lists the weights that the checkpoint lacks; `load_to_pretrain` sees to that. Where it names a
@@ -128,9 +134,7 @@ class Objective(Protocol):
         It runs in every epoch and in every worker process, so it computes offsets and reads no tokens.
         """
 
-    def feature(
-        self, example: Example, progress: float | None, random: np.random.Generator, setup: PretrainSetup
-    ) -> Feature:
+    def feature(self, example: Example, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
         """Build the ``input_ids`` of an example, with masks, and its labels.
 
         Args:
@@ -143,13 +147,13 @@ class Objective(Protocol):
     def collator(self, setup: PretrainSetup) -> Collator:
         """Build the function that turns features into a batch of tensors, whose first axis is the rows."""
 
-    def count(self, batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+    def count(self, batch: Batch) -> dict[str, int]:
         """Count the items that the loss of each term is summed over."""
 
-    def losses(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def losses(self, model: Model, batch: Batch) -> Sums:
         """Compute the summed loss of each term, with gradients; a batch without items has a loss of zero."""
 
-    def accumulate(self, model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+    def accumulate(self, model: Model, batch: Batch) -> Totals:
         """Compute the sums over a held-out batch that `score` needs; gradients are off."""
 
     def score(self, totals: Totals) -> dict[str, float]:
@@ -158,16 +162,16 @@ class Objective(Protocol):
         ``loss``, the weighted sum of the terms' means, is among them.
         """
 
-    def baselines(self, held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+    def baselines(self, held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
         """Compute what can be scored on the held-out features without reading them: name of a baseline -> its scores.
 
         `scores` are the model's. How well the frequencies of tokens predict is computed for every objective.
         """
 
-    def encoder(self, model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+    def encoder(self, model: Model, setup: PretrainSetup) -> Model:
         """Return the part of the finished model that is saved as a plain checkpoint."""
 
-    def auxiliary_checkpoints(self, model: PreTrainedModel, setup: PretrainSetup) -> Mapping[str, PreTrainedModel]:
+    def auxiliary_checkpoints(self, model: Model, setup: PretrainSetup) -> Mapping[str, Model]:
         """Return the other parts to save as plain checkpoints, by the names of their folders beside the encoder."""
 
 

@@ -5,28 +5,24 @@ It is the left-to-right model of BERT's ablation (Devlin et al. 2019, section 5.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import can_be_causal, make_causal
+from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_to_pretrain
-from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
-from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
+from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
-from bertkit.tokens.features import IGNORED, Collator, Feature
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
+from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features, Tensors
 
 OPTIONS: Mapping[str, Any] = {}
 TERMS: Mapping[str, float] = {"clm": 1.0}
 BEST_METRIC = mlm.BEST_METRIC
 
-examples, baselines = mlm.examples, mlm.baselines
+examples, baselines, accumulate = mlm.examples, mlm.baselines, mlm.accumulate
 encoder, auxiliary_checkpoints = mlm.encoder, mlm.auxiliary_checkpoints
 
 
@@ -38,14 +34,14 @@ def check(setup: PretrainSetup) -> None:
         raise RecipeError(what, "use one of type bert, or the objective mlm")
 
 
-def load_model(setup: PretrainSetup) -> PreTrainedModel:
+def load_model(setup: PretrainSetup) -> Model:
     """Load the checkpoint, or build a new model, with causal attention and a head over the next token."""
     from transformers import AutoModelForCausalLM
 
     return load_to_pretrain(AutoModelForCausalLM, setup.model_folder, make_causal(setup.config))
 
 
-def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+def feature(example: Block, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
     """Label each token of a block with the next one of its document; special tokens are not predicted."""
     text = join_block(example, setup.template)
     follows = text.maskable[1:] & (text.segment_ids[1:] == text.segment_ids[:-1])
@@ -57,7 +53,7 @@ def collator(setup: PretrainSetup) -> Collator:
     """Build the collator of blocks, whose masks of documents leave out later tokens; the model adds this to others."""
     collate = mlm.collator(setup)
 
-    def collate_causal(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate_causal(features: Features) -> Tensors:
         batch = collate(features)
         mask = batch["attention_mask"]
         return {**batch, "attention_mask": mask.tril() if mask.dim() == 4 else mask}
@@ -65,25 +61,18 @@ def collator(setup: PretrainSetup) -> Collator:
     return collate_causal
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the predicted tokens."""
-    return {"clm": int((batch["labels"] != IGNORED).sum())}
+    return {"clm": mlm.count(batch)["mlm"]}
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the next tokens."""
-    outputs, labels = run_at_masked(model, batch)
-    return {"clm": sum_of_losses(outputs.logits, labels)}
-
-
-def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
-    """Sum the losses and the correct predictions of a batch."""
-    outputs, labels = run_at_masked(model, batch)
-    return masked_totals(outputs.logits, labels)
+    return {"clm": mlm.losses(model, batch)["mlm"]}
 
 
 def score(totals: Totals) -> dict[str, float]:
     """Compute the loss, the perplexity and the accuracy of next tokens."""
-    scores = masked_scores(totals)
-    loss = totals["mlm"] / totals["masked"]
-    return {"loss": loss, "perplexity": scores["perplexity"], "token_accuracy": scores["masked_accuracy"]}
+    scores = mlm.score(totals)
+    scores["token_accuracy"] = scores.pop("masked_accuracy")
+    return scores

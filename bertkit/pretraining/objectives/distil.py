@@ -12,20 +12,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.load import leave_out_token_types
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.modeling.students.distilbert import choose_layers, load_teacher, make_student
-from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
+from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.options import Option, read_option
-from bertkit.tokens.features import Collator, Feature
+from bertkit.tokens.features import Batch, Collator, Features, Tensors
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     import torch
-    from transformers import PreTrainedModel
 
 OPTIONS: Mapping[str, Any] = {
     **mlm.OPTIONS,
@@ -80,7 +77,7 @@ def _read_layers(setup: PretrainSetup) -> list[int]:
     return choose_layers(read_layers(layers), setup.config)
 
 
-def load_model(setup: PretrainSetup) -> PreTrainedModel:
+def load_model(setup: PretrainSetup) -> Model:
     """Build the student from the checkpoint, its teacher; raises what `check` and `load_teacher` raise."""
     layers = _read_layers(setup)
     teacher = load_teacher(setup.model_folder, setup.config)  # type: ignore[arg-type]
@@ -96,7 +93,7 @@ def collator(setup: PretrainSetup) -> Collator:
 
     collate_blocks = mlm.collator(setup)
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> Tensors:
         batch = collate_blocks(features)
         sizes = torch.tensor([len(feature["input_ids"]) for feature in features])
         return {**batch, IS_TEXT: torch.arange(batch["input_ids"].shape[1]) < sizes[:, None]}
@@ -104,18 +101,18 @@ def collator(setup: PretrainSetup) -> Collator:
     return collate
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens, for two terms, and all tokens."""
     masked = mlm.count(batch)["mlm"]
     return {"soft": masked, "mlm": masked, "cosine": int(batch[IS_TEXT].sum())}
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: Model, batch: Batch) -> Sums:
     """Sum the three terms: the divergence from soft targets, the masked tokens, and the angles between states."""
     return _sum_terms(_run_both(model, batch))
 
 
-def _sum_terms(outputs: _Outputs) -> dict[str, torch.Tensor]:
+def _sum_terms(outputs: _Outputs) -> Sums:
     return {
         "soft": soft_sum(outputs.logits, outputs.teacher_logits, outputs.temperature),
         "mlm": sum_of_losses(outputs.logits, outputs.labels),
@@ -123,7 +120,7 @@ def _sum_terms(outputs: _Outputs) -> dict[str, torch.Tensor]:
     }
 
 
-def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the terms, the correct predictions of both models, and the predictions on which they agree."""
     outputs = _run_both(model, batch)
     sums = {name: float(value) for name, value in _sum_terms(outputs).items()}
@@ -154,7 +151,7 @@ def score(totals: Totals) -> dict[str, float]:
     }
 
 
-def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+def encoder(model: Model, setup: PretrainSetup) -> Model:
     """Return the student with its head; its tokenizer makes no token types where it knows none."""
     if not architecture_of(model.config).reads_token_types:
         leave_out_token_types(setup.tokenizer)
@@ -185,7 +182,7 @@ def cosine_sum(states: torch.Tensor, teacher_states: torch.Tensor) -> torch.Tens
     return (1 - cosine_similarity(states.float(), teacher_states.float(), dim=-1)).sum()
 
 
-def _run_both(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> _Outputs:
+def _run_both(model: Model, batch: Batch) -> _Outputs:
     """Run student and teacher on a batch, the teacher without gradients."""
     import torch
 

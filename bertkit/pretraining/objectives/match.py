@@ -8,31 +8,19 @@ predicted, so neither model needs a head, and any encoder can be the teacher.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.architectures import architecture_of, first_position, shares_layers
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.students.distilbert import choose_layers, make_student
-from bertkit.pretraining.objectives import PretrainSetup, Totals, distil, mlm
+from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, distil, mlm
 from bertkit.recipe import Distillation, read_layers
-from bertkit.recipe.options import Option, read_option
+from bertkit.recipe.options import Option, accept, read_option
+from bertkit.tokens.features import Batch
 
-if TYPE_CHECKING:
-    import torch
-    from transformers import PretrainedConfig, PreTrainedModel
-
-
-def _read_size(value: Any) -> str | None:
-    if value is not None and not isinstance(value, str):
-        raise ValueError("see `bertkit pretrain sizes`")
-    return value
-
-
-def _read_fields(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("give fields of the student's config, such as {hidden_size: 128}")
-    return value
+_SIZES = "see `bertkit pretrain sizes`"
+_FIELDS = "give fields of the student's config, such as {hidden_size: 128}"
 
 
 def _read_layer_map(value: Any) -> Any:
@@ -44,8 +32,8 @@ def _read_layer_map(value: Any) -> Any:
 
 OPTIONS: Mapping[str, Any] = {
     **mlm.OPTIONS,
-    "student_size": Option(None, read=_read_size),
-    "student_options": Option({}, read=_read_fields),
+    "student_size": Option(None, read=accept(lambda value: isinstance(value, str | None), _SIZES)),
+    "student_options": Option({}, read=accept(lambda value: isinstance(value, dict), _FIELDS)),
     "student_layers": Option(None, read=read_layers),
     "layer_map": Option("uniform", read=_read_layer_map),
     "attention": True,
@@ -77,7 +65,7 @@ def check(setup: PretrainSetup) -> None:
         _check_student(student, setup)
 
 
-def _student_config(setup: PretrainSetup) -> PretrainedConfig | None:
+def _student_config(setup: PretrainSetup) -> Config | None:
     """Build the config of a new student; None for one that is made of its teacher's layers.
 
     Raises:
@@ -96,13 +84,12 @@ def _student_config(setup: PretrainSetup) -> PretrainedConfig | None:
     return make_config(size, setup.tokenizer, read_option(OPTIONS, setup.recipe, "student_options"))
 
 
-def _check_student(student: PretrainedConfig, setup: PretrainSetup) -> None:
+def _check_student(student: Config, setup: PretrainSetup) -> None:
     teacher, training, first = setup.config, setup.recipe.training, first_position(student)
     positions = getattr(student, "max_position_embeddings", training.max_length + first) - first
     if positions < training.max_length:
-        raise RecipeError(
-            f"the student reads {positions} tokens, not {training.max_length}", f"--max-length {positions}"
-        )
+        what = f"the student reads {positions} tokens, not {training.max_length}"
+        raise RecipeError(what, f"--max-length {positions}")
     can_separate = architecture_of(student).separates_documents and first == first_position(teacher)
     if training.packing == "documents" and not can_separate:
         what = f"a student of type {student.model_type} cannot keep documents of a block apart as its teacher does"
@@ -114,7 +101,7 @@ def _check_student(student: PretrainedConfig, setup: PretrainSetup) -> None:
         raise ModelError(what, remedy)
 
 
-def load_model(setup: PretrainSetup) -> PreTrainedModel:
+def load_model(setup: PretrainSetup) -> Model:
     """Build the student, whose inside is compared with that of the checkpoint, its teacher.
 
     Raises:
@@ -134,7 +121,7 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
         layers = read_layers(read_option(OPTIONS, setup.recipe, "student_layers"))
         student = make_student(teacher, choose_layers(layers, setup.config))
     # Unlike an encoder that is built alone, the base of a model with a head has no pooler, which nobody trains.
-    encoder: PreTrainedModel = student.base_model
+    encoder: Model = student.base_model
     layer_map, attention = (read_option(OPTIONS, setup.recipe, name) for name in ("layer_map", "attention"))
     terms = Distillation(
         embeddings_weight=1.0, hidden=layer_map, **({"attention_scores": layer_map} if attention else {})
@@ -146,12 +133,12 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
     return encoder
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the tokens, which all terms are sums over."""
     return dict.fromkeys(TERMS, int(batch[distil.IS_TEXT].sum()))
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: Model, batch: Batch) -> Sums:
     """Run student and teacher on a batch, the teacher without gradients, and sum each term over the tokens."""
     import torch
 
@@ -163,7 +150,7 @@ def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[st
     return dict(info.compare(is_text))  # type: ignore[misc]
 
 
-def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the terms, and count the tokens."""
     sums = {name: float(value) for name, value in losses(model, batch).items()}
     return {**sums, "tokens": float(batch[distil.IS_TEXT].sum())}

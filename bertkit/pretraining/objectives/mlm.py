@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of, first_position
+from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, choose_tokens, choose_words, corrupt
-from bertkit.pretraining.objectives import PretrainSetup, Totals, masking_rate, read_shares, replacement_shares
-from bertkit.pretraining.packing import Block, Blocks, TokenizedText, block_collator, join_block, pack_blocks
-from bertkit.pretraining.tokenized import Numbers, TokenizedCorpus
+from bertkit.pretraining.objectives import (
+    PretrainSetup,
+    Random,
+    Sums,
+    Totals,
+    masking_rate,
+    read_shares,
+    replacement_shares,
+)
+from bertkit.pretraining.packing import (
+    NOTHING,
+    Block,
+    Blocks,
+    TokenizedText,
+    block_collator,
+    join_block,
+    pack_blocks,
+)
+from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe.options import Option, read_option
-from bertkit.tokens.features import IGNORED, Collator, Feature
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from transformers import PreTrainedModel
+from bertkit.storage.columns import Numbers
+from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 
 OPTIONS: Mapping[str, Any] = {
     "mask_rate": Option(0.15, least=0.01, most=0.9),
@@ -38,7 +51,7 @@ def check(setup: PretrainSetup) -> None:
         raise RecipeError(what, "--set training.packing=joined, or none")
 
 
-def load_model(setup: PretrainSetup) -> PreTrainedModel:
+def load_model(setup: PretrainSetup) -> Model:
     """Load the checkpoint, or build a new model, with a masked language modeling head."""
     from transformers import AutoModelForMaskedLM
 
@@ -51,13 +64,13 @@ def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: 
     return pack_blocks(corpus, length, setup.template.size, packing)
 
 
-def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+def feature(example: Block, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
     """Mask tokens, or whole words, of a block."""
     text = join_block(example, setup.template)
     return {**mask(text, progress, random, setup), "segment_ids": text.segment_ids}
 
 
-def mask(text: TokenizedText, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+def mask(text: TokenizedText, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
     """Mask tokens, or whole words, of a text: ``input_ids``, and ``labels`` at the masked positions."""
     import numpy as np
 
@@ -74,9 +87,7 @@ def mask(text: TokenizedText, progress: float | None, random: np.random.Generato
     }
 
 
-def choose_masked(
-    text: TokenizedText, progress: float | None, random: np.random.Generator, setup: PretrainSetup
-) -> Numbers:
+def choose_masked(text: TokenizedText, progress: float | None, random: Random, setup: PretrainSetup) -> Numbers:
     """Choose the tokens of a text to mask, shape (tokens,) of booleans."""
     rate = masking_rate(OPTIONS, setup, progress)
     if read_option(OPTIONS, setup.recipe, "whole_words"):
@@ -84,25 +95,24 @@ def choose_masked(
     return choose_tokens(text.maskable, rate, random)
 
 
-def collator(setup: PretrainSetup) -> Collator:
-    """Build the collator of blocks."""
+def collator(setup: PretrainSetup, beside: Mapping[str, float] = NOTHING) -> Collator:
+    """Build the collator of blocks, and of what else features have for each token: name -> the number of padding."""
     within_documents = setup.recipe.training.packing == "documents"
-    position = first_position(setup.config) if within_documents else 0
-    return block_collator(setup.tokenizer, within_documents=within_documents, first_position=position)
+    return block_collator(setup.tokenizer, beside, first_position(setup.config) if within_documents else None)
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens."""
     return {"mlm": int((batch["labels"] != IGNORED).sum())}
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens."""
     outputs, labels = run_at_masked(model, batch)
     return {"mlm": sum_of_losses(outputs.logits, labels)}
 
 
-def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the losses and the correct predictions of a batch."""
     outputs, labels = run_at_masked(model, batch)
     return masked_totals(outputs.logits, labels)
@@ -113,16 +123,16 @@ def score(totals: Totals) -> dict[str, float]:
     return {"loss": totals["mlm"] / totals["masked"], **masked_scores(totals)}
 
 
-def baselines(held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """Return no other baseline than the frequencies of tokens."""
     return {}
 
 
-def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
-    """Return the model with its head: a plain checkpoint for masked language modeling."""
+def encoder(model: Model, setup: PretrainSetup) -> Model:
+    """Return the model with its heads: a plain checkpoint for pretraining."""
     return model
 
 
-def auxiliary_checkpoints(model: PreTrainedModel, setup: PretrainSetup) -> dict[str, PreTrainedModel]:
+def auxiliary_checkpoints(model: Model, setup: PretrainSetup) -> dict[str, Model]:
     """Return no other checkpoint: the encoder is the whole model."""
     return {}

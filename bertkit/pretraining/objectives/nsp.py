@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from bertkit.errors import RecipeError
 from bertkit.metrics.baselines import predict_by_length
 from bertkit.modeling.architectures import architecture_of, types_with
+from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import accumulate_pairs, count_pairs, score_pairs, sum_pair_losses
-from bertkit.pretraining.objectives import PretrainSetup, mlm
+from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, mlm
 from bertkit.pretraining.sentence_pairs import Pair, Pairs, PairType, build_pairs, join_pair, pair_collator
 from bertkit.pretraining.tokenized import TokenizedCorpus
-from bertkit.tokens.features import Collator, Feature
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from transformers import PreTrainedModel
+from bertkit.tokens.features import Batch, Collator, Feature, Features
 
 OPTIONS: Mapping[str, Any] = mlm.OPTIONS
 TERMS: Mapping[str, float] = {"mlm": 1.0, "nsp": 1.0}
 BEST_METRIC = mlm.BEST_METRIC
 
-accumulate, score, auxiliary_checkpoints = accumulate_pairs, score_pairs, mlm.auxiliary_checkpoints
+accumulate, score = accumulate_pairs, score_pairs
+encoder, auxiliary_checkpoints = mlm.encoder, mlm.auxiliary_checkpoints
 
 
 def check(setup: PretrainSetup) -> None:
@@ -34,7 +31,7 @@ def check(setup: PretrainSetup) -> None:
         raise RecipeError(what, f"use one of type {' or '.join(types_with('has_pair_head'))}, or the objective mlm")
 
 
-def load_model(setup: PretrainSetup) -> PreTrainedModel:
+def load_model(setup: PretrainSetup) -> Model:
     """Load the checkpoint, or build a new model, with a head for masked tokens and one for pairs of segments."""
     from transformers import AutoModelForPreTraining
 
@@ -43,12 +40,10 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
 
 def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Pairs:
     """Pair the segments of the corpus, differently in each epoch; half of the second segments are random ones."""
-    return pairs_of_epoch(corpus, length, setup, epoch, "next")
+    return pair_segments(corpus, length, setup, epoch, "next")
 
 
-def pairs_of_epoch(
-    corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int, pair_type: PairType
-) -> Pairs:
+def pair_segments(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int, pair_type: PairType) -> Pairs:
     """Pair the segments of the corpus; the pairs repeat after ``training.dupe_factor`` epochs, if it is set."""
     # pairs follow from seed and version alone, so a resumed run, and every process, builds the same ones
     training = setup.recipe.training
@@ -56,7 +51,7 @@ def pairs_of_epoch(
     return build_pairs(corpus, length, setup.pair_template.size, pair_type, training.seed, version)
 
 
-def feature(example: Pair, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+def feature(example: Pair, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
     """Mask tokens, or whole words, of a pair."""
     text = join_pair(example, setup.pair_template)
     masked = mlm.mask(text, progress, random, setup)
@@ -68,17 +63,17 @@ def collator(setup: PretrainSetup) -> Collator:
     return pair_collator(setup.tokenizer)
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens and the pairs."""
     return dict(zip(TERMS, count_pairs(batch), strict=True))
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens, and those of the pairs."""
     return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))
 
 
-def baselines(held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """Compute the accuracy over pairs of the more frequent label, and what the lengths of both segments tell."""
     is_second = [feature["token_type_ids"] for feature in held_out]
     lengths = [(len(second) - int(second.sum()), int(second.sum())) for second in is_second]
@@ -86,8 +81,3 @@ def baselines(held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[
     share = sum(labels) / len(labels)
     found = {"more frequent label": max(share, 1 - share), "segment lengths": predict_by_length(lengths, labels)}
     return {name: {"pair_accuracy": accuracy} for name, accuracy in found.items() if accuracy is not None}
-
-
-def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
-    """Return the model with both heads: a plain checkpoint for pretraining."""
-    return model

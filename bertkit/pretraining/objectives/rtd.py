@@ -6,30 +6,22 @@ classifies every token as original or replaced. The discriminator is the result 
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.metrics.intervals import f1_of_share
 from bertkit.modeling.architectures import architecture_of
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import masked_scores, masked_totals, sum_of_losses
 from bertkit.modeling.weights import load_config
-from bertkit.pretraining.objectives import PretrainSetup, Totals, mlm
-from bertkit.pretraining.packing import Block, Blocks, join_block
-from bertkit.pretraining.tokenized import TokenizedCorpus
+from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, mlm
+from bertkit.pretraining.packing import Block, join_block
+from bertkit.progress import log
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage.checksums import check_model
-from bertkit.tokens.features import IGNORED, Collator, Feature
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-    from transformers import PreTrainedModel
-
-log = logging.getLogger("bertkit")
+from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 
 OPTIONS: Mapping[str, Any] = {
     **{name: mlm.OPTIONS[name] for name in ("mask_rate", "last_mask_rate", "whole_words")},
@@ -44,20 +36,19 @@ _GENERATOR = "generator"  # the generator's folder beside the discriminator
 _PADDING = -1.0  # padding has this in place of a random number from [0, 1)
 _SHARED = ("vocab_size", "embedding_size", "max_position_embeddings", "type_vocab_size")
 
+examples = mlm.examples
+
 
 def check(setup: PretrainSetup) -> None:
     """Refuse a model that is no ELECTRA."""
     if not architecture_of(setup.config).has_discriminator:
-        has_checkpoint = setup.model_folder is not None
-        remedy = (
-            "name an ELECTRA, or use the objective mlm"
-            if has_checkpoint
-            else "--size electra-small, electra-base or electra-large"
-        )
+        remedy = "--size electra-small, electra-base or electra-large"
+        if setup.model_folder is not None:
+            remedy = "name an ELECTRA, or use the objective mlm"
         raise RecipeError(f"rtd needs an ELECTRA, not a model of type {setup.config.model_type}", remedy)
 
 
-def load_model(setup: PretrainSetup) -> PreTrainedModel:
+def load_model(setup: PretrainSetup) -> Model:
     """Load or build the discriminator and the generator; without a generator beside the checkpoint, a new one is built.
 
     Raises:
@@ -74,11 +65,8 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
         log.info(f"no {_GENERATOR}/ beside the checkpoint: the generator is new")
     if beside:
         check_model(beside)
-    smaller = (
-        load_config(beside)
-        if beside
-        else generator_config(config, read_option(OPTIONS, setup.recipe, "generator_size"))
-    )
+    size = read_option(OPTIONS, setup.recipe, "generator_size")
+    smaller = load_config(beside) if beside else generator_config(config, size)
     for name in _SHARED:
         if getattr(smaller, name) != getattr(config, name):
             what = f"{name} is {getattr(smaller, name)}, but {getattr(config, name)} in the discriminator"
@@ -90,12 +78,7 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
     return model
 
 
-def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Blocks:
-    """Split the corpus into blocks, the same in each epoch."""
-    return mlm.examples(corpus, length, setup, epoch)
-
-
-def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+def feature(example: Block, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
     """Mask tokens, or whole words, of a block, and draw the random numbers that choose the generator's tokens."""
     import numpy as np
 
@@ -113,32 +96,20 @@ def feature(example: Block, progress: float | None, random: np.random.Generator,
 
 def collator(setup: PretrainSetup) -> Collator:
     """Build the collator of blocks; the random numbers of padding are negative."""
-    import numpy as np
-    import torch
-
-    collate_blocks = mlm.collator(setup)
-
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        batch = collate_blocks(features)
-        draws = np.full(batch["input_ids"].shape, _PADDING, dtype=np.float32)
-        for row, feature in enumerate(features):
-            draws[row, : len(feature["draws"])] = feature["draws"]
-        return {**batch, "draws": torch.from_numpy(draws)}
-
-    return collate
+    return mlm.collator(setup, {"draws": _PADDING})
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens, and all tokens: the discriminator classifies each, special ones too."""
     return {"mlm": int((batch["labels"] != IGNORED).sum()), "rtd": int((batch["draws"] >= 0).sum())}
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the generator, and those of the discriminator."""
     return _sums(model(**batch), batch)
 
 
-def _sums(outputs: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def _sums(outputs: Any, batch: Batch) -> Sums:
     from torch.nn import functional
 
     # (rows, tokens), False at padding. An attention mask within documents, (rows, 1, tokens, tokens),
@@ -151,7 +122,7 @@ def _sums(outputs: Any, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Te
     }
 
 
-def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum both losses, the generator's correct predictions, and the tokens that the discriminator finds replaced."""
     outputs = model(**batch)
     tokens = batch["draws"] >= 0
@@ -178,17 +149,17 @@ def score(totals: Totals) -> dict[str, float]:
     }
 
 
-def baselines(held_out: Sequence[Feature], scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
+def baselines(held_out: Features, scores: Mapping[str, float]) -> dict[str, dict[str, float]]:
     """Compute what is scored by taking every token for a replaced one."""
     share = scores["replaced_share"]
     return {"every token replaced": {"precision": share, "recall": 1.0, "f1": f1_of_share(share)}}
 
 
-def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+def encoder(model: Model, setup: PretrainSetup) -> Model:
     """Return the discriminator: a plain ELECTRA."""
     return model.discriminator
 
 
-def auxiliary_checkpoints(model: PreTrainedModel, setup: PretrainSetup) -> dict[str, PreTrainedModel]:
+def auxiliary_checkpoints(model: Model, setup: PretrainSetup) -> dict[str, Model]:
     """Return the generator: an ELECTRA for masked language modeling, which a later run continues with."""
     return {_GENERATOR: model.generator}

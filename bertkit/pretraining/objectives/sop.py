@@ -6,16 +6,14 @@ Everything but the pairs is shared with next-sentence prediction.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from bertkit.modeling.info import Model
 from bertkit.modeling.masked_head import count_pairs, sum_pair_losses
-from bertkit.pretraining.objectives import PretrainSetup, nsp
+from bertkit.pretraining.objectives import PretrainSetup, Sums, nsp
 from bertkit.pretraining.sentence_pairs import Pairs
 from bertkit.pretraining.tokenized import TokenizedCorpus
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedModel
+from bertkit.tokens.features import Batch
 
 OPTIONS: Mapping[str, Any] = nsp.OPTIONS
 TERMS: Mapping[str, float] = {"mlm": 1.0, "sop": 1.0}
@@ -28,14 +26,14 @@ encoder, auxiliary_checkpoints = nsp.encoder, nsp.auxiliary_checkpoints
 
 def examples(corpus: TokenizedCorpus, length: int, setup: PretrainSetup, epoch: int) -> Pairs:
     """Pair the segments of the corpus, differently in each epoch; half of the pairs are swapped."""
-    return nsp.pairs_of_epoch(corpus, length, setup, epoch, "order")
+    return nsp.pair_segments(corpus, length, setup, epoch, "order")
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens and the pairs."""
     return dict(zip(TERMS, count_pairs(batch), strict=True))
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens, and those of the pairs."""
     return dict(zip(TERMS, sum_pair_losses(model, batch), strict=True))

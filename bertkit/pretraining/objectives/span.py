@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
 from bertkit.pretraining.masking import choose_spans, corrupt
-from bertkit.pretraining.objectives import PretrainSetup, Totals, masking_rate, mlm, replacement_shares
+from bertkit.pretraining.objectives import (
+    PretrainSetup,
+    Random,
+    Sums,
+    Totals,
+    masking_rate,
+    mlm,
+    replacement_shares,
+)
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.recipe.options import read_option
-from bertkit.tokens.features import IGNORED, Collator, Feature
+from bertkit.tokens.features import IGNORED, Batch, Collator, Feature
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from transformers import PreTrainedModel
 
 OPTIONS: Mapping[str, Any] = {
     "mask_rate": mlm.OPTIONS["mask_rate"],
@@ -35,7 +41,7 @@ _EDGES = ("span_starts", "span_ends")
 examples = mlm.examples
 
 
-def load_model(setup: PretrainSetup) -> PreTrainedModel:
+def load_model(setup: PretrainSetup) -> Model:
     """Load the checkpoint, or build a new model, with a head for masked tokens and one for span boundaries."""
     model = mlm.load_model(setup)
     if read_option(OPTIONS, setup.recipe, "boundary"):
@@ -47,7 +53,7 @@ def load_model(setup: PretrainSetup) -> PreTrainedModel:
     return model
 
 
-def feature(example: Block, progress: float | None, random: np.random.Generator, setup: PretrainSetup) -> Feature:
+def feature(example: Block, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
     """Mask spans of a block; with boundaries, add the first and last + 1 token of the span at each masked position."""
     import numpy as np
 
@@ -70,37 +76,25 @@ def feature(example: Block, progress: float | None, random: np.random.Generator,
 
 def collator(setup: PretrainSetup) -> Collator:
     """Build the collator of blocks; with boundaries, ``span_starts`` and ``span_ends`` are of shape (rows, tokens)."""
-    import torch
-
-    collate_blocks = mlm.collator(setup)
-
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
-        batch = collate_blocks(features)
-        for name in _EDGES if _EDGES[0] in features[0] else ():
-            batch[name] = torch.zeros_like(batch["labels"])
-            for row, feature in zip(batch[name], features, strict=True):
-                row[: len(feature[name])] = torch.from_numpy(feature[name])
-        return batch
-
-    return collate
+    return mlm.collator(setup, dict.fromkeys(_EDGES, 0))
 
 
-def count(batch: Mapping[str, torch.Tensor]) -> dict[str, int]:
+def count(batch: Batch) -> dict[str, int]:
     """Count the masked tokens; with boundaries, both terms predict them."""
     tokens = mlm.count(batch)["mlm"]
     return {"mlm": tokens, "sbo": tokens} if _EDGES[0] in batch else {"mlm": tokens}
 
 
-def losses(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens; with boundaries, also those predicted from them (``sbo``)."""
-    logits, labels, boundary_logits = _run(model, batch)
+    logits, labels, boundary_logits = _run_heads(model, batch)
     sums = {"mlm": sum_of_losses(logits, labels)}
     return sums if boundary_logits is None else {**sums, "sbo": sum_of_losses(boundary_logits, labels)}
 
 
-def accumulate(model: PreTrainedModel, batch: Mapping[str, torch.Tensor]) -> Totals:
+def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the losses and the correct predictions of a batch."""
-    logits, labels, boundary_logits = _run(model, batch)
+    logits, labels, boundary_logits = _run_heads(model, batch)
     totals = masked_totals(logits, labels)
     return totals if boundary_logits is None else {**totals, "sbo": float(sum_of_losses(boundary_logits, labels))}
 
@@ -110,7 +104,7 @@ def score(totals: Totals) -> dict[str, float]:
     return {"loss": (totals["mlm"] + totals.get("sbo", 0.0)) / totals["masked"], **masked_scores(totals)}
 
 
-def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
+def encoder(model: Model, setup: PretrainSetup) -> Model:
     """Return the model without the boundary head: a plain checkpoint for masked language modeling."""
     from copy import copy
 
@@ -119,9 +113,7 @@ def encoder(model: PreTrainedModel, setup: PretrainSetup) -> PreTrainedModel:
     return plain
 
 
-def _run(
-    model: PreTrainedModel, batch: Mapping[str, torch.Tensor]
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+def _run_heads(model: Model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
     """Compute the logits of masked tokens, their labels, and their logits from the boundaries (None without them)."""
     inputs = {name: values for name, values in batch.items() if name not in _EDGES}
     if _EDGES[0] not in batch:

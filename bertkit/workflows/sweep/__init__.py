@@ -13,6 +13,7 @@ from typing import Any
 
 from bertkit.errors import BertkitError, DivergedError, RecipeError, StoppedError, UsageError
 from bertkit.evaluation.sweeps import (
+    StoredTrials,
     SweepSummary,
     check_scored_rows,
     describe_trial,
@@ -286,8 +287,8 @@ def _summarize(job: _Sweep, progress: Progress) -> SweepSummary:
             trial.number: Setup(job.recipe(trial.settings), load_tokenizer(job.folder / trial.folder), inputs.labels)
             for trial in finished
         }
-        stored = (finished, records, setups, inputs.task, split, job.folder)
-        selection, reason = find_selection(*stored)
+        stored = StoredTrials(records, setups, inputs.task, split, job.folder)
+        selection, reason = find_selection(finished, stored)
         return SweepSummary(
             recipe=inputs.recipe.name,
             model=inputs.recipe.model_name,
@@ -303,7 +304,7 @@ def _summarize(job: _Sweep, progress: Progress) -> SweepSummary:
             no_selection=reason,
             expected_best=find_expected_best(finished, job.search, metric),
             importance=find_importance(finished, job.search, metric),
-            curve=find_curve(*stored),
+            curve=find_curve(finished, stored),
             unfinished=max(job.search.trials, len(numbers)) - len(ended),
         )
 

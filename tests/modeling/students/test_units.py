@@ -10,7 +10,7 @@ from transformers import AutoModelForSequenceClassification
 
 from bertkit.errors import ModelError
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, ones_before, without_unit
+from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, unit_masks, without_unit
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
@@ -36,7 +36,7 @@ def test_gradients_of_masks_are_those_of_the_states_row_by_row(model_type):
     for handle in handles:
         handle.remove()
     layers, units = [*narrow, *outputs], [24] * len(narrow) + [2] * len(outputs)
-    with ones_before(layers, units) as masks:
+    with unit_masks(layers, units) as masks:
         masked = model(**batch)
         masked.loss.backward()
     assert torch.equal(masked.logits, plain.logits)

@@ -10,29 +10,20 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from bertkit.errors import ModelError, UnavailableError, shorten
 from bertkit.hardware.memory import is_memory_error
 from bertkit.modeling.inference.graphs.texts import TextGraph, plain_precision, refuse_untraceable
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
+from bertkit.tokens.features import Batch
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-_NOISY = (
-    "root",
-    "nncf",
-    "transformers",
-    "onnxscript",
-    "onnx_ir",
-    *(f"torch.{name}" for name in ("onnx", "export", "fx")),
-)
+_NOISY = ("root", "nncf", "transformers", "onnxscript", "onnx_ir", "torch.onnx", "torch.export", "torch.fx")
 
 
 @dataclass(frozen=True)
@@ -47,12 +38,7 @@ class Converted:
 
 
 def convert(
-    model: PreTrainedModel,
-    names: Sequence[str],
-    backend: str,
-    file: Path,
-    *,
-    calibration: Sequence[Mapping[str, torch.Tensor]] | None = None,
+    model: Model, names: Sequence[str], backend: str, file: Path, *, calibration: Sequence[Batch] | None = None
 ) -> Converted:
     """Write the graph of a model, whose texts may be any number and of any length.
 
@@ -113,7 +99,7 @@ def _exporter(backend: str) -> tuple[Any, Any]:
     return exporters.OpenVINOExporter(), exporters.OpenVINOConfig
 
 
-def _quantizer(backend: str, calibration: Sequence[Mapping[str, torch.Tensor]]) -> Any:
+def _quantizer(backend: str, calibration: Sequence[Batch]) -> Any:
     """Return the quantizer of a backend; OpenVINO's reads the ranges of activations off the texts."""
     if backend == "onnx":
         from bertkit.modeling.inference.graphs.int8 import TokenQuantizer

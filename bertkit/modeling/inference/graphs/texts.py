@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest.mock import patch
 
 import torch
 from torch import nn
 
 from bertkit.errors import ModelError
-from bertkit.modeling.info import info_of, tagger_head
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from bertkit.modeling.info import Model, info_of, tagger_head
 
 _OUTPUTS = ("logits", "start_logits", "end_logits")
 
@@ -27,7 +24,7 @@ _OUTPUTS = ("logits", "start_logits", "end_logits")
 class TextGraph(nn.Module):
     """The forward pass of a model, without its loss, its dropout and what was patched for batches of rows."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(self, model: Model) -> None:
         super().__init__()
         self.model, self.compute = model.eval(), _COMPUTE[info_of(model).reads]
         for module in model.modules():
@@ -95,7 +92,7 @@ _COMPUTE: Mapping[str, Callable[[Any, Any, Any, Any], dict[str, torch.Tensor]]] 
 }
 
 
-def refuse_untraceable(model: PreTrainedModel) -> None:
+def refuse_untraceable(model: Model) -> None:
     """Refuse a head that no graph can follow.
 
     Raises:
