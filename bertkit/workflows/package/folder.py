@@ -43,17 +43,16 @@ _LEFT_OUT = (
 _OF_TASK = ("COLUMNS", "read", "encode", "collator", "decode")
 _TRAINING = ("max_length", "class_weights", "label_smoothing")
 _DATA = ("columns", "unread", "label_range", "streaming")
-_RUNTIME = "bertkit.packaged"
 _OPENING = '''"""A model that predicts: `Model().predict(...)`, or `python -m {name}`."""
 
-from .packaged.{module} import {model} as Model
+from .{module} import {model} as Model
 
 __all__ = ["Model"]
 '''
 _MAIN = '''"""`python -m {name}`."""
 
 from . import Model
-from .packaged.program import main
+from .runtime.program import main
 
 raise SystemExit(main(Model, "{name}", "{version}"))
 '''
@@ -122,11 +121,13 @@ def copy_code(facts: PackageFacts, task: Task) -> dict[str, str]:
     if not str(getattr(task, "__name__", "")).startswith("bertkit.tasks."):
         what = f"the task family {facts.task} is a module of your own, whose code packages do not copy"
         raise ModelError(what, "use `bertkit export` and `bertkit predict`")
-    module, model = ("vectors", "PackagedVectors") if facts.embeds else ("model", "PackagedModel")
+    module, model = "runtime.packaged_model", "PackagedModel"
+    if facts.embeds:
+        module, model = "workflows.package.vectors", "PackagedVectors"
     roots = {
         f"bertkit.tasks.{facts.task}": _OF_TASK,
-        f"{_RUNTIME}.{module}": (model,),
-        f"{_RUNTIME}.program": ("main",),
+        f"bertkit.{module}": (model,),
+        "bertkit.runtime.program": ("main",),
     }
     opening = _OPENING.format(name=facts.name, module=module, model=model)
     version = f"{facts.name} {facts.wheel or ''}".strip() + f", bertkit {facts.version}"
