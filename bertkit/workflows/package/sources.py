@@ -1,8 +1,8 @@
 """The code of a package: those definitions of bertkit that its predictions use, copied out of bertkit's own modules.
 
 So there is no second implementation to be kept equal to the first. A function that is needed brings along what it
-refers to, in this module and in others. What nobody refers to is left out, and with it nearly every import. Comments and
-the types of arguments are left out too.
+refers to, in this module and in others. What nobody refers to is left out, and with it nearly every import. So are
+comments and the types of arguments.
 """
 
 from __future__ import annotations
@@ -156,23 +156,30 @@ def _keep(modules: dict[str, _Module], name: str, definition: str) -> None:
     module.kept.add(definition)
     if definition in module.imports:
         return _follow(modules, module.imports[definition], ())
-    attributes: dict[str, set[str]] = defaultdict(set)
-    for node in ast.walk(module.definitions[definition]):
-        match node:
-            case ast.Import() | ast.ImportFrom():
-                for imported in _read_imports(node).values():
-                    _follow(modules, imported, ())
-            case ast.Attribute(value=ast.Name(id=used), attr=attribute):
-                attributes[used].add(attribute)
-            case ast.Name(id=used):
-                attributes[used] |= set()
-    for used, read in attributes.items():
+    nodes = list(ast.walk(module.definitions[definition]))
+    for statement in nodes:
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            for imported in _read_imports(statement).values():
+                _follow(modules, imported, ())
+    for used, read in _find_names(nodes).items():
         if used in module.definitions:
             _keep(modules, name, used)
         # a module of which nothing is read is a variable of the same name
         elif used in module.imports and (read or not module.imports[used].is_module):
             module.kept.add(used)
             _follow(modules, module.imports[used], read)
+
+
+def _find_names(nodes: Iterable[ast.AST]) -> dict[str, set[str]]:
+    """Return the names that code refers to, and the attributes of each that it reads."""
+    names: dict[str, set[str]] = defaultdict(set)
+    for node in nodes:
+        match node:
+            case ast.Attribute(value=ast.Name(id=name), attr=attribute):
+                names[name].add(attribute)
+            case ast.Name(id=name):
+                names[name] |= set()
+    return names
 
 
 def _follow(modules: dict[str, _Module], imported: _Import, attributes: Iterable[str]) -> None:
