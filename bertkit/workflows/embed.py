@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,6 +16,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.training.child_runs import refuse_launch
 from bertkit.vectors.embedding.sources import Part, TextSource, read_row_parts
 from bertkit.vectors.embedding.units import UNITS, Unit, check_unit
 from bertkit.vectors.launch import Launch
@@ -43,8 +43,7 @@ def embed(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError("several processes without an --output", "name the file that all of them work on")
+    refuse_launch("several processes without an --output", "name the file that all of them work on")
     found, parts = _open_rows(embedder, source, unit)
     _load(embedder, progress)
     for part in parts:

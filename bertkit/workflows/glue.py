@@ -33,6 +33,7 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import write_json, write_text
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.storage.records import without_folder
+from bertkit.training.child_runs import keep_going
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.finetune.inputs import read_inputs
 from bertkit.workflows.finetune.seeds import finetune_seeds
@@ -57,11 +58,6 @@ class _State:
     """(task, split) -> metric -> its scores over seeds."""
     seeds: set[int] = field(default_factory=set)
     """Those of all runs, where tasks are trained with several."""
-
-    def fail(self, name: str, error: BertkitError) -> None:
-        """Note that a task has failed, and say so."""
-        log.warning(f"{name} failed: {error}")
-        self.failed[name] = error
 
     @property
     def pending(self) -> list[str]:
@@ -174,15 +170,11 @@ def _train(state: _State, folder: Path, seeds: Sequence[int], fresh: bool, progr
     for name in state.pending:
         log.info(f"{name}: task {list(TASKS).index(name) + 1} of {len(TASKS)}")
         options: dict[str, Any] = {"output": folder / name, "fresh": fresh, "progress": progress}
-        try:
+        with keep_going(name, state.failed):
             if seeds:
                 _add_seeds(state, name, *finetune_seeds(state.recipes[name], seeds, **options))
             else:
                 state.finished[name] = finetune(state.recipes[name], **options)
-        except StoppedError:
-            raise
-        except BertkitError as error:
-            state.fail(name, error)
 
 
 def _add_seeds(state: _State, name: str, summary: SeedsSummary, diverged: BertkitError | None) -> None:
@@ -208,7 +200,7 @@ def _add_seeds(state: _State, name: str, summary: SeedsSummary, diverged: Bertki
         state.finished[name] = results
         state.spreads |= {(name, split.split): split.spreads for split in summary.splits}
     if diverged is not None:
-        state.fail(name, diverged)
+        raise diverged
 
 
 def _add_deviations(scores: Sequence[GlueScore], state: _State) -> list[GlueScore]:
@@ -230,21 +222,14 @@ def _check_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool,
     """
     with stage(progress, "reading the data of all tasks", total=len(state.recipes)):
         for number, name in enumerate(state.pending, start=1):
-            try:
+            with keep_going(name, state.failed, refused=(UsageError,)):
                 if seeds:
                     seeds_storage.check_folder(folder / name)
-                    read_inputs(state.recipes[name], folder / name)
-                    continue
                 plan = read_inputs(state.recipes[name], folder / name).plan
-                record = None if fresh else runs.check_claim(plan.folder, plan.identity)
-            except UsageError:
-                raise
-            except BertkitError as error:
-                state.fail(name, error)
-                continue
-            if record is not None and record["status"] == "finished":
-                log.info(f"{name}: finished on {record['finished']}")
-                state.finished[name] = _results(record, plan.folder)
+                record = None if fresh or seeds else runs.check_claim(plan.folder, plan.identity)
+                if record is not None and record["status"] == "finished":
+                    log.info(f"{name}: finished on {record['finished']}")
+                    state.finished[name] = _results(record, plan.folder)
             progress.update(number, {})
 
 
@@ -274,8 +259,6 @@ def _write(summary: GlueSummary) -> None:
         write_glue_report(folder, content, runs.command())
         write_json(folder / SUMMARY, {"schema_version": _SCHEMA, "command": runs.command(), **content})
 
-
-log = logging.getLogger("bertkit")
 
 ARCHIVE = "submission.zip"
 _FOLDER = "submission"

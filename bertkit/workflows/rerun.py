@@ -21,10 +21,10 @@ from bertkit.storage import runs
 from bertkit.storage.files import split_lines
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
-from bertkit.training.run import RunPlan, wait_for_all
+from bertkit.training.child_runs import use_threads
+from bertkit.training.run import wait_for_all
 from bertkit.workflows import distill, finetune, pretrain
 from bertkit.workflows.finetune import inputs as finetune_inputs
-from bertkit.workflows.finetune.seeds import use_threads
 from bertkit.workflows.pretrain import inputs as pretrain_inputs
 
 log = logging.getLogger("bertkit")
@@ -113,14 +113,15 @@ def rerun(
         text = pretrain_inputs.read_inputs(recipe, target, progress)
         check(record["identity"], text.plan.identity, recipe)
         use_threads(record["machine"])
-        pretrain.run_inputs(replace(text, plan=_as_before(text.plan, record)), fresh=fresh, progress=progress)
+        plan = replace(text.plan, machine=record["machine"])
+        pretrain.run_inputs(replace(text, plan=plan), fresh=fresh, progress=progress)
     else:
         with stage(progress, "reading the data", total=1):
             rows = finetune_inputs.read_inputs(as_recorded(recipe, record["identity"]), target)
         check(record["identity"], rows.plan.identity, recipe)
         use_threads(record["machine"])
         train = distill.distill_inputs if "compared_models" in record else finetune.run_inputs
-        train(replace(rows, plan=_as_before(rows.plan, record)), fresh=fresh, progress=progress)
+        train(rows.on(record["machine"]), fresh=fresh, progress=progress)
     wait_for_all()
     return compare_runs(folder, target)
 
@@ -274,11 +275,6 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
         raise RecipeError(what, f"repeat it with bertkit {version}", file=file) from None
     recipe._may_run_code = trusts_folders()
     return recipe
-
-
-def _as_before(plan: RunPlan, record: Mapping[str, Any]) -> RunPlan:
-    """Return the plan of a run that computes in the precision of another, whose record it is."""
-    return replace(plan, machine=record["machine"])
 
 
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], recipe: Recipe | PretrainRecipe) -> Iterator[Exception]:

@@ -12,7 +12,7 @@ from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage import runs
-from bertkit.storage.seeds import find_seeds, read_seeds, seed_folder
+from bertkit.storage.seeds import read_seeds, seed_folders
 from bertkit.storage.summaries import RunSummary, find_runs, list_settings, summarize
 
 if TYPE_CHECKING:
@@ -144,7 +144,7 @@ def _describe(row: str, run: RunSummary) -> TableCell:
 def _first_record(run: RunSummary) -> Mapping[str, Any]:
     """Read the record of a run, or of the first finished one of a folder of seeds."""
     folder = Path(run.folder)
-    folders = [seed_folder(folder, seed) for seed in find_seeds(folder)] if run.seeds else [folder]
+    folders = seed_folders(folder) if run.seeds else [folder]
     records = filter(None, map(runs.read_record, folders))
     return next(record for record in records if record["status"] == "finished")
 

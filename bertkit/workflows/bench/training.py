@@ -25,6 +25,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Setup, text_lengths
 from bertkit.training.automatic import choose_training
+from bertkit.training.child_runs import refuse_launch
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 
 if TYPE_CHECKING:
@@ -128,8 +129,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
         raise UsageError(
             "bench needs rows that can be counted", "leave data.streaming out, or give a file of some rows"
         )
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError("bench measures one process", "start it without torchrun or accelerate launch")
+    refuse_launch("bench measures one process", "start it without torchrun or accelerate launch")
     with stage(progress, "reading the data", total=1):
         inputs = read_inputs(recipes[0], None)
     with stage(progress, "loading torch and transformers"):

@@ -66,10 +66,10 @@ def run_inputs(
             return [Result(**{**result, "folder": here}) for result in run.record["results"]]
         if inputs.stream is None:
             write_training_rows(inputs.plan.folder, inputs.trained)
-        return _train_and_publish(_as_begun(inputs, run.record), run, progress, compare)
+        return _train_and_publish(_with_recorded_batching(inputs, run.record), run, progress, compare)
 
 
-def _as_begun(inputs: FinetuneInputs, record: Mapping[str, Any]) -> FinetuneInputs:
+def _with_recorded_batching(inputs: FinetuneInputs, record: Mapping[str, Any]) -> FinetuneInputs:
     """Return the inputs with the batches that a run began with: its recipe may have named what is ``auto`` now."""
     batching = record["identity"]["recipe"]["training"]["batching"]
     training = inputs.recipe.training.model_copy(update={"batching": batching})
@@ -82,46 +82,40 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     from bertkit.hardware.precision import use_matmul_backend
     from bertkit.modeling.layerwise.adapters import merge_adapters
     from bertkit.modeling.layerwise.prepare import prepare_depths
-    from bertkit.tokens.feature_cache import encode_split
     from bertkit.training.result import untrained
     from bertkit.workflows.finetune.publish import publish
 
-    recipe, task = inputs.recipe, inputs.task
+    recipe = inputs.recipe
     use_matmul_backend(run.machine)
     with stage(progress, f"loading {recipe.model_name}"):
-        setup = Setup(recipe, load_tokenizer(inputs.model_folder), inputs.labels)
-        baselines = score_baselines(inputs, setup)
         set_seed(recipe.training.seed)  # a new head is drawn from it
-        model = inputs.supervision.load_model(task, inputs.model_folder, setup)
+        scorer = load_scorer(inputs, run, progress)
+        model = scorer.checkpoint.model
         prepare_depths(model, recipe.training)
-    # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
-    model.config.pad_token_id = setup.tokenizer.pad_token_id
-    checkpoint = Checkpoint(model, task, setup, run.machine)
-    in_memory = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
-    with stage(progress, "tokenizing"):
-        features = {name: encode_split(split, setup, task.encode) for name, split in in_memory.items()}
-    if inputs.stream is None:
-        _report_lengths(features["train"], len(inputs.splits["train"].rows), setup, task)
-    example_features = features.get("train") or features[inputs.validation.name]
-    report_foreign(setup.tokenizer, model, inputs.model_folder, example_features)
-    run_features = partial(run_part, checkpoint, progress=progress)
-    is_complete = not inputs.supervision.trains or task.precompute(
-        model, _WithoutTrain(features) if inputs.stream else features, setup, run_features
-    )
+    is_complete = scorer.encode()
     if not is_complete and not run.is_resumed:
         _report_head(model, recipe, inputs.labels)
-    scorer = StepScorer(inputs, checkpoint, features, progress)
     fit_result = untrained() if is_complete else _fit(inputs, scorer)
-    scored = scorer.score_best(fit_result.best_step, list(baselines.scores))
-    chosen = scored[inputs.validation.name]
-    checkpoint = replace(checkpoint, setup=chosen.setup)
+    scored = scorer.score_best(fit_result.best_step)
+    # adapters become a part of the weights before these are published, and compared with those of teachers
     if recipe.training.lora:
         merge_adapters(model, inputs.plan.folder if is_main_process() else None, recipe.model_name)
-    compared = compare(checkpoint, chosen, fit_result.best) if compare else []
-    return publish(inputs, run, fit_result, checkpoint, scored, baselines, compared)
+    chosen = scored[inputs.validation.name]
+    compared = compare(replace(scorer.checkpoint, setup=chosen.setup), chosen, fit_result.best) if compare else []
+    return publish(scorer, run, fit_result, scored, compared)
 
 
-def score_baselines(inputs: FinetuneInputs, setup: Setup) -> ScoredBaselines:
+def load_scorer(inputs: FinetuneInputs, run: Run, progress: Progress) -> StepScorer:
+    """Load the model of a run, or of one task of several, with what scores it."""
+    setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+    baselines = _score_baselines(inputs, setup)
+    model = inputs.supervision.load_model(inputs.task, inputs.model_folder, setup)
+    # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
+    model.config.pad_token_id = setup.tokenizer.pad_token_id
+    return StepScorer(inputs, Checkpoint(model, inputs.task, setup, run.machine), baselines, progress)
+
+
+def _score_baselines(inputs: FinetuneInputs, setup: Setup) -> ScoredBaselines:
     """Score predictions that know the training labels but not the whole input, for each validation split."""
     validation = {name: split.rows for name, split in inputs.splits.items() if is_validation(name)}
     baselines = fit_and_score(inputs.task, inputs.splits["train"].rows, validation, setup)
@@ -183,14 +177,30 @@ class StepScorer:
     """Scores the validation splits of a run, and keeps the scores of the best step so that it is not scored twice."""
 
     def __init__(
-        self,
-        inputs: FinetuneInputs,
-        checkpoint: Checkpoint,
-        features: Mapping[str, Sequence[Feature]],
-        progress: Progress,
+        self, inputs: FinetuneInputs, checkpoint: Checkpoint, baselines: ScoredBaselines, progress: Progress
     ) -> None:
-        self.inputs, self.checkpoint, self.features, self.progress = inputs, checkpoint, features, progress
+        self.inputs, self.checkpoint, self.baselines, self.progress = inputs, checkpoint, baselines, progress
+        self.features: dict[str, Sequence[Feature]] = {}
+        """Those of each split in memory, once they are encoded."""
         self.best: tuple[int, Scored] | None = None
+
+    def encode(self) -> bool:
+        """Encode all splits, and compute what training needs only once; return whether nothing is left to train."""
+        from bertkit.tokens.feature_cache import encode_split
+
+        inputs, checkpoint, task = self.inputs, self.checkpoint, self.inputs.task
+        in_memory = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
+        with stage(self.progress, "tokenizing"):
+            for name, split in in_memory.items():
+                self.features[name] = encode_split(split, checkpoint.setup, task.encode)
+        if inputs.stream is None:
+            _report_lengths(self.features["train"], len(inputs.splits["train"].rows), checkpoint.setup, task)
+        examples = self.features.get("train") or self.features[inputs.validation.name]
+        report_foreign(checkpoint.setup.tokenizer, checkpoint.model, inputs.model_folder, examples)
+        features = _WithoutTrain(self.features) if inputs.stream else self.features
+        run_features = partial(run_part, checkpoint, progress=self.progress)
+        trains = inputs.supervision.trains
+        return not trains or task.precompute(checkpoint.model, features, checkpoint.setup, run_features)
 
     def score_step(self, model: PreTrainedModel, step: int) -> dict[str, float]:
         """Score the model after a step, its head fitted where no training reaches it, on the split that chooses."""
@@ -201,13 +211,13 @@ class StepScorer:
             self.best = step, scored
         return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
 
-    def score_best(self, step: int, names: Sequence[str]) -> dict[str, Scored]:
+    def score_best(self, step: int) -> dict[str, Scored]:
         """Score the best model, which is that of a step, on each split; other splits as tuned on the first."""
         first = self.inputs.validation.name
         is_scored = self.best is not None and self.best[0] == step
         chosen = self.best[1] if self.best and is_scored else self._score(first, self.checkpoint, tune=True)
         tuned = replace(self.checkpoint, setup=chosen.setup)
-        return {first: chosen, **{name: self._score(name, tuned) for name in names if name != first}}
+        return {first: chosen, **{name: self._score(name, tuned) for name in self.baselines.scores if name != first}}
 
     def _rank(self, scored: Scored) -> tuple[bool, float]:
         metric = self.inputs.recipe.best_metric

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from importlib.util import find_spec
 from pathlib import Path
@@ -77,6 +77,10 @@ class FinetuneInputs:
     def rows(self) -> dict[str, int | None]:
         """The number of rows of each split; None for a stream, whose end is not known."""
         return _count_rows(self.splits, self.stream)
+
+    def on(self, machine: Mapping[str, Any] | None) -> FinetuneInputs:
+        """Return the same inputs, to compute as another run did whose machine it is."""
+        return replace(self, plan=replace(self.plan, machine=machine))
 
     @property
     def validation(self) -> Split:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.checks import find_skew
 from bertkit.evaluation.baselines import (
     BASELINES_FILE,
-    ScoredBaselines,
     find_lead,
     find_missing_labels,
     find_warnings,
@@ -20,7 +19,6 @@ from bertkit.evaluation.baselines import (
     write_learned,
 )
 from bertkit.evaluation.calibration import warn_of_tuned
-from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, describe_scores, suffix_of, write_predictions
 from bertkit.evaluation.training_rows import add_streamed_rows
 from bertkit.metrics.baselines import tabulate
@@ -43,6 +41,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from bertkit.training.result import FitResult
+    from bertkit.workflows.finetune import StepScorer
 
 
 @dataclass(frozen=True)
@@ -60,18 +59,17 @@ class _Outcome:
 
 
 def publish(
-    inputs: FinetuneInputs,
+    scorer: StepScorer,
     run: Run,
     fit_result: FitResult,
-    checkpoint: Checkpoint,
     scored: Mapping[str, Scored],
-    baselines: ScoredBaselines,
     compared_models: Sequence[Mapping[str, Any]] = (),
 ) -> list[Result]:
     """Write everything that a finished run folder holds; the record is written last and says that it is finished."""
     if not runs.is_main_process():
         return []
-    seconds, setup, folder = run.seconds, checkpoint.setup, run.plan.folder
+    inputs, baselines, model = scorer.inputs, scorer.baselines, scorer.checkpoint.model
+    seconds, setup, folder = run.seconds, scored[inputs.validation.name].setup, run.plan.folder
     details = {
         name: inputs.task.details(split.predictions, inputs.splits[name].rows, setup) for name, split in scored.items()
     }
@@ -80,7 +78,7 @@ def publish(
         for name, split in scored.items()
     ]
     outcome = _Outcome(inputs, fit_result, scored, details, results, seconds, compared_models)
-    published = export_model(checkpoint.model, setup.tokenizer, folder)
+    published = export_model(model, setup.tokenizer, folder)
     with_rows = [
         file
         for name, split in scored.items()
@@ -100,7 +98,7 @@ def publish(
     )
     facts = _gather_facts(outcome, record)
     write_report(folder, facts)
-    (folder / "README.md").write_text(_card(inputs, facts, checkpoint.model), encoding="utf-8")
+    (folder / "README.md").write_text(_card(inputs, facts, model), encoding="utf-8")
     if inputs.stream:
         add_streamed_rows(folder, inputs.trained, inputs.stream, inputs.task.COLUMNS.gold, fit_result.steps)
     finish(run, record, fit_result, [*published, runs.TRAINING_ROWS])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.records import without_folder
 from bertkit.tasks import Task
 from bertkit.tokens.features import Collator, Feature, Setup
+from bertkit.training.child_runs import find_machine, refuse_launch, use_threads
 from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, read_inputs
@@ -105,15 +105,14 @@ def _check(recipe: Recipe, seeds: Sequence[int], output: str | Path | None, jobs
     """Return the folder of the seeds after checking that it may be one, and that so many may train at a time."""
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}", "name the number of runs that train at the same time")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError("several seeds under torchrun", "launch one run per seed: --seed 1, --seed 2, ...")
+    refuse_launch("several seeds under torchrun", "launch one run per seed: --seed 1, --seed 2, ...")
     folder = runs.run_folder(output, f"{recipe.name}-seeds")
     storage.check_folder(folder)
     return folder
 
 
 def _as_begun(recipe: Recipe, folder: Path) -> Recipe:
-    return finetune_inputs.as_begun(recipe, (storage.seed_folder(folder, seed) for seed in storage.find_seeds(folder)))
+    return finetune_inputs.as_begun(recipe, storage.seed_folders(folder))
 
 
 def _with_seed(recipe: Recipe, seed: int) -> Recipe:
@@ -155,10 +154,10 @@ def _run_in_turn(pending: Mapping[int, FinetuneInputs], folder: Path, progress: 
     diverged = {}
     for number, (seed, inputs) in enumerate(pending.items(), start=1):
         log.info(f"seed {seed} ({number} of {len(pending)})")
-        machine = find_machine(folder)
+        machine = find_machine(storage.seed_folders(folder))
         use_threads(machine)
         try:
-            run_inputs(_like(inputs, machine), fresh=False, progress=progress)
+            run_inputs(inputs.on(machine), fresh=False, progress=progress)
         except DivergedError as error:
             log.info(f"seed {seed} diverged: {error}")
             diverged[seed] = error
@@ -187,7 +186,7 @@ def _run_at_once(
     import torch
 
     threads = torch.get_num_threads()
-    machine = find_machine(folder)
+    machine = find_machine(storage.seed_folders(folder))
     if machine is None:
         plan = next(iter(pending.values())).plan
         torch.set_num_threads(max(1, threads // at_once))
@@ -205,31 +204,6 @@ def _run_at_once(
 def _name_seed(seed: int, error: DivergedError) -> DivergedError:
     """Return the error of a command of which one seed has diverged."""
     return DivergedError(f"seed {seed} diverged: {error.what}", error.remedy, file=error.file)
-
-
-def _like(inputs: FinetuneInputs, machine: Mapping[str, Any] | None) -> FinetuneInputs:
-    """Return inputs that are computed as another run was, whose machine it is."""
-    return replace(inputs, plan=replace(inputs.plan, machine=machine))
-
-
-def find_machine(folder: Path) -> dict[str, Any] | None:
-    """Return the machine of the first run in a folder of seeds: all others compute as it did; None without a run."""
-    for seed in storage.find_seeds(folder):
-        record = runs.read_record(storage.seed_folder(folder, seed))
-        if record is not None and "machine" in record:
-            return dict(record["machine"])
-    return None
-
-
-def use_threads(machine: Mapping[str, Any] | None) -> None:
-    """Compute with as many threads as another run: the order of floating-point sums depends on them."""
-    if machine is None:
-        return
-    import torch
-
-    if torch.get_num_threads() != machine["threads"]:
-        log.info(f"threads: {machine['threads']}, as in another run")
-        torch.set_num_threads(machine["threads"])
 
 
 def _others(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> list[int]:
@@ -282,7 +256,7 @@ def _make_soup(inputs: FinetuneInputs, summary: SeedsSummary, progress: Progress
         log.info("no soup: it takes at least two finished runs")
         return None
     log.info(f"soup of {', '.join(source.name for source in sources)}")
-    souped = soup_inputs(_like(inputs, find_machine(folder)), folder / storage.SOUP, sources)
+    souped = soup_inputs(inputs.on(find_machine(storage.seed_folders(folder))), folder / storage.SOUP, sources)
     record = runs.read_record(souped.plan.folder)
     results = run_inputs(
         souped, fresh=record is not None and record["identity"] != souped.plan.identity, progress=progress

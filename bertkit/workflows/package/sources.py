@@ -68,9 +68,9 @@ def copy_sources(roots: Mapping[str, Iterable[str]]) -> dict[str, str]:
         for name in names:
             _keep(modules, module, name)
     code = {}
-    for module in modules.values():
-        path = module.file.relative_to(_FOLDER)
-        code[path.as_posix()] = _write_module(module, path)
+    for copied in modules.values():
+        path = copied.file.relative_to(_FOLDER)
+        code[path.as_posix()] = _write_module(copied, path)
         for folder in path.parents[:-1]:
             about = ast.get_docstring(ast.parse((_FOLDER / folder / "__init__.py").read_bytes()))
             code.setdefault(f"{folder.as_posix()}/__init__.py", f'"""{about}"""\n')

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,10 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.records import without_folder
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
+from bertkit.training.child_runs import find_machine, refuse_launch, use_threads
 from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import FinetuneInputs, as_begun, read_inputs, read_labeled
-from bertkit.workflows.finetune.seeds import use_threads
 from bertkit.workflows.sweep.tpe import Tried, check_optuna, propose
 
 log = logging.getLogger("bertkit")
@@ -78,6 +78,10 @@ class _Sweep:
     def space(self) -> dict[str, Any]:
         """What makes it another sweep if it differs."""
         return {**self.search.describe(), "seed": self.seed}
+
+    @property
+    def trial_folders(self) -> list[Path]:
+        return [storage.trial_folder(self.folder, number) for number in storage.find_trials(self.folder)]
 
     def record(self, number: int) -> dict[str, Any] | None:
         """Read the record of a trial's run; None where it has none."""
@@ -141,8 +145,7 @@ def _check(
     name: str, search: Search, changes: Mapping[str, Any], output: str | Path | None, *, fresh: bool = False
 ) -> _Sweep:
     """Check the settings, the folder, that Optuna is there, and that all trials are scored on the same rows."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError("a sweep under torchrun", "start it once, and more processes with --join")
+    refuse_launch("a sweep under torchrun", "start it once, and more processes with --join")
     for axis in search.axes:
         if axis.key in changes:
             raise UsageError(f"{axis.key} is both set and searched", "leave one of them out")
@@ -218,8 +221,7 @@ def _choose(job: _Sweep, number: int) -> Point:
 def _read(job: _Sweep, number: int) -> FinetuneInputs:
     """Read the inputs of a trial; settings may decide which rows or which model."""
     settings = storage.read_settings(job.folder, number) or {}
-    trials = (storage.trial_folder(job.folder, trial) for trial in storage.find_trials(job.folder))
-    return read_inputs(as_begun(job.recipe(settings), trials), storage.trial_folder(job.folder, number))
+    return read_inputs(as_begun(job.recipe(settings), job.trial_folders), storage.trial_folder(job.folder, number))
 
 
 def _train(job: _Sweep, number: int, progress: Progress) -> None:
@@ -230,9 +232,9 @@ def _train(job: _Sweep, number: int, progress: Progress) -> None:
     try:
         with stage(progress, "reading the data", total=1):
             inputs = _read(job, number)
-        machine = _find_machine(job, inputs)
+        machine = find_machine(job.trial_folders, partial(_computes_like, inputs))
         use_threads(machine)
-        run_inputs(replace(inputs, plan=replace(inputs.plan, machine=machine)), fresh=False, progress=progress)
+        run_inputs(inputs.on(machine), fresh=False, progress=progress)
     except DivergedError as error:
         log.info(f"{name} diverged: {error}")
     except StoppedError:
@@ -242,17 +244,11 @@ def _train(job: _Sweep, number: int, progress: Progress) -> None:
         raise
 
 
-def _find_machine(job: _Sweep, inputs: FinetuneInputs) -> dict[str, Any] | None:
-    """Return the machine of the first trial of the same model and precision, to compute as it did; None without one."""
-    for number in storage.find_trials(job.folder):
-        record = job.record(number)
-        if record is None or "machine" not in record:
-            continue
-        identity = record["identity"]
-        precision = identity["recipe"]["training"]["precision"]
-        if (identity["model"], precision) == (inputs.plan.identity["model"], inputs.recipe.training.precision):
-            return dict(record["machine"])
-    return None
+def _computes_like(inputs: FinetuneInputs, record: Mapping[str, Any]) -> bool:
+    """Tell whether a trial had the same model and the same precision, so that others compute as it did."""
+    identity = record["identity"]
+    precision = identity["recipe"]["training"]["precision"]
+    return (identity["model"], precision) == (inputs.plan.identity["model"], inputs.recipe.training.precision)
 
 
 def _summarize(job: _Sweep, progress: Progress) -> SweepSummary:
