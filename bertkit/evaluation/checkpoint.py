@@ -17,9 +17,10 @@ from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.modeling.weights import read_json_object
-from bertkit.recipe import Recipe, typed_path
+from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
+from bertkit.storage.recipes import recipe_of
 from bertkit.tasks import Task, load_task, with_options
 from bertkit.tokens import long_texts
 from bertkit.tokens.features import Setup
@@ -213,6 +214,22 @@ def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:
     """
     task = load_task(recipe)
     return open_checkpoint(recipe, task, hub.find_model(recipe.model))
+
+
+def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, Any] | None = None) -> SavedCheckpoint:
+    """Find a trained checkpoint by its name, with the recipe that it brings along, or another one that is named.
+
+    Args:
+        model: run folder, a checkpoint of a run, an exported folder, or any fine-tuned checkpoint.
+        recipe: of a checkpoint that is not of a run.
+        changes: dotted keys of the recipe -> values; None for one that stays as it is.
+
+    Raises:
+        UsageError: nothing says what the model was trained for.
+        BertkitError: any other as `find_checkpoint` raises.
+    """
+    settings = {name: value for name, value in (changes or {}).items() if value is not None}
+    return find_checkpoint(load_recipe(recipe or recipe_of(model), {**settings, "model": model}))
 
 
 def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:

@@ -32,9 +32,9 @@ def keep_going(
     """Note by its name that a run has failed, and say so; a signal and what is `refused` end the command."""
     try:
         yield
-    except (StoppedError, *refused):
-        raise
     except BertkitError as error:
+        if isinstance(error, (StoppedError, *refused)):
+            raise
         log.warning(f"{name} failed: {error}")
         failures.setdefault(name, error)
 

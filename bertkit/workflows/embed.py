@@ -163,13 +163,13 @@ def _settle_precision(
     embedder: Embedder, folder: PartFolder, fresh: bool, launch: Launch, progress: Progress
 ) -> Embedder:
     """Load the model in the precision of the parts that are there, or else of this machine, in all processes alike."""
-    before = folder.open(fresh=fresh) if launch.rank == 0 else launch.ask("precision")
+    before = folder.open(fresh=fresh) if launch.rank == 0 else launch.wait_for("precision")
     if before is not None:
         embedder = replace(embedder, precision=before)
     precision = _load(embedder, progress)
     if launch.rank == 0:
         folder.begin(precision)
-        launch.tell("precision", precision)
+        launch.publish("precision", precision)
     return embedder
 
 

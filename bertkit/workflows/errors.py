@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bertkit.errors import BertkitError, UsageError
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.recipe import Recipe, Row, load_recipe, typed_path
+from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.storage.outputs import claimed
 
 if TYPE_CHECKING:
@@ -118,10 +118,10 @@ def find_errors(
         slices = compare_groups(outcomes, groups)
     robustness = None
     if folder is not None:
+        from bertkit.evaluation.checkpoint import open_trained
         from bertkit.insight.mistakes.robustness import measure_robustness
 
-        own = load_recipe(str(folder / "recipe.yaml"), {"model": str(folder)})
-        robustness = measure_robustness(own, rows, limit=settings.limit, progress=progress)
+        robustness = measure_robustness(open_trained(str(folder)).recipe, rows, limit=settings.limit, progress=progress)
     return Mistakes(
         run=str(path),
         recipe=scorer.recipe.name,

@@ -10,8 +10,8 @@ from bertkit.errors import DataError
 from bertkit.evaluation.glue.leaderboard import FILES, TASKS
 from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe
+from bertkit.workflows import glue as workflow
 from bertkit.workflows.glue import _read_made, _read_rows, make_submission
-from bertkit.workflows.glue import submission as workflow
 from tests.conftest import write_csv
 
 

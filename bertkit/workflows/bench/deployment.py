@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.rows import Split
 from bertkit.errors import ModelError, UnavailableError, UsageError
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.evaluation.parity import time_in_turns
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
-from bertkit.storage import hub
 from bertkit.storage.exports import is_exported
 from bertkit.storage.outputs import check_page_name, claimed, refuse_inputs
-from bertkit.tasks import Task, load_task
-from bertkit.workflows.export import GraphFormat, convert_checkpoint, load_plain, load_recipe_of
+from bertkit.tasks import Task
+from bertkit.workflows.export import GraphFormat, convert_checkpoint, load_plain
 from bertkit.workflows.quantize import TARGETS, calibration_texts, read_training_rows
 
 if TYPE_CHECKING:
@@ -94,7 +93,8 @@ def deploy(
     """
     from bertkit.workflows.evaluate import splits_to_score
 
-    saved = [_open(model, recipe, data, limit) for model in models]
+    changes = {"data.source": data, "data.limit": limit}
+    saved = [open_trained(model, recipe, changes) for model in models]
     _refuse_unlike(models, saved)
     split = next(iter(splits_to_score(saved[0], None).values()))
     notes: list[str] = []
@@ -140,11 +140,6 @@ def write_page(found: Deployment, file: Path) -> None:
 
     with claimed(file):
         write_deployment(file, found)
-
-
-def _open(model: str, recipe: str | None, data: str | None, limit: int | None) -> SavedCheckpoint:
-    loaded = load_recipe_of(model, recipe, data=data, limit=limit)
-    return open_checkpoint(loaded, load_task(loaded), hub.find_model(model))
 
 
 def _refuse_unlike(models: Sequence[str], saved: Sequence[SavedCheckpoint]) -> None:

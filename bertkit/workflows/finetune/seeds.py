@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 import logging
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, UsageError
-from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, summarize_split
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import fingerprint, load_tokenizer
@@ -26,19 +24,17 @@ from bertkit.storage.checksums import check_model
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.records import without_folder
 from bertkit.tasks import Task
-from bertkit.tokens.features import Collator, Feature, Setup
+from bertkit.tokens.features import Setup
 from bertkit.training.child_runs import find_machine, refuse_launch, use_threads
 from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, read_inputs
 from bertkit.workflows.finetune.seed_jobs import SeedJob, run_jobs
+from bertkit.workflows.finetune.supervision import GoldSupervision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from bertkit.compression.teachers import Teacher
-    from bertkit.data.rows import Split
-    from bertkit.training.losses import Terms
 
 log = logging.getLogger("bertkit")
 
@@ -272,35 +268,8 @@ def _write(summary: SeedsSummary) -> None:
         storage.write_seeds(folder, {"command": runs.command(), "finished": runs.now(), **content})
 
 
-@dataclass(frozen=True)
-class SoupSupervision:
-    """Nothing to learn from: the model is the mean of others, a soup (Wortsman et al. 2022)."""
-
-    recipe: Recipe
-    sources: tuple[Path, ...]
-    """Folders of the runs."""
-    identity: Mapping[str, Any]
-    teachers: tuple[Teacher, ...] = ()
-    trains: bool = False
-
-    def checked(self, task: Task, labels: tuple[str, ...], model_folder: Path) -> SoupSupervision:
-        """Return it as it is: its runs are finished."""
-        return self
-
-    def load_model(self, task: Task, folder: Path, setup: Setup) -> PreTrainedModel:
-        """Load the models of the runs, one after the other, and return one with the mean of their weights."""
-        return average(self.sources, task, setup)
-
-    @contextmanager
-    def learning(
-        self, checkpoint: Checkpoint, split: Split, features: Sequence[Feature], gold: Terms, progress: Progress
-    ) -> Iterator[tuple[Terms, Collator]]:
-        """Yield what a task learns from, though nothing is trained."""
-        yield gold, checkpoint.task.collator(checkpoint.setup)
-
-
 def average(folders: Sequence[Path], task: Task, setup: Setup) -> PreTrainedModel:
-    """Load the models of some folders, and return the first with the mean of the weights of all.
+    """Load the models of some folders, and return the first with the mean of the weights of all (Wortsman et al. 2022).
 
     The sums are in float64, so the mean does not depend on the order of the folders.
     """
@@ -325,6 +294,6 @@ def soup_inputs(inputs: FinetuneInputs, folder: Path, sources: Sequence[Path]) -
     return replace(
         inputs,
         plan=replace(inputs.plan, folder=folder, identity=identity),
-        supervision=SoupSupervision(inputs.recipe, tuple(sources), {}),
+        supervision=GoldSupervision(inputs.recipe, lambda setup: average(sources, inputs.task, setup)),
         warnings=(*inputs.warnings, note),
     )

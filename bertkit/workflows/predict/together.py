@@ -49,7 +49,7 @@ class Together:
             different |= dict(zip(keys[name], features[name], strict=True))
         if different and self.joined:
             self.joined.answering = alike
-            merged = self._run_all(list(different.values()), progress)
+            merged = self._run_all(self.joined, list(different.values()), progress)
             positions = {key: number for number, key in enumerate(different)}
             for name in alike:
                 prefix = f"{name}."
@@ -60,7 +60,7 @@ class Together:
                 outputs[name] = [own[positions[key]] for key in keys[name]]
         return outputs
 
-    def _run_all(self, features: Sequence[Feature], progress: Progress) -> list[Any]:
+    def _run_all(self, joined: HeadsOnEncoder, features: Sequence[Feature], progress: Progress) -> list[Any]:
         from bertkit.evaluation.forward import forward
 
         checkpoint = max(self.tasks.values(), key=lambda checkpoint: max_tokens(checkpoint.setup))
@@ -74,7 +74,7 @@ class Together:
 
         progress.start("predicting", len(features))
         try:
-            return forward(self.joined, features, collate, precision=checkpoint.machine.precision, tick=tick)[0]
+            return forward(joined, features, collate, precision=checkpoint.machine.precision, tick=tick)[0]
         finally:
             progress.finish()
 
