@@ -229,7 +229,9 @@ def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, An
         BertkitError: any other as `find_checkpoint` raises.
     """
     settings = {name: value for name, value in (changes or {}).items() if value is not None}
-    return find_checkpoint(load_recipe(recipe or recipe_of(model), {**settings, "model": model}))
+    folder = hub.find_model(model)
+    loaded = load_recipe(recipe or recipe_of(model), {**settings, "model": model})
+    return open_checkpoint(loaded, load_task(loaded), folder)
 
 
 def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:

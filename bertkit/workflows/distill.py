@@ -10,7 +10,7 @@ from typing import Any
 
 from bertkit.compression.students import TeacherSupervision
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
-from bertkit.evaluation.parity import time_in_turns
+from bertkit.evaluation.parity import measure_latency
 from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.modeling.load import weight_bytes
@@ -115,7 +115,7 @@ def _compare(
         teacher_scored = score_split(checkpoint, inputs.validation, progress)
         loaded.append(_Loaded("teacher", teacher.name, teacher.folder, checkpoint, teacher_scored))
     loaded.append(_Loaded("student", inputs.recipe.name, weights or inputs.plan.folder, student, scored))
-    paces = time_in_turns([(model.checkpoint, model.scored) for model in loaded], progress)
+    paces = measure_latency([(model.checkpoint, model.scored) for model in loaded], progress)
     intervals = [find_intervals(task, model.scored) for model in loaded]
     compared = [
         ComparedModel(

@@ -110,7 +110,8 @@ def open_source(source: Source, output: str | Path) -> tuple[Path, SavedCheckpoi
     folder = typed_path(output)
     refuse_existing(folder)
     refuse_exported(hub.find_model(source.model))
-    return folder, open_trained(source.model, source.recipe, {"data.source": source.data, "data.limit": source.limit})
+    changes = {"data.source": source.data, "data.limit": source.limit}
+    return folder, open_trained(source.model, source.recipe, changes)
 
 
 def write_graph(
@@ -211,7 +212,14 @@ def measure(
     progress: Progress,
 ) -> Parity:
     """Compare outputs, speed and scores of a model and of the graph that was made from it."""
-    from bertkit.evaluation.parity import SHAPES, Parity, compare_outputs, compare_scores, random_texts, time_both
+    from bertkit.evaluation.parity import (
+        SHAPES,
+        Parity,
+        compare_outputs,
+        compare_scores,
+        random_texts,
+        tabulate_latency,
+    )
     from bertkit.runtime import ExportedModel
 
     split, notes = scored
@@ -228,7 +236,7 @@ def measure(
         if split is not None and cosine is not None:  # of texts as they come, not of random ones
             _, cosine = compare_outputs(compute, after.model.run, texts_of(after, split.rows[:_COMPARED], made.inputs))
     with stage(progress, "timing"):
-        times = [] if reads_rows else time_both(compute, after.model.run, made.inputs, vocabulary, limit)
+        times = [] if reads_rows else tabulate_latency(compute, after.model.run, made.inputs, vocabulary, limit)
     if split is None:
         return Parity(largest, cosine, times, notes=notes)
     scores, flips = compare_scores(before, after, split, progress)

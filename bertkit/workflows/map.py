@@ -117,42 +117,31 @@ def draw_map(
     with ExitStack() as held:
         for file in files.all:
             held.enter_context(claimed(file))
-        return _draw(reader, source, files, settings, (points, layers), progress)
-
-
-def _draw(
-    reader: LayerReader,
-    source: TextSource,
-    files: MapFiles,
-    settings: MapSettings,
-    found: tuple[list[Occurrence], list[int]],
-    progress: Progress,
-) -> MapResult:
-    """Do what `draw_map` does, once the points are read and the outputs are locked."""
-    points, layers = found
-    unit = unit_of(settings.unit, settings.words)
-    try:
-        vectors = reader.read([point.row for point in points], unit, progress)
-    except DataError as error:
-        error.file = source.name
-        raise
-    layers = layers or read_layers(settings.layers, vectors.layers)
-    labeling = find_labels(points, vectors.at(layers[-1]), settings.clusters, settings.seed)
-    planes, measured = measure_layers(vectors, layers, labeling, settings.reduce, settings.seed, progress)
-    with stage(progress, f"writing {files.page.name}"), disk_errors(files.page.parent):
-        write_records(_records(points, planes, layers, labeling), files.points)
-        shown = _write_pages(files, points, planes, measured, labeling, _title(points, settings, reader.model, unit))
-    return MapResult(
-        points=len(points),
-        unit=unit,
-        reduce=settings.reduce,
-        labels=labeling.counts(),
-        are_clusters=settings.clusters is not None,
-        most_frequent=None if labeling.are_clusters else most_frequent_share(labeling.labels),
-        layers=measured,
-        shown=shown,
-        written=[str(file) for file in files.all],
-    )
+        unit = unit_of(settings.unit, settings.words)
+        try:
+            vectors = reader.read([point.row for point in points], unit, progress)
+        except DataError as error:
+            error.file = source.name
+            raise
+        layers = layers or read_layers(settings.layers, vectors.layers)
+        labeling = find_labels(points, vectors.at(layers[-1]), settings.clusters, settings.seed)
+        planes, measured = measure_layers(vectors, layers, labeling, settings.reduce, settings.seed, progress)
+        with stage(progress, f"writing {files.page.name}"), disk_errors(files.page.parent):
+            write_records(_records(points, planes, layers, labeling), files.points)
+            shown = _write_pages(
+                files, points, planes, measured, labeling, _title(points, settings, reader.model, unit)
+            )
+        return MapResult(
+            points=len(points),
+            unit=unit,
+            reduce=settings.reduce,
+            labels=labeling.counts(),
+            are_clusters=settings.clusters is not None,
+            most_frequent=None if labeling.are_clusters else most_frequent_share(labeling.labels),
+            layers=measured,
+            shown=shown,
+            written=[str(file) for file in files.all],
+        )
 
 
 def _check(files: MapFiles, settings: MapSettings) -> None:

@@ -116,13 +116,7 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
     elif not fresh:
         runs.check_claim(inputs.plan.folder, inputs.plan.identity)
     _report_long(inputs)
-    training = inputs.recipe.training
-    steps = training.total_steps(inputs.rows["train"])
-    # where all weights are trained; each has two moments in a checkpoint
-    saves = training.evaluations(steps, inputs.rows["train"])
-    needed = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves))
-    # what is moved aside keeps its room
-    check_space(inputs.plan.folder, needed - (0 if fresh else written_bytes(inputs.plan.folder)))
+    steps, needed = plan_steps(inputs.plan, inputs.rows["train"], weights, fresh=fresh)
     return DryRun(
         recipe=recipe.name,
         model=inputs.recipe.model_name,
@@ -137,6 +131,25 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
         warnings=list(inputs.warnings),
         unread=list(find_unread(inputs.splits)),
     )
+
+
+def plan_steps(plan: RunPlan, rows: int | None, weights: int, *, fresh: bool, models: int = 1) -> tuple[int, int]:
+    """Return the steps of a run and the bytes that it needs on disk, once it is checked that these are free.
+
+    Args:
+        plan: what the run is.
+        rows: of an epoch.
+        weights: bytes of the weights of a model, which are taken to be trained all.
+        fresh: whether what is in the folder is moved aside, and keeps its room.
+        models: how many are published.
+    """
+    training = plan.recipe.training
+    steps = training.total_steps(rows)
+    saves = training.evaluations(steps, rows)
+    # each weight has two moments in a checkpoint
+    needed = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves)) + (models - 1) * weights
+    check_space(plan.folder, needed - (0 if fresh else written_bytes(plan.folder)))
+    return steps, needed
 
 
 def _report_long(inputs: FinetuneInputs) -> None:

@@ -21,14 +21,12 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import WHAT_IS_KEPT, SeveralRecipe, SeveralTasks, write_yaml
 from bertkit.recipe.several import MEAN
 from bertkit.storage import runs
-from bertkit.storage.checkpoints import most_bytes, written_bytes
-from bertkit.storage.disk import check_space
 from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.storage.records import without_folder
 from bertkit.training.run import Run, RunPlan, finish, finished_record, open_run, write_settings
 from bertkit.workflows.finetune import StepScorer, load_scorer
-from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, read_inputs
+from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, plan_steps, read_inputs
 from bertkit.workflows.finetune.publish import publish
 
 if TYPE_CHECKING:
@@ -82,11 +80,8 @@ def dry_run(several: SeveralTasks, *, output: str | Path | None = None, fresh: b
     rows: dict[str, int | None] = {
         f"{name} {split}": count for name, task in inputs.tasks.items() for split, count in task.rows.items()
     }
-    training, count = inputs.recipe.training, _count_rows(inputs.tasks)["train"]
-    steps, weights = training.total_steps(count), loaded_weight_bytes(tasks[0].model_folder)
-    saves = training.evaluations(steps, count)
-    needed = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves)) + (len(tasks) - 1) * weights
-    check_space(folder, needed - (0 if fresh else written_bytes(folder)))
+    rows_of_all, weights = _count_rows(inputs.tasks)["train"], loaded_weight_bytes(tasks[0].model_folder)
+    steps, needed = plan_steps(inputs.plan, rows_of_all, weights, fresh=fresh, models=len(tasks))
     return DryRun(
         recipe=inputs.recipe.name,
         model=inputs.recipe.model,

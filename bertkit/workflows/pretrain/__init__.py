@@ -49,7 +49,7 @@ def run_inputs(inputs: PretrainInputs, *, fresh: bool, progress: Progress) -> Pr
 
 
 def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> Pretrained:
-    from bertkit.compression.side_by_side import beside_teacher
+    from bertkit.compression.side_by_side import compare_with_teacher
     from bertkit.evaluation.held_out import held_out_features, measure
     from bertkit.hardware.precision import use_matmul_backend
     from bertkit.training.budget import make_budget
@@ -102,7 +102,7 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
         warnings=_find_warnings(
             recipe, inputs.corpus["validation"].facts["tokens"], scores, baselines, fit_result.steps
         ),
-        compared_models=beside_teacher(model, (str(recipe.model), recipe.name), held_out, collate, machine),
+        compared_models=compare_with_teacher(model, (str(recipe.model), recipe.name), held_out, collate, machine),
     )
     publish(inputs, run, fit_result, model, result)
     return result

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.output import write_records, writer_for
+from bertkit.data.output import write_new
 from bertkit.recipe import typed_path
-from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.models import choose_prompts
@@ -52,8 +51,4 @@ def passages_to_file(records: Iterator[dict[str, Any]], output: str | Path, sour
         UsageError: the output is the file of the documents, or has an ending of no format.
         ResourceError: another process is writing the output, or it cannot be written.
     """
-    output = typed_path(output)
-    writer_for(output)
-    refuse_inputs(output, [("the file of the documents", typed_path(source))])
-    with claimed(output):
-        return write_records(records, output)
+    return write_new(records, output, [("the file of the documents", typed_path(source))])

@@ -8,11 +8,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.output import write_records, writer_for
+from bertkit.data.output import write_new
 from bertkit.errors import UnavailableError, UsageError, shorten
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
-from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import Index, naming_damage
 from bertkit.vectors.search.lexical import LexicalIndex
@@ -152,10 +151,6 @@ def query_to_file(
         UsageError: the output is a file that is read, or has an ending of no format.
         ResourceError: another process is writing the output, or it cannot be written.
     """
-    output = typed_path(output)
-    writer_for(output)
     inputs = [("the file of queries", typed_path(source))] if source is not None and str(source) != "-" else []
     inputs += [("a file of the index", file) for file in typed_path(index).rglob("*") if file.is_file()]
-    refuse_inputs(output, inputs)
-    with claimed(output):
-        return write_records(records, output)
+    return write_new(records, output, inputs)
