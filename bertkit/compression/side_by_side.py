@@ -45,27 +45,13 @@ def compare_with_teacher(
     from bertkit.tokens.feature_cache import lengths_of
 
     models = {"teacher": teacher, "student": model}
-    singles = [[number] for number in range(min(_SINGLE, len(features)))]
     batched = sorted_batches(lengths_of(features[:_BATCHED]).tolist())
-    single, together = (
-        [collate([features[number] for number in numbers]) for numbers in part] for part in (singles, batched)
-    )
+    singles = [collate([feature]) for feature in features[:_SINGLE]]
+    batches = [collate([features[number] for number in numbers]) for numbers in batched]
     for encoder in models.values():
         encoder.to(machine.device).eval()
     runs = [partial(_run_encoder, encoder, machine) for encoder in models.values()]
-    paces = measure_paces(runs, single, together, sum(map(len, batched)))
-    return []
-    from bertkit.evaluation.forward import sorted_batches
-    from bertkit.hardware.speed import measure_paces
-    from bertkit.tokens.feature_cache import lengths_of
-
-    models = {"teacher": teacher, "student": model}
-    singles = [[number] for number in range(min(_SINGLE, len(features)))]
-    batched = sorted_batches(lengths_of(features[:_BATCHED]).tolist())
-    work = ([collate([features[number] for number in numbers]) for numbers in part] for part in (singles, batched))
-    for encoder in models.values():
-        encoder.to(machine.device).eval()
-    runs = [partial(_run_encoder, encoder, machine) for encoder in models.values()]
+    paces = measure_paces(runs, singles, batches, sum(map(len, batched)))
     return [
         {
             "role": role,

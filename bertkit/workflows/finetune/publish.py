@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from bertkit.training.result import FitResult
-    from bertkit.workflows.finetune import StepScorer
+    from bertkit.workflows.finetune.scorer import StepScorer
 
 
 @dataclass(frozen=True)
