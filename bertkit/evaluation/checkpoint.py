@@ -240,14 +240,14 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint
         return _open_exported(recipe, task, folder)
     config = read_config(folder)
     # an encoder for sentence vectors has no head, which only labels need
-    if not hasattr(task, "find_labels") and (task.NAMED or not is_sentence_folder(folder)):
+    if task.find_labels is None and (task.NAMED or not is_sentence_folder(folder)):
         check_head(config, folder)
     return _saved(recipe, task, folder, config, runs.read_record(folder) or {})
 
 
 def _open_exported(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
     export = read_export(folder)
-    if export.task not in (recipe.task, getattr(task, "EXPORTED_AS", None)):
+    if export.task not in (recipe.task, task.EXPORTED_AS):
         what = f"it was exported for {export.task}, and the recipe {recipe.name} is for {recipe.task}"
         raise ModelError(what, "use the recipe.yaml of its folder", file=folder)
     config = read_json_object(folder / "config.json") if task.NAMED else {}
@@ -263,7 +263,7 @@ def _saved(
 
 def _labels_of(config: dict[str, Any], recipe: Recipe, task: Task, folder: Path) -> tuple[str, ...]:
     """Return the names of a model's outputs, or what a family says that takes models trained for something else."""
-    if hasattr(task, "find_labels"):
+    if task.find_labels is not None:
         return tuple(task.find_labels(folder, recipe))
     return _names_of(config, recipe) if task.NAMED else ()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from bertkit.errors import ModelError
@@ -11,18 +11,10 @@ from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_chec
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import hub
 from bertkit.storage.seeds import is_seeds_folder, members_of, read_seeds
-from bertkit.tasks import Output, Task, load_task
-from bertkit.tokens.features import Feature, Setup
+from bertkit.tasks import Output, load_task
+from bertkit.tokens.features import Feature
 
 log = logging.getLogger("bertkit")
-
-Combine = Callable[[Sequence[Output], Feature, Setup], Output]
-"""The outputs of several models for one feature -> the outputs of their ensemble."""
-
-
-def find_combine(task: Task) -> Combine | None:
-    """Return the function `combine` of a task family; None where it has none, since it need not."""
-    return getattr(task, "combine", None)
 
 
 def find_members(recipe: Recipe) -> SavedCheckpoint:
@@ -43,7 +35,7 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
     if len(names) < 2:
         what = f"an ensemble takes at least two finished runs, and there {'is' if names else 'are'} {len(names)}"
         raise ModelError(what, "train with more --seeds, or name a run folder", file=folder)
-    if find_combine(task) is None:
+    if task.combine is None:
         what = f"the task family {recipe.task} has no ensembles: its outputs cannot be combined"
         raise ModelError(what, f"name one of the runs: {folder / names[0]}")
     members = tuple(open_checkpoint(recipe, task, hub.find_model(str(folder / name))) for name in names)
@@ -58,7 +50,7 @@ def combine_outputs(
     checkpoint: Checkpoint, by_member: Sequence[Sequence[Output]], features: Sequence[Feature]
 ) -> list[Output]:
     """Combine the outputs of the members of an ensemble, one list per member, to those of one model."""
-    combine = find_combine(checkpoint.task)
+    combine = checkpoint.task.combine
     assert combine is not None  # `find_members` has looked
     return [
         combine([outputs[number] for outputs in by_member], feature, checkpoint.setup)

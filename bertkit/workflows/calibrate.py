@@ -85,7 +85,7 @@ def calibrate(
         check_share("--coverage", coverage)
     with stage(progress, "reading the data", total=1):
         saved = find_members(recipe)
-        if not hasattr(saved.task, "gold_probabilities"):
+        if saved.task.gold_probabilities is None:
             raise UsageError(f"{recipe.task} has no probabilities of labels to calibrate", "")
         if coverages:
             _check_sets(saved)
@@ -113,7 +113,8 @@ def _fit(
     from bertkit.metrics import statistics
     from bertkit.reports.calibration import write_calibration_page
 
-    decisions = saved.task.gold_probabilities(scored.predictions, split.rows, scored.setup)  # type: ignore[attr-defined]
+    assert saved.task.gold_probabilities is not None  # `calibrate` has looked
+    decisions = saved.task.gold_probabilities(scored.predictions, split.rows, scored.setup)
     found, gold, numbers, per = decisions
     one, labels = per == "row", scored.setup.labels
     groups = digest_rows(split.rows, saved.task.COLUMNS.gold)[numbers]  # rows with the same input are in one fold

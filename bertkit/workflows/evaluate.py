@@ -183,7 +183,8 @@ def _score(
         gold = [row.get(task.COLUMNS.gold) for row in rows.rows]
         lead = find_lead(task, scored, judged, recipe.best_metric)
         warnings = describe_lacking(gold, scored.setup.labels[len(checkpoint.setup.labels) :])
-        warnings += scored.warnings + (warn_of_tuned(_tuned(saved)) if _chose_on(saved, rows) else [])
+        tuned = [option for option in saved.record.get("tuned", {}) if option not in recipe.options]
+        warnings += scored.warnings + (warn_of_tuned(tuned) if _chose_on(saved, rows) else [])
         numbers = describe_scores(task, scored, baselines)
         seconds = time.perf_counter() - start
         if folder is not None and runs.is_main_process():
@@ -204,11 +205,6 @@ def _score(
             )
         )
     return results
-
-
-def _tuned(saved: SavedCheckpoint) -> list[str]:
-    """Return the options that its run has tuned and the recipe does not set."""
-    return [name for name in saved.record.get("tuned", {}) if name not in saved.recipe.options]
 
 
 def _chose_on(saved: SavedCheckpoint, split: Split) -> bool:

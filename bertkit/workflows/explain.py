@@ -78,21 +78,18 @@ def explain(
     """
     checkpoint, answered = _answer(recipe, source, row, mistakes, limit, progress)
     gold = checkpoint.task.COLUMNS.gold if mistakes else ""
-    return _explain(checkpoint, answered, gold, settings, progress)
-
-
-def _explain(
-    checkpoint: Checkpoint,
-    answered: Iterable[tuple[Any, dict[str, Any], Answered]],
-    gold: str,
-    settings: Settings,
-    progress: Progress,
-) -> Iterator[ExplainedRow]:
     from bertkit.insight import explanations
 
-    for name, original, one in answered:
-        found = explanations.explain(checkpoint, one, settings)
-        yield ExplainedRow(name, original, drop_private_keys(one.prediction), found, original.get(gold))
+    return (
+        ExplainedRow(
+            name,
+            original,
+            drop_private_keys(answer.prediction),
+            explanations.explain(checkpoint, answer, settings),
+            original.get(gold),
+        )
+        for name, original, answer in answered
+    )
 
 
 def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe, source: str | Path | None) -> int:

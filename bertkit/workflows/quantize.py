@@ -109,7 +109,7 @@ def calibration_texts(before: Checkpoint, rows: list[Any]) -> list[dict[str, Any
 def refuse_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> None:
     """Check that a model in fewer bits says about the same; raises `MarginError`."""
     metric = saved.recipe.best_metric
-    found, highest = parity.scores[metric], float(getattr(saved.task, "HIGHEST", 1.0))
+    found, highest = parity.scores[metric], saved.task.HIGHEST
     ends = found["interval"] or [found["difference"], found["difference"]]
     loss = max(ends) if metric in LOWER_IS_BETTER else -min(ends)
     remedy = "nothing was written; choose another --to, or a larger --margin"

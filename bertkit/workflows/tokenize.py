@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -59,7 +60,7 @@ def measure_file(
 
     tokenizers = _load(models)
     with stage(progress, "tokenizing", total=1):
-        return tokenization.measure_texts(tokenizers, _chain(first, texts))
+        return tokenization.measure_texts(tokenizers, chain([first], texts))
 
 
 def _load(models: Sequence[str]) -> list[TextTokenizer]:
@@ -86,8 +87,3 @@ def _read_texts(file: str, data: Data) -> Iterator[str]:
             yield " ".join(value)  # the words of a CoNLL row
         else:
             yield text_of((line, values), column, file)
-
-
-def _chain(first: str, others: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from others

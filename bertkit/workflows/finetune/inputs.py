@@ -76,7 +76,7 @@ class FinetuneInputs:
     @property
     def rows(self) -> dict[str, int | None]:
         """The number of rows of each split; None for a stream, whose end is not known."""
-        return _count_rows(self.splits, self.stream)
+        return _count_rows(self.splits, is_streamed=self.stream is not None)
 
     def on(self, machine: Mapping[str, Any] | None) -> FinetuneInputs:
         """Return the same inputs, to compute as another run did whose machine it is."""
@@ -186,7 +186,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = Fals
     labels, splits, warnings = _find_checked_labels(recipe, task, splits)
     if stream is not None:
         report_head(recipe, task, splits["train"])
-    rows = _count_rows(splits, stream)
+    rows = _count_rows(splits, is_streamed=stream is not None)
     recipe, chosen = choose_training(recipe, rows, len(labels), config)
     if chosen:
         say_once(chosen)
@@ -234,10 +234,7 @@ def _with_pair(recipe: Recipe, splits: dict[str, Split]) -> Recipe:
 
 def read_rows(recipe: Recipe) -> dict[str, int | None]:
     """Read and check the rows of a recipe whose model may not be there yet, and count them by split."""
-    task = load_task(recipe)
-    stream, splits = _read_splits(recipe, task)
-    _, splits, _ = _find_checked_labels(recipe, task, splits)
-    return _count_rows(splits, stream)
+    return _count_rows(read_labeled(recipe)[1], is_streamed=recipe.data.streaming)
 
 
 def read_labeled(recipe: Recipe) -> tuple[tuple[str, ...], dict[str, Split]]:
@@ -341,6 +338,5 @@ def _identity(recipe: Recipe, splits: dict[str, Split], labels: tuple[str, ...],
     }
 
 
-def _count_rows(splits: dict[str, Split], stream: RowStream | None) -> dict[str, int | None]:
-    counts: dict[str, int | None] = {name: len(split.rows) for name, split in splits.items()}
-    return {**counts, "train": None} if stream else counts
+def _count_rows(splits: dict[str, Split], *, is_streamed: bool) -> dict[str, int | None]:
+    return {name: None if is_streamed and name == "train" else len(split.rows) for name, split in splits.items()}

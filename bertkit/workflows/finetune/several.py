@@ -152,7 +152,8 @@ def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> l
         set_seed(inputs.recipe.training.seed)  # new heads are drawn from it, one after the other
         scorers = {name: load_scorer(task, run, progress) for name, task in inputs.tasks.items()}
         for name, scorer in scorers.items():
-            _refuse_unlike(name, scorer)
+            if not _can_share(scorer.checkpoint.model):
+                raise _cannot_share(name, scorer.inputs)
         joined = join_heads({name: scorer.checkpoint.model for name, scorer in scorers.items()})
         prepare_depths(joined, inputs.recipe.training)
     for name, scorer in scorers.items():
@@ -172,16 +173,10 @@ def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> l
     return [result for of_task in results.values() for result in of_task]
 
 
-def _refuse_unlike(name: str, scorer: StepScorer) -> None:
-    """Check that the model of a task can share an encoder that is trained.
-
-    Raises:
-        RecipeError: it cannot.
-    """
-    model = scorer.checkpoint.model
-    info, reads_kept_states = info_of(model), tagger_head(model.config) is not None
-    if info.compares_rows or info.fit_head or reads_kept_states or getattr(model, "is_saved_as_encoder", False):
-        raise _cannot_share(name, scorer.inputs)
+def _can_share(model: PreTrainedModel) -> bool:
+    """Tell whether a model can share an encoder that is trained with others."""
+    reads_kept_states, is_encoder = tagger_head(model.config) is not None, getattr(model, "is_saved_as_encoder", False)
+    return not (info_of(model).compares_rows or info_of(model).fit_head or reads_kept_states or is_encoder)
 
 
 def _cannot_share(name: str, inputs: FinetuneInputs) -> RecipeError:
@@ -232,8 +227,7 @@ def _score_step(scorers: Mapping[str, StepScorer], model: Any, step: int) -> dic
 def _mean_of_best(scorers: Mapping[str, StepScorer], scores: Mapping[str, Mapping[str, float]]) -> float:
     """Return the mean of the best metrics of all tasks; those of a task family in percent count as shares of 1."""
     return fmean(
-        scores[name][scorer.inputs.recipe.best_metric] / getattr(scorer.inputs.task, "HIGHEST", 1.0)
-        for name, scorer in scorers.items()
+        scores[name][scorer.inputs.recipe.best_metric] / scorer.inputs.task.HIGHEST for name, scorer in scorers.items()
     )
 
 

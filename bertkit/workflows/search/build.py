@@ -186,7 +186,7 @@ def _embedded(rows: TextRows, embedder: Embedder, count: int, covered: Coverage,
 
 
 def _report(index: Index, changed: int) -> IndexReport:
-    manifest = index.manifest
+    manifest, approximate = index.manifest, index.manifest.approximate
     size = sum(file.stat().st_size for file in index.folder.rglob("*") if file.is_file())
     return IndexReport(
         index.folder,
@@ -200,9 +200,5 @@ def _report(index: Index, changed: int) -> IndexReport:
         int(manifest.embedding["max_length"]),
         manifest.lexical is not None,
         size,
-        _describe_approximate(manifest.approximate),
+        approximate and {name: value for name, value in approximate.items() if name != "files"},
     )
-
-
-def _describe_approximate(entry: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    return None if entry is None else {name: value for name, value in entry.items() if name != "files"}

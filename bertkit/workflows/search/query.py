@@ -55,7 +55,8 @@ def query(
     """
     built_for = index.manifest.prompts.get("query", {}).get("name")
     if prompt is not None and prompt != built_for:
-        what = f"--prompt {prompt}, but the index was built for queries with {_prompt_name(built_for)}"
+        theirs = "no prompt" if built_for is None else f"the prompt {built_for!r}"
+        what = f"--prompt {prompt}, but the index was built for queries with {theirs}"
         raise UsageError(what, "leave --prompt out, or build the index with --query-prompt", file=index.folder)
     with naming_damage(index.folder):
         words = _find_words(index, method)
@@ -71,11 +72,11 @@ def query(
     if method.by != "words":
         with stage(progress, f"loading {model or index.manifest.model}"):
             embedder = embedder_of(index.manifest, "query", folder=index.folder, model=model)
-    chunks = _chunks(chain([first], remaining))
+    found = chain([first], remaining)
 
     def records() -> Iterator[dict[str, Any]]:
         with naming_damage(index.folder):
-            for chunk in chunks:
+            while chunk := list(islice(found, _CHUNK)):
                 yield from _search(index, embedder, words, chunk, method, progress)
 
     return records()
@@ -95,12 +96,6 @@ def _find_words(index: Index, method: SearchMethod) -> LexicalIndex | None:
             raise
         log.info(f"results without bm25: {error}")
         return None
-
-
-def _chunks(queries: Iterable[Query]) -> Iterator[list[Query]]:
-    remaining = iter(queries)
-    while chunk := list(islice(remaining, _CHUNK)):
-        yield chunk
 
 
 def _search(
@@ -130,10 +125,6 @@ def _search(
         by_hit = (dict(zip(scores, values, strict=True)) for values in zip(*scores.values(), strict=True))
         for rank, (of_hit, record) in enumerate(zip(by_hit, index.rows(rows), strict=True), start=1):
             yield {**begin, "rank": rank, **of_hit, **record}
-
-
-def _prompt_name(name: str | None) -> str:
-    return "no prompt" if name is None else f"the prompt {name!r}"
 
 
 def query_to_file(

@@ -14,6 +14,7 @@ from typing import Any
 from bertkit.errors import BertkitError, DivergedError, RecipeError, StoppedError, UsageError
 from bertkit.evaluation.sweeps import (
     SweepSummary,
+    Trial,
     check_scored_rows,
     describe_trial,
     find_curve,
@@ -82,6 +83,11 @@ class _Sweep:
     @property
     def trial_folders(self) -> list[Path]:
         return [storage.trial_folder(self.folder, number) for number in storage.find_trials(self.folder)]
+
+    def describe(self, number: int) -> Trial:
+        """Describe a trial by its settings and the record of its run."""
+        settings = storage.read_settings(self.folder, number) or {}
+        return describe_trial(number, self.folder, settings, self.record(number))
 
     def record(self, number: int) -> dict[str, Any] | None:
         """Read the record of a trial's run; None where it has none."""
@@ -213,7 +219,7 @@ def _choose(job: _Sweep, number: int) -> Point:
         return next(itertools.islice(job.search.points(job.seed), number - 1, None))
     metric, tried = job.recipe({}).best_metric, []
     for other in storage.find_trials(job.folder):
-        trial = describe_trial(other, job.folder, storage.read_settings(job.folder, other) or {}, job.record(other))
+        trial = job.describe(other)
         tried.append(Tried(trial.settings, trial.scores.get(metric), trial.status in _ENDED))
     return propose(job.search, job.seed, tried, lower_is_better=metric in LOWER_IS_BETTER)
 
@@ -258,11 +264,7 @@ def _summarize(job: _Sweep, progress: Progress) -> SweepSummary:
     with stage(progress, "summarizing the trials", total=1):
         inputs = _read(job, next(iter(records), numbers[0]))
         metric, split = inputs.recipe.best_metric, inputs.validation
-        described = [
-            describe_trial(number, job.folder, storage.read_settings(job.folder, number) or {}, records.get(number))
-            for number in numbers
-        ]
-        trials = sort_trials(described, metric)
+        trials = sort_trials([job.describe(number) for number in numbers], metric)
         ended = [trial for trial in trials if trial.status in _ENDED]
         finished = [trial for trial in ended if trial.scores.get(metric) is not None]
         setups = {
