@@ -281,7 +281,12 @@ def no_details(predictions: Sequence[Prediction], rows: Sequence[Row], setup: Se
 
 _FUNCTIONS = tuple(name for name in vars(Task) if not name.startswith("_"))
 _CONSTANTS = ("COLUMNS", "NAMED", "METRICS", "OPTIONS")
-_DEFAULTS = {**dict.fromkeys(TaskExtras.__annotations__), "TYPES": {}, "HIGHEST": 1.0, "FITS_HEAD": False}
+_DEFAULTS: Mapping[str, Any] = {
+    **dict.fromkeys(TaskExtras.__annotations__),
+    "TYPES": {},
+    "HIGHEST": 1.0,
+    "FITS_HEAD": False,
+}
 """Name of what a family need not have -> what stands for it."""
 
 

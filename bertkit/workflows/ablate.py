@@ -101,7 +101,7 @@ def ablate(
     Returns:
         the summary, which is in ``ablation.json`` too, and the error of the first variant that failed.
     """
-    job = _check(recipe, search, tasks, changes or {}, output)
+    job = _check_ablation(recipe, search, tasks, changes or {}, output)
     with runs.claimed_several(job.folder, _NAME):
         _check_inputs(job, progress)
         for number, (variant, own) in enumerate(job.recipes.items(), start=1):
@@ -118,7 +118,7 @@ def ablate(
                     )
                     if diverged is not None:
                         raise diverged
-        summary = _summarize(job, seeds, progress)
+        summary = _summarize_ablation(job, seeds, progress)
         with disk_errors(job.folder):
             content = {"schema_version": _SCHEMA, "command": runs.command(), **without_folder(summary)}
             write_json(job.folder / SUMMARY, content)
@@ -136,7 +136,7 @@ def dry_run(
     progress: Progress = SILENT,
 ) -> AblationPlan:
     """Check everything that can be checked without training, and time some steps of each pretraining."""
-    job = _check(recipe, search, tasks, changes or {}, output)
+    job = _check_ablation(recipe, search, tasks, changes or {}, output)
     rows = {task: read_rows(job.task_recipe(task, next(iter(job.recipes)))) for task in job.tasks}
     estimates = {
         name: estimate(own, output=job.pretrained(name), progress=progress) for name, own in job.recipes.items()
@@ -144,7 +144,7 @@ def dry_run(
     return AblationPlan(str(job.folder), estimates, rows, len(job.recipes) * len(rows) * len(seeds))
 
 
-def _check(
+def _check_ablation(
     name: str,
     search: Search,
     tasks: Sequence[tuple[str, Mapping[str, Any]]],
@@ -218,19 +218,19 @@ def _for_another(job: _Ablation) -> Iterator[None]:
         ) from None
 
 
-def _summarize(job: _Ablation, seeds: Sequence[int], progress: Progress) -> AblationSummary:
+def _summarize_ablation(job: _Ablation, seeds: Sequence[int], progress: Progress) -> AblationSummary:
     """Summarize what the folder holds, and write the page of each task."""
     variants = [
         describe_variant(name, point, runs.read_record(job.pretrained(name)), job.failures.get(name))
         for name, point in job.points.items()
     ]
-    tasks = [found for task in job.tasks if (found := _compare(job, task, seeds, progress)) is not None]
+    tasks = [found for task in job.tasks if (found := _compare_variants(job, task, seeds, progress)) is not None]
     space = {axis.key: axis.text for axis in job.search.axes}
     recipe = next(iter(job.recipes.values())).name
     return AblationSummary(recipe, str(job.folder), space, list(seeds), variants, tasks)
 
 
-def _compare(job: _Ablation, task: str, seeds: Sequence[int], progress: Progress) -> AblatedTask | None:
+def _compare_variants(job: _Ablation, task: str, seeds: Sequence[int], progress: Progress) -> AblatedTask | None:
     """Compare the variants on a task with the first of them; None where fewer than two have enough finished runs."""
     paths, results = {}, []
     for variant in job.recipes:

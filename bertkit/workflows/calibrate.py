@@ -101,10 +101,10 @@ def calibrate(
         with stage(progress, f"loading {recipe.model_name}"):
             checkpoint = saved.load(inference=True, calibrated=False)
         scored = score_split(checkpoint, rows, progress)
-        return _fit(saved, name, rows, scored, coverages)
+        return _fit_calibration(saved, name, rows, scored, coverages)
 
 
-def _fit(
+def _fit_calibration(
     saved: SavedCheckpoint, name: str, split: Split, scored: Scored, coverages: Sequence[float]
 ) -> CalibrationResult:
     import numpy as np

@@ -87,10 +87,10 @@ def cluster(
     if settings.count is not None and settings.count > len(filled):
         raise UsageError(f"--clusters {settings.count}, but {len(filled):,} rows have text", "ask for fewer clusters")
     with _claimed(output, save):
-        return _cluster(texts, contents, source, settings, output, save, progress)
+        return _find_clusters(texts, contents, source, settings, output, save, progress)
 
 
-def _cluster(
+def _find_clusters(
     texts: TextFile,
     contents: Sequence[str],
     source: VectorSource,
@@ -114,7 +114,7 @@ def _cluster(
         clustering, found = fit_clusters(
             vectors, settings.method, count, min_size=settings.min_size, seed=settings.seed
         )
-        topics = _describe(vectors, found, filled_texts)
+        topics = _describe_topics(vectors, found, filled_texts)
     facts = {
         "method": settings.method,
         "seed": settings.seed,
@@ -224,7 +224,7 @@ def _read_texts(texts: TextFile) -> list[str]:
     return contents
 
 
-def _describe(vectors: Matrix, labels: Labels, texts: Sequence[str]) -> list[Topic]:
+def _describe_topics(vectors: Matrix, labels: Labels, texts: Sequence[str]) -> list[Topic]:
     """Find the words and the most typical texts of each cluster."""
     import numpy as np
 

@@ -101,7 +101,7 @@ def dedup(
     """
     from bertkit.vectors.groups import duplicates as found_rows
 
-    _check(texts, settings, against, source, outputs)
+    _check_settings(texts, settings, against, source, outputs)
     with ExitStack() as held:  # what cannot be written is refused before the work
         for file in outputs.named():
             held.enter_context(claimed(file))
@@ -139,7 +139,7 @@ def dedup(
         )
 
 
-def _check(
+def _check_settings(
     texts: TextFile,
     settings: DedupSettings,
     against: Sequence[TextFile],

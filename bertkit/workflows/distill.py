@@ -76,7 +76,7 @@ def distill(
 
 def distill_inputs(inputs: FinetuneInputs, *, fresh: bool, progress: Progress) -> Distilled:
     """Do what `distill` does with inputs that are read already."""
-    results = run_inputs(inputs, fresh=fresh, progress=progress, compare=partial(_compare, inputs, progress))
+    results = run_inputs(inputs, fresh=fresh, progress=progress, compare=partial(_compare_models, inputs, progress))
     wait_for_all()
     folder = inputs.plan.folder
     record = runs.read_record(folder) or {}
@@ -100,7 +100,7 @@ class _Loaded:
     scored: Scored
 
 
-def _compare(
+def _compare_models(
     inputs: FinetuneInputs, progress: Progress, student: Checkpoint, scored: Scored, weights: Path | None
 ) -> list[dict[str, Any]]:
     """Load the teachers as `eval` does, score them on the student's rows, and time all models in turns."""
@@ -127,14 +127,14 @@ def _compare(
             scores=null_for_nan(model.scored.scores),
             intervals=found.ends,
             interval_methods=found.methods,
-            **({} if model.checkpoint is student else _differences(task, scored, model.scored)),
+            **({} if model.checkpoint is student else _find_differences(task, scored, model.scored)),
         )
         for model, found, pace in zip(loaded, intervals, paces, strict=True)
     ]
     return [dataclasses.asdict(model) for model in compared]
 
 
-def _differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]:
+def _find_differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]:
     """Compute how far the student's scores lie above a teacher's, with 95% intervals over the same resampled rows."""
 
     def score(scored: Scored, rows: Any) -> dict[str, float]:

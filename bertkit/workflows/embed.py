@@ -45,9 +45,9 @@ def embed(
     """
     refuse_launch("several processes without an --output", "name the file that all of them work on")
     found, parts = _open_rows(embedder, source, unit)
-    _load(embedder, progress)
+    _load_embedder(embedder, progress)
     for part in parts:
-        result = _encode(found, embedder, part, source, progress)
+        result = _encode_part(found, embedder, part, source, progress)
         for number, row in enumerate(result.rows):
             named = {name: values[number] for name, values in result.columns.items()}
             vector = [float(f"{value:.9g}") for value in result.vectors[number].tolist()]
@@ -87,19 +87,19 @@ def embed_to_file(
         raise UsageError("--fresh with several processes", f"delete .{output.name}.parts yourself, if it is there")
     found, parts = _open_rows(embedder, source, unit)
     for file in files:
-        refuse_inputs(file, _inputs(source, embedder))
+        refuse_inputs(file, _input_files(source, embedder))
     folder = PartFolder(output, _identity(embedder, unit))
     with ExitStack() as held, disk_errors(output.parent):
         if launch.rank == 0:
             held.enter_context(claimed(output))
             held.callback(folder.delete_if_empty)
         embedder = _settle_precision(embedder, folder, fresh, launch, progress)
-        written = _compute(found, embedder, parts, folder, source, launch, progress)
+        written = _compute_parts(found, embedder, parts, folder, source, launch, progress)
         launch.finish()
         if launch.rank > 0:
             return {}
         with stage(progress, f"writing {output.name}"):
-            vectors = _describe(embedder, source, unit, dtype, written)
+            vectors = _gather_vectors(embedder, source, unit, dtype, written)
             write_output(vectors, output, folder.folder / "staging")
         folder.delete()
     return {name: value for name, value in vectors.description().items() if name != "ranges"}
@@ -124,7 +124,7 @@ def _open_rows(embedder: Embedder, source: TextSource, unit: str) -> tuple[Unit,
     return found, itertools.chain([first], parts)
 
 
-def _encode(unit: Unit, embedder: Embedder, part: Part, source: TextSource, progress: Progress) -> Any:
+def _encode_part(unit: Unit, embedder: Embedder, part: Part, source: TextSource, progress: Progress) -> Any:
     try:
         return unit.encode(embedder, part.items, progress)
     except DataError as error:
@@ -132,7 +132,7 @@ def _encode(unit: Unit, embedder: Embedder, part: Part, source: TextSource, prog
         raise
 
 
-def _compute(
+def _compute_parts(
     unit: Unit,
     embedder: Embedder,
     parts: Iterator[Part],
@@ -155,7 +155,7 @@ def _compute(
             if found:
                 log.info(f"going on after {found:,} parts that an interrupted command has left")
                 found = 0
-            write_part(file, part.ids, _encode(unit, embedder, part, source, progress))
+            write_part(file, part.ids, _encode_part(unit, embedder, part, source, progress))
     return files
 
 
@@ -166,14 +166,14 @@ def _settle_precision(
     before = folder.open(fresh=fresh) if launch.rank == 0 else launch.wait_for("precision")
     if before is not None:
         embedder = replace(embedder, precision=before)
-    precision = _load(embedder, progress)
+    precision = _load_embedder(embedder, progress)
     if launch.rank == 0:
         folder.begin(precision)
         launch.publish("precision", precision)
     return embedder
 
 
-def _load(embedder: Embedder, progress: Progress) -> str:
+def _load_embedder(embedder: Embedder, progress: Progress) -> str:
     """Load the model, say how it computes, and return in which precision."""
     with stage(progress, f"loading {embedder.model}"):
         precision, reason = embedder.load()
@@ -198,7 +198,7 @@ def _identity(embedder: Embedder, unit: str) -> dict[str, Any]:
     }
 
 
-def _describe(embedder: Embedder, source: TextSource, unit: str, dtype: str, parts: Sequence[Path]) -> Vectors:
+def _gather_vectors(embedder: Embedder, source: TextSource, unit: str, dtype: str, parts: Sequence[Path]) -> Vectors:
     from bertkit.vectors.embedding.outputs import gather
 
     about = {
@@ -213,7 +213,7 @@ def _describe(embedder: Embedder, source: TextSource, unit: str, dtype: str, par
     return gather(parts, dtype, about)
 
 
-def _inputs(source: TextSource, embedder: Embedder) -> Iterator[tuple[str, Path]]:
+def _input_files(source: TextSource, embedder: Embedder) -> Iterator[tuple[str, Path]]:
     if source.file is not None:
         yield "the file to embed", Path("/dev/stdin") if str(source.file) == "-" else typed_path(source.file)
     yield from (("a file of the model folder", file) for file in embedder.folder.rglob("*") if file.is_file())

@@ -73,7 +73,7 @@ def evaluate(
         if folder is not None and runs.is_main_process():
             _check_output(folder, splits)
             claim.enter_context(claimed(folder / "predictions.jsonl"))
-        return _score(_load(saved, progress), saved, splits, folder, progress)
+        return _score_splits(_load_checkpoint(saved, progress), saved, splits, folder, progress)
 
 
 def evaluate_benchmark(
@@ -142,9 +142,9 @@ def evaluate_languages(
                 assert own is not None
                 _check_output(own, splits[language])
                 claim.enter_context(claimed(own / "predictions.jsonl"))
-        checkpoint = _load(saved, progress)
+        checkpoint = _load_checkpoint(saved, progress)
         results = {
-            language: _score(checkpoint, of, splits[language], folders[language], progress)
+            language: _score_splits(checkpoint, of, splits[language], folders[language], progress)
             for language, of in by_language.items()
         }
     reference, is_recorded = find_reference(saved.record, list(recipes))
@@ -160,12 +160,12 @@ def evaluate_languages(
     )
 
 
-def _load(saved: SavedCheckpoint, progress: Progress) -> Checkpoint:
+def _load_checkpoint(saved: SavedCheckpoint, progress: Progress) -> Checkpoint:
     with stage(progress, f"loading {saved.recipe.model_name}"):
         return saved.load(inference=True)
 
 
-def _score(
+def _score_splits(
     checkpoint: Checkpoint,
     saved: SavedCheckpoint,
     splits: dict[str, Split],

@@ -76,7 +76,7 @@ def explain(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    checkpoint, answered = _answer(recipe, source, row, mistakes, limit, progress)
+    checkpoint, answered = _answer_rows(recipe, source, row, mistakes, limit, progress)
     gold = checkpoint.task.COLUMNS.gold if mistakes else ""
     from bertkit.insight import explanations
 
@@ -124,7 +124,7 @@ def measure(
         DataError: no row has two words.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
-    checkpoint, answered = _answer(recipe, source, None, None, limit, progress)
+    checkpoint, answered = _answer_rows(recipe, source, None, None, limit, progress)
     import numpy as np
 
     from bertkit.insight import explanations, faithfulness
@@ -163,7 +163,7 @@ def measure(
     return FaithfulnessResult(count, score, faithfulness.summarize(by_method), complete)
 
 
-def _answer(
+def _answer_rows(
     recipe: Recipe,
     source: str | Path | None,
     row: Row | None,
@@ -186,10 +186,10 @@ def _answer(
     first = next(chunks)  # a bad row is found before the model is loaded
     with stage(progress, f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load()
-    return checkpoint, _run(checkpoint, itertools.chain([first], chunks), progress)
+    return checkpoint, _run_chunks(checkpoint, itertools.chain([first], chunks), progress)
 
 
-def _run(
+def _run_chunks(
     checkpoint: Checkpoint, chunks: Iterable[tuple[list[dict[str, Any]], list[Row]]], progress: Progress
 ) -> Iterator[tuple[Any, dict[str, Any], Answered]]:
     from bertkit.insight.explanations import Answered

@@ -113,7 +113,7 @@ def glue(
     model_folder = hub.find_model(model)
     with runs.claimed_several(folder, _NAME):
         _check_tasks(state, folder, seeds, fresh, progress)
-        _train(state, folder, seeds, fresh, progress)
+        _train_tasks(state, folder, seeds, fresh, progress)
         _add_others(state, folder, fingerprint(model_folder))
         summary = summarize(model, str(folder), state.recipes, state.finished, state.unfinished)
         summary = dataclasses.replace(summary, seeds=sorted(state.seeds), scores=_add_deviations(summary.scores, state))
@@ -121,7 +121,7 @@ def glue(
         if submitted and not seeds and not any(recipe.data.limit for recipe in submitted.values()):
             with disk_errors(folder):
                 summary = dataclasses.replace(summary, submission=make_submission(folder, submitted, progress))
-        _write(summary)
+        _write_summary(summary)
     return summary, next((error.named(name) for name, error in state.failed.items()), None)
 
 
@@ -165,7 +165,7 @@ def _check_folder(folder: Path) -> None:
         raise UsageError("the folder holds something that is not of GLUE", "choose another --output", file=folder)
 
 
-def _train(state: _State, folder: Path, seeds: Sequence[int], fresh: bool, progress: Progress) -> None:
+def _train_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool, progress: Progress) -> None:
     """Train the tasks that are not finished; one that fails does not end the others."""
     for name in state.pending:
         log.info(f"{name}: task {list(TASKS).index(name) + 1} of {len(TASKS)}")
@@ -250,7 +250,7 @@ def _results(record: Mapping[str, Any], folder: Path) -> list[Result]:
     return [Result(**{**result, "folder": str(folder)}) for result in record["results"]]
 
 
-def _write(summary: GlueSummary) -> None:
+def _write_summary(summary: GlueSummary) -> None:
     """Write the page and glue.json; with these, the command counts as finished."""
     from bertkit.reports.glue import write_glue_report
 
@@ -284,7 +284,7 @@ def make_submission(folder: Path, recipes: Mapping[str, Recipe], progress: Progr
             try:
                 if task.name not in recipes:
                     raise DataError(f"no finished run of {task.name}")
-                _make(folder, task, file, recipes[task.name], made, progress)
+                _make_file(folder, task, file, recipes[task.name], made, progress)
             except StoppedError:
                 raise
             except BertkitError as error:
@@ -301,7 +301,7 @@ def make_submission(folder: Path, recipes: Mapping[str, Recipe], progress: Progr
     return Submission(ARCHIVE if ready else None, files)
 
 
-def _make(
+def _make_file(
     folder: Path, task: GlueTask, file: LeaderboardFile, recipe: Recipe, made: dict[str, Any], progress: Progress
 ) -> None:
     """Write one file, unless it is there already."""
@@ -311,7 +311,7 @@ def _make(
     run, target = folder / task.name, folder / _FOLDER / file.name
     identity = {
         "model": json_fingerprint((runs.read_record(run) or {})["files"]),
-        "rows": _digest(values for _, values in records),
+        "rows": _digest_rows(values for _, values in records),
     }
     before = made.get(file.name, {})
     if target.is_file() and before == {**identity, "sha256": file_fingerprint(target)}:
@@ -345,7 +345,7 @@ def _read_rows(recipe: Recipe, file: LeaderboardFile) -> Iterable[Record]:
     return chain.from_iterable(read_records(path, found) for path in paths)
 
 
-def _digest(rows: Iterable[Mapping[str, Any]]) -> str:
+def _digest_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     digest = hashlib.sha256()
     for row in rows:
         feed_row(digest, dict(row))

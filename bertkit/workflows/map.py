@@ -107,7 +107,7 @@ def draw_map(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     files = replace(files, page=typed_path(files.page), picture=files.picture and typed_path(files.picture))
-    _check(files, settings)
+    _check_settings(files, settings)
     layers = read_layers(settings.layers, count_layers(reader.embedder.config))
     _check_outputs(files, source)
     points = read_occurrences(source, settings.unit, settings.words, settings.label)
@@ -127,7 +127,7 @@ def draw_map(
         labeling = find_labels(points, vectors.at(layers[-1]), settings.clusters, settings.seed)
         planes, measured = measure_layers(vectors, layers, labeling, settings.reduce, settings.seed, progress)
         with stage(progress, f"writing {files.page.name}"), disk_errors(files.page.parent):
-            write_records(_records(points, planes, layers, labeling), files.points)
+            write_records(_point_records(points, planes, layers, labeling), files.points)
             shown = _write_pages(
                 files, points, planes, measured, labeling, _title(points, settings, reader.model, unit)
             )
@@ -144,7 +144,7 @@ def draw_map(
         )
 
 
-def _check(files: MapFiles, settings: MapSettings) -> None:
+def _check_settings(files: MapFiles, settings: MapSettings) -> None:
     """Check what needs no model and no rows."""
     for file, ending, option in ((files.page, ".html", "--output"), (files.picture, ".svg", "--picture")):
         if file is not None and file.suffix != ending:
@@ -169,7 +169,7 @@ def _check_outputs(files: MapFiles, source: TextSource) -> None:
             raise UsageError(what, "name another file, or replace it with --fresh", file=file)
 
 
-def _records(
+def _point_records(
     points: Sequence[Occurrence], planes: Sequence[Plane], layers: Sequence[int], labeling: Labeling
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of map.parquet: ``x`` and ``y`` are those of the last layer."""

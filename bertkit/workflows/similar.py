@@ -35,7 +35,7 @@ def similar(embedder: Embedder, pairs: Iterable[Pair], *, progress: Progress = S
     _ = embedder.modules
     with stage(progress, f"loading {embedder.model}"):
         embedder.encode(["."])
-    return _compare(embedder, chain(first, remaining), progress)
+    return _compare_pairs(embedder, chain(first, remaining), progress)
 
 
 def similar_to_file(
@@ -76,7 +76,7 @@ def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair"
         yield row, texts[0], texts[1]
 
 
-def _compare(embedder: Embedder, pairs: Iterable[Pair], progress: Progress) -> Iterator[dict[str, Any]]:
+def _compare_pairs(embedder: Embedder, pairs: Iterable[Pair], progress: Progress) -> Iterator[dict[str, Any]]:
     remaining = iter(pairs)
     while chunk := list(islice(remaining, _CHUNK)):
         texts = list(dict.fromkeys(text for _, *both in chunk for text in both))  # each text once

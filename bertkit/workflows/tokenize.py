@@ -35,7 +35,7 @@ def tokenize_text(text: str, models: Sequence[str], *, pair: str | None = None) 
     """
     from bertkit.insight import tokenization
 
-    return [tokenization.tokenize_text(tokenizer, text, pair) for tokenizer in _load(models)]
+    return [tokenization.tokenize_text(tokenizer, text, pair) for tokenizer in _load_tokenizers(models)]
 
 
 def measure_file(
@@ -58,12 +58,12 @@ def measure_file(
         raise DataError("no texts", "name a file that has some", file=file)
     from bertkit.insight import tokenization
 
-    tokenizers = _load(models)
+    tokenizers = _load_tokenizers(models)
     with stage(progress, "tokenizing", total=1):
         return tokenization.measure_texts(tokenizers, chain([first], texts))
 
 
-def _load(models: Sequence[str]) -> list[TextTokenizer]:
+def _load_tokenizers(models: Sequence[str]) -> list[TextTokenizer]:
     from bertkit.insight.tokenization import load_text_tokenizer
 
     if len(set(models)) < len(models):

@@ -104,7 +104,7 @@ def deploy(
             for way, size, checkpoint in _load_ways(one, folder / str(number), notes, progress)
         ]
         checkpoints = [checkpoint for *_, checkpoint in found]
-        scored = _score(checkpoints, split, progress)
+        scored = _score_all(checkpoints, split, progress)
         paces = measure_latency(list(zip(checkpoints, scored, strict=True)), progress)
     metric, task = saved[0].recipe.best_metric, saved[0].task
     differences = [compare_scored(task, scored[0], other, samples=200)[metric] for other in scored]
@@ -200,7 +200,7 @@ def _weight_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.iterdir() if file.name.startswith(("model.", "model-")))
 
 
-def _score(checkpoints: Sequence[Checkpoint], split: Split, progress: Progress) -> list[Scored]:
+def _score_all(checkpoints: Sequence[Checkpoint], split: Split, progress: Progress) -> list[Scored]:
     from bertkit.evaluation.scoring import score_split
 
     scored = []

@@ -88,7 +88,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     is_complete = scorer.encode()
     if not is_complete and not run.is_resumed:
         _report_head(model, recipe, inputs.labels)
-    fit_result = untrained() if is_complete else _fit(inputs, scorer)
+    fit_result = untrained() if is_complete else _fit_model(inputs, scorer)
     scored = scorer.score_best(fit_result.best_step)
     # adapters become a part of the weights before these are published, and compared with those of teachers
     if recipe.training.lora:
@@ -98,7 +98,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     return publish(scorer, run, fit_result, scored, compared)
 
 
-def _fit(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
+def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
     """Train the model on what its supervision offers."""
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Judge, Trainee, fit

@@ -197,8 +197,8 @@ def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = Fals
     supervision = supervision.checked(task, labels, model_folder)
     models = {model_folder: recipe.model_name, **{teacher.folder: teacher.name for teacher in supervision.teachers}}
     splits, trained, known = find_training_rows(splits, task.COLUMNS.gold, models)
-    _log(known)
-    identity = _identity(recipe, splits, labels, model_folder) | dict(supervision.identity)
+    _log_warnings(known)
+    identity = _find_identity(recipe, splits, labels, model_folder) | dict(supervision.identity)
     file = unsplit_file(recipe.data)
     plan = RunPlan(
         recipe=recipe,
@@ -308,23 +308,25 @@ def _find_checked_labels(
         say_once(f"columns that are not read: {', '.join(unread)}")
     odd = describe_unread(unread, data, columns.optional)
     odd += find_odd_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
-    _log(odd)  # before labels are compared: odd columns may be why they differ
+    _log_warnings(odd)  # before labels are compared: odd columns may be why they differ
     labels, splits = find_labels(recipe, task, splits)
     if is_checked:
         rows = describe_unseen(splits, columns.gold) if task.NAMED else []
         rows += describe_skew(splits["train"], columns.gold, labels, recipe) if task.NAMED else []
         rows += find_odd_rows(splits, columns, found_names=labels if finds_names else ())
-        _log(rows)
+        _log_warnings(rows)
         odd += rows
     return labels, splits, tuple(odd)
 
 
-def _log(warnings: list[str]) -> None:
+def _log_warnings(warnings: list[str]) -> None:
     for warning in warnings:
         say_once(f"warning: {warning}")
 
 
-def _identity(recipe: Recipe, splits: dict[str, Split], labels: tuple[str, ...], model_folder: Path) -> dict[str, Any]:
+def _find_identity(
+    recipe: Recipe, splits: dict[str, Split], labels: tuple[str, ...], model_folder: Path
+) -> dict[str, Any]:
     settings = recipe.model_dump(mode="json", exclude=_NOT_IDENTITY)
     if recipe.distillation:
         settings["distillation"].pop("teachers")  # they count by content too

@@ -74,7 +74,7 @@ def publish(
         name: inputs.task.details(split.predictions, inputs.splits[name].rows, setup) for name, split in scored.items()
     }
     results = [
-        _result(inputs, split, details[name], baselines.judged[name], fit_result, name, seconds)
+        _make_result(inputs, split, details[name], baselines.judged[name], fit_result, name, seconds)
         for name, split in scored.items()
     ]
     outcome = _Outcome(inputs, fit_result, scored, details, results, seconds, compared_models)
@@ -98,14 +98,14 @@ def publish(
     )
     facts = _gather_facts(outcome, record)
     write_report(folder, facts)
-    (folder / "README.md").write_text(_card(inputs, facts, model), encoding="utf-8")
+    (folder / "README.md").write_text(_make_card(inputs, facts, model), encoding="utf-8")
     if inputs.stream:
         add_streamed_rows(folder, inputs.trained, inputs.stream, inputs.task.COLUMNS.gold, fit_result.steps)
     finish(run, record, fit_result, [*published, runs.TRAINING_ROWS])
     return results
 
 
-def _result(
+def _make_result(
     inputs: FinetuneInputs,
     scored: Scored,
     details: Details,
@@ -308,7 +308,7 @@ def _examples(outcome: _Outcome) -> list[Example]:
     ]
 
 
-def _card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
+def _make_card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
     recipe, columns = inputs.recipe, inputs.task.COLUMNS
     head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
     head = head.replace("WindowClassification", "SequenceClassification")

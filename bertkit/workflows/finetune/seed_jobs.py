@@ -95,10 +95,10 @@ class _Process:
             self.process.stdin.write(pickle.dumps(job))
             self.process.stdin.flush()
         self.lines: list[str] = []
-        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader = threading.Thread(target=self._log_lines, daemon=True)
         self.reader.start()
 
-    def _read(self) -> None:
+    def _log_lines(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append(line.decode(errors="replace").rstrip())
@@ -144,7 +144,7 @@ def work() -> NoReturn:
     log.handlers, log.propagate = [logging.StreamHandler(sys.stderr)], False
     log.setLevel(logging.INFO)
     try:
-        _train(job)
+        _train_seed(job)
     except BertkitError as error:
         sys.stdout.buffer.write(pickle.dumps(error))
         sys.exit(error.exit_code)
@@ -160,7 +160,7 @@ def _end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _train(job: SeedJob) -> None:
+def _train_seed(job: SeedJob) -> None:
     import torch
 
     from bertkit.progress import SILENT

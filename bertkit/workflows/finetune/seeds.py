@@ -60,7 +60,7 @@ def finetune_seeds(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    folder = _check(recipe, seeds, output, jobs)
+    folder = _check_seeds(recipe, seeds, output, jobs)
     recipe = recipe if fresh else _as_begun(recipe, folder)
     with stage(progress, "reading the data", total=1):
         inputs = read_inputs(_with_seed(recipe, seeds[0]), storage.seed_folder(folder, seeds[0]))
@@ -68,17 +68,17 @@ def finetune_seeds(
         of_seeds = {seed: _inputs_of(inputs, seed, folder) for seed in seeds}
         for each in of_seeds.values():
             _check_run(each)
-        pending = _pending(of_seeds)
+        pending = _find_pending(of_seeds)
         at_once = _count_jobs(min(jobs, len(pending)), progress)
         if at_once > 1:
             errors = _run_at_once(recipe, pending, folder, at_once, progress)
         else:
             errors = _run_in_turn(pending, folder, progress)
         diverged = next((_name_seed(seed, errors[seed]) for seed in seeds if seed in errors), None)
-        summary = _summarize(inputs, folder, sorted({*seeds, *_others(inputs, folder, seeds)}), progress)
+        summary = _summarize_runs(inputs, folder, sorted({*seeds, *_find_others(inputs, folder, seeds)}), progress)
         if soup:
             summary = replace(summary, soup=_make_soup(inputs, summary, progress))
-        _write(summary)
+        _write_summary(summary)
         return summary, diverged
 
 
@@ -86,7 +86,7 @@ def dry_run(
     recipe: Recipe, seeds: Sequence[int], *, output: str | Path | None = None, fresh: bool = False, jobs: int = 1
 ) -> DryRun:
     """Check everything that can be checked without training, and return what the runs would do."""
-    folder = _check(recipe, seeds, output, jobs)
+    folder = _check_seeds(recipe, seeds, output, jobs)
     recipe = recipe if fresh else _as_begun(recipe, folder)
     first = storage.seed_folder(folder, seeds[0])
     plan = finetune_inputs.dry_run(_with_seed(recipe, seeds[0]), output=first, fresh=fresh)
@@ -97,7 +97,7 @@ def dry_run(
     return replace(plan, folder=str(folder), disk_bytes=len(seeds) * plan.disk_bytes)
 
 
-def _check(recipe: Recipe, seeds: Sequence[int], output: str | Path | None, jobs: int) -> Path:
+def _check_seeds(recipe: Recipe, seeds: Sequence[int], output: str | Path | None, jobs: int) -> Path:
     """Return the folder of the seeds after checking that it may be one, and that so many may train at a time."""
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}", "name the number of runs that train at the same time")
@@ -133,7 +133,7 @@ def _check_run(inputs: FinetuneInputs) -> None:
         check_model(inputs.plan.folder)
 
 
-def _pending(of_seeds: Mapping[int, FinetuneInputs]) -> dict[int, FinetuneInputs]:
+def _find_pending(of_seeds: Mapping[int, FinetuneInputs]) -> dict[int, FinetuneInputs]:
     """Return the seeds that are not finished."""
     pending = {}
     for seed, inputs in of_seeds.items():
@@ -202,7 +202,7 @@ def _name_seed(seed: int, error: DivergedError) -> DivergedError:
     return DivergedError(f"seed {seed} diverged: {error.what}", error.remedy, file=error.file)
 
 
-def _others(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> list[int]:
+def _find_others(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> list[int]:
     """List the seeds of earlier commands that ended in the folder; those of other settings are refused."""
     ended = []
     for seed in storage.find_seeds(folder):
@@ -217,7 +217,7 @@ def _others(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> list[
     return ended
 
 
-def _summarize(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int], progress: Progress) -> SeedsSummary:
+def _summarize_runs(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int], progress: Progress) -> SeedsSummary:
     """Summarize the runs of these seeds."""
     task, metric, validation = inputs.task, inputs.recipe.best_metric, inputs.validation
     records = {seed: runs.read_record(storage.seed_folder(folder, seed)) or {"status": "missing"} for seed in seeds}
@@ -260,7 +260,7 @@ def _make_soup(inputs: FinetuneInputs, summary: SeedsSummary, progress: Progress
     return {result.split: result.scores for result in results}
 
 
-def _write(summary: SeedsSummary) -> None:
+def _write_summary(summary: SeedsSummary) -> None:
     """Write the summary into the folder of the seeds; with it, the command counts as finished."""
     folder, content = Path(summary.folder), without_folder(summary)
     with disk_errors(folder):

@@ -159,7 +159,7 @@ def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> l
     for name, scorer in scorers.items():
         if scorer.encode():
             raise _cannot_share(name, scorer.inputs)
-    fit_result = _fit(inputs, run, scorers, joined, progress)
+    fit_result = _fit_tasks(inputs, run, scorers, joined, progress)
     scored = {name: scorer.score_best(fit_result.best_step) for name, scorer in scorers.items()}
     joined.separate()
     if not runs.is_main_process():
@@ -184,7 +184,7 @@ def _cannot_share(name: str, inputs: FinetuneInputs) -> RecipeError:
     return RecipeError(what, "train it by itself")
 
 
-def _fit(
+def _fit_tasks(
     inputs: SeveralInputs, run: Run, scorers: Mapping[str, StepScorer], joined: PreTrainedModel, progress: Progress
 ) -> FitResult:
     """Train the encoder and all heads."""

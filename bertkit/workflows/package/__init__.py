@@ -106,7 +106,7 @@ def package(
             exported = Path(staging) / "exported"
             parity = export(model, exported, to=to or "onnx", recipe=recipe, progress=progress).parity
             saved = open_checkpoint(saved.recipe, saved.task, exported)
-        return _write(folder, module, source, saved, (wheel, parity), progress)
+        return _write_package(folder, module, source, saved, (wheel, parity), progress)
 
 
 def refuse_family(saved: SavedCheckpoint) -> None:
@@ -122,7 +122,7 @@ def _facts(name: str, saved: SavedCheckpoint, backend: str, row: Mapping[str, An
     return PackageFacts(name, saved.recipe.name, saved.recipe.task, backend, "fp32", requirements_of(backend), row)
 
 
-def _write(
+def _write_package(
     folder: Path,
     name: str,
     source: Path,

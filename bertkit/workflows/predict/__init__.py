@@ -49,7 +49,7 @@ def predict(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return _predict(_find_checkpoints(recipe), source, row, progress)
+    return _predict_source(_find_checkpoints(recipe), source, row, progress)
 
 
 def predict_to_file(
@@ -79,7 +79,7 @@ def predict_to_file(
     for of_task in saved.values():
         refuse_inputs(output, input_files(source, of_task))
     with claimed(output):
-        records = _predict(saved, source, row, progress, None if output.suffix == ".jsonl" else layout)
+        records = _predict_source(saved, source, row, progress, None if output.suffix == ".jsonl" else layout)
         data = next(iter(saved.values())).recipe.data  # of all tasks
         return write_records(records, output, follow_source(layout, output, source, data))
 
@@ -103,7 +103,7 @@ def input_files(source: str | Path | None, saved: SavedCheckpoint) -> Iterator[t
     )
 
 
-def _predict(
+def _predict_source(
     saved: Mapping[str, SavedCheckpoint],
     source: str | Path | None,
     row: Row | None,

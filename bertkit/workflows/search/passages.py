@@ -32,10 +32,10 @@ def passages(rows: TextRows, embedder: Embedder, *, prompt: str | None = None) -
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return _passages(rows.split_for(choose_prompts(embedder, {"document": prompt})["document"]))
+    return _yield_passages(rows.split_for(choose_prompts(embedder, {"document": prompt})["document"]))
 
 
-def _passages(rows: TextRows) -> Iterator[dict[str, Any]]:
+def _yield_passages(rows: TextRows) -> Iterator[dict[str, Any]]:
     coverage, count = Coverage(), 0
     for split, of_document in rows.split():
         coverage += of_document

@@ -77,7 +77,7 @@ def query(
     def records() -> Iterator[dict[str, Any]]:
         with naming_damage(index.folder):
             while chunk := list(islice(found, _CHUNK)):
-                yield from _search(index, embedder, words, chunk, method, progress)
+                yield from _search_chunk(index, embedder, words, chunk, method, progress)
 
     return records()
 
@@ -98,7 +98,7 @@ def _find_words(index: Index, method: SearchMethod) -> LexicalIndex | None:
         return None
 
 
-def _search(
+def _search_chunk(
     index: Index,
     embedder: Embedder | None,
     words: LexicalIndex | None,

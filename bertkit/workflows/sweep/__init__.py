@@ -112,18 +112,18 @@ def sweep(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    job = _check(recipe, search, changes or {}, output, fresh=fresh)
+    job = _check_sweep(recipe, search, changes or {}, output, fresh=fresh)
     with storage.claimed_sweep(job.folder, job.space, fresh=fresh, join=join):
         _check_trials(job)
         while True:
             with ExitStack() as held:
-                if (number := _take(job, held)) is None:
+                if (number := _take_trial(job, held)) is None:
                     break
-                _train(job, number, progress)
+                _train_trial(job, number, progress)
         with storage.choosing(job.folder):  # one process at a time writes the summary
-            summary = _summarize(job, progress)
+            summary = _summarize_trials(job, progress)
             if not summary.unfinished:
-                _write(summary)
+                _write_summary(summary)
         if summary.best is None and not summary.unfinished:
             raise DivergedError("all trials diverged", "search lower learning rates", file=job.folder)
         return summary
@@ -138,7 +138,7 @@ def dry_run(
     fresh: bool = False,
 ) -> SweepPlan:
     """Check everything that can be checked without training, and return what the sweep would do."""
-    job = _check(recipe, search, changes or {}, output, fresh=fresh)
+    job = _check_sweep(recipe, search, changes or {}, output, fresh=fresh)
     if not fresh:
         _check_trials(job)
     points = [] if search.method == "tpe" else list(itertools.islice(search.points(job.seed), search.trials))
@@ -147,7 +147,7 @@ def dry_run(
     return SweepPlan(str(job.folder), search.trials, points, plan.rows, search.trials * plan.disk_bytes)
 
 
-def _check(
+def _check_sweep(
     name: str, search: Search, changes: Mapping[str, Any], output: str | Path | None, *, fresh: bool = False
 ) -> _Sweep:
     """Check the settings, the folder, that Optuna is there, and that all trials are scored on the same rows."""
@@ -181,7 +181,7 @@ def _check_trials(job: _Sweep) -> None:
     for number in storage.find_trials(job.folder):
         if job.record(number) is None:
             continue
-        inputs = _read(job, number)
+        inputs = _read_trial(job, number)
         try:
             runs.check_claim(inputs.plan.folder, inputs.plan.identity)
         except UsageError as error:
@@ -192,7 +192,7 @@ def _check_trials(job: _Sweep) -> None:
         return
 
 
-def _take(job: _Sweep, held: ExitStack) -> int | None:
+def _take_trial(job: _Sweep, held: ExitStack) -> int | None:
     """Take the first trial that has not ended and that no other process has; None where there is none.
 
     Its settings are on disk before it is trained, so that whoever goes on with it trains the same.
@@ -208,12 +208,12 @@ def _take(job: _Sweep, held: ExitStack) -> int | None:
                 continue
             held.push(lock)
             if storage.read_settings(job.folder, number) is None:
-                storage.write_settings(job.folder, number, _choose(job, number))
+                storage.write_settings(job.folder, number, _choose_settings(job, number))
             return number
     return None
 
 
-def _choose(job: _Sweep, number: int) -> Point:
+def _choose_settings(job: _Sweep, number: int) -> Point:
     """Choose the settings of a new trial."""
     if job.search.method != "tpe":
         return next(itertools.islice(job.search.points(job.seed), number - 1, None))
@@ -224,20 +224,20 @@ def _choose(job: _Sweep, number: int) -> Point:
     return propose(job.search, job.seed, tried, lower_is_better=metric in LOWER_IS_BETTER)
 
 
-def _read(job: _Sweep, number: int) -> FinetuneInputs:
+def _read_trial(job: _Sweep, number: int) -> FinetuneInputs:
     """Read the inputs of a trial; settings may decide which rows or which model."""
     settings = storage.read_settings(job.folder, number) or {}
     return read_inputs(as_begun(job.recipe(settings), job.trial_folders), storage.trial_folder(job.folder, number))
 
 
-def _train(job: _Sweep, number: int, progress: Progress) -> None:
+def _train_trial(job: _Sweep, number: int, progress: Progress) -> None:
     """Train a trial, or go on with it; one that diverges has ended."""
     name = storage.trial_folder(job.folder, number).name
     settings = storage.read_settings(job.folder, number) or {}
     log.info(f"{name} of {job.search.trials}: {name_point(settings)}")
     try:
         with stage(progress, "reading the data", total=1):
-            inputs = _read(job, number)
+            inputs = _read_trial(job, number)
         machine = find_machine(job.trial_folders, partial(_computes_like, inputs))
         use_threads(machine)
         run_inputs(inputs.on(machine), fresh=False, progress=progress)
@@ -257,12 +257,12 @@ def _computes_like(inputs: FinetuneInputs, record: Mapping[str, Any]) -> bool:
     return (identity["model"], precision) == (inputs.plan.identity["model"], inputs.recipe.training.precision)
 
 
-def _summarize(job: _Sweep, progress: Progress) -> SweepSummary:
+def _summarize_trials(job: _Sweep, progress: Progress) -> SweepSummary:
     """Summarize the trials of the folder, the best first."""
     numbers = storage.find_trials(job.folder)
     records = {number: record for number in numbers if (record := job.record(number)) is not None}
     with stage(progress, "summarizing the trials", total=1):
-        inputs = _read(job, next(iter(records), numbers[0]))
+        inputs = _read_trial(job, next(iter(records), numbers[0]))
         metric, split = inputs.recipe.best_metric, inputs.validation
         trials = sort_trials([job.describe(number) for number in numbers], metric)
         ended = [trial for trial in trials if trial.status in _ENDED]
@@ -293,7 +293,7 @@ def _summarize(job: _Sweep, progress: Progress) -> SweepSummary:
         )
 
 
-def _write(summary: SweepSummary) -> None:
+def _write_summary(summary: SweepSummary) -> None:
     """Write the summary into the folder of the sweep; with it, the command counts as finished."""
     folder, content = Path(summary.folder), without_folder(summary)
     with disk_errors(folder):
