@@ -209,10 +209,7 @@ def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float 
     if precision is None and coverage is None:
         return recipe
     saved = find_members(recipe)
-    if "set_above" not in saved.task.OPTIONS:
-        raise UsageError(
-            f"--precision and --coverage are for one label per row, not for {recipe.task}", "leave them out"
-        )
+    _check_sets(saved)
     options, lines = thresholds_for(saved.read_calibration(), recipe, precision, coverage)
     for line in lines:
         log.info(line)

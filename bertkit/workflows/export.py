@@ -177,15 +177,19 @@ def convert_checkpoint(
     from bertkit.modeling.inference.graphs.texts import TextGraph
     from bertkit.runtime.backends import FILES
 
-    known = before.setup.tokenizer.model_input_names
-    names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in known]
-    model: Any = before.model
+    names, model = input_names(before), before.model
     file = staging / FILES[target.backend]
     converted = convert(model, names, target.backend, file, calibration=target.calibration)
     described = replace(describe_export(saved, before, converted, target.backend), precision=target.precision)
     write_supporting_files(staging, saved, before)
     write_manifest(staging, described)  # so that it can be opened
     return described, TextGraph(model)
+
+
+def input_names(checkpoint: Checkpoint) -> list[str]:
+    """Return the names of the arrays that a graph of a model reads."""
+    known = checkpoint.setup.tokenizer.model_input_names
+    return [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in known]
 
 
 def texts_of(

@@ -21,7 +21,7 @@ from bertkit.errors import BertkitError, DataError, StoppedError, UsageError, cl
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.glue.leaderboard import FILES, TASKS, GlueTask, LeaderboardFile, submission_lines, write_zip
 from bertkit.evaluation.glue.summary import GlueRun, GlueScore, GlueSummary, Submission, SubmissionFile, summarize
-from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.scoring import Result, read_results
 from bertkit.evaluation.seeds import SeedsSummary
 from bertkit.metrics.seeds import Spread
 from bertkit.modeling.load import fingerprint
@@ -229,7 +229,7 @@ def _check_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool,
                 record = None if fresh or seeds else runs.check_claim(plan.folder, plan.identity)
                 if record is not None and record["status"] == "finished":
                     log.info(f"{name}: finished on {record['finished']}")
-                    state.finished[name] = _results(record, plan.folder)
+                    state.finished[name] = read_results(record["results"], plan.folder)
             progress.update(number, {})
 
 
@@ -243,11 +243,7 @@ def _add_others(state: _State, folder: Path, model: str) -> None:
             log.info(f"{name}: left out, since its run started from another model")
             continue
         state.recipes[name] = load_recipe(str(folder / name / "recipe.yaml"))
-        state.finished[name] = _results(record, folder / name)
-
-
-def _results(record: Mapping[str, Any], folder: Path) -> list[Result]:
-    return [Result(**{**result, "folder": str(folder)}) for result in record["results"]]
+        state.finished[name] = read_results(record["results"], folder / name)
 
 
 def _write_summary(summary: GlueSummary) -> None:

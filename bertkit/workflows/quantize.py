@@ -16,6 +16,7 @@ from bertkit.workflows.export import (
     GraphFormat,
     Source,
     find_split,
+    input_names,
     load_plain,
     open_source,
     texts_of,
@@ -100,10 +101,8 @@ def calibration_texts(before: Checkpoint, rows: list[Any]) -> list[dict[str, Any
     """Return the texts of rows as a graph reads them, to calibrate int8 on."""
     from bertkit.modeling.info import info_of
 
-    known = before.setup.tokenizer.model_input_names
-    names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in known]
     inputs = [{name: value for name, value in row.items() if name != before.task.COLUMNS.gold} for row in rows]
-    return texts_of(before, inputs, names, reads_rows=info_of(before.model).reads == "windows")
+    return texts_of(before, inputs, input_names(before), reads_rows=info_of(before.model).reads == "windows")
 
 
 def refuse_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import shorten
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import Result, Scored
+from bertkit.evaluation.scoring import Result, Scored, read_results
 from bertkit.evaluation.training_rows import write_training_rows
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import info_of
@@ -55,8 +55,7 @@ def run_inputs(
     """Do what `finetune` does with inputs that are read already; `compare` sets other models beside the trained one."""
     with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
         if run.is_finished:
-            here = str(inputs.plan.folder)  # it may have been moved
-            return [Result(**{**result, "folder": here}) for result in run.record["results"]]
+            return read_results(run.record["results"], inputs.plan.folder)
         if inputs.stream is None:
             write_training_rows(inputs.plan.folder, inputs.trained)
         return _train_and_publish(_with_recorded_batching(inputs, run.record), run, progress, compare)

@@ -66,15 +66,13 @@ def finetune_seeds(
         inputs = read_inputs(_with_seed(recipe, seeds[0]), storage.seed_folder(folder, seeds[0]))
     with storage.claimed_seeds(folder, fresh=fresh):
         of_seeds = {seed: _inputs_of(inputs, seed, folder) for seed in seeds}
-        for each in of_seeds.values():
-            _check_run(each)
-        pending = _find_pending(of_seeds)
+        pending = {seed: of_seed for seed, of_seed in of_seeds.items() if not _is_finished(of_seed)}
         at_once = _count_jobs(min(jobs, len(pending)), progress)
         if at_once > 1:
             errors = _run_at_once(recipe, pending, folder, at_once, progress)
         else:
             errors = _run_in_turn(pending, folder, progress)
-        diverged = next((_name_seed(seed, errors[seed]) for seed in seeds if seed in errors), None)
+        diverged = next((errors[seed].named(f"seed {seed} diverged") for seed in seeds if seed in errors), None)
         summary = _summarize_runs(inputs, folder, sorted({*seeds, *_find_others(inputs, folder, seeds)}), progress)
         if soup:
             summary = replace(summary, soup=_make_soup(inputs, summary, progress))
@@ -126,23 +124,14 @@ def _inputs_of(inputs: FinetuneInputs, seed: int, folder: Path) -> FinetuneInput
     return replace(inputs, plan=plan, recipe=recipe)
 
 
-def _check_run(inputs: FinetuneInputs) -> None:
-    """Check that a seed's folder is free or holds this very run, and that a finished one is as it was written."""
+def _is_finished(inputs: FinetuneInputs) -> bool:
+    """Tell whether a seed is finished, and say so; check that its folder is free or holds this very run, unchanged."""
     record = runs.check_claim(inputs.plan.folder, inputs.plan.identity)
-    if record is not None and record["status"] == "finished":
-        check_model(inputs.plan.folder)
-
-
-def _find_pending(of_seeds: Mapping[int, FinetuneInputs]) -> dict[int, FinetuneInputs]:
-    """Return the seeds that are not finished."""
-    pending = {}
-    for seed, inputs in of_seeds.items():
-        record = runs.read_record(inputs.plan.folder)
-        if record is not None and record["status"] == "finished":
-            log.info(f"seed {seed}: finished on {record['finished']}")
-        else:
-            pending[seed] = inputs
-    return pending
+    if record is None or record["status"] != "finished":
+        return False
+    check_model(inputs.plan.folder)
+    log.info(f"seed {inputs.recipe.training.seed}: finished on {record['finished']}")
+    return True
 
 
 def _run_in_turn(pending: Mapping[int, FinetuneInputs], folder: Path, progress: Progress) -> dict[int, DivergedError]:
@@ -197,11 +186,6 @@ def _run_at_once(
     return run_jobs(jobs, at_once, progress)
 
 
-def _name_seed(seed: int, error: DivergedError) -> DivergedError:
-    """Return the error of a command of which one seed has diverged."""
-    return DivergedError(f"seed {seed} diverged: {error.what}", error.remedy, file=error.file)
-
-
 def _find_others(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> list[int]:
     """List the seeds of earlier commands that ended in the folder; those of other settings are refused."""
     ended = []
@@ -212,7 +196,7 @@ def _find_others(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> 
         if record["status"] not in ("finished", "diverged"):
             log.info(f"seed {seed} is not finished and left out: name it in --seeds to resume it")
             continue
-        _check_run(_inputs_of(inputs, seed, folder))
+        _is_finished(_inputs_of(inputs, seed, folder))  # or refused
         ended.append(seed)
     return ended
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import as_recorded
 from bertkit.errors import RecipeError
-from bertkit.evaluation.scoring import Result, Scored
+from bertkit.evaluation.scoring import Result, Scored, read_results
 from bertkit.evaluation.training_rows import write_training_rows
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import info_of, tagger_head
@@ -63,11 +63,8 @@ def finetune_several(
         inputs = read_several(several, output, fresh=fresh)
     with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
         if run.is_finished:
-            return [
-                Result(**{**result, "folder": str(inputs.plan.folder / name)})
-                for name, results in run.record["task_results"].items()
-                for result in results
-            ]
+            recorded = run.record["task_results"].items()
+            return [result for name, of_task in recorded for result in read_results(of_task, inputs.plan.folder / name)]
         return _train_and_publish(inputs, run, progress)
 
 
