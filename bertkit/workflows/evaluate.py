@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from bertkit.data.labels import CORRECT, list_names, name_split, placeholder_nam
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError, UsageError
-from bertkit.evaluation.baselines import find_lead, find_warnings, judge_baselines, read_learned, score_baselines
+from bertkit.evaluation.baselines import describe_split, judge_baselines, read_learned
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
@@ -29,7 +29,6 @@ from bertkit.evaluation.languages import (
 from bertkit.evaluation.scoring import (
     Result,
     Scored,
-    describe_scores,
     predictions_file,
     score_ensemble,
     score_split,
@@ -179,31 +178,16 @@ def _score_splits(
         scored, single = _score_split(checkpoint, saved, rows, progress)
         details = task.details(scored.predictions, rows.rows, scored.setup)
         judged = {} if learned is None else judge_baselines(task, learned, rows.rows, scored.setup)
-        baselines = score_baselines(task, judged, scored.setup)
         gold = [row.get(task.COLUMNS.gold) for row in rows.rows]
-        lead = find_lead(task, scored, judged, recipe.best_metric)
         warnings = describe_lacking(gold, scored.setup.labels[len(checkpoint.setup.labels) :])
         tuned = [option for option in saved.record.get("tuned", {}) if option not in recipe.options]
         warnings += scored.warnings + (warn_of_tuned(tuned) if _chose_on(saved, rows) else [])
-        numbers = describe_scores(task, scored, baselines)
+        fields = describe_split(task, rows, scored, details, judged)
+        fields["warnings"], fields["tables"] = warnings + fields["warnings"], {**single, **fields["tables"]}
         seconds = time.perf_counter() - start
         if folder is not None and runs.is_main_process():
             write_predictions(folder, rows, scored.predictions, details)
-        results.append(
-            Result(
-                recipe=recipe.name,
-                model=recipe.model,
-                split=name,
-                rows=len(rows.rows),
-                training_rows=len(rows.training_rows),
-                seconds=seconds,
-                source=rows.source,
-                lead=asdict(lead) if lead else None,
-                warnings=[*warnings, *details.warnings, *find_warnings(gold, scored, lead)],
-                tables={**single, **details.tables},
-                **numbers,
-            )
-        )
+        results.append(Result(recipe=recipe.name, model=recipe.model, seconds=seconds, **fields))
     return results
 
 

@@ -5,21 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.checks import find_skew
 from bertkit.evaluation.baselines import (
     BASELINES_FILE,
-    find_lead,
+    describe_split,
     find_missing_labels,
-    find_warnings,
-    score_baselines,
     write_learned,
 )
 from bertkit.evaluation.calibration import warn_of_tuned
-from bertkit.evaluation.scoring import Result, Scored, describe_scores, suffix_of, write_predictions
+from bertkit.evaluation.scoring import Result, Scored, suffix_of, write_predictions
 from bertkit.evaluation.training_rows import add_streamed_rows
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.basic import why_undefined
@@ -114,31 +112,27 @@ def _make_result(
     name: str,
     seconds: float,
 ) -> Result:
-    recipe, metric = inputs.recipe, inputs.recipe.best_metric
-    lead = find_lead(inputs.task, scored, judged, metric)
+    recipe, split, metric = inputs.recipe, inputs.splits[name], inputs.recipe.best_metric
     warnings = _find_warnings(inputs, fit_result)
     if name == inputs.validation.name:
         warnings += warn_of_tuned(_tuned(inputs, scored.setup.recipe))
     if name == inputs.validation.name and (reason := why_undefined(scored.scores[metric])):
         warnings.append(f"{metric} is undefined ({reason}): the step with the lowest loss was chosen.")
-    gold = [row.get(inputs.task.COLUMNS.gold) for row in inputs.splits[name].rows]
-    missing = find_missing_labels(gold, scored.predictions) if inputs.task.NAMED else []
-    skew = find_skew(inputs.splits["train"], inputs.task.COLUMNS.gold) if inputs.task.NAMED else None
+    missing, skew = list[str](), None
+    if inputs.task.NAMED:
+        gold = inputs.task.COLUMNS.gold
+        missing = find_missing_labels([row.get(gold) for row in split.rows], scored.predictions)
+        skew = find_skew(inputs.splits["train"], gold)
     remedy = _remedy(recipe, fit_result, missing, skew[0] if skew else "")
+    fields = describe_split(inputs.task, split, scored, details, judged, remedy)
+    fields["warnings"] = warnings + fields["warnings"]
     return Result(
         recipe=recipe.name,
         model=recipe.model_name,
-        split=name,
-        rows=len(scored.predictions),
-        training_rows=len(inputs.splits[name].training_rows),
         seconds=seconds,
         folder=str(inputs.plan.folder),
-        source=inputs.splits[name].source,
-        warnings=warnings + details.warnings + find_warnings(gold, scored, lead, remedy),
         data_warnings=list(inputs.warnings),
-        tables=details.tables,
-        lead=asdict(lead) if lead else None,
-        **describe_scores(inputs.task, scored, score_baselines(inputs.task, judged, scored.setup)),
+        **fields,
     )
 
 
