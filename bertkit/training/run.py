@@ -153,9 +153,7 @@ def export_model(
     return names
 
 
-def write_settings(
-    run: Run, recipe: Recipe | PretrainRecipe | SeveralRecipe, fit_result: FitResult, private: Iterable[str]
-) -> None:
+def write_settings(run: Run, recipe: AnyRecipe, fit_result: FitResult, private: Iterable[str]) -> None:
     """Write the resolved recipe, the state of the Trainer, and a .gitignore, which `hf upload` respects as git does.
 
     It names the `private` files, which hold rows of the data, and all that only a resume needs.

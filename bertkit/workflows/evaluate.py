@@ -173,7 +173,7 @@ def _score_splits(
 ) -> list[Result]:
     recipe, task, learned = saved.recipe, checkpoint.task, read_learned(saved)
     results = []
-    for name, rows in splits.items():
+    for rows in splits.values():
         start = time.perf_counter()
         scored, single = _score_split(checkpoint, saved, rows, progress)
         details = task.details(scored.predictions, rows.rows, scored.setup)

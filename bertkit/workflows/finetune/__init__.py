@@ -102,7 +102,6 @@ def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Judge, Trainee, fit
     from bertkit.training.losses import gold_terms
-    from bertkit.training.signals import caught_signals
     from bertkit.training.streaming import StreamedBatches
 
     recipe, task, checkpoint = inputs.recipe, inputs.task, scorer.checkpoint
@@ -115,17 +114,10 @@ def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
     )
     judge = Judge(scorer.score_step, recipe.best_metric, recipe.best_metric not in LOWER_IS_BETTER)
     learning = inputs.supervision.learning(checkpoint, train, features, gold, scorer.progress)
-    with learning as (terms, collate), caught_signals() as stop:
+    with learning as (terms, collate):
         trainee = Trainee(checkpoint.model, checkpoint.setup.tokenizer, batches, collate, terms)
-        return fit(
-            trainee,
-            judge,
-            recipe.training,
-            checkpoint.machine,
-            inputs.plan.folder,
-            stop=stop,
-            progress=scorer.progress,
-        )
+        folder = inputs.plan.folder
+        return fit(trainee, judge, recipe.training, checkpoint.machine, folder, progress=scorer.progress)
 
 
 def _report_head(model: PreTrainedModel, recipe: Recipe, labels: Sequence[str]) -> None:

@@ -188,7 +188,6 @@ def _fit_tasks(
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Judge, Trainee, fit
     from bertkit.training.losses import Terms, gold_terms
-    from bertkit.training.signals import caught_signals
     from bertkit.training.task_batches import TaskBatches, join_collators, join_terms
 
     training = inputs.recipe.training
@@ -208,8 +207,7 @@ def _fit_tasks(
     tokenizer = next(iter(scorers.values())).checkpoint.setup.tokenizer
     trainee = Trainee(joined, tokenizer, batches, join_collators(collators), join_terms(terms))
     judge = Judge(partial(_score_step, scorers), MEAN, greater_is_better=True)
-    with caught_signals() as stop:
-        return fit(trainee, judge, training, run.machine, inputs.plan.folder, stop=stop, progress=progress)
+    return fit(trainee, judge, training, run.machine, inputs.plan.folder, progress=progress)
 
 
 def _score_step(scorers: Mapping[str, StepScorer], model: Any, step: int) -> dict[str, float]:

@@ -56,7 +56,6 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     from bertkit.training.fit import Judge, Trainee, fit
     from bertkit.training.losses import Terms
     from bertkit.training.pretrain_batches import PretrainBatches
-    from bertkit.training.signals import caught_signals
 
     machine = run.machine
     use_matmul_backend(machine)
@@ -82,8 +81,7 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     trainee = Trainee(model, setup.tokenizer, batches, collate, terms)
     judge = Judge(evaluate, objective.BEST_METRIC, greater_is_better=False)
     training = recipe.training.model_copy(update={"steps": batches.steps})
-    with caught_signals() as stop:
-        fit_result = fit(trainee, judge, training, machine, inputs.plan.folder, stop=stop, progress=progress)
+    fit_result = fit(trainee, judge, training, machine, inputs.plan.folder, progress=progress)
     scores = evaluate(model, fit_result.best_step)
     baselines = {**_baseline(inputs), **objective.baselines(held_out, scores)}
     info_of(model).while_training.close()
