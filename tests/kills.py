@@ -29,7 +29,7 @@ EXPORT_MODEL = "bertkit.workflows.finetune.publish.export_model"
 WRITE_PREDICTIONS = "bertkit.workflows.finetune.publish.write_predictions"
 WRITE_REPORT = "bertkit.workflows.finetune.publish.write_report"
 FINISH = "bertkit.workflows.finetune.publish.finish"
-COMPARE = "bertkit.workflows.distill._compare"
+COMPARE = "bertkit.workflows.distill._compare_models"
 
 # Packages that a light command does not import.
 HEAVY = {

@@ -94,10 +94,9 @@ def _find_lost_gold(
     split: Split, task: Task, features: Sequence[Feature], rows: Sequence[Any], indices: Sequence[int]
 ) -> list[Finding]:
     """Describe the rows whose gold value no feature has, for a family that can tell."""
-    find = getattr(task, "find_lost_gold", None)
-    if find is None or task.COLUMNS.gold not in rows[0]:
+    if task.find_lost_gold is None or task.COLUMNS.gold not in rows[0]:
         return []
-    lost = find(features, rows)
+    lost = task.find_lost_gold(features, rows)
     share = len(lost) / len(split.rows)
     text = f"{split.name}: {share_of(len(lost), len(split.rows))} rows lose gold answers beyond the maximum length"
     places = places_of(split, [indices[number] for number in lost])

@@ -95,7 +95,7 @@ def _score_ways(
             setup = with_options(checkpoint.setup, {"long_text": way})
             predictions = task.decode(outputs, features, split.rows, setup)
             compared = task.compare(predictions, split.rows, setup)
-            decisions = getattr(task, "gold_probabilities", None)
+            decisions = task.gold_probabilities
             loss = None
             if decisions is not None:
                 found = decisions(predictions, split.rows, setup)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
-from bertkit.evaluation.parity import Pace, time_in_turns
+from bertkit.evaluation.parity import compare_scored, measure_latency
 from bertkit.evaluation.scoring import Scored, find_intervals, score_split
+from bertkit.hardware.speed import Pace
 from bertkit.metrics.intervals import Interval
 from bertkit.modeling.load import weight_bytes
 from bertkit.progress import Progress, stage
@@ -73,17 +73,11 @@ def compare(
     Raises:
         ModelError: the pruned model does not load.
     """
-    from bertkit.metrics.paired import compare_paired
-
     pruned = open_checkpoint(saved.recipe.model_copy(update={"model": str(folder)}), saved.task, folder)
     after = pruned.load(before.machine, inference=True, calibrated=False)
     after = replace(after, setup=replace(before.setup, tokenizer=after.setup.tokenizer))  # with options as tuned
     first, second = (score_split(one, validation, progress) for one in (before, after))
-    paces = time_in_turns([(before, first), (after, second)], progress)
-
-    def score(judged: Mapping[str, Any]) -> dict[str, float]:
-        return saved.task.score(dict(judged), before.setup)
-
+    paces = measure_latency([(before, first), (after, second)], progress)
     with stage(progress, "comparing", total=1):
-        differences = compare_paired(score, first.compared, second.compared)
+        differences = compare_scored(saved.task, first, second)
     return ComparedSides(after, (first, second), paces, differences)

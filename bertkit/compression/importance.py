@@ -160,12 +160,12 @@ def score_heads(
         for layer, head in np.ndindex(layers, heads):
             with without_unit(outputs[layer], head, heads):
                 ablated = score_split(checkpoint, split, SILENT, features=features)
-            found.append(_compare(checkpoint, whole, ablated, layer, head, float(gradients[layer, head])))
+            found.append(_compare_head(checkpoint, whole, ablated, layer, head, float(gradients[layer, head])))
             progress.update(len(found), {})
     return found
 
 
-def _compare(
+def _compare_head(
     checkpoint: Checkpoint, whole: Scored, ablated: Scored, layer: int, head: int, gradient: float
 ) -> HeadImportance:
     metric = checkpoint.setup.recipe.best_metric

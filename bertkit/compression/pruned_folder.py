@@ -13,9 +13,9 @@ from typing import Any
 from bertkit.compression.choose_units import Kept
 from bertkit.compression.target_shape import Shape
 from bertkit.data.rows import Split
-from bertkit.evaluation.baselines import BASELINES_FILE
+from bertkit.evaluation.baselines import BASELINES_FILE, describe_split
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
-from bertkit.evaluation.scoring import Result, Scored, describe_scores, write_predictions
+from bertkit.evaluation.scoring import Result, Scored, write_predictions
 from bertkit.modeling.load import fingerprint
 from bertkit.modeling.sentence.modules import ENCODER_SETTINGS, MODULES, SETTINGS, read_entries
 from bertkit.recipe import write_yaml
@@ -84,18 +84,8 @@ def _publish_run(
     details = checkpoint.task.details(scored.predictions, split.rows, scored.setup)
     write_predictions(folder, split, scored.predictions, details)
     seconds = round(time.perf_counter() - published.began, 3)
-    result = Result(
-        recipe=recipe.name,
-        model=published.model,
-        split=split.name,
-        rows=len(split.rows),
-        training_rows=len(split.training_rows),
-        seconds=seconds,
-        source=split.source,
-        warnings=details.warnings,
-        tables=details.tables,
-        **describe_scores(checkpoint.task, scored, {}),
-    )
+    fields = describe_split(checkpoint.task, split, scored, details, {})
+    result = Result(recipe=recipe.name, model=published.model, seconds=seconds, **fields)
     shape = {name: value for name, value in dataclasses.asdict(published.shape).items() if value and name != "layers"}
     pruned: dict[str, Any] = {"from": fingerprint(published.source), "layers": published.kept.layers, **shape}
     record = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 from bertkit.hardware.precision import Machine
@@ -19,7 +18,7 @@ _BATCHED = 64  # blocks that are timed in batches
 _ENCODER_INPUTS = ("input_ids", "attention_mask", "position_ids")
 
 
-def beside_teacher(
+def compare_with_teacher(
     model: PreTrainedModel,
     names: tuple[str, str],
     features: Sequence[Feature],
@@ -42,26 +41,27 @@ def beside_teacher(
     if (teacher := info_of(model).teacher) is None:
         return []
     from bertkit.evaluation.forward import sorted_batches
-    from bertkit.hardware.speed import time_by_turns
+    from bertkit.hardware.speed import measure_paces
     from bertkit.tokens.feature_cache import lengths_of
 
     models = {"teacher": teacher, "student": model}
-    singles = [[number] for number in range(min(_SINGLE, len(features)))]
     batched = sorted_batches(lengths_of(features[:_BATCHED]).tolist())
-    work = [collate([features[number] for number in numbers]) for numbers in [*singles, *batched]]
+    singles = [collate([feature]) for feature in features[:_SINGLE]]
+    batches = [collate([features[number] for number in numbers]) for numbers in batched]
     for encoder in models.values():
         encoder.to(machine.device).eval()
-    timings = time_by_turns([partial(_run_encoder, encoder, machine) for encoder in models.values()], work)
+    runs = [partial(_run_encoder, encoder, machine) for encoder in models.values()]
+    paces = measure_paces(runs, singles, batches, sum(map(len, batched)))
     return [
         {
             "role": role,
             "model": name,
-            "parameters": sum(weights.numel() for weights in encoder.parameters()),
-            "disk_bytes": sum(weights.numel() * weights.element_size() for weights in encoder.parameters()),
-            "row_seconds": mean(timing.seconds[: len(singles)]),
-            "rows_per_second": sum(map(len, batched)) / sum(timing.seconds[len(singles) :]),
+            "parameters": encoder.num_parameters(),
+            "disk_bytes": sum(weights.nbytes for weights in encoder.parameters()),
+            "row_seconds": pace.row_seconds,
+            "rows_per_second": pace.rows_per_second,
         }
-        for (role, encoder), name, timing in zip(models.items(), names, timings, strict=True)
+        for (role, encoder), name, pace in zip(models.items(), names, paces, strict=True)
     ]
 
 

@@ -75,7 +75,7 @@ def check_shape(shape: Shape, config: Mapping[str, Any]) -> Shape:
         asked = shape.layers if isinstance(shape.layers, int) else ",".join(map(str, shape.layers or ()))
         remedy = f"number them from 0 to {count - 1}" if isinstance(shape.layers, tuple) else f"keep at most {count}"
         raise UsageError(f"--layers {asked}: the model has {count} layers", remedy)
-    width = _find(config, "hidden_dim", "intermediate_size")
+    width = _find_number(config, "hidden_dim", "intermediate_size")
     if shape.intermediate is not None and width is not None and shape.intermediate > width:
         what = f"--intermediate {shape.intermediate}: the feed-forward of a layer has {width} neurons"
         raise UsageError(what, f"keep at most {width}")
@@ -96,7 +96,7 @@ def check_shape(shape: Shape, config: Mapping[str, Any]) -> Shape:
 
 
 def _check_heads(heads: int, config: Mapping[str, Any]) -> None:
-    model_type, count = config["model_type"], _find(config, "n_heads", "num_attention_heads")
+    model_type, count = config["model_type"], _find_number(config, "n_heads", "num_attention_heads")
     if count is not None and heads > count:
         raise UsageError(f"--heads {heads}: a layer of the model has {count}", f"keep at most {count}")
     if not find_architecture(model_type).sets_head_size:
@@ -105,7 +105,7 @@ def _check_heads(heads: int, config: Mapping[str, Any]) -> None:
         raise ModelError(
             f"{what}, as hidden_size / heads is their size", f"prune --layers or --intermediate; {able} can"
         )
-    hidden = _find(config, "hidden_size")
+    hidden = _find_number(config, "hidden_size")
     if count is None or hidden is None:
         return
     shared = count // (config.get("num_key_value_heads") or count)
@@ -116,5 +116,5 @@ def _check_heads(heads: int, config: Mapping[str, Any]) -> None:
         raise UsageError(f"--heads {heads}: {why}", f"one of {', '.join(map(str, possible))}")
 
 
-def _find(config: Mapping[str, Any], *names: str) -> int | None:
+def _find_number(config: Mapping[str, Any], *names: str) -> int | None:
     return next((config[name] for name in names if isinstance(config.get(name), int)), None)

@@ -96,7 +96,7 @@ def find_teachers(
         raise RecipeError("layers that are computed twice cannot be matched", "leave gradient_checkpointing out")
     if distillation.matches_layers and len(names) > 1:
         raise UsageError("hidden states and attention are those of one teacher", "name one, or match neither")
-    teachers = tuple(_find(name, recipe, task, labels) for name in names)
+    teachers = tuple(_find_teacher(name, recipe, task, labels) for name in names)
     for teacher in teachers:
         if is_sentence_folder(teacher.folder):
             what = f"the teacher {teacher.name} makes vectors and no logits"
@@ -173,7 +173,7 @@ def _without_padding(name: str, logits: Any, feature: Feature) -> Any:
     return logits if is_of_text else logits[: len(ids)]
 
 
-def _find(name: str, recipe: Recipe, task: Task, labels: tuple[str, ...]) -> Teacher:
+def _find_teacher(name: str, recipe: Recipe, task: Task, labels: tuple[str, ...]) -> Teacher:
     folder = hub.find_model(name)
     if tagger_head(read_config(folder)):
         what = f"the teacher {name} is a head over a frozen encoder"

@@ -18,9 +18,10 @@ from typing import Any
 from bertkit.data.layout import PLAIN, SEPARATED, FileLayout
 from bertkit.errors import DataError, ResourceError, UsageError, closest
 from bertkit.progress import log
+from bertkit.recipe import typed_path
 from bertkit.storage.disk import disk_error, is_disk_error
 from bertkit.storage.files import replacing, to_json
-from bertkit.storage.outputs import sweep_temporaries
+from bertkit.storage.outputs import claimed, refuse_inputs, sweep_temporaries
 
 Records = Iterable[dict[str, Any]]
 
@@ -32,6 +33,25 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 _ValueType = tuple[type | str, Any]
 """What tells the values of a column apart: their type, for integers their size, and for times their time zone."""
+
+
+def write_new(records: Records, output: str | Path, inputs: Iterable[tuple[str, Path]]) -> int:
+    """Write records as `write_records` does while the file is locked; none of the inputs is overwritten.
+
+    Args:
+        records: what to write, read only once the file is locked.
+        output: its ending chooses the format.
+        inputs: what each file that is read is called, and its path.
+
+    Raises:
+        UsageError: the output is one of the inputs, or has an ending of no format.
+        ResourceError: another process is writing it, or it cannot be written.
+    """
+    file = typed_path(output)
+    writer_for(file)
+    refuse_inputs(file, inputs)
+    with claimed(file):
+        return write_records(records, file)
 
 
 def write_records(records: Records, file: Path, layout: FileLayout = PLAIN) -> int:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from bertkit.data.labels import spelled_names
+from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import SavedCheckpoint
-from bertkit.evaluation.scoring import Scored
+from bertkit.evaluation.scoring import Scored, describe_scores
 from bertkit.metrics.baselines import strongest
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
@@ -21,7 +22,7 @@ from bertkit.metrics.paired import count_units, take
 from bertkit.progress import log
 from bertkit.storage.files import to_json, write_json
 from bertkit.storage.fingerprints import json_fingerprint
-from bertkit.tasks import Compared, Predictions, Task
+from bertkit.tasks import Compared, Details, Predictions, Task
 from bertkit.tokens.features import Rows, Setup
 
 BASELINES_FILE = "baselines.json"
@@ -117,6 +118,24 @@ def find_lead(task: Task, scored: Scored, judged: Mapping[str, Compared], metric
     # without an interval, each resample of several rows has the same difference
     is_clear = interval[0] > 0 if interval else units > 1 and difference > _ROUNDING
     return Lead(name, metric, float(least), intervals["baseline"], float(difference), interval, bool(is_clear))
+
+
+def describe_split(
+    task: Task, split: Split, scored: Scored, details: Details, judged: Mapping[str, Compared], remedy: str = ""
+) -> dict[str, Any]:
+    """Return the fields of a `Result` that follow from what a model and its baselines have answered to a split."""
+    lead = find_lead(task, scored, judged, scored.setup.recipe.best_metric)
+    gold = [row.get(task.COLUMNS.gold) for row in split.rows]
+    return {
+        "split": split.name,
+        "rows": len(split.rows),
+        "training_rows": len(split.training_rows),
+        "source": split.source,
+        "lead": asdict(lead) if lead else None,
+        "warnings": [*details.warnings, *find_warnings(gold, scored, lead, remedy)],
+        "tables": details.tables,
+        **describe_scores(task, scored, score_baselines(task, judged, scored.setup)),
+    }
 
 
 def find_warnings(gold: Sequence[Any], scored: Scored, lead: Lead | None, remedy: str = "") -> list[str]:

@@ -18,9 +18,10 @@ from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_
 from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.modeling.weights import read_json_object
 from bertkit.progress import log
-from bertkit.recipe import Recipe, typed_path
+from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
+from bertkit.storage.recipes import recipe_of
 from bertkit.tasks import Task, load_task, with_options
 from bertkit.tokens import long_texts
 from bertkit.tokens.features import Setup
@@ -213,20 +214,38 @@ def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:
     return open_checkpoint(recipe, task, hub.find_model(recipe.model))
 
 
+def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, Any] | None = None) -> SavedCheckpoint:
+    """Find a trained checkpoint by its name, with the recipe that it brings along, or another one that is named.
+
+    Args:
+        model: run folder, a checkpoint of a run, an exported folder, or any fine-tuned checkpoint.
+        recipe: of a checkpoint that is not of a run.
+        changes: dotted keys of the recipe -> values; None for one that stays as it is.
+
+    Raises:
+        UsageError: nothing says what the model was trained for.
+        BertkitError: any other as `find_checkpoint` raises.
+    """
+    settings = {name: value for name, value in (changes or {}).items() if value is not None}
+    folder = hub.find_model(model)
+    loaded = load_recipe(recipe or recipe_of(model), {**settings, "model": model})
+    return open_checkpoint(loaded, load_task(loaded), folder)
+
+
 def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
     """Check the trained checkpoint of a folder; raises as `find_checkpoint` does."""
     if is_exported(folder):
         return _open_exported(recipe, task, folder)
     config = read_config(folder)
     # an encoder for sentence vectors has no head, which only labels need
-    if not hasattr(task, "find_labels") and (task.NAMED or not is_sentence_folder(folder)):
+    if task.find_labels is None and (task.NAMED or not is_sentence_folder(folder)):
         check_head(config, folder)
     return _saved(recipe, task, folder, config, runs.read_record(folder) or {})
 
 
 def _open_exported(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
     export = read_export(folder)
-    if export.task not in (recipe.task, getattr(task, "EXPORTED_AS", None)):
+    if export.task not in (recipe.task, task.EXPORTED_AS):
         what = f"it was exported for {export.task}, and the recipe {recipe.name} is for {recipe.task}"
         raise ModelError(what, "use the recipe.yaml of its folder", file=folder)
     config = read_json_object(folder / "config.json") if task.NAMED else {}
@@ -236,11 +255,15 @@ def _open_exported(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
 def _saved(
     recipe: Recipe, task: Task, folder: Path, config: dict[str, Any], record: Mapping[str, Any]
 ) -> SavedCheckpoint:
-    if hasattr(task, "find_labels"):  # it takes models that were trained for something else
-        labels = tuple(task.find_labels(folder, recipe))
-    else:
-        labels = _names_of(config, recipe) if task.NAMED else ()
+    labels = _labels_of(config, recipe, task, folder)
     return SavedCheckpoint(as_recorded(recipe, record.get("identity", {})), task, folder, labels, record)
+
+
+def _labels_of(config: dict[str, Any], recipe: Recipe, task: Task, folder: Path) -> tuple[str, ...]:
+    """Return the names of a model's outputs, or what a family says that takes models trained for something else."""
+    if task.find_labels is not None:
+        return tuple(task.find_labels(folder, recipe))
+    return _names_of(config, recipe) if task.NAMED else ()
 
 
 def _names_of(config: dict[str, Any], recipe: Recipe) -> tuple[str, ...]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint, open_checkpoint
@@ -12,16 +11,8 @@ from bertkit.progress import log
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import hub
 from bertkit.storage.seeds import is_seeds_folder, members_of, read_seeds
-from bertkit.tasks import Output, Outputs, Task, load_task
-from bertkit.tokens.features import Feature, Features, Setup
-
-Combine = Callable[[Outputs, Feature, Setup], Output]
-"""The outputs of several models for one feature -> the outputs of their ensemble."""
-
-
-def find_combine(task: Task) -> Combine | None:
-    """Return the function `combine` of a task family; None where it has none, since it need not."""
-    return getattr(task, "combine", None)
+from bertkit.tasks import Output, Outputs, load_task
+from bertkit.tokens.features import Features
 
 
 def find_members(recipe: Recipe) -> SavedCheckpoint:
@@ -42,7 +33,7 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
     if len(names) < 2:
         what = f"an ensemble takes at least two finished runs, and there {'is' if names else 'are'} {len(names)}"
         raise ModelError(what, "train with more --seeds, or name a run folder", file=folder)
-    if find_combine(task) is None:
+    if task.combine is None:
         what = f"the task family {recipe.task} has no ensembles: its outputs cannot be combined"
         raise ModelError(what, f"name one of the runs: {folder / names[0]}")
     members = tuple(open_checkpoint(recipe, task, hub.find_model(str(folder / name))) for name in names)
@@ -55,7 +46,8 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
 
 def combine_outputs(checkpoint: Checkpoint, by_member: Sequence[Outputs], features: Features) -> list[Output]:
     """Combine the outputs of the members of an ensemble, one list per member, to those of one model."""
-    combine: Any = find_combine(checkpoint.task)  # `find_members` has looked
+    combine = checkpoint.task.combine
+    assert combine is not None  # `find_members` has looked
     return [
         combine([outputs[number] for outputs in by_member], feature, checkpoint.setup)
         for number, feature in enumerate(features)

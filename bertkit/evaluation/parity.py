@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from statistics import mean
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Scored, score_split
-from bertkit.hardware.speed import time_by_turns, times_as_fast
-from bertkit.metrics.paired import compare_paired
+from bertkit.hardware.speed import Pace, measure_paces, time_by_turns, times_as_fast
+from bertkit.metrics.paired import Difference, compare_paired
 from bertkit.progress import Progress
 from bertkit.runtime import ExportedModel
 from bertkit.storage.exports import VECTORS
+from bertkit.tasks import Task
 from bertkit.tokens.features import Collator
 
 TOLERANCE = 1e-4
@@ -94,7 +94,7 @@ def _least_cosine(one: Any, other: Any) -> float:
     return float(((one * other).sum(axis=-1) / np.maximum(lengths, 1e-30)).min())
 
 
-def time_both(
+def tabulate_latency(
     before: Compute, after: Compute, inputs: Sequence[str], vocabulary: int, limit: int
 ) -> list[dict[str, Any]]:
     """Return the milliseconds of both for batches of texts of one length, and how many times as fast the graph is."""
@@ -126,9 +126,7 @@ def compare_scores(
     """
     first, second = (score_split(checkpoint, split, progress) for checkpoint in (before, after))
     task = before.task
-    differences = compare_paired(
-        lambda judged: task.score(dict(judged), first.setup), first.compared, second.compared, samples=200
-    )
+    differences = compare_scored(task, first, second, samples=200)
     scores: dict[str, dict[str, Any]] = {}
     for name, found in differences.items():
         scores[name] = {"before": found.first, "after": found.second, "difference": found.difference}
@@ -141,23 +139,19 @@ def compare_scores(
     return scores, flips
 
 
+def compare_scored(task: Task, first: Scored, second: Scored, *, samples: int = 2000) -> dict[str, Difference]:
+    """Compare the scores of two models on the same rows: metric -> the second's, less the first's."""
+    return compare_paired(
+        lambda judged: task.score(dict(judged), first.setup), first.compared, second.compared, samples=samples
+    )
+
+
 def _count_flips(first: Scored, second: Scored) -> int:
     pairs = zip(first.predictions, second.predictions, strict=True)
     return sum(one["prediction"] != other["prediction"] for one, other in pairs)
 
 
-class Pace(NamedTuple):
-    """How fast a model reads rows."""
-
-    row_seconds: float
-    """Mean over rows that are read one at a time."""
-    rows_per_second: float
-    """In batches."""
-    spread: float
-    """By which share the slowest round took longer than the fastest, for single rows or for batches."""
-
-
-def time_in_turns(models: Sequence[tuple[Checkpoint, Scored]], progress: Progress) -> list[Pace]:
+def measure_latency(models: Sequence[tuple[Checkpoint, Scored]], progress: Progress) -> list[Pace]:
     """Measure how fast each model reads the same rows, one at a time and in batches; they take turns.
 
     Args:
@@ -182,12 +176,4 @@ def time_in_turns(models: Sequence[tuple[Checkpoint, Scored]], progress: Progres
     runs = [
         partial(read, checkpoint, scored, checkpoint.task.collator(checkpoint.setup)) for checkpoint, scored in models
     ]
-    alone, together = slice(len(singles)), slice(len(singles), None)
-    return [
-        Pace(
-            mean(timing.seconds[alone]),
-            len(timed) / sum(timing.seconds[together]),
-            max(timing.spread(alone), timing.spread(together)),
-        )
-        for timing in time_by_turns(runs, singles + batches, progress)
-    ]
+    return measure_paces(runs, singles, batches, len(timed), progress)

@@ -266,6 +266,11 @@ def find_intervals(task: Task, scored: Scored) -> Intervals:
     )
 
 
+def read_results(results: Sequence[Mapping[str, Any]], folder: Path) -> list[Result]:
+    """Return the results that a record holds, of a run that is in this folder now: it may have been moved."""
+    return [Result(**{**result, "folder": str(folder)}) for result in results]
+
+
 def suffix_of(split: str) -> str:
     """Return what tells a split's files and scores from those of ``validation``.
 

@@ -129,7 +129,7 @@ def _check_types(run: StoredRun, task: Task) -> None:
     from pydantic import TypeAdapter, ValidationError
 
     predicted = [record["prediction"] for record in run.predictions]
-    expected: Any = getattr(task, "TYPES", {}).get("prediction", Any)
+    expected: Any = task.TYPES.get("prediction", Any)
     try:
         TypeAdapter(list[expected]).validate_python(predicted, strict=True)
     except ValidationError as error:

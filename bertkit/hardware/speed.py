@@ -11,7 +11,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from statistics import mean
+from typing import Any, NamedTuple
 
 from bertkit.progress import SILENT, Progress, stage
 
@@ -133,6 +134,36 @@ def time_by_turns(
                     timing.rounds[turn].append(_time_in_a_row(run, item))
                 progress.update(turn * len(work) + index + 1, {})
     return timings
+
+
+class Pace(NamedTuple):
+    """How fast a model reads rows."""
+
+    row_seconds: float
+    """Mean over rows that are read one at a time."""
+    rows_per_second: float
+    """In batches."""
+    spread: float
+    """By which share the slowest round took longer than the fastest, for single rows or for batches."""
+
+
+def measure_paces(
+    runs: Sequence[Callable[[Any], object]],
+    singles: Sequence[Any],
+    batches: Sequence[Any],
+    rows: int,
+    progress: Progress = SILENT,
+) -> list[Pace]:
+    """Measure by turns how fast each function reads single rows, and batches of so many rows."""
+    alone, together = slice(len(singles)), slice(len(singles), None)
+    return [
+        Pace(
+            mean(timing.seconds[alone]),
+            rows / sum(timing.seconds[together]),
+            max(timing.spread(alone), timing.spread(together)),
+        )
+        for timing in time_by_turns(runs, [*singles, *batches], progress)
+    ]
 
 
 def _time_in_a_row(run: Callable[[Any], object], item: Any) -> float:

@@ -83,11 +83,10 @@ def explain(checkpoint: Checkpoint, answered: Answered, settings: Settings) -> l
 def find_targets(checkpoint: Checkpoint, answered: Answered, wanted: Sequence[str]) -> list[Target]:
     """Find the numbers to explain: those of the prediction, or those that are asked for by name."""
     task, setup = checkpoint.task, checkpoint.setup
-    find = getattr(task, "targets", None)
-    if find is None:
+    if task.targets is None:
         targets = targets_of_logits(answered.outputs, setup, setup.recipe.task)
     else:
-        targets = find(answered.prediction, answered.outputs, answered.features, answered.row, setup)
+        targets = task.targets(answered.prediction, answered.outputs, answered.features, answered.row, setup)
     if not wanted:
         return [target for target in targets if target.chosen]
     chosen = []

@@ -39,8 +39,8 @@ def main(load: Callable[..., PackagedModel], name: str, version: str) -> int:
             return 0
         _check_rows(arguments)
         model = load(check=arguments.check)
-        for rows in _batches(_read_rows(arguments), arguments.batch):
-            for record in _answer(model, rows, arguments):
+        for rows in _batch_rows(_read_rows(arguments), arguments.batch):
+            for record in _answer_rows(model, rows, arguments):
                 sys.stdout.buffer.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
             sys.stdout.buffer.flush()
     except BertkitError as error:
@@ -120,7 +120,7 @@ def _read_lines(name: str | None) -> Iterator[str]:
     Raises:
         DataError: it cannot be read, or is not UTF-8.
     """
-    with _open(name) as stream:
+    with _open_lines(name) as stream:
         for number, line in enumerate(stream, 1):
             try:
                 yield line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
@@ -128,7 +128,7 @@ def _read_lines(name: str | None) -> Iterator[str]:
                 raise DataError("the line is not UTF-8", "convert it", file=name or "stdin", row=number) from None
 
 
-def _open(name: str | None) -> AbstractContextManager[BinaryIO]:
+def _open_lines(name: str | None) -> AbstractContextManager[BinaryIO]:
     if name is None:
         return nullcontext(sys.stdin.buffer)
     try:
@@ -137,13 +137,13 @@ def _open(name: str | None) -> AbstractContextManager[BinaryIO]:
         raise DataError(f"cannot be read: {error.strerror}", file=name) from None
 
 
-def _batches(rows: Iterable[tuple[int, Any]], size: int) -> Iterator[list[tuple[int, Any]]]:
+def _batch_rows(rows: Iterable[tuple[int, Any]], size: int) -> Iterator[list[tuple[int, Any]]]:
     rows = iter(rows)
     while batch := list(islice(rows, size)):
         yield batch
 
 
-def _answer(
+def _answer_rows(
     model: PackagedModel, rows: list[tuple[int, Any]], arguments: argparse.Namespace
 ) -> Iterator[dict[str, Any]]:
     """Yield a record per row: the columns of the row, where it has some, and what is predicted."""

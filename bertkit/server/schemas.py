@@ -142,7 +142,7 @@ def column_types(task: Task, recipe: Recipe) -> dict[str, tuple[Any, bool]]:
 
     Of two columns that stand for each other, such as words and plain text, neither must.
     """
-    columns, own = task.COLUMNS, _own_types(task)
+    columns, own = task.COLUMNS, task.TYPES
     return {
         name: (own.get(name, list[Text] if name in columns.lists else Text), must and name not in columns.text_instead)
         for name, must in row_columns(task, recipe).items()
@@ -174,7 +174,7 @@ def row_schema(name: str, task: Task, recipe: Recipe) -> type[BaseModel]:
 
 def answer_schema(name: str, task: Task) -> type[BaseModel]:
     """Build the schema of the answer to `row_schema`: ``predictions``, in the order of the rows."""
-    own = {column: of_column for column, of_column in _own_types(task).items() if column not in task.COLUMNS.names}
+    own = {column: of_column for column, of_column in task.TYPES.items() if column not in task.COLUMNS.names}
     fields: dict[str, Any] = {
         column: (own.get(column, Any), ...) if column == "prediction" else (own.get(column, Any), None)
         for column in dict.fromkeys(("prediction", *task.COLUMNS.predicted, *own))
@@ -191,7 +191,7 @@ def classifies_texts(task: Task) -> bool:
 def pair_to_rank(task: Task) -> tuple[str, str] | None:
     """Return the two columns of a family that answers with a number for two texts; None for others."""
     given = task.COLUMNS.given
-    return (given[0], given[1]) if len(given) == 2 and _own_types(task).get("prediction") is float else None
+    return (given[0], given[1]) if len(given) == 2 and task.TYPES.get("prediction") is float else None
 
 
 def describe_faults(faults: Sequence[Mapping[str, Any]]) -> str:
@@ -209,9 +209,3 @@ def describe_faults(faults: Sequence[Mapping[str, Any]]) -> str:
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
     message = str(first["msg"]).removeprefix("Value error, ")
     return f"{where}: {message}" if where else message
-
-
-def _own_types(task: Task) -> Mapping[str, Any]:
-    """Return the types that a family names; it need not name any."""
-    types: Mapping[str, Any] = getattr(task, "TYPES", {})
-    return types

@@ -7,7 +7,7 @@ from pathlib import Path
 from bertkit.errors import UsageError
 from bertkit.recipe import typed_path
 from bertkit.storage.checksums import check_model
-from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
+from bertkit.storage.seeds import is_seeds_folder, seed_folders
 
 RECIPE = "recipe.yaml"
 
@@ -22,7 +22,7 @@ def find_recipe(folder: Path) -> Path | None:
     if folder.name.startswith("checkpoint-"):
         folders.append(folder.resolve().parent)
     elif is_seeds_folder(folder):
-        folders += [seed_folder(folder, seed) for seed in find_seeds(folder)]
+        folders += seed_folders(folder)
     return next((file for file in (holder / RECIPE for holder in folders) if file.is_file()), None)
 
 

@@ -39,6 +39,11 @@ def find_seeds(folder: Path) -> list[int]:
     return sorted(int(name) for name in names if name.isdecimal() and str(int(name)) == name)
 
 
+def seed_folders(folder: Path) -> list[Path]:
+    """List the run folders of the seeds in a folder, finished or not, in order."""
+    return [seed_folder(folder, seed) for seed in find_seeds(folder)]
+
+
 def is_seeds_folder(folder: Path) -> bool:
     """Tell whether a folder is one of seeds, finished or not."""
     is_run = (folder / runs.RECORD).is_file()

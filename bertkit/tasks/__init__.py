@@ -115,8 +115,33 @@ class Details:
     warnings: list[str] = field(default_factory=list)
 
 
-class Task(Protocol):
-    """A task family: four constants and twelve functions; docs/own-task.md has those that are optional."""
+class TaskExtras(Protocol):
+    """The optional half of a task family: where a family lacks a part, `load_task` fills in what says so."""
+
+    TYPES: Mapping[str, Any]
+    """Column of a row, or field of a prediction -> its type, for those that say it."""
+    HIGHEST: float
+    """The highest value of its metrics."""
+    EXPORTED_AS: str | None
+    """The family whose exported models this one reads too."""
+    FITS_HEAD: bool
+    """Whether `precompute` fits the head, which no training reaches."""
+    combine: Callable[[Sequence[Output], Feature, Setup], Output] | None
+    """Combines the outputs of several models for one feature to those of an ensemble."""
+    find_labels: Callable[[Path, Recipe], Sequence[str]] | None
+    """Returns the label names of a model folder, of a family that takes models trained for something else."""
+    find_lost_gold: Callable[[Sequence[Feature], Sequence[Row]], Sequence[int]] | None
+    """Returns the numbers of the rows whose gold value no feature has."""
+    count_errors: Callable[[Compared], tuple[Any, Any]] | None
+    """Counts the errors and the decisions of each row, of a family whose rows have several answers each."""
+    gold_probabilities: Callable[[Sequence[Prediction], Sequence[Row], Setup], Any] | None
+    """Returns the decisions of predictions with their probabilities and gold values; see docs/own-task.md."""
+    targets: Callable[[Prediction, Sequence[Output], Sequence[Feature], Row, Setup], list[Any]] | None
+    """Returns the numbers that `bertkit explain` explains; None for the logits of the head."""
+
+
+class Task(TaskExtras, Protocol):
+    """A task family: four constants and twelve functions, and those of `TaskExtras` that it wants."""
 
     COLUMNS: Columns
     """Canonical columns of a row; rows to predict need not have the gold one."""
@@ -311,6 +336,13 @@ def no_details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
 
 _FUNCTIONS = tuple(name for name in vars(Task) if not name.startswith("_"))
 _CONSTANTS = ("COLUMNS", "NAMED", "METRICS", "OPTIONS")
+_DEFAULTS: Mapping[str, Any] = {
+    **dict.fromkeys(TaskExtras.__annotations__),
+    "TYPES": {},
+    "HIGHEST": 1.0,
+    "FITS_HEAD": False,
+}
+"""Name of what a family need not have -> what stands for it."""
 
 
 def task_names() -> list[str]:
@@ -328,6 +360,8 @@ def load_task(recipe: Recipe) -> Task:
     required = (*_FUNCTIONS, *_CONSTANTS)
     page, may_run_code = "docs/own-task.md", recipe._may_run_code
     task = cast(Task, load_module("task family", recipe.task, __name__, required, page, may_run_code))
+    for name, default in _DEFAULTS.items():
+        vars(task).setdefault(name, default)
     check_names("data.columns", recipe.data.columns, task.COLUMNS.names)
     check_options(recipe.options, task.OPTIONS)
     check_metrics(recipe, task.METRICS)

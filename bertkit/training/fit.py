@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,7 +33,7 @@ from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpo
 from bertkit.training.losses import LoggedTerms, Terms
 from bertkit.training.paths import on_speed_paths, tokens_to_train, why_padding_is_computed
 from bertkit.training.result import FitResult, load_best
-from bertkit.training.signals import StopFlag
+from bertkit.training.signals import StopFlag, caught_signals
 from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
 
 if TYPE_CHECKING:
@@ -239,10 +240,12 @@ def fit(
     machine: Machine,
     folder: Path,
     *,
-    stop: StopFlag,
     progress: Progress,
+    stop: StopFlag | None = None,
 ) -> FitResult:
     """Train a model, or resume from the newest whole checkpoint in `folder`; the model ends with the best weights.
+
+    Signals ask it to stop, or another flag does that is given.
 
     Raises:
         DivergedError: the loss or a weight is not finite any more; the last good checkpoint stays.
@@ -252,36 +255,37 @@ def fit(
     arguments = make_arguments(training, machine, folder, batches.rows, judge.best_metric, judge.greater_is_better)
     micro_batches.check_shares(model, training, arguments.world_size)
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
-    callback = TrainingCallback(training, judge.best_metric, batches, stop, progress)
-    model.to(arguments.device)
-    dropout = DropoutStream(training.seed, arguments.process_index)
-    tokens = tokens_to_train(batches, arguments.optim, trainee.tokenizer.pad_token_id)
-    with on_speed_paths(model, training, machine, dropout, tokens) as embeddings:
-        padding = why_padding_is_computed(model, training, machine)
-        if padding and training.unpad is True:
-            log.info(f"unpad: {padding}")
-        plan = LayerPlan(model, training, batches.rows)
-        trainer = _Trainer(
-            trainee=trainee,
-            evaluate=judge.evaluate,
-            dropout=dropout,
-            embeddings=embeddings,
-            padding=padding,
-            plan=plan,
-            args=arguments,
-            train_dataset=batches,
-            callbacks=[callback],
-        )
-        for unused in (transformers.PrinterCallback, transformers.ProgressCallback):
-            trainer.remove_callback(unused)
-        trainer.add_callback(UnfreezingCallback(plan, trainer.log))
-        callback.trainer = trainer
-        try:
-            _train(trainer, folder)
-        finally:
-            progress.finish()
-    if stop.signal:
-        raise stop.error()
+    with caught_signals() if stop is None else nullcontext(stop) as flag:
+        callback = TrainingCallback(training, judge.best_metric, batches, flag, progress)
+        model.to(arguments.device)
+        dropout = DropoutStream(training.seed, arguments.process_index)
+        tokens = tokens_to_train(batches, arguments.optim, trainee.tokenizer.pad_token_id)
+        with on_speed_paths(model, training, machine, dropout, tokens) as embeddings:
+            padding = why_padding_is_computed(model, training, machine)
+            if padding and training.unpad is True:
+                log.info(f"unpad: {padding}")
+            plan = LayerPlan(model, training, batches.rows)
+            trainer = _Trainer(
+                trainee=trainee,
+                evaluate=judge.evaluate,
+                dropout=dropout,
+                embeddings=embeddings,
+                padding=padding,
+                plan=plan,
+                args=arguments,
+                train_dataset=batches,
+                callbacks=[callback],
+            )
+            for unused in (transformers.PrinterCallback, transformers.ProgressCallback):
+                trainer.remove_callback(unused)
+            trainer.add_callback(UnfreezingCallback(plan, trainer.log))
+            callback.trainer = trainer
+            try:
+                _train(trainer, folder)
+            finally:
+                progress.finish()
+        if flag.signal:
+            raise flag.error()
     return load_best(model, folder)
 
 

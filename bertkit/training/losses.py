@@ -102,7 +102,7 @@ def count_on_device(batch: Mapping[str, Any]) -> torch.Tensor:
 
 def gold_terms(task: Task, training: Training, labels: Sequence[str], rows: Sequence[Row]) -> Terms:
     """Build the terms of a task's rows: its own loss, or that of `make_loss`; see there for what it raises."""
-    if getattr(task, "FITS_HEAD", False):
+    if task.FITS_HEAD:
         return task_terms(None)
     return task_terms(make_loss(training, labels, [row.get(task.COLUMNS.gold) for row in rows]))
 

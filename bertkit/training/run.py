@@ -101,7 +101,9 @@ def open_run(plan: RunPlan, *, fresh: bool, progress: Progress = SILENT) -> Iter
     """
     with ExitStack() as locks:
         with _main_process_first():
-            record = _open(plan, fresh, locks, progress) if runs.is_main_process() else runs.read_record(plan.folder)
+            record = (
+                _open_record(plan, fresh, locks, progress) if runs.is_main_process() else runs.read_record(plan.folder)
+            )
         if record is None:
             raise ResourceError("the main process did not open the run", "see its error message", file=plan.folder)
         if record["status"] == "finished":
@@ -151,9 +153,7 @@ def export_model(
     return names
 
 
-def write_settings(
-    run: Run, recipe: Recipe | PretrainRecipe | SeveralRecipe, fit_result: FitResult, private: Iterable[str]
-) -> None:
+def write_settings(run: Run, recipe: AnyRecipe, fit_result: FitResult, private: Iterable[str]) -> None:
     """Write the resolved recipe, the state of the Trainer, and a .gitignore, which `hf upload` respects as git does.
 
     It names the `private` files, which hold rows of the data, and all that only a resume needs.
@@ -210,14 +210,14 @@ def wait_for_all() -> None:
         PartialState().wait_for_everyone()
 
 
-def _open(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progress) -> dict[str, Any]:
+def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progress) -> dict[str, Any]:
     """Claim and lock the folder, and write the record of a new run or of one that is resumed."""
     folder = plan.folder
     record = runs.claim(folder, plan.identity, fresh=fresh)
     if record is not None and record["status"] == "finished":
         return record
     locks.enter_context(runs.locked(folder))
-    _sweep(folder)
+    _sweep_leftovers(folder)
     with stage(progress, "loading torch and transformers"):
         import bertkit.training.fit  # noqa: F401
     if record is None:
@@ -244,7 +244,7 @@ def find_machine(plan: RunPlan) -> Machine:
     return detect_machine(plan.recipe.training.precision, plan.model_type, plan.widths)
 
 
-def _sweep(folder: Path) -> None:
+def _sweep_leftovers(folder: Path) -> None:
     """Delete what a killed process of the run did not come to delete or to rename; the run's lock is held."""
     for leftover in (folder / _STAGING, *folder.glob(".discarded-checkpoint-*")):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -14,8 +14,15 @@ from bertkit.errors import UsageError
 from bertkit.recipe import Row, Training
 from bertkit.tokens.feature_cache import items_of, texts_of
 from bertkit.tokens.features import Collator, Feature, count_tokens
-from bertkit.training.batching import Shares, choose_batching, longest_rows, plan_epoch, sort_window_of
-from bertkit.training.distinct import plan_distinct, random_only
+from bertkit.training.batching import (
+    Shares,
+    choose_batching,
+    longest_rows,
+    plan_distinct,
+    plan_epoch,
+    random_only,
+    sort_window_of,
+)
 
 if TYPE_CHECKING:
     from bertkit.training.budget import Budget

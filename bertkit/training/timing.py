@@ -119,15 +119,8 @@ def time_steps(
 
     judge = Judge(lambda model, step: {}, "loss", greater_is_better=False)
     try:
-        fit(
-            replace(trainee, collate=collate_and_note),
-            judge,
-            training,
-            machine,
-            folder,
-            stop=StopFlag(),
-            progress=watch,
-        )
+        timed = replace(trainee, collate=collate_and_note)
+        fit(timed, judge, training, machine, folder, progress=watch, stop=StopFlag())
     except _Enough:
         pass
     finally:

@@ -33,13 +33,13 @@ class Launch:
         store, rank, size = next(rendezvous("env://"))
         return cls(rank, size, store)
 
-    def tell(self, name: str, value: str) -> None:
-        """Tell the other processes something."""
+    def publish(self, name: str, value: str) -> None:
+        """Leave a value for the other processes."""
         if self.store is not None:
             self.store.set(f"bertkit/{name}", value)
 
-    def ask(self, name: str) -> str:
-        """Wait until another process tells this, and return it."""
+    def wait_for(self, name: str) -> str:
+        """Wait until another process has published this, and return it."""
         self._wait_for([f"bertkit/{name}"])
         return str(self.store.get(f"bertkit/{name}").decode())
 

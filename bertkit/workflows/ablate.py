@@ -10,14 +10,14 @@ runs/mlm-ablation/
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import BertkitError, RecipeError, StoppedError, UsageError
+from bertkit.errors import BertkitError, RecipeError, UsageError
 from bertkit.evaluation.ablations import (
     AblatedScore,
     AblatedTask,
@@ -35,6 +35,7 @@ from bertkit.storage import seeds as seeds_storage
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import write_json
 from bertkit.storage.records import without_folder
+from bertkit.training.child_runs import keep_going, refuse_launch
 from bertkit.workflows.compare import compare, write_page
 from bertkit.workflows.finetune.inputs import read_rows
 from bertkit.workflows.finetune.seeds import finetune_seeds
@@ -80,10 +81,6 @@ class _Ablation:
         name, changes = self.tasks[task]
         return load_recipe(name, {**changes, "model": str(self.pretrained(variant))})
 
-    def fail(self, variant: str, error: BertkitError) -> None:
-        log.warning(f"{variant} failed: {error}")
-        self.failures.setdefault(variant, error)
-
 
 def ablate(
     recipe: str,
@@ -104,16 +101,24 @@ def ablate(
     Returns:
         the summary, which is in ``ablation.json`` too, and the error of the first variant that failed.
     """
-    job = _check(recipe, search, tasks, changes or {}, output)
+    job = _check_ablation(recipe, search, tasks, changes or {}, output)
     with runs.claimed_several(job.folder, _NAME):
         _check_inputs(job, progress)
-        for variant in job.recipes:
-            _pretrain(job, variant, progress)
-        for task in job.tasks:
-            for variant in job.recipes:
-                if variant not in job.failures:
-                    _finetune(job, task, variant, seeds, progress)
-        summary = _summarize(job, seeds, progress)
+        for number, (variant, own) in enumerate(job.recipes.items(), start=1):
+            log.info(f"{variant}: pretraining, {number} of {len(job.recipes)}")
+            with keep_going(variant, job.failures):
+                run_inputs(read_inputs(own, job.pretrained(variant), progress), fresh=False, progress=progress)
+        for task, variant in product(job.tasks, job.recipes):
+            if variant not in job.failures:
+                log.info(f"{variant}: {task}")
+                with keep_going(variant, job.failures, refused=(UsageError,)), _for_another(job):
+                    folder = job.folder / task / variant
+                    _, diverged = finetune_seeds(
+                        job.task_recipe(task, variant), seeds, output=folder, progress=progress
+                    )
+                    if diverged is not None:
+                        raise diverged
+        summary = _summarize_ablation(job, seeds, progress)
         with disk_errors(job.folder):
             content = {"schema_version": _SCHEMA, "command": runs.command(), **without_folder(summary)}
             write_json(job.folder / SUMMARY, content)
@@ -131,7 +136,7 @@ def dry_run(
     progress: Progress = SILENT,
 ) -> AblationPlan:
     """Check everything that can be checked without training, and time some steps of each pretraining."""
-    job = _check(recipe, search, tasks, changes or {}, output)
+    job = _check_ablation(recipe, search, tasks, changes or {}, output)
     runs.check_idle(job.folder)
     rows = _check_inputs(job, progress)
     estimates = dict[str, Estimate]()
@@ -143,7 +148,7 @@ def dry_run(
     return AblationPlan(str(job.folder), estimates, rows, len(job.recipes) * len(rows) * len(seeds))
 
 
-def _check(
+def _check_ablation(
     name: str,
     search: Search,
     tasks: Sequence[tuple[str, Mapping[str, Any]]],
@@ -151,8 +156,7 @@ def _check(
     output: str | Path | None,
 ) -> _Ablation:
     """Load all recipes, and check the folder, before anything is read."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError("an ablation under torchrun", "start it once")
+    refuse_launch("an ablation under torchrun", "start it once")
     if not tasks:
         raise UsageError("no task to compare the encoders by", "name a recipe: --then sst2")
     for axis in search.axes:
@@ -221,44 +225,19 @@ def _for_another(job: _Ablation) -> Iterator[None]:
         ) from None
 
 
-def _pretrain(job: _Ablation, variant: str, progress: Progress) -> None:
-    log.info(f"{variant}: pretraining, {list(job.recipes).index(variant) + 1} of {len(job.recipes)}")
-    try:
-        run_inputs(read_inputs(job.recipes[variant], job.pretrained(variant), progress), fresh=False, progress=progress)
-    except StoppedError:
-        raise
-    except BertkitError as error:
-        job.fail(variant, error)
-
-
-def _finetune(job: _Ablation, task: str, variant: str, seeds: Sequence[int], progress: Progress) -> None:
-    log.info(f"{variant}: {task}")
-    try:
-        recipe = job.task_recipe(task, variant)
-        with _for_another(job):
-            _, diverged = finetune_seeds(recipe, seeds, output=job.folder / task / variant, progress=progress)
-    except (StoppedError, UsageError):
-        raise
-    except BertkitError as error:
-        job.fail(variant, error)
-    else:
-        if diverged is not None:
-            job.fail(variant, diverged)
-
-
-def _summarize(job: _Ablation, seeds: Sequence[int], progress: Progress) -> AblationSummary:
+def _summarize_ablation(job: _Ablation, seeds: Sequence[int], progress: Progress) -> AblationSummary:
     """Summarize what the folder holds, and write the page of each task."""
     variants = [
         describe_variant(name, point, runs.read_record(job.pretrained(name)), job.failures.get(name))
         for name, point in job.points.items()
     ]
-    tasks = [found for task in job.tasks if (found := _compare(job, task, seeds, progress)) is not None]
+    tasks = [found for task in job.tasks if (found := _compare_variants(job, task, seeds, progress)) is not None]
     space = {axis.key: axis.text for axis in job.search.axes}
     recipe = next(iter(job.recipes.values())).name
     return AblationSummary(recipe, str(job.folder), space, list(seeds), variants, tasks)
 
 
-def _compare(job: _Ablation, task: str, seeds: Sequence[int], progress: Progress) -> AblatedTask | None:
+def _compare_variants(job: _Ablation, task: str, seeds: Sequence[int], progress: Progress) -> AblatedTask | None:
     """Compare the variants on a task with the first of them; None where fewer than two have enough finished runs."""
     paths, results = {}, []
     for variant in job.recipes:

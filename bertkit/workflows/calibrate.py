@@ -85,7 +85,7 @@ def calibrate(
         check_share("--coverage", coverage)
     with stage(progress, "reading the data", total=1):
         saved = find_members(recipe)
-        if not hasattr(saved.task, "gold_probabilities"):
+        if saved.task.gold_probabilities is None:
             raise UsageError(f"{recipe.task} has no probabilities of labels to calibrate", "")
         if coverages:
             _check_sets(saved)
@@ -101,10 +101,10 @@ def calibrate(
         with stage(progress, f"loading {recipe.model_name}"):
             checkpoint = saved.load(inference=True, calibrated=False)
         scored = score_split(checkpoint, rows, progress)
-        return _fit(saved, name, rows, scored, coverages)
+        return _fit_calibration(saved, name, rows, scored, coverages)
 
 
-def _fit(
+def _fit_calibration(
     saved: SavedCheckpoint, name: str, split: Split, scored: Scored, coverages: Sequence[float]
 ) -> CalibrationResult:
     import numpy as np
@@ -113,7 +113,8 @@ def _fit(
     from bertkit.metrics import statistics
     from bertkit.reports.calibration import write_calibration_page
 
-    decisions = saved.task.gold_probabilities(scored.predictions, split.rows, scored.setup)  # type: ignore[attr-defined]
+    assert saved.task.gold_probabilities is not None  # `calibrate` has looked
+    decisions = saved.task.gold_probabilities(scored.predictions, split.rows, scored.setup)
     found, gold, numbers, per = decisions
     one, labels = per == "row", scored.setup.labels
     groups = digest_rows(split.rows, saved.task.COLUMNS.gold)[numbers]  # rows with the same input are in one fold
@@ -208,10 +209,7 @@ def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float 
     if precision is None and coverage is None:
         return recipe
     saved = find_members(recipe)
-    if "set_above" not in saved.task.OPTIONS:
-        raise UsageError(
-            f"--precision and --coverage are for one label per row, not for {recipe.task}", "leave them out"
-        )
+    _check_sets(saved)
     options, lines = thresholds_for(saved.read_calibration(), recipe, precision, coverage)
     for line in lines:
         log.info(line)

@@ -19,9 +19,7 @@ if TYPE_CHECKING:
     from bertkit.checks.label_errors import LabelError
     from bertkit.checks.reading import Readings
     from bertkit.checks.repeats import Repeats
-    from bertkit.evaluation.checkpoint import SavedCheckpoint
     from bertkit.tasks import Task
-    from bertkit.tokens.features import Setup
 
 
 @dataclass(frozen=True)
@@ -74,11 +72,17 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
         raise RecipeError("the rows of a stream are not compared", "--set data.streaming=false")
     from bertkit.checks.cleaning import find_removable, find_sources, write_copies
     from bertkit.checks.faults import describe_faults
+    from bertkit.checks.long_text_ways import check_ways, compare_ways
     from bertkit.checks.reading import read_all
     from bertkit.checks.repeats import find_repeats
     from bertkit.data.rows import find_unread
+    from bertkit.evaluation.checkpoint import find_checkpoint
+    from bertkit.evaluation.training_rows import judge_training_rows
+    from bertkit.workflows.evaluate import splits_to_score
 
-    saved = _open_trained(recipe) if settings.long_text else None
+    saved = find_checkpoint(recipe) if settings.long_text else None
+    if saved is not None:
+        check_ways(saved)
     folder = None if settings.fix is None else typed_path(settings.fix)
     sources = {} if folder is None else find_sources(recipe.data, folder)
     with nullcontext() if folder is None else claimed_folder(folder):
@@ -101,7 +105,8 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
         _check_splits(result, readings, repeats, recipe, task, progress)
         _check_with_model(result, readings, recipe, task, settings, progress)
         if saved is not None:
-            result.findings.extend(_compare_ways(saved, progress))
+            splits = judge_training_rows(saved, splits_to_score(saved, None), "drop")
+            result.findings.extend(compare_ways(saved, next(iter(splits.values())), progress))
         if folder is not None:
             removable = find_removable(readings.splits, repeats, readings.faults)
             result.removed.update(write_copies(sources, recipe.data, removable, folder))
@@ -142,9 +147,13 @@ def _check_with_model(
 ) -> None:
     """Add what needs the tokenizer of the model and, for label errors, its vectors."""
     from bertkit.checks.lengths import find_lost_tokens
+    from bertkit.modeling.load import load_tokenizer
+    from bertkit.tokens.features import Setup
 
     try:
-        setup = _load_setup(recipe, readings.labels)
+        with hub.without_weights():
+            folder = hub.find_model(recipe.model)
+        setup = Setup(recipe, load_tokenizer(folder), readings.labels)
     except UnavailableError as error:
         if settings.needs_model:
             raise
@@ -176,33 +185,3 @@ def _check_with_model(
     result.label_errors.extend(found_errors.ranked)
     if found_errors.count is not None:
         result.label_error_count.update(found_errors.count._asdict())
-
-
-def _open_trained(recipe: Recipe) -> SavedCheckpoint:
-    """Open the trained checkpoint whose ways to read long texts are compared."""
-    from bertkit.checks.long_text_ways import check_ways
-    from bertkit.evaluation.checkpoint import find_checkpoint
-
-    saved = find_checkpoint(recipe)
-    check_ways(saved)
-    return saved
-
-
-def _compare_ways(saved: SavedCheckpoint, progress: Progress) -> list[Finding]:
-    """Compare the ways to read long texts on the first validation split, without rows that the model was trained on."""
-    from bertkit.checks.long_text_ways import compare_ways
-    from bertkit.evaluation.training_rows import judge_training_rows
-    from bertkit.workflows.evaluate import splits_to_score
-
-    splits = judge_training_rows(saved, splits_to_score(saved, None), "drop")
-    return compare_ways(saved, next(iter(splits.values())), progress)
-
-
-def _load_setup(recipe: Recipe, labels: tuple[str, ...]) -> Setup:
-    """Load the tokenizer of the recipe's model; its weights are not downloaded."""
-    from bertkit.modeling.load import load_tokenizer
-    from bertkit.tokens.features import Setup
-
-    with hub.without_weights():
-        folder = hub.find_model(recipe.model)
-    return Setup(recipe, load_tokenizer(folder), labels)

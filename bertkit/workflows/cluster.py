@@ -87,10 +87,10 @@ def cluster(
     if settings.count is not None and settings.count > len(filled):
         raise UsageError(f"--clusters {settings.count}, but {len(filled):,} rows have text", "ask for fewer clusters")
     with _claimed(output, save):
-        return _cluster(texts, contents, source, settings, output, save, progress)
+        return _find_clusters(texts, contents, source, settings, output, save, progress)
 
 
-def _cluster(
+def _find_clusters(
     texts: TextFile,
     contents: Sequence[str],
     source: VectorSource,
@@ -114,7 +114,7 @@ def _cluster(
         clustering, found = fit_clusters(
             vectors, settings.method, count, min_size=settings.min_size, seed=settings.seed
         )
-        topics = _describe(vectors, found, filled_texts)
+        topics = _describe_topics(vectors, found, filled_texts)
     facts = {
         "method": settings.method,
         "seed": settings.seed,
@@ -166,32 +166,19 @@ def assign(
     if source.model is not None and saved.facts["prompt"] != source.prompt_text:
         what = f"the clusters were made with the prompt {saved.facts['prompt']!r}, not {source.prompt_text!r}"
         raise UsageError(what, "leave --model out to use the same")
-    with _claimed(output, None):
-        return _assign(texts, contents, source, (folder, saved), output, progress)
-
-
-def _assign(
-    texts: TextFile,
-    contents: Sequence[str],
-    source: VectorSource,
-    clusters: tuple[Path, SavedClusters],
-    output: Path | None,
-    progress: Progress,
-) -> ClusterResult:
-    """Do what `assign` does, once the texts are read and the output is locked."""
-    folder, saved = clusters
     import numpy as np
 
-    described = source.describe()
-    refuse_other_vectors(saved, described, None, folder)
-    filled = [row for row, text in enumerate(contents) if text]
-    vectors = source.read([contents[row] for row in filled], np.array(filled), [len(contents)], progress)
-    refuse_other_vectors(saved, described, vectors, folder)
-    found = saved.clustering.assign(vectors)
-    sizes = np.bincount(found[found >= 0], minlength=len(saved.topics)).tolist()
-    topics = [replace(topic, rows=sizes[topic.cluster]) for topic in saved.topics]
-    noise = _write_rows(output, texts, contents, found, topics)
-    return ClusterResult(saved.facts["method"], len(contents), topics, noise)
+    with _claimed(output, None):
+        described = source.describe()
+        refuse_other_vectors(saved, described, None, folder)
+        filled = [row for row, text in enumerate(contents) if text]
+        vectors = source.read([contents[row] for row in filled], np.array(filled), [len(contents)], progress)
+        refuse_other_vectors(saved, described, vectors, folder)
+        found = saved.clustering.assign(vectors)
+        sizes = np.bincount(found[found >= 0], minlength=len(saved.topics)).tolist()
+        topics = [replace(topic, rows=sizes[topic.cluster]) for topic in saved.topics]
+        noise = _write_rows(output, texts, contents, found, topics)
+        return ClusterResult(saved.facts["method"], len(contents), topics, noise)
 
 
 @contextmanager
@@ -237,7 +224,7 @@ def _read_texts(texts: TextFile) -> list[str]:
     return contents
 
 
-def _describe(vectors: Matrix, labels: Labels, texts: Sequence[str]) -> list[Topic]:
+def _describe_topics(vectors: Matrix, labels: Labels, texts: Sequence[str]) -> list[Topic]:
     """Find the words and the most typical texts of each cluster."""
     import numpy as np
 

@@ -107,11 +107,11 @@ def compare(
         systems = [replace(one, runs=[align(run, reference, scorer.task) for run in one.runs]) for one in systems]
         rows = read_rows(reference, scorer.task)
         extra = {} if by is None else {by: read_column(by, scorer, systems[0].runs[0], rows)}
-    compared = _compare(scorer, systems, rows, extra, shown, progress)
+    compared = _compare_systems(scorer, systems, rows, extra, shown, progress)
     return replace(compared, split=on or compared.split, notes=notes + compared.notes)
 
 
-def _compare(
+def _compare_systems(
     scorer: Scorer,
     systems: Sequence[StoredSystem],
     rows: Sequence[Row],
@@ -150,9 +150,10 @@ def _compare(
         units=count_units(sides[0].judged[0]),
         best_metric=scorer.recipe.best_metric,
         systems=[
-            _describe(scorer, name, system, side) for name, system, side in zip(names, systems, sides, strict=True)
+            _describe_system(scorer, name, system, side)
+            for name, system, side in zip(names, systems, sides, strict=True)
         ],
-        differences=_correct(differences),
+        differences=_correct_p_values(differences),
         changes=changes,
         settings=count_trained({name: run.file.parent for name, run in first_runs.items()})
         + list_settings({name: run.record for name, run in first_runs.items()}),
@@ -202,7 +203,7 @@ def _leave_out_unstored(
     return replace(scorer, recipe=recipe), notes
 
 
-def _describe(scorer: Scorer, name: str, system: StoredSystem, side: Side) -> ComparedSystem:
+def _describe_system(scorer: Scorer, name: str, system: StoredSystem, side: Side) -> ComparedSystem:
     """Collect the scores of a system, with the intervals over rows of a single run."""
     import numpy as np
 
@@ -219,7 +220,7 @@ def _describe(scorer: Scorer, name: str, system: StoredSystem, side: Side) -> Co
     return ComparedSystem(name, [system.runs[0].seed], scores, found.ends)
 
 
-def _correct(differences: dict[str, dict[str, Difference]]) -> dict[str, dict[str, Difference]]:
+def _correct_p_values(differences: dict[str, dict[str, Difference]]) -> dict[str, dict[str, Difference]]:
     """Correct the p of several comparisons with one baseline, metric by metric; a single one needs no correction."""
     from bertkit.metrics.paired import holm
 
@@ -314,10 +315,10 @@ def predict_unseen(
     for run in (run for system in systems for run in system.runs):
         if not run.record:
             raise UsageError("a file of predictions has no model to score", "name run folders", file=run.file)
-    saved = [[find_checkpoint(_on(run, source)) for run in system.runs] for system in systems]
+    saved = [[find_checkpoint(_with_source(run, source)) for run in system.runs] for system in systems]
     labels = tuple(dict.fromkeys(name for of_system in saved for one in of_system for name in one.labels))
     with stage(progress, f"reading {source}", total=1):
-        read = [[_read(replace(one, labels=labels), split) for one in of_system] for of_system in saved]
+        read = [[_read_unseen(replace(one, labels=labels), split) for one in of_system] for of_system in saved]
     trained = [{part.lines[row] for part in parts for row in part.training_rows} for parts in read]
     seen, count = set().union(*trained), len(read[0][0].rows)
     each = ", ".join(f"{system.name} {len(lines):,}" for system, lines in zip(systems, trained, strict=True))
@@ -330,7 +331,7 @@ def predict_unseen(
     predicted = []
     for system, of_system, parts in zip(systems, saved, read, strict=True):
         runs = [
-            _predict(run, one, part, seen, labels, progress)
+            _predict_unseen(run, one, part, seen, labels, progress)
             for run, one, part in zip(system.runs, of_system, parts, strict=True)
         ]
         predicted.append(replace(system, runs=runs))
@@ -340,19 +341,19 @@ def predict_unseen(
     return predicted, recipe.model_copy(update={"labels": list(labels)}) if recipe.labels else recipe, notes
 
 
-def _on(run: StoredRun, source: str) -> Recipe:
+def _with_source(run: StoredRun, source: str) -> Recipe:
     """Return the recipe of a run with its model, and with all rows of another source."""
     recipe = recipe_of(run, {"model": str(run.file.parent), "data.source": source})
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"files": {}, "limit": None})})
 
 
-def _read(saved: SavedCheckpoint, split: str | None) -> Split:
+def _read_unseen(saved: SavedCheckpoint, split: str | None) -> Split:
     """Read the rows to score, with those marked that the run was trained on."""
     chosen = split or (ALL if unsplit_file(saved.recipe.data) else "validation")
     return judge_training_rows(saved, splits_to_score(saved, chosen), "keep")[chosen]
 
 
-def _predict(
+def _predict_unseen(
     run: StoredRun,
     saved: SavedCheckpoint,
     split: Split,

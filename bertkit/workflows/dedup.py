@@ -101,57 +101,48 @@ def dedup(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    _check(texts, settings, against, source, outputs)
+    from bertkit.vectors.groups import duplicates as found_rows
+
+    _check_settings(texts, settings, against, source, outputs)
     with ExitStack() as held:  # what cannot be written is refused before the work
         for file in outputs.named():
             held.enter_context(claimed(file))
         outputs = replace(outputs, clean=None) if dry_run else outputs
-        return _dedup([*against, texts], settings, source, outputs, progress)
+        pairs = _read_pairs(settings, source)
+        scanned = found_rows.scan([*against, texts], settings.keep, near=settings.near is not None, progress=progress)
+        found = found_rows.find_wording(scanned, settings.near, progress)
+        facts: dict[str, Any] = {}
+        if source is not None:
+            remaining = found_rows.remaining_rows(scanned, found)
+            vectors = _read_vectors(scanned, remaining, source, progress)
+            threshold = settings.threshold
+            if pairs:
+                threshold, facts["steps"] = _threshold_of_pairs(pairs, source, settings, progress)
+            if threshold is None:
+                facts["curve"] = _draw_curve(scanned, remaining, vectors, outputs.sample)
+            else:
+                similar, facts["recall"] = found_rows.find_meaning(
+                    remaining, vectors, threshold, scanned.fixed, progress
+                )
+                found += similar
+                facts["threshold"] = threshold
+        gone = found_rows.resolve(found, scanned.fixed)
+        if outputs.report is not None:
+            write_records(found_rows.group_rows(scanned, gone), outputs.report)
+        if outputs.clean is not None:
+            _write_clean(scanned, gone, outputs.clean)
+        reasons = Counter(duplicate.reason for duplicate in gone.values())
+        return DedupResult(
+            rows=scanned.totals[-1],
+            kept=scanned.totals[-1] - len(gone),
+            duplicates={reason: reasons[reason] for reason in ("exact", "near", "meaning")},
+            of_files=_count_files(scanned, gone),
+            written=[str(file) for file in outputs.named()],
+            **facts,
+        )
 
 
-def _dedup(
-    files: Sequence[TextFile],
-    settings: DedupSettings,
-    source: VectorSource | None,
-    outputs: DedupOutputs,
-    progress: Progress,
-) -> DedupResult:
-    """Do what `dedup` does, once all is checked and the outputs are locked."""
-    from bertkit.vectors.groups import duplicates as found_rows
-
-    pairs = _read_pairs(settings, source)
-    scanned = found_rows.scan(files, settings.keep, near=settings.near is not None, progress=progress)
-    found = found_rows.find_wording(scanned, settings.near, progress)
-    facts: dict[str, Any] = {}
-    if source is not None:
-        remaining = found_rows.remaining_rows(scanned, found)
-        vectors = _read_vectors(scanned, remaining, source, progress)
-        threshold = settings.threshold
-        if pairs:
-            threshold, facts["steps"] = _threshold_of_pairs(pairs, source, settings, progress)
-        if threshold is None:
-            facts["curve"] = _draw_curve(scanned, remaining, vectors, outputs.sample)
-        else:
-            similar, facts["recall"] = found_rows.find_meaning(remaining, vectors, threshold, scanned.fixed, progress)
-            found += similar
-            facts["threshold"] = threshold
-    gone = found_rows.resolve(found, scanned.fixed)
-    if outputs.report is not None:
-        write_records(found_rows.group_rows(scanned, gone), outputs.report)
-    if outputs.clean is not None:
-        _write_clean(scanned, gone, outputs.clean)
-    reasons = Counter(duplicate.reason for duplicate in gone.values())
-    return DedupResult(
-        rows=scanned.totals[-1],
-        kept=scanned.totals[-1] - len(gone),
-        duplicates={reason: reasons[reason] for reason in ("exact", "near", "meaning")},
-        of_files=_count_files(scanned, gone),
-        written=[str(file) for file in outputs.named()],
-        **facts,
-    )
-
-
-def _check(
+def _check_settings(
     texts: TextFile,
     settings: DedupSettings,
     against: Sequence[TextFile],

@@ -10,7 +10,7 @@ from typing import Any
 
 from bertkit.compression.students import TeacherSupervision
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
-from bertkit.evaluation.parity import time_in_turns
+from bertkit.evaluation.parity import measure_latency
 from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.modeling.load import weight_bytes
@@ -76,7 +76,7 @@ def distill(
 
 def distill_inputs(inputs: FinetuneInputs, *, fresh: bool, progress: Progress) -> Distilled:
     """Do what `distill` does with inputs that are read already."""
-    results = run_inputs(inputs, fresh=fresh, progress=progress, compare=partial(_compare, inputs, progress))
+    results = run_inputs(inputs, fresh=fresh, progress=progress, compare=partial(_compare_models, inputs, progress))
     wait_for_all()
     folder = inputs.plan.folder
     record = runs.read_record(folder) or {}
@@ -91,50 +91,45 @@ def _with_distillation(recipe: Recipe) -> Recipe:
     return recipe if recipe.distillation else recipe.model_copy(update={"distillation": Distillation()})
 
 
-@dataclass(frozen=True)
-class _Loaded:
-    role: str
-    name: str
-    folder: Path
-    checkpoint: Checkpoint
-    scored: Scored
-
-
-def _compare(
+def _compare_models(
     inputs: FinetuneInputs, progress: Progress, student: Checkpoint, scored: Scored, weights: Path | None
 ) -> list[dict[str, Any]]:
     """Load the teachers as `eval` does, score them on the student's rows, and time all models in turns."""
     task, supervision = inputs.task, inputs.supervision
     assert isinstance(supervision, TeacherSupervision)  # the recipe has a section for teachers
-    loaded = []
+    named, loaded = list[tuple[str, str, Path]](), list[tuple[Checkpoint, Scored]]()
     for teacher in supervision.teachers:
         record = runs.read_record(teacher.folder) or {}
         with stage(progress, f"loading {teacher.name}"):
             saved = SavedCheckpoint(inputs.recipe, task, teacher.folder, teacher.labels, record)
             checkpoint = saved.load(student.machine)  # the same for all
         teacher_scored = score_split(checkpoint, inputs.validation, progress)
-        loaded.append(_Loaded("teacher", teacher.name, teacher.folder, checkpoint, teacher_scored))
-    loaded.append(_Loaded("student", inputs.recipe.name, weights or inputs.plan.folder, student, scored))
-    paces = time_in_turns([(model.checkpoint, model.scored) for model in loaded], progress)
-    intervals = [find_intervals(task, model.scored) for model in loaded]
-    compared = [
-        ComparedModel(
-            role=model.role,
-            model=model.name,
-            parameters=sum(parameter.numel() for parameter in model.checkpoint.model.parameters()),
-            disk_bytes=weight_bytes(model.folder),
-            **pace._asdict(),
-            scores=null_for_nan(model.scored.scores),
-            intervals=found.ends,
-            interval_methods=found.methods,
-            **({} if model.checkpoint is student else _differences(task, scored, model.scored)),
+        named.append(("teacher", teacher.name, teacher.folder))
+        loaded.append((checkpoint, teacher_scored))
+    named.append(("student", inputs.recipe.name, weights or inputs.plan.folder))
+    loaded.append((student, scored))
+    compared = []
+    for (role, name, folder), (checkpoint, own), pace in zip(
+        named, loaded, measure_latency(loaded, progress), strict=True
+    ):
+        intervals = find_intervals(task, own)
+        compared.append(
+            ComparedModel(
+                role=role,
+                model=name,
+                parameters=sum(parameter.numel() for parameter in checkpoint.model.parameters()),
+                disk_bytes=weight_bytes(folder),
+                **pace._asdict(),
+                scores=null_for_nan(own.scores),
+                intervals=intervals.ends,
+                interval_methods=intervals.methods,
+                **({} if checkpoint is student else _find_differences(task, scored, own)),
+            )
         )
-        for model, found, pace in zip(loaded, intervals, paces, strict=True)
-    ]
     return [dataclasses.asdict(model) for model in compared]
 
 
-def _differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]:
+def _find_differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]:
     """Compute how far the student's scores lie above a teacher's, with 95% intervals over the same resampled rows."""
 
     def score(scored: Scored, rows: Any) -> dict[str, float]:

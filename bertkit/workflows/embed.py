@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -17,6 +16,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.training.child_runs import refuse_launch
 from bertkit.vectors.embedding.sources import Part, TextSource, read_row_parts
 from bertkit.vectors.embedding.units import UNITS, Unit, check_unit
 from bertkit.vectors.launch import Launch
@@ -43,12 +43,11 @@ def embed(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError("several processes without an --output", "name the file that all of them work on")
+    refuse_launch("several processes without an --output", "name the file that all of them work on")
     found, parts = _open_rows(embedder, source, unit)
-    _load(embedder, progress)
+    _load_embedder(embedder, progress)
     for part in parts:
-        result = _encode(found, embedder, part, source, progress)
+        result = _encode_part(found, embedder, part, source, progress)
         for number, row in enumerate(result.rows):
             named = {name: values[number] for name, values in result.columns.items()}
             vector = [float(f"{value:.9g}") for value in result.vectors[number].tolist()]
@@ -88,19 +87,19 @@ def embed_to_file(
         raise UsageError("--fresh with several processes", f"delete .{output.name}.parts yourself, if it is there")
     found, parts = _open_rows(embedder, source, unit)
     for file in files:
-        refuse_inputs(file, _inputs(source, embedder))
+        refuse_inputs(file, _input_files(source, embedder))
     folder = PartFolder(output, _identity(embedder, unit))
     with ExitStack() as held, disk_errors(output.parent):
         if launch.rank == 0:
             held.enter_context(claimed(output))
             held.callback(folder.delete_if_empty)
         embedder = _settle_precision(embedder, folder, fresh, launch, progress)
-        written = _compute(found, embedder, parts, folder, source, launch, progress)
+        written = _compute_parts(found, embedder, parts, folder, source, launch, progress)
         launch.finish()
         if launch.rank > 0:
             return {}
         with stage(progress, f"writing {output.name}"):
-            vectors = _describe(embedder, source, unit, dtype, written)
+            vectors = _gather_vectors(embedder, source, unit, dtype, written)
             write_output(vectors, output, folder.folder / "staging")
         folder.delete()
     return {name: value for name, value in vectors.description().items() if name != "ranges"}
@@ -125,7 +124,7 @@ def _open_rows(embedder: Embedder, source: TextSource, unit: str) -> tuple[Unit,
     return found, itertools.chain([first], parts)
 
 
-def _encode(unit: Unit, embedder: Embedder, part: Part, source: TextSource, progress: Progress) -> Any:
+def _encode_part(unit: Unit, embedder: Embedder, part: Part, source: TextSource, progress: Progress) -> Any:
     try:
         return unit.encode(embedder, part.items, progress)
     except DataError as error:
@@ -133,7 +132,7 @@ def _encode(unit: Unit, embedder: Embedder, part: Part, source: TextSource, prog
         raise
 
 
-def _compute(
+def _compute_parts(
     unit: Unit,
     embedder: Embedder,
     parts: Iterator[Part],
@@ -156,7 +155,7 @@ def _compute(
             if found:
                 log.info(f"going on after {found:,} parts that an interrupted command has left")
                 found = 0
-            write_part(file, part.ids, _encode(unit, embedder, part, source, progress))
+            write_part(file, part.ids, _encode_part(unit, embedder, part, source, progress))
     return files
 
 
@@ -164,17 +163,17 @@ def _settle_precision(
     embedder: Embedder, folder: PartFolder, fresh: bool, launch: Launch, progress: Progress
 ) -> Embedder:
     """Load the model in the precision of the parts that are there, or else of this machine, in all processes alike."""
-    before = folder.open(fresh=fresh) if launch.rank == 0 else launch.ask("precision")
+    before = folder.open(fresh=fresh) if launch.rank == 0 else launch.wait_for("precision")
     if before is not None:
         embedder = replace(embedder, precision=before)
-    precision = _load(embedder, progress)
+    precision = _load_embedder(embedder, progress)
     if launch.rank == 0:
         folder.begin(precision)
-        launch.tell("precision", precision)
+        launch.publish("precision", precision)
     return embedder
 
 
-def _load(embedder: Embedder, progress: Progress) -> str:
+def _load_embedder(embedder: Embedder, progress: Progress) -> str:
     """Load the model, say how it computes, and return in which precision."""
     with stage(progress, f"loading {embedder.model}"):
         precision, reason = embedder.load()
@@ -199,7 +198,7 @@ def _identity(embedder: Embedder, unit: str) -> dict[str, Any]:
     }
 
 
-def _describe(embedder: Embedder, source: TextSource, unit: str, dtype: str, parts: Sequence[Path]) -> Vectors:
+def _gather_vectors(embedder: Embedder, source: TextSource, unit: str, dtype: str, parts: Sequence[Path]) -> Vectors:
     from bertkit.vectors.embedding.outputs import gather
 
     about = {
@@ -214,7 +213,7 @@ def _describe(embedder: Embedder, source: TextSource, unit: str, dtype: str, par
     return gather(parts, dtype, about)
 
 
-def _inputs(source: TextSource, embedder: Embedder) -> Iterator[tuple[str, Path]]:
+def _input_files(source: TextSource, embedder: Embedder) -> Iterator[tuple[str, Path]]:
     if source.file is not None:
         yield "the file to embed", Path("/dev/stdin") if str(source.file) == "-" else typed_path(source.file)
     yield from (("a file of the model folder", file) for file in embedder.folder.rglob("*") if file.is_file())

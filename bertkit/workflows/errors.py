@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from bertkit.errors import BertkitError, UsageError
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.recipe import Recipe, Row, load_recipe, typed_path
+from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.storage.outputs import claimed
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def find_errors(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    _check(settings)
+    _check_settings(settings)
     folder = _find_model(path) if settings.robustness else None
     with stage(progress, "reading the predictions", total=1):
         from bertkit.insight.mistakes.outcomes import find_outcomes, sort_answers
@@ -114,19 +114,19 @@ def find_errors(
         scorer, (run,), rows = read_predictions([path], settings.split, recipe)
         outcomes = find_outcomes(scorer, run, rows)
     with stage(progress, "testing slices", total=1):
-        groups, notes = _slice(scorer, run, rows, outcomes.units, settings)
+        groups, notes = _slice_units(scorer, run, rows, outcomes.units, settings)
         slices = compare_groups(outcomes, groups)
     robustness = None
     if folder is not None:
+        from bertkit.evaluation.checkpoint import open_trained
         from bertkit.insight.mistakes.robustness import measure_robustness
 
-        own = load_recipe(str(folder / "recipe.yaml"), {"model": str(folder)})
-        robustness = measure_robustness(own, rows, limit=settings.limit, progress=progress)
+        robustness = measure_robustness(open_trained(str(folder)).recipe, rows, limit=settings.limit, progress=progress)
     return Mistakes(
         run=str(path),
         recipe=scorer.recipe.name,
         task=scorer.recipe.task,
-        split=_split(run),
+        split=_split_of(run),
         rows=len(rows),
         units=len(outcomes.units),
         what=outcomes.what,
@@ -154,7 +154,7 @@ def find_disagreement(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    _check(settings)
+    _check_settings(settings)
     if settings.robustness:
         raise UsageError("--robustness is for one run", "name one")
     if typed_path(first).resolve() == typed_path(second).resolve():
@@ -172,7 +172,7 @@ def find_disagreement(
     # a tagger's decisions depend on what it predicts: those of both runs count half
     shared = replace(sides[0], decisions=(sides[0].decisions + sides[1].decisions) / 2)
     with stage(progress, "testing slices", total=1):
-        groups, notes = _slice(scorer, runs[0], rows, shared.units, settings)
+        groups, notes = _slice_units(scorer, runs[0], rows, shared.units, settings)
         slices = compare_groups(shared, groups, errors=difference)
     pairs = list(zip(sides[0].answers, sides[1].answers, strict=True))
     return Disagreement(
@@ -180,7 +180,7 @@ def find_disagreement(
         second=str(second),
         recipe=scorer.recipe.name,
         task=scorer.recipe.task,
-        split=_split(runs[0]),
+        split=_split_of(runs[0]),
         rows=len(rows),
         units=len(shared.units),
         what=shared.what,
@@ -199,7 +199,7 @@ def find_disagreement(
     )
 
 
-def _check(settings: ErrorSettings) -> None:
+def _check_settings(settings: ErrorSettings) -> None:
     if settings.limit < 1:
         raise UsageError(f"--limit {settings.limit} leaves no rows", "give at least 1")
 
@@ -240,7 +240,7 @@ def read_predictions(
     return scorer, runs, read_rows(runs[0], scorer.task)
 
 
-def _slice(
+def _slice_units(
     scorer: Scorer, run: StoredRun, rows: Sequence[Row], units: Sequence[Sequence[int]], settings: ErrorSettings
 ) -> tuple[dict[str, dict[str, list[int]]], list[str]]:
     """Group units into slices; say what new words are new to."""
@@ -270,7 +270,7 @@ def _training_words(scorer: Scorer, run: StoredRun) -> tuple[set[str] | None, li
         return None, [f"Words count as rare that occur once in these rows, for the training rows are not there: {why}."]
 
 
-def _split(run: StoredRun) -> str:
+def _split_of(run: StoredRun) -> str:
     return str(run.record.get("split", run.file.stem))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,7 @@ from bertkit.data.labels import CORRECT, list_names, name_split, placeholder_nam
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
 from bertkit.errors import DataError, ResourceError, UsageError
-from bertkit.evaluation.baselines import find_lead, find_warnings, judge_baselines, read_learned, score_baselines
+from bertkit.evaluation.baselines import describe_split, judge_baselines, read_learned
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
@@ -29,7 +29,6 @@ from bertkit.evaluation.languages import (
 from bertkit.evaluation.scoring import (
     Result,
     Scored,
-    describe_scores,
     predictions_file,
     score_ensemble,
     score_split,
@@ -73,7 +72,7 @@ def evaluate(
         if folder is not None and runs.is_main_process():
             _check_output(folder, splits)
             claim.enter_context(claimed(folder / "predictions.jsonl"))
-        return _score(_load(saved, progress), saved, splits, folder, progress)
+        return _score_splits(_load_checkpoint(saved, progress), saved, splits, folder, progress)
 
 
 def evaluate_benchmark(
@@ -142,9 +141,9 @@ def evaluate_languages(
                 assert own is not None
                 _check_output(own, splits[language])
                 claim.enter_context(claimed(own / "predictions.jsonl"))
-        checkpoint = _load(saved, progress)
+        checkpoint = _load_checkpoint(saved, progress)
         results = {
-            language: _score(checkpoint, of, splits[language], folders[language], progress)
+            language: _score_splits(checkpoint, of, splits[language], folders[language], progress)
             for language, of in by_language.items()
         }
     reference, is_recorded = find_reference(saved.record, list(recipes))
@@ -160,12 +159,12 @@ def evaluate_languages(
     )
 
 
-def _load(saved: SavedCheckpoint, progress: Progress) -> Checkpoint:
+def _load_checkpoint(saved: SavedCheckpoint, progress: Progress) -> Checkpoint:
     with stage(progress, f"loading {saved.recipe.model_name}"):
         return saved.load(inference=True)
 
 
-def _score(
+def _score_splits(
     checkpoint: Checkpoint,
     saved: SavedCheckpoint,
     splits: dict[str, Split],
@@ -174,41 +173,22 @@ def _score(
 ) -> list[Result]:
     recipe, task, learned = saved.recipe, checkpoint.task, read_learned(saved)
     results = []
-    for name, rows in splits.items():
+    for rows in splits.values():
         start = time.perf_counter()
         scored, single = _score_split(checkpoint, saved, rows, progress)
         details = task.details(scored.predictions, rows.rows, scored.setup)
         judged = {} if learned is None else judge_baselines(task, learned, rows.rows, scored.setup)
-        baselines = score_baselines(task, judged, scored.setup)
         gold = [row.get(task.COLUMNS.gold) for row in rows.rows]
-        lead = find_lead(task, scored, judged, recipe.best_metric)
         warnings = describe_lacking(gold, scored.setup.labels[len(checkpoint.setup.labels) :])
-        warnings += scored.warnings + (warn_of_tuned(_tuned(saved)) if _chose_on(saved, rows) else [])
-        numbers = describe_scores(task, scored, baselines)
+        tuned = [option for option in saved.record.get("tuned", {}) if option not in recipe.options]
+        warnings += scored.warnings + (warn_of_tuned(tuned) if _chose_on(saved, rows) else [])
+        fields = describe_split(task, rows, scored, details, judged)
+        fields["warnings"], fields["tables"] = warnings + fields["warnings"], {**single, **fields["tables"]}
         seconds = time.perf_counter() - start
         if folder is not None and runs.is_main_process():
             write_predictions(folder, rows, scored.predictions, details)
-        results.append(
-            Result(
-                recipe=recipe.name,
-                model=recipe.model,
-                split=name,
-                rows=len(rows.rows),
-                training_rows=len(rows.training_rows),
-                seconds=seconds,
-                source=rows.source,
-                lead=asdict(lead) if lead else None,
-                warnings=[*warnings, *details.warnings, *find_warnings(gold, scored, lead)],
-                tables={**single, **details.tables},
-                **numbers,
-            )
-        )
+        results.append(Result(recipe=recipe.name, model=recipe.model, seconds=seconds, **fields))
     return results
-
-
-def _tuned(saved: SavedCheckpoint) -> list[str]:
-    """Return the options that its run has tuned and the recipe does not set."""
-    return [name for name in saved.record.get("tuned", {}) if name not in saved.recipe.options]
 
 
 def _chose_on(saved: SavedCheckpoint, split: Split) -> bool:

@@ -76,23 +76,20 @@ def explain(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    checkpoint, answered = _answer(recipe, source, row, mistakes, limit, progress)
+    checkpoint, answered = _answer_rows(recipe, source, row, mistakes, limit, progress)
     gold = checkpoint.task.COLUMNS.gold if mistakes else ""
-    return _explain(checkpoint, answered, gold, settings, progress)
-
-
-def _explain(
-    checkpoint: Checkpoint,
-    answered: Iterable[tuple[Any, dict[str, Any], Answered]],
-    gold: str,
-    settings: Settings,
-    progress: Progress,
-) -> Iterator[ExplainedRow]:
     from bertkit.insight import explanations
 
-    for name, original, one in answered:
-        found = explanations.explain(checkpoint, one, settings)
-        yield ExplainedRow(name, original, drop_private_keys(one.prediction), found, original.get(gold))
+    return (
+        ExplainedRow(
+            name,
+            original,
+            drop_private_keys(answer.prediction),
+            explanations.explain(checkpoint, answer, settings),
+            original.get(gold),
+        )
+        for name, original, answer in answered
+    )
 
 
 def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe, source: str | Path | None) -> int:
@@ -127,7 +124,7 @@ def measure(
         DataError: no row has two words.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
-    checkpoint, answered = _answer(recipe, source, None, None, limit, progress)
+    checkpoint, answered = _answer_rows(recipe, source, None, None, limit, progress)
     import numpy as np
 
     from bertkit.insight import explanations, faithfulness
@@ -166,7 +163,7 @@ def measure(
     return FaithfulnessResult(count, score, faithfulness.summarize(by_method), complete)
 
 
-def _answer(
+def _answer_rows(
     recipe: Recipe,
     source: str | Path | None,
     row: Row | None,
@@ -189,10 +186,10 @@ def _answer(
     first = next(chunks)  # a bad row is found before the model is loaded
     with stage(progress, f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load()
-    return checkpoint, _run(checkpoint, itertools.chain([first], chunks), progress)
+    return checkpoint, _run_chunks(checkpoint, itertools.chain([first], chunks), progress)
 
 
-def _run(
+def _run_chunks(
     checkpoint: Checkpoint, chunks: Iterable[tuple[list[dict[str, Any]], list[Row]]], progress: Progress
 ) -> Iterator[tuple[Any, dict[str, Any], Answered]]:
     from bertkit.insight.explanations import Answered

@@ -11,17 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import DataError, ModelError, UnavailableError, UsageError
 from bertkit.evaluation.calibration import CALIBRATION_FILE, read_calibration, write_calibration
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.modeling.sentence.modules import SETTINGS, is_sentence_folder
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.recipe import Recipe, Row, load_recipe, typed_path, write_yaml
+from bertkit.recipe import Row, typed_path, write_yaml
 from bertkit.storage import hub, runs
 from bertkit.storage.checksums import list_files
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.exports import MANIFEST, Export, refuse_exported, write_export
+from bertkit.storage.files import write_json
 from bertkit.storage.outputs import building, refuse_existing
-from bertkit.storage.recipes import recipe_of
-from bertkit.tasks import load_task
 
 if TYPE_CHECKING:
     from bertkit.data.rows import Split
@@ -110,10 +109,9 @@ def open_source(source: Source, output: str | Path) -> tuple[Path, SavedCheckpoi
     """Return the folder to write, and the checkpoint to make it from, checked without its weights."""
     folder = typed_path(output)
     refuse_existing(folder)
-    found = hub.find_model(source.model)
-    refuse_exported(found)
-    loaded = load_recipe_of(source.model, source.recipe, data=source.data, limit=source.limit)
-    return folder, open_checkpoint(loaded, load_task(loaded), found)
+    refuse_exported(hub.find_model(source.model))
+    changes = {"data.source": source.data, "data.limit": source.limit}
+    return folder, open_trained(source.model, source.recipe, changes)
 
 
 def write_graph(
@@ -132,7 +130,8 @@ def write_graph(
         after = open_checkpoint(saved.recipe, saved.task, staging).load()
         parity = measure(before, after, graph.on_arrays, scored, progress)
         judge(parity)
-        complete(staging, described, {"parity.json": asdict(parity)})
+        write_json(staging / "parity.json", asdict(parity))
+        write_manifest(staging, described)
         size = sum(file.stat().st_size for file in staging.rglob("*") if file.is_file())
     model, recipe = saved.recipe.model, saved.recipe.name
     return ExportResult(model, str(folder), recipe, target.backend, target.precision, size, parity)
@@ -145,17 +144,6 @@ def refuse_different(parity: Parity) -> None:
     if not parity.largest <= TOLERANCE:
         what = f"the exported graph differs from the model by {parity.largest:.2g} of its largest output"
         raise ModelError(what, "nothing was written; try the other --to")
-
-
-def load_recipe_of(model: str, recipe: str | None, *, data: str | None, limit: int | None) -> Recipe:
-    """Load the recipe of a run, which is in its folder; of another checkpoint, the one that is named.
-
-    Raises:
-        UsageError: nothing says what the model was trained for.
-    """
-    settings = {"model": model, "data.source": data, "data.limit": limit}
-    changes = {name: value for name, value in settings.items() if value is not None}
-    return load_recipe(recipe or recipe_of(model), changes)
 
 
 def find_split(saved: SavedCheckpoint, *, required: bool) -> tuple[Split | None, list[str]]:
@@ -189,24 +177,19 @@ def convert_checkpoint(
     from bertkit.modeling.inference.graphs.texts import TextGraph
     from bertkit.runtime.backends import FILES
 
-    known = before.setup.tokenizer.model_input_names
-    names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in known]
-    model: Any = before.model
+    names, model = input_names(before), before.model
     file = staging / FILES[target.backend]
     converted = convert(model, names, target.backend, file, calibration=target.calibration)
     described = replace(describe_export(saved, before, converted, target.backend), precision=target.precision)
     write_supporting_files(staging, saved, before)
-    complete(staging, described, {})  # so that it can be opened
+    write_manifest(staging, described)  # so that it can be opened
     return described, TextGraph(model)
 
 
-def complete(staging: Path, described: Export, reports: dict[str, Any]) -> None:
-    """Write reports, and the manifest over all files."""
-    from bertkit.storage.files import write_json
-
-    for name, content in reports.items():
-        write_json(staging / name, content)
-    write_manifest(staging, described)
+def input_names(checkpoint: Checkpoint) -> list[str]:
+    """Return the names of the arrays that a graph of a model reads."""
+    known = checkpoint.setup.tokenizer.model_input_names
+    return [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in known]
 
 
 def texts_of(
@@ -233,7 +216,14 @@ def measure(
     progress: Progress,
 ) -> Parity:
     """Compare outputs, speed and scores of a model and of the graph that was made from it."""
-    from bertkit.evaluation.parity import SHAPES, Parity, compare_outputs, compare_scores, random_texts, time_both
+    from bertkit.evaluation.parity import (
+        SHAPES,
+        Parity,
+        compare_outputs,
+        compare_scores,
+        random_texts,
+        tabulate_latency,
+    )
     from bertkit.runtime import ExportedModel
 
     split, notes = scored
@@ -250,7 +240,7 @@ def measure(
         if split is not None and cosine is not None:  # of texts as they come, not of random ones
             _, cosine = compare_outputs(compute, after.model.run, texts_of(after, split.rows[:_COMPARED], made.inputs))
     with stage(progress, "timing"):
-        times = [] if reads_rows else time_both(compute, after.model.run, made.inputs, vocabulary, limit)
+        times = [] if reads_rows else tabulate_latency(compute, after.model.run, made.inputs, vocabulary, limit)
     if split is None:
         return Parity(largest, cosine, times, notes=notes)
     scores, flips = compare_scores(before, after, split, progress)

@@ -75,7 +75,7 @@ class _MaskFiller:
         # embedding tables may have more rows than the vocabulary has tokens: those are no candidates
         ids = torch.tensor(sorted(self.targets or self.tokenizer.get_vocab().values()), device=device)
         count = len(ids) if self.targets else min(self.top, len(ids))
-        for batch in _batches(queries):
+        for batch in _batch_queries(queries):
             padded = self.tokenizer.pad([query.feature for query in batch], return_tensors="pt")
             with torch.inference_mode():
                 logits = self.model(**padded.to(device)).logits
@@ -85,12 +85,12 @@ class _MaskFiller:
                     yield query.text, mask, list(zip(ids[indices].tolist(), values.tolist(), strict=True))
 
     def _record(self, text: str, mask: int, candidates: Candidates) -> dict[str, Any]:
-        spelled = _spell(text, self.tokenizer)
+        spelled = _spell_masks(text, self.tokenizer)
         answers = []
         for number, probability in candidates:
             token = self.tokenizer.convert_ids_to_tokens(number)
             word, joins = self._read_token(number, token)
-            filled = _fill(spelled, self.tokenizer.mask_token, mask, word, joins=joins)
+            filled = _replace_mask(spelled, self.tokenizer.mask_token, mask, word, joins=joins)
             shown = self.targets.get(number) or (token if token.startswith("##") else word)
             answers.append({"word": shown, "probability": probability, "text": filled})
         return {"mask": mask, "answers": answers}
@@ -183,7 +183,7 @@ def _find_masks(texts: Sequence[tuple[int, str]], tokenizer: PreTrainedTokenizer
     budget = int(tokenizer.model_max_length) - template.size
     queries = []
     for number, text in texts:
-        ids = tokenizer(_spell(text, tokenizer), add_special_tokens=False, verbose=False)["input_ids"]
+        ids = tokenizer(_spell_masks(text, tokenizer), add_special_tokens=False, verbose=False)["input_ids"]
         positions = [position for position, token in enumerate(ids) if token == tokenizer.mask_token_id]
         if not positions:
             short = text if len(text) <= 60 else f"{text[:60]}..."
@@ -200,7 +200,7 @@ def _find_masks(texts: Sequence[tuple[int, str]], tokenizer: PreTrainedTokenizer
     return queries
 
 
-def _batches(queries: Sequence[_Query]) -> Iterator[list[_Query]]:
+def _batch_queries(queries: Sequence[_Query]) -> Iterator[list[_Query]]:
     """Yield queries, sorted by length, in batches of a bounded number of tokens."""
     batch: list[_Query] = []
     for query in sorted(queries, key=lambda query: len(query.feature["input_ids"])):
@@ -212,18 +212,20 @@ def _batches(queries: Sequence[_Query]) -> Iterator[list[_Query]]:
         yield batch
 
 
-def _fill(text: str, mask_token: str, mask: int, word: str, *, joins: bool) -> str:
+def _replace_mask(text: str, mask_token: str, mask: int, word: str, *, joins: bool) -> str:
     """Replace a mask, numbered from 1, by a word.
 
-    >>> _fill("two cat[M] and a [M]", "[M]", 1, "s", joins=True), _fill("two cat [M].", "[M]", 1, "s", joins=True)
-    ('two cats and a [M]', 'two cats.')
+    >>> _replace_mask("two cat[M] and a [M]", "[M]", 1, "s", joins=True)
+    'two cats and a [M]'
+    >>> _replace_mask("two cat [M].", "[M]", 1, "s", joins=True)
+    'two cats.'
     """
     stretches = text.split(mask_token)
     before, after = mask_token.join(stretches[:mask]), mask_token.join(stretches[mask:])
     return (before.rstrip() if joins else before) + word + after
 
 
-def _spell(text: str, tokenizer: PreTrainedTokenizerFast) -> str:
+def _spell_masks(text: str, tokenizer: PreTrainedTokenizerFast) -> str:
     """Write masks as the tokenizer does: a text may say [MASK] to any model."""
     for spelling in _SPELLINGS:
         if spelling != tokenizer.mask_token and spelling in text:

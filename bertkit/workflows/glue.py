@@ -21,7 +21,7 @@ from bertkit.errors import BertkitError, DataError, StoppedError, UsageError, cl
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.glue.leaderboard import FILES, TASKS, GlueTask, LeaderboardFile, submission_lines, write_zip
 from bertkit.evaluation.glue.summary import GlueRun, GlueScore, GlueSummary, Submission, SubmissionFile, summarize
-from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.scoring import Result, read_results
 from bertkit.evaluation.seeds import SeedsSummary
 from bertkit.metrics.seeds import Spread
 from bertkit.modeling.load import fingerprint
@@ -33,6 +33,7 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import write_json, write_text
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.storage.records import without_folder
+from bertkit.training.child_runs import keep_going
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.finetune.inputs import read_inputs
 from bertkit.workflows.finetune.seeds import finetune_seeds
@@ -57,11 +58,6 @@ class _State:
     """(task, split) -> metric -> its scores over seeds."""
     seeds: set[int] = field(default_factory=set)
     """Those of all runs, where tasks are trained with several."""
-
-    def fail(self, name: str, error: BertkitError) -> None:
-        """Note that a task has failed, and say so."""
-        log.warning(f"{name} failed: {error}")
-        self.failed[name] = error
 
     @property
     def pending(self) -> list[str]:
@@ -117,7 +113,7 @@ def glue(
     model_folder = hub.find_model(model)
     with runs.claimed_several(folder, _NAME):
         _check_tasks(state, folder, seeds, fresh, progress)
-        _train(state, folder, seeds, fresh, progress)
+        _train_tasks(state, folder, seeds, fresh, progress)
         _add_others(state, folder, fingerprint(model_folder))
         summary = summarize(model, str(folder), state.recipes, state.finished, state.unfinished)
         summary = dataclasses.replace(summary, seeds=sorted(state.seeds), scores=_add_deviations(summary.scores, state))
@@ -125,7 +121,7 @@ def glue(
         if submitted and not seeds and not any(recipe.data.limit for recipe in submitted.values()):
             with disk_errors(folder):
                 summary = dataclasses.replace(summary, submission=make_submission(folder, submitted, progress))
-        _write(summary)
+        _write_summary(summary)
     return summary, next((error.named(name) for name, error in state.failed.items()), None)
 
 
@@ -169,20 +165,16 @@ def _check_folder(folder: Path) -> None:
         raise UsageError("the folder holds something that is not of GLUE", "choose another --output", file=folder)
 
 
-def _train(state: _State, folder: Path, seeds: Sequence[int], fresh: bool, progress: Progress) -> None:
+def _train_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool, progress: Progress) -> None:
     """Train the tasks that are not finished; one that fails does not end the others."""
     for name in state.pending:
         log.info(f"{name}: task {list(TASKS).index(name) + 1} of {len(TASKS)}")
         options: dict[str, Any] = {"output": folder / name, "fresh": fresh, "progress": progress}
-        try:
+        with keep_going(name, state.failed):
             if seeds:
                 _add_seeds(state, name, *finetune_seeds(state.recipes[name], seeds, **options))
             else:
                 state.finished[name] = finetune(state.recipes[name], **options)
-        except StoppedError:
-            raise
-        except BertkitError as error:
-            state.fail(name, error)
 
 
 def _add_seeds(state: _State, name: str, summary: SeedsSummary, diverged: BertkitError | None) -> None:
@@ -208,7 +200,7 @@ def _add_seeds(state: _State, name: str, summary: SeedsSummary, diverged: Bertki
         state.finished[name] = results
         state.spreads |= {(name, split.split): split.spreads for split in summary.splits}
     if diverged is not None:
-        state.fail(name, diverged)
+        raise diverged
 
 
 def _add_deviations(scores: Sequence[GlueScore], state: _State) -> list[GlueScore]:
@@ -230,21 +222,14 @@ def _check_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool,
     """
     with stage(progress, "reading the data of all tasks", total=len(state.recipes)):
         for number, name in enumerate(state.pending, start=1):
-            try:
+            with keep_going(name, state.failed, refused=(UsageError,)):
                 if seeds:
                     seeds_storage.check_folder(folder / name)
-                    read_inputs(state.recipes[name], folder / name)
-                    continue
                 plan = read_inputs(state.recipes[name], folder / name).plan
-                record = None if fresh else runs.check_claim(plan.folder, plan.identity)
-            except UsageError:
-                raise
-            except BertkitError as error:
-                state.fail(name, error)
-                continue
-            if record is not None and record["status"] == "finished":
-                log.info(f"{name}: finished on {record['finished']}")
-                state.finished[name] = _results(record, plan.folder)
+                record = None if fresh or seeds else runs.check_claim(plan.folder, plan.identity)
+                if record is not None and record["status"] == "finished":
+                    log.info(f"{name}: finished on {record['finished']}")
+                    state.finished[name] = read_results(record["results"], plan.folder)
             progress.update(number, {})
 
 
@@ -258,14 +243,10 @@ def _add_others(state: _State, folder: Path, model: str) -> None:
             log.info(f"{name}: left out, since its run started from another model")
             continue
         state.recipes[name] = load_recipe(str(folder / name / "recipe.yaml"))
-        state.finished[name] = _results(record, folder / name)
+        state.finished[name] = read_results(record["results"], folder / name)
 
 
-def _results(record: Mapping[str, Any], folder: Path) -> list[Result]:
-    return [Result(**{**result, "folder": str(folder)}) for result in record["results"]]
-
-
-def _write(summary: GlueSummary) -> None:
+def _write_summary(summary: GlueSummary) -> None:
     """Write the page and glue.json; with these, the command counts as finished."""
     from bertkit.reports.glue import write_glue_report
 
@@ -274,8 +255,6 @@ def _write(summary: GlueSummary) -> None:
         write_glue_report(folder, content, runs.command())
         write_json(folder / SUMMARY, {"schema_version": _SCHEMA, "command": runs.command(), **content})
 
-
-log = logging.getLogger("bertkit")
 
 ARCHIVE = "submission.zip"
 _FOLDER = "submission"
@@ -301,7 +280,7 @@ def make_submission(folder: Path, recipes: Mapping[str, Recipe], progress: Progr
             try:
                 if task.name not in recipes:
                     raise DataError(f"no finished run of {task.name}")
-                _make(folder, task, file, recipes[task.name], made, progress)
+                _make_file(folder, task, file, recipes[task.name], made, progress)
             except StoppedError:
                 raise
             except BertkitError as error:
@@ -318,7 +297,7 @@ def make_submission(folder: Path, recipes: Mapping[str, Recipe], progress: Progr
     return Submission(ARCHIVE if ready else None, files)
 
 
-def _make(
+def _make_file(
     folder: Path, task: GlueTask, file: LeaderboardFile, recipe: Recipe, made: dict[str, Any], progress: Progress
 ) -> None:
     """Write one file, unless it is there already."""
@@ -328,7 +307,7 @@ def _make(
     run, target = folder / task.name, folder / _FOLDER / file.name
     identity = {
         "model": json_fingerprint((runs.read_record(run) or {})["files"]),
-        "rows": _digest(values for _, values in records),
+        "rows": _digest_rows(values for _, values in records),
     }
     before = made.get(file.name, {})
     if target.is_file() and before == {**identity, "sha256": file_fingerprint(target)}:
@@ -362,7 +341,7 @@ def _read_rows(recipe: Recipe, file: LeaderboardFile) -> Iterable[Record]:
     return chain.from_iterable(read_records(path, found) for path in paths)
 
 
-def _digest(rows: Iterable[Mapping[str, Any]]) -> str:
+def _digest_rows(rows: Iterable[Mapping[str, Any]]) -> str:
     digest = hashlib.sha256()
     for row in rows:
         feed_row(digest, dict(row))

@@ -107,7 +107,7 @@ def draw_map(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     files = replace(files, page=typed_path(files.page), picture=files.picture and typed_path(files.picture))
-    _check(files, settings)
+    _check_settings(files, settings)
     layers = read_layers(settings.layers, count_layers(reader.embedder.config))
     _check_outputs(files, source)
     points = read_occurrences(source, settings.unit, settings.words, settings.label)
@@ -117,45 +117,34 @@ def draw_map(
     with ExitStack() as held:
         for file in files.all:
             held.enter_context(claimed(file))
-        return _draw(reader, source, files, settings, (points, layers), progress)
+        unit = unit_of(settings.unit, settings.words)
+        try:
+            vectors = reader.read([point.row for point in points], unit, progress)
+        except DataError as error:
+            error.file = source.name
+            raise
+        layers = layers or read_layers(settings.layers, vectors.layers)
+        labeling = find_labels(points, vectors.at(layers[-1]), settings.clusters, settings.seed)
+        planes, measured = measure_layers(vectors, layers, labeling, settings.reduce, settings.seed, progress)
+        with stage(progress, f"writing {files.page.name}"), disk_errors(files.page.parent):
+            write_records(_point_records(points, planes, layers, labeling), files.points)
+            shown = _write_pages(
+                files, points, planes, measured, labeling, _title(points, settings, reader.model, unit)
+            )
+        return MapResult(
+            points=len(points),
+            unit=unit,
+            reduce=settings.reduce,
+            labels=labeling.counts(),
+            are_clusters=settings.clusters is not None,
+            most_frequent=None if labeling.are_clusters else most_frequent_share(labeling.labels),
+            layers=measured,
+            shown=shown,
+            written=[str(file) for file in files.all],
+        )
 
 
-def _draw(
-    reader: LayerReader,
-    source: TextSource,
-    files: MapFiles,
-    settings: MapSettings,
-    found: tuple[list[Occurrence], list[int]],
-    progress: Progress,
-) -> MapResult:
-    """Do what `draw_map` does, once the points are read and the outputs are locked."""
-    points, layers = found
-    unit = unit_of(settings.unit, settings.words)
-    try:
-        vectors = reader.read([point.row for point in points], unit, progress)
-    except DataError as error:
-        error.file = source.name
-        raise
-    layers = layers or read_layers(settings.layers, vectors.layers)
-    labeling = find_labels(points, vectors.at(layers[-1]), settings.clusters, settings.seed)
-    planes, measured = measure_layers(vectors, layers, labeling, settings.reduce, settings.seed, progress)
-    with stage(progress, f"writing {files.page.name}"), disk_errors(files.page.parent):
-        write_records(_records(points, planes, layers, labeling), files.points)
-        shown = _write_pages(files, points, planes, measured, labeling, _title(points, settings, reader.model, unit))
-    return MapResult(
-        points=len(points),
-        unit=unit,
-        reduce=settings.reduce,
-        labels=labeling.counts(),
-        are_clusters=settings.clusters is not None,
-        most_frequent=None if labeling.are_clusters else most_frequent_share(labeling.labels),
-        layers=measured,
-        shown=shown,
-        written=[str(file) for file in files.all],
-    )
-
-
-def _check(files: MapFiles, settings: MapSettings) -> None:
+def _check_settings(files: MapFiles, settings: MapSettings) -> None:
     """Check what needs no model and no rows."""
     for file, ending, option in ((files.page, ".html", "--output"), (files.picture, ".svg", "--picture")):
         if file is not None and file.suffix != ending:
@@ -180,7 +169,7 @@ def _check_outputs(files: MapFiles, source: TextSource) -> None:
             raise UsageError(what, "name another file, or replace it with --fresh", file=file)
 
 
-def _records(
+def _point_records(
     points: Sequence[Occurrence], planes: Sequence[Plane], layers: Sequence[int], labeling: Labeling
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of map.parquet: ``x`` and ``y`` are those of the last layer."""

@@ -114,7 +114,7 @@ def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings(), *, progress
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    _check(settings)
+    _check_settings(settings)
     with hub.without_weights():  # a wrong name is an error before rows are read, and rows are before weights come
         hub.find_model(recipe.model)
     with stage(progress, "reading the data", total=1):
@@ -156,7 +156,7 @@ def write_page(result: ProbeResult, file: Path) -> None:
         write_probe(file, result)
 
 
-def _check(settings: ProbeSettings) -> None:
+def _check_settings(settings: ProbeSettings) -> None:
     for name, value, least in (
         ("--seeds", settings.seeds, 1),
         ("--limit", settings.limit, 1),

@@ -106,13 +106,13 @@ def prune(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     with stage(progress, "reading the data", total=1):
-        inputs = _read(model, typed_path(output), shape, recipe, changes or {}, measured_rows)
+        inputs = _read_inputs(model, typed_path(output), shape, recipe, changes or {}, measured_rows)
     check_space(inputs.folder, weight_bytes(inputs.source))
     with disk_errors(inputs.folder.parent), building(inputs.folder) as staging:
-        return _prune(inputs, staging, progress)
+        return _prune_model(inputs, staging, progress)
 
 
-def _read(
+def _read_inputs(
     model: str, folder: Path, shape: Shape, name: str | None, changes: Mapping[str, Any], measured_rows: int
 ) -> _Inputs:
     refuse_existing(folder)
@@ -161,23 +161,23 @@ def _find_recipe(source: Path, name: str | None, changes: Mapping[str, Any]) -> 
     return recipe.model_copy(update={"distillation": None})
 
 
-def _prune(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
+def _prune_model(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
     """Write the pruned model into a folder, and compare it."""
     began, shape, saved = time.perf_counter(), inputs.shape, inputs.saved
     before = None
     if saved is not None:
         with stage(progress, f"loading {inputs.model}"):
             before = saved.load(inference=True, calibrated=False)
-    kept = _choose(inputs, before, progress)
+    kept = _choose_kept(inputs, before, progress)
     model, new_weights = _load_to_save(inputs, before)
-    parameters = _count(model)
+    parameters = _count_parameters(model)
     keep(model, kept)
     tokenizer = load_tokenizer(inputs.source) if before is None else before.setup.tokenizer
     tokenizer.save_pretrained(folder)
     ids, texts = None, 0
     if shape.vocabulary:
         with stage(progress, "trimming the vocabulary"):
-            corpus = _corpus(inputs, before)
+            corpus = _find_corpus(inputs, before)
             ids, texts = trim_vocabulary(model, tokenizer, corpus, folder)
     saved_in = read_config(inputs.source)
     if (dtype := saved_in.get("dtype") or saved_in.get("torch_dtype")) in ("float16", "bfloat16"):
@@ -187,7 +187,7 @@ def _prune(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
     known = {name: value for name, value in model.state_dict().items() if name not in new_weights}
     model.save_pretrained(folder, save_original_format=False, **({"state_dict": known} if new_weights else {}))
     facts = PrunedFacts(inputs.model, inputs.source, inputs.folder, kept, shape, ids, began)
-    left = _count(model)
+    left = _count_parameters(model)
     del model
     pruned = Pruned(
         model=inputs.model,
@@ -220,7 +220,7 @@ def _prune(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
     )
 
 
-def _choose(inputs: _Inputs, before: Checkpoint | None, progress: Progress) -> Kept:
+def _choose_kept(inputs: _Inputs, before: Checkpoint | None, progress: Progress) -> Kept:
     """Choose what is kept by training rows, or as it is named."""
     shape = inputs.shape
     if not shape.is_measured or before is None or inputs.saved is None or inputs.train is None:
@@ -236,7 +236,7 @@ def _choose(inputs: _Inputs, before: Checkpoint | None, progress: Progress) -> K
     return choose(measured, features, shape, progress)
 
 
-def _corpus(inputs: _Inputs, before: Checkpoint | None) -> TokenCorpus:
+def _find_corpus(inputs: _Inputs, before: Checkpoint | None) -> TokenCorpus:
     """Return what the vocabulary is trimmed to."""
     names = inputs.shape.vocabulary
     splits = [inputs.train if {ROWS, TRAINING} & set(names) else None, inputs.validation if ROWS in names else None]
@@ -263,5 +263,5 @@ def _load_to_save(inputs: _Inputs, before: Checkpoint | None) -> tuple[PreTraine
     return model, sorted(report["missing_keys"])
 
 
-def _count(model: PreTrainedModel) -> int:
+def _count_parameters(model: PreTrainedModel) -> int:
     return sum(parameter.numel() for parameter in model.parameters())

@@ -16,6 +16,7 @@ from bertkit.workflows.export import (
     GraphFormat,
     Source,
     find_split,
+    input_names,
     load_plain,
     open_source,
     texts_of,
@@ -100,16 +101,14 @@ def calibration_texts(before: Checkpoint, rows: list[Any]) -> list[dict[str, Any
     """Return the texts of rows as a graph reads them, to calibrate int8 on."""
     from bertkit.modeling.info import info_of
 
-    known = before.setup.tokenizer.model_input_names
-    names = [name for name in ("input_ids", "attention_mask", "token_type_ids") if name in known]
     inputs = [{name: value for name, value in row.items() if name != before.task.COLUMNS.gold} for row in rows]
-    return texts_of(before, inputs, names, reads_rows=info_of(before.model).reads == "windows")
+    return texts_of(before, inputs, input_names(before), reads_rows=info_of(before.model).reads == "windows")
 
 
 def refuse_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> None:
     """Check that a model in fewer bits says about the same; raises `MarginError`."""
     metric = saved.recipe.best_metric
-    found, highest = parity.scores[metric], float(getattr(saved.task, "HIGHEST", 1.0))
+    found, highest = parity.scores[metric], saved.task.HIGHEST
     ends = found["interval"] or [found["difference"], found["difference"]]
     loss = max(ends) if metric in LOWER_IS_BETTER else -min(ends)
     remedy = "nothing was written; choose another --to, or a larger --margin"

@@ -133,7 +133,7 @@ def rank(
     scored, seconds = [], []
     for reader in readers:
         start = time.perf_counter()
-        scored.append(_score(reader, examples, settings.layers, by, progress))
+        scored.append(_score_reader(reader, examples, settings.layers, by, progress))
         seconds.append(time.perf_counter() - start)
     import torch
 
@@ -146,11 +146,11 @@ def rank(
         classes=examples.classes,
         by=by,
         layers=settings.layers,
-        encoders=_order(models, by, scored, costs, seconds),
+        encoders=_order_encoders(models, by, scored, costs, seconds),
         precision=readers[0].embedder.load()[0],
         threads=torch.get_num_threads(),
         seconds=time.perf_counter() - began,
-        notes=[*_find_trained(readers, splits["train"], task.COLUMNS.gold), *_notes(settings.layers, costs)],
+        notes=[*_find_trained(readers, splits["train"], task.COLUMNS.gold), *_describe_notes(settings.layers, costs)],
     )
 
 
@@ -210,7 +210,9 @@ def open_reader(model: str, recipe: Recipe) -> LayerReader:
     return LayerReader(model, length, recipe.training.precision)
 
 
-def _score(reader: LayerReader, examples: RankedExamples, layers: str, by: str, progress: Progress) -> EncoderScores:
+def _score_reader(
+    reader: LayerReader, examples: RankedExamples, layers: str, by: str, progress: Progress
+) -> EncoderScores:
     from bertkit.insight.ranking.examples import read_features
     from bertkit.insight.ranking.measure import score_encoder
 
@@ -218,7 +220,7 @@ def _score(reader: LayerReader, examples: RankedExamples, layers: str, by: str, 
     return score_encoder(read_features(reader, examples, progress), examples, layers, by, progress)
 
 
-def _order(
+def _order_encoders(
     models: Sequence[str],
     by: str,
     scored: Sequence[EncoderScores],
@@ -265,7 +267,7 @@ def _find_trained(readers: Sequence[LayerReader], split: Split, gold: str) -> li
     return notes
 
 
-def _notes(layers: str, costs: Sequence[EncoderCost]) -> list[str]:
+def _describe_notes(layers: str, costs: Sequence[EncoderCost]) -> list[str]:
     from bertkit.hardware.speed import describe_spreads
 
     notes = [f"{note[0].upper()}{note[1:]}." for note in describe_spreads(cost.spread for cost in costs)]

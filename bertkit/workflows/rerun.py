@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.sources import as_recorded
-from bertkit.errors import DataError, ModelError, RecipeError, ResourceError, UsageError
+from bertkit.errors import BertkitError, DataError, ModelError, RecipeError, ResourceError, UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import PretrainRecipe, Recipe, typed_path
 from bertkit.recipe.plugins import trusts_folders
@@ -21,10 +21,10 @@ from bertkit.storage import runs
 from bertkit.storage.files import split_lines
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
-from bertkit.training.run import RunPlan, wait_for_all
+from bertkit.training.child_runs import use_threads
+from bertkit.training.run import wait_for_all
 from bertkit.workflows import distill, finetune, pretrain
 from bertkit.workflows.finetune import inputs as finetune_inputs
-from bertkit.workflows.finetune.seeds import use_threads
 from bertkit.workflows.pretrain import inputs as pretrain_inputs
 
 log = logging.getLogger("bertkit")
@@ -107,20 +107,20 @@ def rerun(
     if folder.resolve() in (target.resolve(), *target.resolve().parents):
         raise UsageError("a run is repeated in a folder of its own", "choose another --output", file=target)
     recipe = _recorded_recipe(folder, record, changes or {})
-    check = _log_change if ignore_changes else _refuse_change
     if isinstance(recipe, PretrainRecipe):
-        check(record["identity"], pretrain_inputs.model_digests(recipe), recipe)
+        _check_changes(record["identity"], pretrain_inputs.model_digests(recipe), recipe, ignore_changes)
         text = pretrain_inputs.read_inputs(recipe, target, progress)
-        check(record["identity"], text.plan.identity, recipe)
+        _check_changes(record["identity"], text.plan.identity, recipe, ignore_changes)
         use_threads(record["machine"])
-        pretrain.run_inputs(replace(text, plan=_as_before(text.plan, record)), fresh=fresh, progress=progress)
+        plan = replace(text.plan, machine=record["machine"])
+        pretrain.run_inputs(replace(text, plan=plan), fresh=fresh, progress=progress)
     else:
         with stage(progress, "reading the data", total=1):
             rows = finetune_inputs.read_inputs(as_recorded(recipe, record["identity"]), target)
-        check(record["identity"], rows.plan.identity, recipe)
+        _check_changes(record["identity"], rows.plan.identity, recipe, ignore_changes)
         use_threads(record["machine"])
         train = distill.distill_inputs if "compared_models" in record else finetune.run_inputs
-        train(replace(rows, plan=_as_before(rows.plan, record)), fresh=fresh, progress=progress)
+        train(rows.on(record["machine"]), fresh=fresh, progress=progress)
     wait_for_all()
     return compare_runs(folder, target)
 
@@ -276,12 +276,17 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
     return recipe
 
 
-def _as_before(plan: RunPlan, record: Mapping[str, Any]) -> RunPlan:
-    """Return the plan of a run that computes in the precision of another, whose record it is."""
-    return replace(plan, machine=record["machine"])
+def _check_changes(
+    old: Mapping[str, Any], new: Mapping[str, Any], recipe: Recipe | PretrainRecipe, ignored: bool
+) -> None:
+    """Raise an error where an input is no longer what it was, or log it."""
+    for error in _changes(old, new, recipe):
+        if not ignored:
+            raise error
+        log.warning(f"warning: {error.what}")
 
 
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], recipe: Recipe | PretrainRecipe) -> Iterator[Exception]:
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any], recipe: Recipe | PretrainRecipe) -> Iterator[BertkitError]:
     """Yield an error for each of the inputs that is no longer what it was, of those that are known by now."""
     source = recipe.data.source or ", ".join(recipe.data.files.values())
     for split, before, now in _pairs(old["data"], new.get("data", old["data"]), None):
@@ -293,13 +298,3 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any], recipe: Recipe | Pr
         if name in old and old[name] != new.get(name, old[name]):
             what = "the teachers are not those that the run had" if name == "teachers" else f"the {name} has changed"
             yield ModelError(what, f"restore it, name it with --model, {_ANYWAY}", file=where or recipe.model)
-
-
-def _refuse_change(old: Mapping[str, Any], new: Mapping[str, Any], recipe: Recipe | PretrainRecipe) -> None:
-    for error in _changes(old, new, recipe):
-        raise error
-
-
-def _log_change(old: Mapping[str, Any], new: Mapping[str, Any], recipe: Recipe | PretrainRecipe) -> None:
-    for error in _changes(old, new, recipe):
-        log.warning(f"warning: {getattr(error, 'what', error)}")

@@ -10,11 +10,10 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.files import read_records
-from bertkit.data.output import write_records, writer_for
+from bertkit.data.output import write_new
 from bertkit.errors import DataError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Data, typed_path
-from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.text_rows import text_of
 
@@ -36,7 +35,7 @@ def similar(embedder: Embedder, pairs: Iterable[Pair], *, progress: Progress = S
     _ = embedder.modules
     with stage(progress, f"loading {embedder.model}"):
         embedder.encode(["."])
-    return _compare(embedder, chain(first, remaining), progress)
+    return _compare_pairs(embedder, chain(first, remaining), progress)
 
 
 def similar_to_file(
@@ -54,11 +53,8 @@ def similar_to_file(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    output = typed_path(output)
-    writer_for(output)
-    refuse_inputs(output, [("the file of pairs", typed_path(source))] if str(source) != "-" else [])
-    with claimed(output):
-        return write_records(similar(embedder, pairs, progress=progress), output)
+    inputs = [("the file of pairs", typed_path(source))] if str(source) != "-" else []
+    return write_new(similar(embedder, pairs, progress=progress), output, inputs)
 
 
 def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair")) -> Iterator[Pair]:
@@ -80,7 +76,7 @@ def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair"
         yield row, texts[0], texts[1]
 
 
-def _compare(embedder: Embedder, pairs: Iterable[Pair], progress: Progress) -> Iterator[dict[str, Any]]:
+def _compare_pairs(embedder: Embedder, pairs: Iterable[Pair], progress: Progress) -> Iterator[dict[str, Any]]:
     remaining = iter(pairs)
     while chunk := list(islice(remaining, _CHUNK)):
         texts = list(dict.fromkeys(text for _, *both in chunk for text in both))  # each text once

@@ -12,7 +12,7 @@ from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage import runs
-from bertkit.storage.seeds import find_seeds, read_seeds, seed_folder
+from bertkit.storage.seeds import read_seeds, seed_folders
 from bertkit.storage.summaries import RunSummary, find_runs, list_settings, summarize
 
 if TYPE_CHECKING:
@@ -78,14 +78,14 @@ def tabulate(
     Raises:
         UsageError: a path has no runs, none is finished, or two are of one row and one task.
     """
-    found = [(str(path), run) for path in paths for run in _find(typed_path(path))]
+    found = [(str(path), run) for path in paths for run in _find_summaries(typed_path(path))]
     finished = {run.folder: (path, run) for path, run in found if "finished" in run.state}
     notes = [f"{run.folder}: left out ({run.state})." for _, run in found if run.state != "finished" and not run.seeds]
     notes += [f"{run.folder}: {run.state}." for _, run in found if run.state != "finished" and run.seeds]
     if not finished:
         raise UsageError("no run is finished", "`bertkit runs list` shows how runs ended", file=str(paths[0]))
     names = _short_names([run.model for _, run in finished.values()])
-    cells = [_describe(names[run.model] if rows == "model" else path, run) for path, run in finished.values()]
+    cells = [_describe_cell(names[run.model] if rows == "model" else path, run) for path, run in finished.values()]
     tasks = list(dict.fromkeys((cell.task, cell.metric) for cell in cells))
     labels = list(dict.fromkeys(cell.row for cell in cells))
     columns = []
@@ -93,14 +93,14 @@ def tabulate(
         with stage(progress, f"comparing {task[0]}", total=1):
             column = [cell for cell in cells if (cell.task, cell.metric) == task]
             _check_pairs(column)
-            tested, more = _test(sorted(column, key=lambda cell: labels.index(cell.row)), labels[0])
+            tested, more = _test_column(sorted(column, key=lambda cell: labels.index(cell.row)), labels[0])
             columns += tested
             notes += more
             progress.update(number, {})
     return RunsTable(labels, tasks, columns, notes)
 
 
-def _find(folder: Path) -> list[RunSummary]:
+def _find_summaries(folder: Path) -> list[RunSummary]:
     """Find the runs and the folders of seeds that a folder is or holds; of several tasks at once, those of each."""
     run = summarize(folder)
     if run is None or (run.state == "finished" and not run.seeds and "tasks" in (runs.read_record(folder) or {})):
@@ -117,7 +117,7 @@ def _short_names(models: Sequence[str]) -> dict[str, str]:
     return {model: name if list(short.values()).count(name) == 1 else model for model, name in short.items()}
 
 
-def _describe(row: str, run: RunSummary) -> TableCell:
+def _describe_cell(row: str, run: RunSummary) -> TableCell:
     """Return the cell of a run or of a folder of seeds, not yet compared with others."""
     folder = Path(run.folder)
     record = _first_record(run)
@@ -144,7 +144,7 @@ def _describe(row: str, run: RunSummary) -> TableCell:
 def _first_record(run: RunSummary) -> Mapping[str, Any]:
     """Read the record of a run, or of the first finished one of a folder of seeds."""
     folder = Path(run.folder)
-    folders = [seed_folder(folder, seed) for seed in find_seeds(folder)] if run.seeds else [folder]
+    folders = seed_folders(folder) if run.seeds else [folder]
     records = filter(None, map(runs.read_record, folders))
     return next(record for record in records if record["status"] == "finished")
 
@@ -163,7 +163,7 @@ def _check_pairs(column: Sequence[TableCell]) -> None:
             raise UsageError(f"{what}, and differ in {shown}", remedy)
 
 
-def _test(column: list[TableCell], first: str) -> tuple[list[TableCell], list[str]]:
+def _test_column(column: list[TableCell], first: str) -> tuple[list[TableCell], list[str]]:
     """Mark the best score of a task, and compare each model with the first; return what could not be, and why."""
     task = column[0].task
     if len({cell.rows_digest for cell in column}) > 1:
@@ -176,12 +176,12 @@ def _test(column: list[TableCell], first: str) -> tuple[list[TableCell], list[st
     if column[0].row != first:
         return column, [f"{task}: not tested, for {first} has no run."]
     try:
-        return [column[0], *_compare(column)], []
+        return [column[0], *_compare_column(column)], []
     except BertkitError as error:
         return column, [f"{task}: not tested: {error.what}."]
 
 
-def _compare(column: Sequence[TableCell]) -> list[TableCell]:
+def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
     """Compare the other models of a task with the first, from their stored predictions.
 
     Raises:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -34,7 +35,7 @@ def tokenize_text(text: str, models: Sequence[str], *, pair: str | None = None) 
     """
     from bertkit.insight import tokenization
 
-    return [tokenization.tokenize_text(tokenizer, text, pair) for tokenizer in _load(models)]
+    return [tokenization.tokenize_text(tokenizer, text, pair) for tokenizer in _load_tokenizers(models)]
 
 
 def measure_file(
@@ -57,12 +58,12 @@ def measure_file(
         raise DataError("no texts", "name a file that has some", file=file)
     from bertkit.insight import tokenization
 
-    tokenizers = _load(models)
+    tokenizers = _load_tokenizers(models)
     with stage(progress, "tokenizing", total=1):
-        return tokenization.measure_texts(tokenizers, _chain(first, texts))
+        return tokenization.measure_texts(tokenizers, chain([first], texts))
 
 
-def _load(models: Sequence[str]) -> list[TextTokenizer]:
+def _load_tokenizers(models: Sequence[str]) -> list[TextTokenizer]:
     from bertkit.insight.tokenization import load_text_tokenizer
 
     if len(set(models)) < len(models):
@@ -86,8 +87,3 @@ def _read_texts(file: str, data: Data) -> Iterator[str]:
             yield " ".join(value)  # the words of a CoNLL row
         else:
             yield text_of((line, values), column, file)
-
-
-def _chain(first: str, others: Iterator[str]) -> Iterator[str]:
-    yield first
-    yield from others

@@ -66,35 +66,31 @@ def train_tokenizer(
     folder = typed_path(output)
     refuse_existing(folder)
     with claimed_folder(folder):
-        return _train(data, spec, folder, progress)
+        source = find_corpus(data)
+        first_pass = find_duplicates(source, progress)
+
+        def read_texts(split: str) -> Iterator[str]:
+            documents = split_documents(source, first_pass)
+            return (document.text for document in documents if document.split == split and not document.is_duplicate)
+
+        log.info(f"training a {spec.type} tokenizer of {spec.vocabulary_size:,} tokens")
+        quiet_transformers()
+        tokenizer = train_from_texts(spec, lambda: read_texts("train"))
+        figures, splitting = _measure_splitting(tokenizer, read_texts("validation"))
+        with disk_errors(folder), staged(folder) as staging:
+            tokenizer.save_pretrained(staging)
+        return TokenizerReport(
+            folder=str(folder),
+            type=spec.type,
+            lowercase=spec.lowercase,
+            vocabulary_size=len(tokenizer),
+            documents=first_pass.documents,
+            **figures,
+            warnings=_find_warnings(spec, len(tokenizer), splitting),
+        )
 
 
-def _train(data: Corpus, spec: TokenizerSpec, folder: Path, progress: Progress) -> TokenizerReport:
-    source = find_corpus(data)
-    first_pass = find_duplicates(source, progress)
-
-    def read_texts(split: str) -> Iterator[str]:
-        documents = split_documents(source, first_pass)
-        return (document.text for document in documents if document.split == split and not document.is_duplicate)
-
-    log.info(f"training a {spec.type} tokenizer of {spec.vocabulary_size:,} tokens")
-    quiet_transformers()
-    tokenizer = train_from_texts(spec, lambda: read_texts("train"))
-    figures, splitting = _measure(tokenizer, read_texts("validation"))
-    with disk_errors(folder), staged(folder) as staging:
-        tokenizer.save_pretrained(staging)
-    return TokenizerReport(
-        folder=str(folder),
-        type=spec.type,
-        lowercase=spec.lowercase,
-        vocabulary_size=len(tokenizer),
-        documents=first_pass.documents,
-        **figures,
-        warnings=_warnings(spec, len(tokenizer), splitting),
-    )
-
-
-def _measure(tokenizer: PreTrainedTokenizerFast, texts: Iterator[str]) -> tuple[dict[str, Any], Splitting]:
+def _measure_splitting(tokenizer: PreTrainedTokenizerFast, texts: Iterator[str]) -> tuple[dict[str, Any], Splitting]:
     """Count tokens per word on held-out text; return the figures of `TokenizerReport`, and what they are made of."""
     splitting = Splitting()
     while batch := list(islice(texts, _BATCH)):
@@ -113,7 +109,7 @@ def _measure(tokenizer: PreTrainedTokenizerFast, texts: Iterator[str]) -> tuple[
     return figures, splitting
 
 
-def _warnings(spec: TokenizerSpec, size: int, splitting: Splitting) -> list[str]:
+def _find_warnings(spec: TokenizerSpec, size: int, splitting: Splitting) -> list[str]:
     warnings = []
     if size < spec.vocabulary_size:
         warnings.append(

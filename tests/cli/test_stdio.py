@@ -109,7 +109,11 @@ def test_predictions_stop_when_the_reader_has_enough(zygote, trained, tmp_path):
         "--set",
         "data.format=lines",
     ]
-    fault = {"function": "bertkit.workflows.predict.run_model", "call": 2, "signal": "SIGKILL"}  # of the second chunk
+    fault = {
+        "function": "bertkit.workflows.predict.together.run_model",
+        "call": 2,
+        "signal": "SIGKILL",
+    }  # of the second chunk
     (code,) = zygote.answer(tmp_path, command, out="pipe without a reader", err=str(tmp_path / "err"), fault=fault)
     assert (code, (tmp_path / "err").read_text().count("error")) == (0, 0)
     (code,) = zygote.answer(tmp_path, command, out=str(tmp_path / "out"), err=str(tmp_path / "err"), fault=fault)

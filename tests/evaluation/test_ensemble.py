@@ -10,7 +10,7 @@ import pytest
 from scipy.special import softmax
 
 from bertkit.errors import ModelError
-from bertkit.evaluation.ensemble import combine_outputs, find_combine, find_members
+from bertkit.evaluation.ensemble import combine_outputs, find_members
 from bertkit.recipe import load_recipe
 from bertkit.storage import runs
 from bertkit.storage.seeds import write_seeds
@@ -22,12 +22,12 @@ from bertkit.workflows.predict import predict
 
 @pytest.mark.parametrize("name", ["cola", "stsb", "ner", "squad", "swag"])
 def test_families_with_probabilities_or_values_have_ensembles(name):
-    assert find_combine(load_task(load_recipe(name))) is not None
+    assert load_task(load_recipe(name)).combine is not None
 
 
 @pytest.mark.parametrize("name", ["similarity", "rerank", "wsd"])
 def test_other_families_have_none(name):
-    assert find_combine(load_task(load_recipe(name))) is None
+    assert load_task(load_recipe(name)).combine is None
 
 
 def test_choices_that_a_row_lacks_are_left_out():

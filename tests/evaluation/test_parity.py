@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertkit.evaluation import parity
-from bertkit.evaluation.parity import compare_outputs, random_texts, time_both, time_in_turns
+from bertkit.evaluation.parity import compare_outputs, measure_latency, random_texts, tabulate_latency
 from bertkit.evaluation.scoring import score_split
 from bertkit.hardware.speed import Timing
 from bertkit.progress import SILENT
@@ -44,7 +44,7 @@ def test_vectors_have_the_least_cosine():
 @pytest.mark.usefixtures("timed_once")
 def test_only_lengths_that_the_model_reads_are_timed():
     seen = []
-    table = time_both(lambda batch: seen.append(batch), lambda batch: None, INPUTS, 100, 64)
+    table = tabulate_latency(lambda batch: seen.append(batch), lambda batch: None, INPUTS, 100, 64)
     assert [(row["texts"], row["tokens"]) for row in table] == [(1, 16), (32, 16)]
     assert all(batch["attention_mask"].all() for batch in seen) and len(seen) == 4
     assert all(row["times_as_fast"] > 0 and row["spread"] == 0 for row in table)
@@ -54,7 +54,7 @@ def test_no_ratio_is_kept_of_times_that_do_not_repeat(monkeypatch):
     rounds = ([[24.4e-3], [4e-3], [4e-3]], [[1e-3]] * 3)
     monkeypatch.setattr(parity, "time_by_turns", lambda *_: [Timing(of_one) for of_one in rounds])
     monkeypatch.setattr(parity, "_TIMED", ((1, 16),))
-    (row,) = time_both(None, None, INPUTS, 100, 16)
+    (row,) = tabulate_latency(None, None, INPUTS, 100, 16)
     assert row == {"texts": 1, "tokens": 16, "torch": 4.0, "exported": 1.0, "spread": 5.1, "times_as_fast": None}
 
 
@@ -62,6 +62,6 @@ def test_no_ratio_is_kept_of_times_that_do_not_repeat(monkeypatch):
 def test_each_model_has_a_time_and_a_rate(trained):
     checkpoint, split, features = load_measured(trained, rows=3)
     scored = score_split(checkpoint, split, SILENT, features=features)
-    paces = time_in_turns([(checkpoint, scored), (checkpoint, scored)], SILENT)
+    paces = measure_latency([(checkpoint, scored), (checkpoint, scored)], SILENT)
     assert len(paces) == 2 and all(pace.row_seconds > 0 and pace.rows_per_second > 0 for pace in paces)
     assert [pace.spread for pace in paces] == [0, 0]  # of a single round

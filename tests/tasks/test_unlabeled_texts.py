@@ -13,7 +13,7 @@ from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 from bertkit.tasks import unlabeled_texts as task
 from bertkit.tokens.features import Setup
-from bertkit.training.distinct import plan_distinct
+from bertkit.training.batching import plan_distinct
 from bertkit.workflows.finetune import finetune
 from tests.conftest import make_tokenizer, toy_rows
 

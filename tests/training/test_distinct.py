@@ -9,8 +9,7 @@ import pytest
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import Training
-from bertkit.training.batching import InMemoryBatches
-from bertkit.training.distinct import plan_distinct, random_only
+from bertkit.training.batching import InMemoryBatches, plan_distinct, random_only
 
 
 def make_texts(rows: int, repeats: int, seed: int = 0) -> list[list[int]]:

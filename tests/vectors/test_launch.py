@@ -9,7 +9,7 @@ def test_a_process_alone_waits_for_nobody(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     launch = Launch.join()
     assert (launch.rank, launch.size) == (0, 1)
-    launch.tell("precision", "fp32")
+    launch.publish("precision", "fp32")
     launch.finish()
 
 
@@ -18,7 +18,7 @@ def test_what_one_process_tells_the_others_hear():
 
     store = HashStore()
     first, second = (Launch(rank, 2, store) for rank in range(2))
-    first.tell("precision", "bf16")
-    assert second.ask("precision") == "bf16"
+    first.publish("precision", "bf16")
+    assert second.wait_for("precision") == "bf16"
     second.finish()
     first.finish()

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bertkit.errors import UsageError
-from bertkit.workflows.export import export, find_split, load_recipe_of
+from bertkit.evaluation.checkpoint import open_trained
+from bertkit.workflows.export import export, find_split
 from tests.conftest import toy_rows, write_csv
 from tests.runtime.hand_made import write_exported
 
@@ -70,23 +71,18 @@ def test_an_exported_model_is_not_trained_or_exported_again(exported, run, tmp_p
         assert (ended.code, "has no weights for torch" in ended.last) == (4, True), ended.last
 
 
-def test_the_recipe_is_that_of_the_run_or_named(tmp_path):
-    (tmp_path / "recipe.yaml").write_text("extends: cola\n")
-    checkpoint = tmp_path / "checkpoint-3"
-    checkpoint.mkdir()
-    for folder in (tmp_path, checkpoint):
-        recipe = load_recipe_of(str(folder), None, data="rows.csv", limit=5)
-        assert (recipe.task, recipe.model, recipe.data.source, recipe.data.limit) == (
-            "text_classification",
-            str(folder),
-            "rows.csv",
-            5,
-        )
-    assert load_recipe_of(str(tmp_path), "stsb", data=None, limit=None).task == "text_regression"
+def test_the_recipe_is_that_of_the_run_or_named(trained):
+    checkpoint = next(trained.glob("checkpoint-*"))
+    for folder in (trained, checkpoint):
+        recipe = open_trained(str(folder), None, {"data.source": "rows.csv", "data.limit": 5}).recipe
+        assert (recipe.task, recipe.model) == ("text_classification", str(folder))
+        assert (recipe.data.source, recipe.data.limit) == ("rows.csv", 5)
+    of_run, named = (open_trained(str(trained), name).recipe.data.source for name in (None, "classify"))
+    assert of_run and of_run != named
     with pytest.raises(
         UsageError, match=r"nothing says what it was trained for .* - name a run folder, or say --recipe RECIPE"
     ):
-        load_recipe_of("demo", None, data=None, limit=None)
+        open_trained("demo")
 
 
 def test_an_output_that_exists_is_not_replaced(tmp_path):
@@ -96,11 +92,7 @@ def test_an_output_that_exists_is_not_replaced(tmp_path):
 
 
 def test_rows_that_are_not_at_hand_are_a_note_unless_they_were_named(trained, tmp_path):
-    from bertkit.evaluation.checkpoint import open_checkpoint
-    from bertkit.tasks import load_task
-
-    recipe = load_recipe_of(str(trained), None, data=str(tmp_path / "none.csv"), limit=None)
-    saved = open_checkpoint(recipe, load_task(recipe), trained)
+    saved = open_trained(str(trained), None, {"data.source": str(tmp_path / "none.csv")})
     split, notes = find_split(saved, required=False)
     assert split is None and notes[0].startswith("No scores: ")
     with pytest.raises(Exception, match=r"none\.csv"):

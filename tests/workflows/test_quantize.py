@@ -16,7 +16,9 @@ from tests.conftest import toy_rows, write_csv
 
 def judge(interval, *, metric="accuracy", difference=0.0, cosine=None, margin=0.01, **task):
     found = {"before": 0.9, "after": 0.9 + difference, "difference": difference, "interval": interval}
-    saved = SimpleNamespace(recipe=SimpleNamespace(best_metric=metric), task=SimpleNamespace(**task))
+    saved = SimpleNamespace(
+        recipe=SimpleNamespace(best_metric=metric), task=SimpleNamespace(**{"HIGHEST": 1.0, **task})
+    )
     refuse_loss(Parity(0.1, cosine, scores={metric: found}), saved=saved, margin=margin)
 
 
@@ -47,7 +49,7 @@ def test_vectors_must_be_alike_even_where_the_score_is_kept():
 
 def test_rows_must_get_the_same_label_alone_as_in_a_batch():
     scores = {"accuracy": {"before": 0.9, "after": 0.9, "difference": 0.0, "interval": [0.0, 0.0]}}
-    saved = SimpleNamespace(recipe=SimpleNamespace(best_metric="accuracy"), task=SimpleNamespace())
+    saved = SimpleNamespace(recipe=SimpleNamespace(best_metric="accuracy"), task=SimpleNamespace(HIGHEST=1.0))
     refuse_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 2}), saved=saved, margin=0.01)
     with pytest.raises(MarginError, match="3 of 200 rows get another label alone than in a batch"):
         refuse_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 3}), saved=saved, margin=0.01)

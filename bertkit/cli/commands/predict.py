@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Callable
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,6 +26,9 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from bertkit.recipe import Recipe, SeveralTasks
 
 NAME = "predict"
 ORDER = 4
@@ -133,14 +135,14 @@ def command(
         raise UsageError("--precision and --abstain-below", "give one or the other")
     recipe, checkpoint = find_trained(run, model)
     settings = {"model": checkpoint, "training.max_length": max_length, "options.abstain_below": abstain_below}
-    to_records, to_file, loaded = _find_predictors(
-        recipe, settings, changes, zero_shot=zero_shot, precision=precision, coverage=coverage
-    )
+    loaded = _load_recipe(recipe, settings, changes, zero_shot=zero_shot, precision=precision, coverage=coverage)
+    from bertkit.workflows.predict import predict, predict_to_file
+
     progress = TerminalProgress()
     if output is None:
-        print_records("predictions", to_records(loaded, source=file, row=single_row, progress=progress), as_json=json)
+        print_records("predictions", predict(loaded, source=file, row=single_row, progress=progress), as_json=json)
         return
-    rows = to_file(loaded, output, source=file, row=single_row, layout=layout, progress=progress)
+    rows = predict_to_file(loaded, output, source=file, row=single_row, layout=layout, progress=progress)
     print_file(output, rows, as_json=json)
 
 
@@ -153,7 +155,7 @@ def split_names(text: str | None) -> tuple[str, ...]:
     return () if text is None else tuple(next(csv.reader([text], skipinitialspace=True), ()))
 
 
-def _find_predictors(
+def _load_recipe(
     recipe: str,
     settings: dict[str, Any],
     changes: list[str] | None,
@@ -161,21 +163,16 @@ def _find_predictors(
     zero_shot: bool,
     precision: float | None,
     coverage: float | None,
-) -> tuple[Callable[..., Any], Callable[..., int], Any]:
-    """Return what predicts records, what predicts to a file, and the recipe that both take."""
+) -> Recipe | SeveralTasks:
+    """Load the recipe of a task, with the thresholds of its calibration, or that of several tasks."""
     from bertkit.errors import UsageError
 
     if names_several(recipe):
         if precision or coverage or settings["options.abstain_below"] or zero_shot:
             what = "--zero-shot, --precision, --abstain-below or --coverage with a recipe of several tasks"
             raise UsageError(what, "name the recipe of one task")
-        from bertkit.workflows.predict import several as predict_several
-
-        several = load_tasks(recipe, settings, changes)
-        return predict_several.predict_several, predict_several.predict_several_to_file, several
+        return load_tasks(recipe, settings, changes)
     from bertkit.workflows.calibrate import with_thresholds
-    from bertkit.workflows.predict import predict, predict_to_file
 
     settings["task"] = zero_shot_task(recipe) if zero_shot else None
-    loaded = with_thresholds(load(recipe, settings, changes), precision=precision, coverage=coverage)
-    return predict, predict_to_file, loaded
+    return with_thresholds(load(recipe, settings, changes), precision=precision, coverage=coverage)

@@ -83,10 +83,9 @@ def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcom
         for number, (row, prediction) in enumerate(zip(rows, run.predictions, strict=True))
     ]
     units = group_rows(scorer, rows, Side([run.predictions], [compared]))
-    count_errors = getattr(task, "count_errors", None)
     decisions = np.ones(len(units) or len(rows))
-    if count_errors is not None:
-        errors, decisions = (np.asarray(counts, dtype=float) for counts in count_errors(compared))
+    if task.count_errors is not None:
+        errors, decisions = (np.asarray(counts, dtype=float) for counts in task.count_errors(compared))
         what = "errors per gold or predicted entity" if "entities" in compared else "share of wrong tags"
     elif len(units) != len(rows) or not units:
         what, errors = _score_units(scorer, compared)

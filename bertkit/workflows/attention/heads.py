@@ -59,7 +59,7 @@ def measure(
     if not isinstance(column, str):
         raise UsageError("a text has one column", "name it with --column")
     with stage(progress, f"reading {name}", total=1):
-        records = first_of(_read(source, settings, split), settings.limit)
+        records = first_of(_read_records(source, settings, split), settings.limit)
         rows = [parse_row(record, column, name) for record in records]
     if not rows:
         raise DataError("no rows", "name a file that has some", file=name)
@@ -78,7 +78,7 @@ def measure(
     return found
 
 
-def _read(source: str, data: Data, split: str | None) -> Iterator[Record]:
+def _read_records(source: str, data: Data, split: str | None) -> Iterator[Record]:
     """Yield the rows of a file, or of one split of a folder or of a data set of the hub."""
     path = typed_path(source)
     if source == "-" or path.is_file():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
@@ -13,12 +13,8 @@ from bertkit.storage.outputs import claimed
 from bertkit.workflows.attention.show import check_output
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from bertkit.compression.importance import HeadImportance
-    from bertkit.evaluation.scoring import Scored
     from bertkit.metrics.intervals import Interval
-    from bertkit.tasks import Task
 
 ROWS = 256
 
@@ -75,7 +71,7 @@ def rank_by_importance(
     chosen = chosen.first(rows)
     from bertkit.compression.choose_units import load_to_measure
     from bertkit.compression.importance import score_heads
-    from bertkit.evaluation.scoring import score_split
+    from bertkit.evaluation.scoring import find_intervals, score_split
 
     with stage(progress, f"loading {recipe.model_name}"):
         checkpoint = load_to_measure(saved, saved.load(inference=True, calibrated=False))
@@ -89,7 +85,7 @@ def rank_by_importance(
         rows=len(chosen.rows),
         metric=metric,
         score=float(whole.scores[metric]),
-        interval=_find_interval(saved.task, whole, metric),
+        interval=find_intervals(saved.task, whole).ends[metric],
         heads=heads,
     )
     if output is not None:
@@ -98,14 +94,3 @@ def rank_by_importance(
         with claimed(output):
             write_importance(output, found)
     return found
-
-
-def _find_interval(task: Task, scored: Scored, metric: str) -> Interval:
-    """Return the 95% interval of a score, over resampled rows."""
-    from bertkit.metrics.intervals import find_intervals
-    from bertkit.metrics.paired import count_units, take
-
-    def score(drawn: np.ndarray) -> dict[str, Any]:
-        return {metric: task.score(take(scored.compared, drawn), scored.setup)[metric]}
-
-    return find_intervals({metric: scored.scores[metric]}, score, count_units(scored.compared)).ends[metric]

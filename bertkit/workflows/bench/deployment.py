@@ -11,21 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.rows import Split
 from bertkit.errors import ModelError, UnavailableError, UsageError
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
-from bertkit.evaluation.parity import time_in_turns
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
+from bertkit.evaluation.parity import compare_scored, measure_latency
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
-from bertkit.storage import hub
 from bertkit.storage.exports import is_exported
 from bertkit.storage.outputs import check_page_name, claimed, refuse_inputs
-from bertkit.tasks import Task, load_task
-from bertkit.workflows.export import GraphFormat, convert_checkpoint, load_plain, load_recipe_of
+from bertkit.workflows.export import GraphFormat, convert_checkpoint, load_plain
 from bertkit.workflows.quantize import TARGETS, calibration_texts, read_training_rows
 
 if TYPE_CHECKING:
     from bertkit.evaluation.scoring import Scored
-    from bertkit.metrics.paired import Difference
 
 GRAPHS = {"onnx": ("onnx", "fp32"), "openvino": ("openvino", "fp32"), **TARGETS}
 """Way to deploy -> backend and precision of its graph."""
@@ -44,7 +41,7 @@ class Deployed:
     bytes: int
     """Of the weights or of the graph with its weights."""
     row_milliseconds: float
-    """For one row alone, its tokens being known; see `bertkit.evaluation.parity.time_in_turns`."""
+    """For one row alone, its tokens being known; see `bertkit.evaluation.parity.measure_latency`."""
     rows_per_second: float
     """In batches."""
     score: float
@@ -94,7 +91,8 @@ def deploy(
     """
     from bertkit.workflows.evaluate import splits_to_score
 
-    saved = [_open(model, recipe, data, limit) for model in models]
+    changes = {"data.source": data, "data.limit": limit}
+    saved = [open_trained(model, recipe, changes) for model in models]
     _refuse_unlike(models, saved)
     split = next(iter(splits_to_score(saved[0], None).values()))
     notes: list[str] = []
@@ -106,9 +104,10 @@ def deploy(
             for way, size, checkpoint in _load_ways(one, folder / str(number), notes, progress)
         ]
         checkpoints = [checkpoint for *_, checkpoint in found]
-        scored = _score(checkpoints, split, progress)
-        paces = time_in_turns(list(zip(checkpoints, scored, strict=True)), progress)
-    differences = [_compare(saved[0].task, scored[0], other) for other in scored]
+        scored = _score_all(checkpoints, split, progress)
+        paces = measure_latency(list(zip(checkpoints, scored, strict=True)), progress)
+    metric, task = saved[0].recipe.best_metric, saved[0].task
+    differences = [compare_scored(task, scored[0], other, samples=200)[metric] for other in scored]
     ways = [
         Deployed(
             *(model, way, size, 1000 * pace.row_seconds, pace.rows_per_second),
@@ -117,7 +116,7 @@ def deploy(
         )
         for (model, way, size, _), pace, change in zip(found, paces, differences, strict=True)
     ]
-    metric, threads = saved[0].recipe.best_metric, checkpoints[0].machine.threads
+    threads = checkpoints[0].machine.threads
     ways = mark_best(ways, lower_is_better=metric in LOWER_IS_BETTER)
     return Deployment(saved[0].recipe.name, metric, split.name, len(split.rows), threads, ways, notes)
 
@@ -140,11 +139,6 @@ def write_page(found: Deployment, file: Path) -> None:
 
     with claimed(file):
         write_deployment(file, found)
-
-
-def _open(model: str, recipe: str | None, data: str | None, limit: int | None) -> SavedCheckpoint:
-    loaded = load_recipe_of(model, recipe, data=data, limit=limit)
-    return open_checkpoint(loaded, load_task(loaded), hub.find_model(model))
 
 
 def _refuse_unlike(models: Sequence[str], saved: Sequence[SavedCheckpoint]) -> None:
@@ -206,7 +200,7 @@ def _weight_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in folder.iterdir() if file.name.startswith(("model.", "model-")))
 
 
-def _score(checkpoints: Sequence[Checkpoint], split: Split, progress: Progress) -> list[Scored]:
+def _score_all(checkpoints: Sequence[Checkpoint], split: Split, progress: Progress) -> list[Scored]:
     from bertkit.evaluation.scoring import score_split
 
     scored = []
@@ -214,17 +208,6 @@ def _score(checkpoints: Sequence[Checkpoint], split: Split, progress: Progress) 
         checkpoint.use_machine()
         scored.append(score_split(checkpoint, split, progress))
     return scored
-
-
-def _compare(task: Task, first: Scored, other: Scored) -> Difference:
-    """Return how the best metric of another differs from that of the first, on the same rows."""
-    from bertkit.metrics.paired import compare_paired
-
-    setup = first.setup
-    differences = compare_paired(
-        lambda judged: task.score(dict(judged), setup), first.compared, other.compared, samples=200
-    )
-    return differences[setup.recipe.best_metric]
 
 
 def mark_best(ways: Sequence[Deployed], *, lower_is_better: bool) -> list[Deployed]:

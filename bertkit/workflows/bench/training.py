@@ -25,6 +25,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Setup, text_lengths
 from bertkit.training.automatic import choose_training
+from bertkit.training.child_runs import refuse_launch
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 
 if TYPE_CHECKING:
@@ -128,8 +129,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
         raise UsageError(
             "bench needs rows that can be counted", "leave data.streaming out, or give a file of some rows"
         )
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError("bench measures one process", "start it without torchrun or accelerate launch")
+    refuse_launch("bench measures one process", "start it without torchrun or accelerate launch")
     with stage(progress, "reading the data", total=1):
         inputs = read_inputs(recipes[0], None)
     with stage(progress, "loading torch and transformers"):
@@ -149,7 +149,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
     with caught_signals() as stop:
         stoppable = _Stoppable(progress, stop)
         speeds = [
-            _measure(_Case(inputs, features, replace(setup, recipe=recipe), machine), steps, stoppable)
+            _measure_case(_Case(inputs, features, replace(setup, recipe=recipe), machine), steps, stoppable)
             for recipe, machine in chosen
         ]
     first = chosen[0][1]
@@ -167,7 +167,7 @@ def _choose_machines(precision: str, plan: RunPlan) -> list[Machine]:
     return [detect_machine("fp32", plan.model_type, plan.widths), machine] if both else [machine]
 
 
-def _measure(case: _Case, steps: int, progress: Progress) -> Speed:
+def _measure_case(case: _Case, steps: int, progress: Progress) -> Speed:
     """Prepare, train for some steps, and run the trained model over validation rows."""
     import torch
 
@@ -188,20 +188,20 @@ def _measure(case: _Case, steps: int, progress: Progress) -> Speed:
             run_features = partial(run_part, checkpoint, progress=progress)
             is_complete = case.inputs.task.precompute(model, case.features, setup, run_features)
             prepared = time.perf_counter() - start
-            timed = [] if is_complete else _train(case, model, steps, progress)
+            timed = [] if is_complete else _time_training(case, model, steps, progress)
             memory = peak_memory(machine.device) if knows_memory else None
             rate = _time_forward(case, checkpoint, progress)
             speed = replace(
                 speed, preparing_seconds=prepared, peak_memory_bytes=memory, evaluation_rows_per_second=rate
             )
             if is_complete:
-                speed = _noted(speed, f"{setup.recipe.name} trains nothing: it only prepares and evaluates")
+                speed = _with_note(speed, f"{setup.recipe.name} trains nothing: it only prepares and evaluates")
             else:
                 is_whole = case.features["train"][0].keys() == keys
                 speed = _add_training(speed, timed, model, machine, is_whole)
         return _add_estimates(speed, case)
     except (MemoryError, torch.OutOfMemoryError):
-        return _noted(speed, f"{speed.precision}, batch {speed.batch_size}: out of memory")
+        return _with_note(speed, f"{speed.precision}, batch {speed.batch_size}: out of memory")
 
 
 @contextmanager
@@ -218,7 +218,7 @@ def _cache_aside() -> Iterator[None]:
                 os.environ["BERTKIT_CACHE"] = before
 
 
-def _train(case: _Case, model: PreTrainedModel, steps: int, progress: Progress) -> list[TimedStep]:
+def _time_training(case: _Case, model: PreTrainedModel, steps: int, progress: Progress) -> list[TimedStep]:
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Trainee
     from bertkit.training.losses import gold_terms
@@ -248,21 +248,21 @@ def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Any, machine:
     )
     if speed.waiting_share is not None and speed.waiting_share > _BUSY:
         what = f"{speed.precision}, batch {speed.batch_size}: other programs used the processor"
-        speed = _noted(speed, f"{what} {speed.waiting_share:.0%} of the time; alone it would be faster")
+        speed = _with_note(speed, f"{what} {speed.waiting_share:.0%} of the time; alone it would be faster")
     sizes = layer_sizes(model.config)
     if sizes is None:
-        return _noted(
+        return _with_note(
             speed, f"of peak: unknown for a {model.config.model_type} model, whose operations are not counted"
         )
     if not is_whole:
-        return _noted(speed, "of peak: unknown, since the encoder was run before the steps")
+        return _with_note(speed, "of peak: unknown, since the encoder was run before the steps")
     operations = median(training_operations(sizes, step.lengths) / step.seconds for step in steps)
     peak = fastest_products(machine.device, machine.precision, *sizes[1:])
     share = operations / peak
     return replace(speed, operations_per_second=operations, peak_operations_per_second=peak, peak_share=share)
 
 
-def _noted(speed: Speed, note: str) -> Speed:
+def _with_note(speed: Speed, note: str) -> Speed:
     return replace(speed, notes=(*speed.notes, note))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from importlib.util import find_spec
 from pathlib import Path
@@ -78,7 +78,11 @@ class FinetuneInputs:
     @property
     def rows(self) -> dict[str, int | None]:
         """The number of rows of each split; None for a stream, whose end is not known."""
-        return _count_rows(self.splits, self.stream)
+        return _count_rows(self.splits, is_streamed=self.stream is not None)
+
+    def on(self, machine: Mapping[str, Any] | None) -> FinetuneInputs:
+        """Return the same inputs, to compute as another run did whose machine it is."""
+        return replace(self, plan=replace(self.plan, machine=machine))
 
     @property
     def validation(self) -> Split:
@@ -116,13 +120,7 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
         setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
         check_batches(inputs.plan, inputs.supervision.load_model(inputs.task, inputs.model_folder, setup), inputs.rows)
     _report_long(inputs)
-    training = inputs.recipe.training
-    steps = training.total_steps(inputs.rows["train"])
-    # where all weights are trained; each has two moments in a checkpoint
-    saves = training.evaluations(steps, inputs.rows["train"])
-    needed = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves))
-    # what is moved aside keeps its room
-    check_space(inputs.plan.folder, needed - (0 if fresh else written_bytes(inputs.plan.folder)))
+    steps, needed = plan_steps(inputs.plan, inputs.rows["train"], weights, fresh=fresh)
     return DryRun(
         recipe=recipe.name,
         model=inputs.recipe.model_name,
@@ -147,6 +145,25 @@ def check_batches(plan: RunPlan, model: PreTrainedModel, rows: Mapping[str, int 
     training, machine = plan.recipe.training, find_machine(plan)
     arguments = make_arguments(training, machine, plan.folder, rows["train"], "loss", greater_is_better=False)
     check_shares(model, training, arguments.world_size)
+
+
+def plan_steps(plan: RunPlan, rows: int | None, weights: int, *, fresh: bool, models: int = 1) -> tuple[int, int]:
+    """Return the steps of a run and the bytes that it needs on disk, once it is checked that these are free.
+
+    Args:
+        plan: what the run is.
+        rows: of an epoch.
+        weights: bytes of the weights of a model, which are taken to be trained all.
+        fresh: whether what is in the folder is moved aside, and keeps its room.
+        models: how many are published.
+    """
+    training = plan.recipe.training
+    steps = training.total_steps(rows)
+    saves = training.evaluations(steps, rows)
+    # each weight has two moments in a checkpoint
+    needed = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves)) + (models - 1) * weights
+    check_space(plan.folder, needed - (0 if fresh else written_bytes(plan.folder)))
+    return steps, needed
 
 
 def _report_long(inputs: FinetuneInputs) -> None:
@@ -183,7 +200,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = Fals
     labels, splits, warnings = _find_checked_labels(recipe, task, splits)
     if stream is not None:
         report_head(recipe, task, splits["train"])
-    rows = _count_rows(splits, stream)
+    rows = _count_rows(splits, is_streamed=stream is not None)
     recipe, chosen = choose_training(recipe, rows, len(labels), config)
     if chosen:
         say_once(chosen)
@@ -194,8 +211,8 @@ def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = Fals
     supervision = supervision.checked(task, labels, model_folder)
     models = {model_folder: recipe.model_name, **{teacher.folder: teacher.name for teacher in supervision.teachers}}
     splits, trained, known = find_training_rows(splits, task.COLUMNS.gold, models)
-    _log(known)
-    identity = _identity(recipe, splits, labels, model_folder) | dict(supervision.identity)
+    _log_warnings(known)
+    identity = _find_identity(recipe, splits, labels, model_folder) | dict(supervision.identity)
     file = unsplit_file(recipe.data)
     plan = RunPlan(
         recipe=recipe,
@@ -231,10 +248,7 @@ def _with_pair(recipe: Recipe, splits: dict[str, Split]) -> Recipe:
 
 def read_rows(recipe: Recipe) -> dict[str, int | None]:
     """Read and check the rows of a recipe whose model may not be there yet, and count them by split."""
-    task = load_task(recipe)
-    stream, splits = _read_splits(recipe, task)
-    _, splits, _ = _find_checked_labels(recipe, task, splits)
-    return _count_rows(splits, stream)
+    return _count_rows(read_labeled(recipe)[1], is_streamed=recipe.data.streaming)
 
 
 def read_labeled(recipe: Recipe) -> tuple[tuple[str, ...], dict[str, Split]]:
@@ -308,23 +322,25 @@ def _find_checked_labels(
         say_once(f"columns that are not read: {', '.join(unread)}")
     odd = describe_unread(unread, data, columns.optional)
     odd += find_odd_columns(splits["train"], columns, data, finds_names=finds_names) if is_checked else []
-    _log(odd)  # before labels are compared: odd columns may be why they differ
+    _log_warnings(odd)  # before labels are compared: odd columns may be why they differ
     labels, splits = find_labels(recipe, task, splits)
     if is_checked:
         rows = describe_unseen(splits, columns.gold) if task.NAMED else []
         rows += describe_skew(splits["train"], columns.gold, labels, recipe) if task.NAMED else []
         rows += find_odd_rows(splits, columns, found_names=labels if finds_names else ())
-        _log(rows)
+        _log_warnings(rows)
         odd += rows
     return labels, splits, tuple(odd)
 
 
-def _log(warnings: list[str]) -> None:
+def _log_warnings(warnings: list[str]) -> None:
     for warning in warnings:
         say_once(f"warning: {warning}")
 
 
-def _identity(recipe: Recipe, splits: dict[str, Split], labels: tuple[str, ...], model_folder: Path) -> dict[str, Any]:
+def _find_identity(
+    recipe: Recipe, splits: dict[str, Split], labels: tuple[str, ...], model_folder: Path
+) -> dict[str, Any]:
     settings = recipe.model_dump(mode="json", exclude=_NOT_IDENTITY)
     if recipe.distillation:
         settings["distillation"].pop("teachers")  # they count by content too
@@ -338,6 +354,5 @@ def _identity(recipe: Recipe, splits: dict[str, Split], labels: tuple[str, ...],
     }
 
 
-def _count_rows(splits: dict[str, Split], stream: RowStream | None) -> dict[str, int | None]:
-    counts: dict[str, int | None] = {name: len(split.rows) for name, split in splits.items()}
-    return {**counts, "train": None} if stream else counts
+def _count_rows(splits: dict[str, Split], *, is_streamed: bool) -> dict[str, int | None]:
+    return {name: None if is_streamed and name == "train" else len(split.rows) for name, split in splits.items()}

@@ -5,23 +5,19 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.checks import find_skew
 from bertkit.evaluation.baselines import (
     BASELINES_FILE,
-    ScoredBaselines,
-    find_lead,
+    describe_split,
     find_missing_labels,
-    find_warnings,
-    score_baselines,
     write_learned,
 )
 from bertkit.evaluation.calibration import warn_of_tuned
-from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import Result, Scored, describe_scores, suffix_of, write_predictions
+from bertkit.evaluation.scoring import Result, Scored, suffix_of, write_predictions
 from bertkit.evaluation.training_rows import add_streamed_rows
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.basic import why_undefined
@@ -43,6 +39,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from bertkit.training.result import FitResult
+    from bertkit.workflows.finetune.scorer import StepScorer
 
 
 @dataclass(frozen=True)
@@ -60,27 +57,26 @@ class _Outcome:
 
 
 def publish(
-    inputs: FinetuneInputs,
+    scorer: StepScorer,
     run: Run,
     fit_result: FitResult,
-    checkpoint: Checkpoint,
     scored: Mapping[str, Scored],
-    baselines: ScoredBaselines,
     compared_models: Sequence[Mapping[str, Any]] = (),
 ) -> list[Result]:
     """Write everything that a finished run folder holds; the record is written last and says that it is finished."""
     if not runs.is_main_process():
         return []
-    seconds, setup, folder = run.seconds, checkpoint.setup, run.plan.folder
+    inputs, baselines, model = scorer.inputs, scorer.baselines, scorer.checkpoint.model
+    seconds, setup, folder = run.seconds, scored[inputs.validation.name].setup, run.plan.folder
     details = {
         name: inputs.task.details(split.predictions, inputs.splits[name].rows, setup) for name, split in scored.items()
     }
     results = [
-        _result(inputs, split, details[name], baselines.judged[name], fit_result, name, seconds)
+        _make_result(inputs, split, details[name], baselines.judged[name], fit_result, name, seconds)
         for name, split in scored.items()
     ]
     outcome = _Outcome(inputs, fit_result, scored, details, results, seconds, compared_models)
-    published = export_model(checkpoint.model, setup.tokenizer, folder)
+    published = export_model(model, setup.tokenizer, folder)
     with_rows = [
         file
         for name, split in scored.items()
@@ -100,14 +96,14 @@ def publish(
     )
     facts = _gather_facts(outcome, record)
     write_report(folder, facts)
-    (folder / "README.md").write_text(_card(inputs, facts, checkpoint.model), encoding="utf-8")
+    (folder / "README.md").write_text(_make_card(inputs, facts, model), encoding="utf-8")
     if inputs.stream:
         add_streamed_rows(folder, inputs.trained, inputs.stream, inputs.task.COLUMNS.gold, fit_result.steps)
     finish(run, record, fit_result, [*published, runs.TRAINING_ROWS])
     return results
 
 
-def _result(
+def _make_result(
     inputs: FinetuneInputs,
     scored: Scored,
     details: Details,
@@ -116,31 +112,27 @@ def _result(
     name: str,
     seconds: float,
 ) -> Result:
-    recipe, metric = inputs.recipe, inputs.recipe.best_metric
-    lead = find_lead(inputs.task, scored, judged, metric)
+    recipe, split, metric = inputs.recipe, inputs.splits[name], inputs.recipe.best_metric
     warnings = _find_warnings(inputs, fit_result)
     if name == inputs.validation.name:
         warnings += warn_of_tuned(_tuned(inputs, scored.setup.recipe))
     if name == inputs.validation.name and (reason := why_undefined(scored.scores[metric])):
         warnings.append(f"{metric} is undefined ({reason}): the step with the lowest loss was chosen.")
-    gold = [row.get(inputs.task.COLUMNS.gold) for row in inputs.splits[name].rows]
-    missing = find_missing_labels(gold, scored.predictions) if inputs.task.NAMED else []
-    skew = find_skew(inputs.splits["train"], inputs.task.COLUMNS.gold) if inputs.task.NAMED else None
+    missing, skew = list[str](), None
+    if inputs.task.NAMED:
+        gold = inputs.task.COLUMNS.gold
+        missing = find_missing_labels([row.get(gold) for row in split.rows], scored.predictions)
+        skew = find_skew(inputs.splits["train"], gold)
     remedy = _remedy(recipe, fit_result, missing, skew[0] if skew else "")
+    fields = describe_split(inputs.task, split, scored, details, judged, remedy)
+    fields["warnings"] = warnings + fields["warnings"]
     return Result(
         recipe=recipe.name,
         model=recipe.model_name,
-        split=name,
-        rows=len(scored.predictions),
-        training_rows=len(inputs.splits[name].training_rows),
         seconds=seconds,
         folder=str(inputs.plan.folder),
-        source=inputs.splits[name].source,
-        warnings=warnings + details.warnings + find_warnings(gold, scored, lead, remedy),
         data_warnings=list(inputs.warnings),
-        tables=details.tables,
-        lead=asdict(lead) if lead else None,
-        **describe_scores(inputs.task, scored, score_baselines(inputs.task, judged, scored.setup)),
+        **fields,
     )
 
 
@@ -311,7 +303,7 @@ def _examples(outcome: _Outcome) -> list[Example]:
     ]
 
 
-def _card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
+def _make_card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
     recipe, columns = inputs.recipe, inputs.task.COLUMNS
     head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
     head = head.replace("WindowClassification", "SequenceClassification")

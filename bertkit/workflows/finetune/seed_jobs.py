@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import pickle
@@ -13,11 +12,10 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bertkit import errors
 from bertkit.errors import BertkitError, DivergedError, ResourceError
 from bertkit.progress import Progress, stage
 from bertkit.recipe import Recipe
@@ -26,14 +24,6 @@ log = logging.getLogger("bertkit")
 
 _PAUSE = 0.1  # seconds between two looks at the processes
 _ENTRY = "from bertkit.workflows.finetune.seed_jobs import work; work()"
-_ERRORS = (
-    errors.UsageError,
-    errors.DataError,
-    errors.ModelError,
-    errors.UnavailableError,
-    ResourceError,
-    DivergedError,
-)
 
 
 @dataclass(frozen=True)
@@ -105,10 +95,10 @@ class _Process:
             self.process.stdin.write(pickle.dumps(job))
             self.process.stdin.flush()
         self.lines: list[str] = []
-        self.reader = threading.Thread(target=self._read, daemon=True)
+        self.reader = threading.Thread(target=self._log_lines, daemon=True)
         self.reader.start()
 
-    def _read(self) -> None:
+    def _log_lines(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
             self.lines.append(line.decode(errors="replace").rstrip())
@@ -138,15 +128,12 @@ class _Process:
         if code < 0:
             what = f"the process of seed {self.seed} was ended by signal {-code}"
             return ResourceError(what, "the same command resumes it; if memory is short, with fewer --jobs")
-        types = {each.exit_code: each for each in _ERRORS}
         try:
-            told = json.loads(text)
-        except ValueError:
+            error: BertkitError = pickle.loads(text)
+        except (EOFError, pickle.UnpicklingError):
             last = self.lines[-1] if self.lines else f"exit code {code}"
             return BertkitError(f"seed {self.seed} failed: {last}")
-        return types.get(code, BertkitError)(
-            told["message"], told["hint"], file=told["file"], row=told["row"], column=told["column"]
-        )
+        return error
 
 
 def work() -> NoReturn:
@@ -157,9 +144,9 @@ def work() -> NoReturn:
     log.handlers, log.propagate = [logging.StreamHandler(sys.stderr)], False
     log.setLevel(logging.INFO)
     try:
-        _train(job)
+        _train_seed(job)
     except BertkitError as error:
-        sys.stdout.write(json.dumps(error.as_dict()))
+        sys.stdout.buffer.write(pickle.dumps(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(130)
@@ -173,7 +160,7 @@ def _end_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _train(job: SeedJob) -> None:
+def _train_seed(job: SeedJob) -> None:
     import torch
 
     from bertkit.progress import SILENT
@@ -181,6 +168,4 @@ def _train(job: SeedJob) -> None:
     from bertkit.workflows.finetune.inputs import read_inputs
 
     torch.set_num_threads(job.machine["threads"])
-    inputs = read_inputs(job.recipe, job.folder)
-    inputs = replace(inputs, plan=replace(inputs.plan, machine=job.machine))
-    run_inputs(inputs, fresh=False, progress=SILENT)
+    run_inputs(read_inputs(job.recipe, job.folder).on(job.machine), fresh=False, progress=SILENT)

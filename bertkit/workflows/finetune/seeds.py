@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, UsageError
-from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, summarize_split
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import fingerprint, load_tokenizer
@@ -27,18 +24,17 @@ from bertkit.storage.checksums import check_model
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.records import without_folder
 from bertkit.tasks import Task
-from bertkit.tokens.features import Collator, Feature, Setup
+from bertkit.tokens.features import Setup
+from bertkit.training.child_runs import find_machine, refuse_launch, use_threads
 from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, read_inputs
 from bertkit.workflows.finetune.seed_jobs import SeedJob, run_jobs
+from bertkit.workflows.finetune.supervision import GoldSupervision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from bertkit.compression.teachers import Teacher
-    from bertkit.data.rows import Split
-    from bertkit.training.losses import Terms
 
 log = logging.getLogger("bertkit")
 
@@ -64,25 +60,23 @@ def finetune_seeds(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    folder = _check(recipe, seeds, output, jobs)
+    folder = _check_seeds(recipe, seeds, output, jobs)
     recipe = recipe if fresh else _as_begun(recipe, folder)
     with stage(progress, "reading the data", total=1):
         inputs = read_inputs(_with_seed(recipe, seeds[0]), storage.seed_folder(folder, seeds[0]))
     with storage.claimed_seeds(folder, fresh=fresh):
         of_seeds = {seed: _inputs_of(inputs, seed, folder) for seed in seeds}
-        for each in of_seeds.values():
-            _check_run(each)
-        pending = _pending(of_seeds)
+        pending = {seed: of_seed for seed, of_seed in of_seeds.items() if not _is_finished(of_seed)}
         at_once = _count_jobs(min(jobs, len(pending)), progress)
         if at_once > 1:
             errors = _run_at_once(recipe, pending, folder, at_once, progress)
         else:
             errors = _run_in_turn(pending, folder, progress)
-        diverged = next((_name_seed(seed, errors[seed]) for seed in seeds if seed in errors), None)
-        summary = _summarize(inputs, folder, sorted({*seeds, *_others(inputs, folder, seeds)}), progress)
+        diverged = next((errors[seed].named(f"seed {seed} diverged") for seed in seeds if seed in errors), None)
+        summary = _summarize_runs(inputs, folder, sorted({*seeds, *_find_others(inputs, folder, seeds)}), progress)
         if soup:
             summary = replace(summary, soup=_make_soup(inputs, summary, progress))
-        _write(summary)
+        _write_summary(summary)
         return summary, diverged
 
 
@@ -90,7 +84,7 @@ def dry_run(
     recipe: Recipe, seeds: Sequence[int], *, output: str | Path | None = None, fresh: bool = False, jobs: int = 1
 ) -> DryRun:
     """Check everything that can be checked without training, and return what the runs would do."""
-    folder = _check(recipe, seeds, output, jobs)
+    folder = _check_seeds(recipe, seeds, output, jobs)
     runs.check_idle(folder)
     recipe = recipe if fresh else _as_begun(recipe, folder)
     first = storage.seed_folder(folder, seeds[0])
@@ -102,19 +96,18 @@ def dry_run(
     return replace(plan, folder=str(folder), disk_bytes=len(seeds) * plan.disk_bytes)
 
 
-def _check(recipe: Recipe, seeds: Sequence[int], output: str | Path | None, jobs: int) -> Path:
+def _check_seeds(recipe: Recipe, seeds: Sequence[int], output: str | Path | None, jobs: int) -> Path:
     """Return the folder of the seeds after checking that it may be one, and that so many may train at a time."""
     if jobs < 1:
         raise UsageError(f"--jobs {jobs}", "name the number of runs that train at the same time")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError("several seeds under torchrun", "launch one run per seed: --seed 1, --seed 2, ...")
+    refuse_launch("several seeds under torchrun", "launch one run per seed: --seed 1, --seed 2, ...")
     folder = runs.run_folder(output, f"{recipe.name}-seeds")
     storage.check_folder(folder)
     return folder
 
 
 def _as_begun(recipe: Recipe, folder: Path) -> Recipe:
-    return finetune_inputs.as_begun(recipe, (storage.seed_folder(folder, seed) for seed in storage.find_seeds(folder)))
+    return finetune_inputs.as_begun(recipe, storage.seed_folders(folder))
 
 
 def _with_seed(recipe: Recipe, seed: int) -> Recipe:
@@ -132,23 +125,14 @@ def _inputs_of(inputs: FinetuneInputs, seed: int, folder: Path) -> FinetuneInput
     return replace(inputs, plan=plan, recipe=recipe)
 
 
-def _check_run(inputs: FinetuneInputs) -> None:
-    """Check that a seed's folder is free or holds this very run, and that a finished one is as it was written."""
+def _is_finished(inputs: FinetuneInputs) -> bool:
+    """Tell whether a seed is finished, and say so; check that its folder is free or holds this very run, unchanged."""
     record = runs.check_claim(inputs.plan.folder, inputs.plan.identity)
-    if record is not None and record["status"] == "finished":
-        check_model(inputs.plan.folder)
-
-
-def _pending(of_seeds: Mapping[int, FinetuneInputs]) -> dict[int, FinetuneInputs]:
-    """Return the seeds that are not finished."""
-    pending = {}
-    for seed, inputs in of_seeds.items():
-        record = runs.read_record(inputs.plan.folder)
-        if record is not None and record["status"] == "finished":
-            log.info(f"seed {seed}: finished on {record['finished']}")
-        else:
-            pending[seed] = inputs
-    return pending
+    if record is None or record["status"] != "finished":
+        return False
+    check_model(inputs.plan.folder)
+    log.info(f"seed {inputs.recipe.training.seed}: finished on {record['finished']}")
+    return True
 
 
 def _run_in_turn(pending: Mapping[int, FinetuneInputs], folder: Path, progress: Progress) -> dict[int, DivergedError]:
@@ -156,10 +140,10 @@ def _run_in_turn(pending: Mapping[int, FinetuneInputs], folder: Path, progress: 
     diverged = {}
     for number, (seed, inputs) in enumerate(pending.items(), start=1):
         log.info(f"seed {seed} ({number} of {len(pending)})")
-        machine = find_machine(folder)
+        machine = find_machine(storage.seed_folders(folder))
         use_threads(machine)
         try:
-            run_inputs(_like(inputs, machine), fresh=False, progress=progress)
+            run_inputs(inputs.on(machine), fresh=False, progress=progress)
         except DivergedError as error:
             log.info(f"seed {seed} diverged: {error}")
             diverged[seed] = error
@@ -188,7 +172,7 @@ def _run_at_once(
     import torch
 
     threads = torch.get_num_threads()
-    machine = find_machine(folder)
+    machine = find_machine(storage.seed_folders(folder))
     if machine is None:
         plan = next(iter(pending.values())).plan
         torch.set_num_threads(max(1, threads // at_once))
@@ -203,37 +187,7 @@ def _run_at_once(
     return run_jobs(jobs, at_once, progress)
 
 
-def _name_seed(seed: int, error: DivergedError) -> DivergedError:
-    """Return the error of a command of which one seed has diverged."""
-    return DivergedError(f"seed {seed} diverged: {error.what}", error.remedy, file=error.file)
-
-
-def _like(inputs: FinetuneInputs, machine: Mapping[str, Any] | None) -> FinetuneInputs:
-    """Return inputs that are computed as another run was, whose machine it is."""
-    return replace(inputs, plan=replace(inputs.plan, machine=machine))
-
-
-def find_machine(folder: Path) -> dict[str, Any] | None:
-    """Return the machine of the first run in a folder of seeds: all others compute as it did; None without a run."""
-    for seed in storage.find_seeds(folder):
-        record = runs.read_record(storage.seed_folder(folder, seed))
-        if record is not None and "machine" in record:
-            return dict(record["machine"])
-    return None
-
-
-def use_threads(machine: Mapping[str, Any] | None) -> None:
-    """Compute with as many threads as another run: the order of floating-point sums depends on them."""
-    if machine is None:
-        return
-    import torch
-
-    if torch.get_num_threads() != machine["threads"]:
-        log.info(f"threads: {machine['threads']}, as in another run")
-        torch.set_num_threads(machine["threads"])
-
-
-def _others(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> list[int]:
+def _find_others(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> list[int]:
     """List the seeds of earlier commands that ended in the folder; those of other settings are refused."""
     ended = []
     for seed in storage.find_seeds(folder):
@@ -243,12 +197,12 @@ def _others(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> list[
         if record["status"] not in ("finished", "diverged"):
             log.info(f"seed {seed} is not finished and left out: name it in --seeds to resume it")
             continue
-        _check_run(_inputs_of(inputs, seed, folder))
+        _is_finished(_inputs_of(inputs, seed, folder))  # or refused
         ended.append(seed)
     return ended
 
 
-def _summarize(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int], progress: Progress) -> SeedsSummary:
+def _summarize_runs(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int], progress: Progress) -> SeedsSummary:
     """Summarize the runs of these seeds."""
     task, metric, validation = inputs.task, inputs.recipe.best_metric, inputs.validation
     records = {seed: runs.read_record(storage.seed_folder(folder, seed)) or {"status": "missing"} for seed in seeds}
@@ -283,7 +237,7 @@ def _make_soup(inputs: FinetuneInputs, summary: SeedsSummary, progress: Progress
         log.info("no soup: it takes at least two finished runs")
         return None
     log.info(f"soup of {', '.join(source.name for source in sources)}")
-    souped = soup_inputs(_like(inputs, find_machine(folder)), folder / storage.SOUP, sources)
+    souped = soup_inputs(inputs.on(find_machine(storage.seed_folders(folder))), folder / storage.SOUP, sources)
     record = runs.read_record(souped.plan.folder)
     results = run_inputs(
         souped, fresh=record is not None and record["identity"] != souped.plan.identity, progress=progress
@@ -291,7 +245,7 @@ def _make_soup(inputs: FinetuneInputs, summary: SeedsSummary, progress: Progress
     return {result.split: result.scores for result in results}
 
 
-def _write(summary: SeedsSummary) -> None:
+def _write_summary(summary: SeedsSummary) -> None:
     """Write the summary into the folder of the seeds; with it, the command counts as finished."""
     folder, content = Path(summary.folder), without_folder(summary)
     with disk_errors(folder):
@@ -299,35 +253,8 @@ def _write(summary: SeedsSummary) -> None:
         storage.write_seeds(folder, {"command": runs.command(), "finished": runs.now(), **content})
 
 
-@dataclass(frozen=True)
-class SoupSupervision:
-    """Nothing to learn from: the model is the mean of others, a soup (Wortsman et al. 2022)."""
-
-    recipe: Recipe
-    sources: tuple[Path, ...]
-    """Folders of the runs."""
-    identity: Mapping[str, Any]
-    teachers: tuple[Teacher, ...] = ()
-    trains: bool = False
-
-    def checked(self, task: Task, labels: tuple[str, ...], model_folder: Path) -> SoupSupervision:
-        """Return it as it is: its runs are finished."""
-        return self
-
-    def load_model(self, task: Task, folder: Path, setup: Setup) -> PreTrainedModel:
-        """Load the models of the runs, one after the other, and return one with the mean of their weights."""
-        return average(self.sources, task, setup)
-
-    @contextmanager
-    def learning(
-        self, checkpoint: Checkpoint, split: Split, features: Sequence[Feature], gold: Terms, progress: Progress
-    ) -> Iterator[tuple[Terms, Collator]]:
-        """Yield what a task learns from, though nothing is trained."""
-        yield gold, checkpoint.task.collator(checkpoint.setup)
-
-
 def average(folders: Sequence[Path], task: Task, setup: Setup) -> PreTrainedModel:
-    """Load the models of some folders, and return the first with the mean of the weights of all.
+    """Load the models of some folders, and return the first with the mean of the weights of all (Wortsman et al. 2022).
 
     The sums are in float64, so the mean does not depend on the order of the folders.
     """
@@ -352,6 +279,6 @@ def soup_inputs(inputs: FinetuneInputs, folder: Path, sources: Sequence[Path]) -
     return replace(
         inputs,
         plan=replace(inputs.plan, folder=folder, identity=identity),
-        supervision=SoupSupervision(inputs.recipe, tuple(sources), {}),
+        supervision=GoldSupervision(inputs.recipe, lambda setup: average(sources, inputs.task, setup)),
         warnings=(*inputs.warnings, note),
     )

@@ -12,32 +12,26 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import as_recorded
 from bertkit.errors import RecipeError
-from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import Result, Scored, run_part
+from bertkit.evaluation.scoring import Result, Scored, read_results
 from bertkit.evaluation.training_rows import write_training_rows
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import info_of, tagger_head
-from bertkit.modeling.load import load_tokenizer, loaded_weight_bytes
+from bertkit.modeling.load import loaded_weight_bytes
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import WHAT_IS_KEPT, SeveralRecipe, SeveralTasks, write_yaml
 from bertkit.recipe.several import MEAN
 from bertkit.storage import runs
-from bertkit.storage.checkpoints import most_bytes, written_bytes
-from bertkit.storage.disk import check_space
 from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.storage.records import without_folder
-from bertkit.tokens.features import Setup
-from bertkit.tokens.vocabulary import report_foreign
 from bertkit.training.run import Run, RunPlan, finish, finished_record, open_run, write_settings
-from bertkit.workflows.finetune import StepScorer, score_baselines
-from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, check_batches, read_inputs
+from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, check_batches, plan_steps, read_inputs
 from bertkit.workflows.finetune.publish import publish
+from bertkit.workflows.finetune.scorer import StepScorer, load_scorer, load_setup
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from bertkit.evaluation.baselines import ScoredBaselines
     from bertkit.training.result import FitResult
 
 log = logging.getLogger("bertkit")
@@ -50,18 +44,6 @@ class SeveralInputs:
     plan: RunPlan
     recipe: SeveralRecipe
     tasks: dict[str, FinetuneInputs]
-
-
-@dataclass(frozen=True)
-class _Head:
-    """What a task brings to the shared training, and takes from it."""
-
-    inputs: FinetuneInputs
-    checkpoint: Checkpoint
-    features: dict[str, Any]
-    """Those of each split, once it is encoded."""
-    baselines: ScoredBaselines
-    scorer: StepScorer
 
 
 def finetune_several(
@@ -81,11 +63,8 @@ def finetune_several(
         inputs = read_several(several, output, fresh=fresh)
     with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
         if run.is_finished:
-            return [
-                Result(**{**result, "folder": str(inputs.plan.folder / name)})
-                for name, results in run.record["task_results"].items()
-                for result in results
-            ]
+            recorded = run.record["task_results"].items()
+            return [result for name, of_task in recorded for result in read_results(of_task, inputs.plan.folder / name)]
         return _train_and_publish(inputs, run, progress)
 
 
@@ -95,15 +74,15 @@ def dry_run(several: SeveralTasks, *, output: str | Path | None = None, fresh: b
     folder, tasks = inputs.plan.folder, list(inputs.tasks.values())
     runs.foresee_claim(folder, inputs.plan.identity, fresh=fresh)
     for name, task in inputs.tasks.items():
-        check_batches(inputs.plan, _load_model(name, task)[1], _count_rows(inputs.tasks))
+        model = load_setup(task)[1]
+        if not _can_share(model):
+            raise _cannot_share(name, task)
+        check_batches(inputs.plan, model, _count_rows(inputs.tasks))
     rows: dict[str, int | None] = {
         f"{name} {split}": count for name, task in inputs.tasks.items() for split, count in task.rows.items()
     }
-    training, count = inputs.recipe.training, _count_rows(inputs.tasks)["train"]
-    steps, weights = training.total_steps(count), loaded_weight_bytes(tasks[0].model_folder)
-    saves = training.evaluations(steps, count)
-    needed = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves)) + (len(tasks) - 1) * weights
-    check_space(folder, needed - (0 if fresh else written_bytes(folder)))
+    rows_of_all, weights = _count_rows(inputs.tasks)["train"], loaded_weight_bytes(tasks[0].model_folder)
+    steps, needed = plan_steps(inputs.plan, rows_of_all, weights, fresh=fresh, models=len(tasks))
     return DryRun(
         recipe=inputs.recipe.name,
         model=inputs.recipe.model,
@@ -172,136 +151,88 @@ def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> l
     use_matmul_backend(run.machine)
     with stage(progress, f"loading {inputs.recipe.model}"):
         set_seed(inputs.recipe.training.seed)  # new heads are drawn from it, one after the other
-        heads = {name: _load_head(name, task, run, progress) for name, task in inputs.tasks.items()}
-        joined = join_heads({name: head.checkpoint.model for name, head in heads.items()})
+        scorers = {name: load_scorer(task, run, progress) for name, task in inputs.tasks.items()}
+        for name, scorer in scorers.items():
+            if not _can_share(scorer.checkpoint.model):
+                raise _cannot_share(name, scorer.inputs)
+        joined = join_heads({name: scorer.checkpoint.model for name, scorer in scorers.items()})
         prepare_depths(joined, inputs.recipe.training)
-    with stage(progress, "tokenizing"):
-        for name, head in heads.items():
-            _encode(name, head, progress)
-    fit_result = _fit(inputs, run, heads, joined, progress)
-    scored = {
-        name: head.scorer.score_best(fit_result.best_step, list(head.baselines.scores)) for name, head in heads.items()
-    }
+    for name, scorer in scorers.items():
+        if scorer.encode():
+            raise _cannot_share(name, scorer.inputs)
+    fit_result = _fit_tasks(inputs, run, scorers, joined, progress)
+    scored = {name: scorer.score_best(fit_result.best_step) for name, scorer in scorers.items()}
     joined.separate()
     if not runs.is_main_process():
         return []
-    results = dict[str, list[Result]]()
-    for name, head in heads.items():
-        checkpoint = replace(head.checkpoint, setup=scored[name][head.inputs.validation.name].setup)
-        results[name] = publish_task(head.inputs, run, fit_result, checkpoint, scored[name], head.baselines)
-    best = {name: results[name][0].scores[head.inputs.recipe.best_metric] for name, head in heads.items()}
+    results = {name: publish_task(scorer, run, fit_result, scored[name]) for name, scorer in scorers.items()}
+    best = {name: results[name][0].scores[task.recipe.best_metric] for name, task in inputs.tasks.items()}
     mean = _mean_of_best(
-        heads, {name: scored[name][head.inputs.validation.name].scores for name, head in heads.items()}
+        scorers, {name: scored[name][task.validation.name].scores for name, task in inputs.tasks.items()}
     )
     publish_run(inputs.recipe, run, fit_result, results, {MEAN: mean, **best})
     return [result for of_task in results.values() for result in of_task]
 
 
-def _load_head(name: str, inputs: FinetuneInputs, run: Run, progress: Progress) -> _Head:
-    """Load the model of a task, and score its baselines."""
-    setup, model = _load_model(name, inputs)
-    baselines = score_baselines(inputs, setup)
-    checkpoint = Checkpoint(model, inputs.task, setup, run.machine)
-    features = dict[str, Any]()
-    return _Head(inputs, checkpoint, features, baselines, StepScorer(inputs, checkpoint, features, progress))
+def _can_share(model: PreTrainedModel) -> bool:
+    """Tell whether a model can share an encoder that is trained with others."""
+    reads_kept_states, is_encoder = tagger_head(model.config) is not None, getattr(model, "is_saved_as_encoder", False)
+    return not (info_of(model).compares_rows or info_of(model).fit_head or reads_kept_states or is_encoder)
 
 
-def _load_model(name: str, inputs: FinetuneInputs) -> tuple[Setup, PreTrainedModel]:
-    """Load the tokenizer and the model of a task.
-
-    Raises:
-        RecipeError: the model cannot share an encoder that is trained.
-    """
-    setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
-    model = inputs.supervision.load_model(inputs.task, inputs.model_folder, setup)
-    info = info_of(model)
-    reads_kept_states = tagger_head(model.config) is not None
-    if info.compares_rows or info.fit_head or reads_kept_states or getattr(model, "is_saved_as_encoder", False):
-        raise _refuse(name, inputs)
-    model.config.pad_token_id = setup.tokenizer.pad_token_id
-    return setup, model
-
-
-def _refuse(name: str, inputs: FinetuneInputs) -> RecipeError:
+def _cannot_share(name: str, inputs: FinetuneInputs) -> RecipeError:
     what = f"tasks.{name}: {inputs.recipe.task} does not train an encoder with a head as other tasks do"
     return RecipeError(what, "train it by itself")
 
 
-def _encode(name: str, head: _Head, progress: Progress) -> None:
-    """Add the features of all splits of a task."""
-    from bertkit.tokens.feature_cache import encode_split
-
-    checkpoint, task = head.checkpoint, head.inputs.task
-    for split_name, split in head.inputs.splits.items():
-        head.features[split_name] = encode_split(split, checkpoint.setup, task.encode)
-    report_foreign(checkpoint.setup.tokenizer, checkpoint.model, head.inputs.model_folder, head.features["train"])
-    run_features = partial(run_part, checkpoint, progress=progress)
-    if task.precompute(checkpoint.model, head.features, checkpoint.setup, run_features):
-        raise _refuse(name, head.inputs)
-
-
-def _fit(
-    inputs: SeveralInputs, run: Run, heads: Mapping[str, _Head], joined: PreTrainedModel, progress: Progress
+def _fit_tasks(
+    inputs: SeveralInputs, run: Run, scorers: Mapping[str, StepScorer], joined: PreTrainedModel, progress: Progress
 ) -> FitResult:
     """Train the encoder and all heads."""
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Judge, Trainee, fit
     from bertkit.training.losses import Terms, gold_terms
-    from bertkit.training.signals import caught_signals
     from bertkit.training.task_batches import TaskBatches, join_collators, join_terms
 
     training = inputs.recipe.training
     terms = dict[str, Terms]()
     collators = []
-    for name, head in heads.items():
-        task = head.inputs
+    in_memory = dict[str, InMemoryBatches]()
+    for name, scorer in scorers.items():
+        task = scorer.inputs
         terms[name] = gold_terms(task.task, task.recipe.training, task.labels, task.splits["train"].rows)
-        collators.append(task.task.collator(head.checkpoint.setup))
-    in_memory = {
-        name: InMemoryBatches(head.features["train"], head.inputs.recipe.training) for name, head in heads.items()
-    }
+        collators.append(task.task.collator(scorer.checkpoint.setup))
+        in_memory[name] = InMemoryBatches(scorer.features["train"], task.recipe.training)
     # of several processes, each has gradients of one head only
     training = training.model_copy(update={"extra": {"ddp_find_unused_parameters": True, **training.extra}})
     batches = TaskBatches(in_memory, training, inputs.recipe.sampling)
-    counts = ", ".join(f"{name} {steps}" for name, steps in zip(heads, batches.steps, strict=True))
+    counts = ", ".join(f"{name} {steps}" for name, steps in zip(scorers, batches.steps, strict=True))
     log.info(f"batches of an epoch: {counts}")
-    tokenizer = next(iter(heads.values())).checkpoint.setup.tokenizer
+    tokenizer = next(iter(scorers.values())).checkpoint.setup.tokenizer
     trainee = Trainee(joined, tokenizer, batches, join_collators(collators), join_terms(terms))
-    judge = Judge(partial(_score_step, heads), MEAN, greater_is_better=True)
-    with caught_signals() as stop:
-        return fit(trainee, judge, training, run.machine, inputs.plan.folder, stop=stop, progress=progress)
+    judge = Judge(partial(_score_step, scorers), MEAN, greater_is_better=True)
+    return fit(trainee, judge, training, run.machine, inputs.plan.folder, progress=progress)
 
 
-def _score_step(heads: Mapping[str, _Head], model: Any, step: int) -> dict[str, float]:
+def _score_step(scorers: Mapping[str, StepScorer], model: Any, step: int) -> dict[str, float]:
     """Score all tasks after a step: each metric as ``task.metric``, the mean of the best metrics, and of the losses."""
-    scores = {name: head.scorer.score_step(head.checkpoint.model, step) for name, head in heads.items()}
-    mean = _mean_of_best(heads, scores)
+    scores = {name: scorer.score_step(scorer.checkpoint.model, step) for name, scorer in scorers.items()}
+    mean = _mean_of_best(scorers, scores)
     loss = fmean(of_task["loss"] for of_task in scores.values())
     named = {f"{name}.{metric}": value for name, of_task in scores.items() for metric, value in of_task.items()}
     return {"loss": loss, MEAN: mean, **named}
 
 
-def _mean_of_best(heads: Mapping[str, _Head], scores: Mapping[str, Mapping[str, float]]) -> float:
+def _mean_of_best(scorers: Mapping[str, StepScorer], scores: Mapping[str, Mapping[str, float]]) -> float:
     """Return the mean of the best metrics of all tasks; those of a task family in percent count as shares of 1."""
     return fmean(
-        scores[name][head.inputs.recipe.best_metric] / getattr(head.inputs.task, "HIGHEST", 1.0)
-        for name, head in heads.items()
+        scores[name][scorer.inputs.recipe.best_metric] / scorer.inputs.task.HIGHEST for name, scorer in scorers.items()
     )
 
 
-log = logging.getLogger("bertkit")
-
-
-def publish_task(
-    inputs: FinetuneInputs,
-    run: Run,
-    fit_result: FitResult,
-    checkpoint: Checkpoint,
-    scored: Mapping[str, Scored],
-    baselines: ScoredBaselines,
-) -> list[Result]:
+def publish_task(scorer: StepScorer, run: Run, fit_result: FitResult, scored: Mapping[str, Scored]) -> list[Result]:
     """Publish a task as a run of its own, whose checkpoints are those of the run of all tasks."""
-    plan = inputs.plan
+    inputs, plan = scorer.inputs, scorer.inputs.plan
     plan.folder.mkdir(exist_ok=True)
     shared = {key: run.record[key] for key in ("started", "command", "machine", "seconds")}
     own_run = Run(plan, {**runs.new_record(plan.identity, **plan.facts), **shared}, run.start)
@@ -317,7 +248,7 @@ def publish_task(
         for entry in fit_result.history
     ]
     own_result = replace(fit_result, history=history, best=None, last=None)
-    return publish(inputs, own_run, own_result, checkpoint, scored, baselines)
+    return publish(scorer, own_run, own_result, scored)
 
 
 def publish_run(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,12 +64,18 @@ def make_supervision(recipe: Recipe) -> Supervision:
 
 @dataclass(frozen=True)
 class GoldSupervision:
-    """Gold labels alone."""
+    """Gold labels alone; or nothing, where the model is made of others."""
 
     recipe: Recipe
+    make_model: Callable[[Setup], PreTrainedModel] | None = None
+    """Makes the model of a run that trains nothing."""
     identity: Mapping[str, Any] = field(default_factory=dict)
     teachers: tuple[Teacher, ...] = ()
-    trains: bool = True
+
+    @property
+    def trains(self) -> bool:
+        """Whether there is anything to train."""
+        return self.make_model is None
 
     def checked(self, task: Task, labels: tuple[str, ...], model_folder: Path) -> GoldSupervision:
         """Return it as it is: there is nothing to check."""
@@ -77,6 +83,8 @@ class GoldSupervision:
 
     def load_model(self, task: Task, folder: Path, setup: Setup) -> PreTrainedModel:
         """Load the model with the head of its task family."""
+        if self.make_model is not None:
+            return self.make_model(setup)
         return task.load_model(folder, setup, new_head=True)
 
     @contextmanager

@@ -6,7 +6,6 @@ import json
 import re
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.demo.rows import demo_rows
 from bertkit.data.demo.sets import demo_set_for
 from bertkit.errors import DataError, UsageError
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.evaluation.checkpoint import SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
-from bertkit.storage import hub
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.outputs import building, refuse_existing
-from bertkit.tasks import load_task
-from bertkit.workflows.export import export, load_recipe_of
+from bertkit.workflows.export import export
 from bertkit.workflows.package.cold_start import ColdStart, measure_cold_start
 from bertkit.workflows.package.folder import (
     PackageFacts,
@@ -98,21 +95,18 @@ def package(
         check_version(wheel)
     module = _module_name(model, folder) if name is None else name
     check_name(module)
-    found = hub.find_model(model)
-    parity: Parity | None = None
-    with ExitStack() as held:
-        exported, is_graph = found, is_exported(found)
-        if is_graph:
-            _check_backend(found, to)
-        loaded = load_recipe_of(model, recipe, data=None, limit=None)
+    saved, parity = open_trained(model, recipe), None
+    source, is_graph = saved.folder, is_exported(saved.folder)
+    if is_graph:
+        _check_backend(source, to)
+    else:
+        refuse_family(saved)
+    with tempfile.TemporaryDirectory() as staging:
         if not is_graph:
-            refuse_family(open_checkpoint(loaded, load_task(loaded), found))
-            staging = held.enter_context(tempfile.TemporaryDirectory())
             exported = Path(staging) / "exported"
             parity = export(model, exported, to=to or "onnx", recipe=recipe, progress=progress).parity
-        saved = open_checkpoint(loaded, load_task(loaded), exported)
-        checkpoint = saved.load()
-        return _write(folder, module, (found, exported), saved, checkpoint, (wheel, parity), progress)
+            saved = open_checkpoint(saved.recipe, saved.task, exported)
+        return _write_package(folder, module, source, saved, (wheel, parity), progress)
 
 
 def refuse_family(saved: SavedCheckpoint) -> None:
@@ -128,31 +122,29 @@ def _facts(name: str, saved: SavedCheckpoint, backend: str, row: Mapping[str, An
     return PackageFacts(name, saved.recipe.name, saved.recipe.task, backend, "fp32", requirements_of(backend), row)
 
 
-def _write(
+def _write_package(
     folder: Path,
     name: str,
-    sources: tuple[Path, Path],
+    source: Path,
     saved: SavedCheckpoint,
-    checkpoint: Checkpoint,
     extras: tuple[str | None, Parity | None],
     progress: Progress,
 ) -> PackageResult:
-    (found, exported), (wheel, parity) = sources, extras
-    described = read_export(exported)
-    row = _example_row(saved)
+    wheel, parity = extras
+    described, row, checkpoint = read_export(saved.folder), _example_row(saved), saved.load()
     facts = replace(
         _facts(name, saved, described.backend, row),
-        title=re.sub(r"[^\w.-]", "_", found.resolve().name),  # it is a part of Markdown
+        title=re.sub(r"[^\w.-]", "_", source.resolve().name),  # it is a part of Markdown
         precision=described.precision,
-        license=find_license(found),
-        embeds=makes_vectors(exported),
+        license=find_license(source),
+        embeds=makes_vectors(saved.folder),
         wheel=wheel,
     )
     code, notes = copy_code(facts, saved.task), list[str]()
     start = None
     with disk_errors(folder.parent), building(folder) as target:
         write_code(target / name, code)
-        write_model(target / name / "model", exported, checkpoint)
+        write_model(target / name / "model", saved.folder, checkpoint)
         with stage(progress, "starting the package"):
             try:
                 start = measure_cold_start(target, name, row)

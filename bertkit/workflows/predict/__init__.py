@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,13 +18,13 @@ from bertkit.data.rows import canonical_records, is_blank
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, UsageError, closest
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
-from bertkit.evaluation.scoring import run_model
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.recipe import Recipe, Row, typed_path
+from bertkit.recipe import Recipe, Row, SeveralTasks, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.tasks import Task, drop_private_keys, row_columns
+from bertkit.tasks import Prediction, Task, drop_private_keys, row_columns
+from bertkit.workflows.predict.together import Together, find_tasks, load_together
 
 log = logging.getLogger("bertkit")
 
@@ -35,22 +35,26 @@ CHUNK = 4096  # rows in memory at a time: enough to sort by length, little enoug
 
 
 def predict(
-    recipe: Recipe, *, source: str | Path | None = None, row: Row | None = None, progress: Progress = SILENT
+    recipe: Recipe | SeveralTasks,
+    *,
+    source: str | Path | None = None,
+    row: Row | None = None,
+    progress: Progress = SILENT,
 ) -> Iterator[dict[str, Any]]:
     """Predict the rows of a file (``-`` for standard input) or one row given by canonical columns.
 
     Returns:
         one record per row, in order: ``id`` (the row's own, or its number from 0), its original columns, and what
-        the task family predicts.
+        the task family predicts; of a run of several tasks, each task's prediction under its name.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return _predict(find_members(recipe), source, row, progress)
+    return _predict_source(_find_checkpoints(recipe), source, row, progress)
 
 
 def predict_to_file(
-    recipe: Recipe,
+    recipe: Recipe | SeveralTasks,
     output: str | Path,
     *,
     source: str | Path | None = None,
@@ -60,7 +64,8 @@ def predict_to_file(
 ) -> int:
     """Predict as `predict` does, write the records with `write_records`, and return their number.
 
-    In csv and tsv, numbers are rounded, and what the layout leaves open is as in the file with the rows.
+    In csv and tsv, numbers are rounded, and what the layout leaves open is as in the file with the rows. Columns of one
+    of several tasks begin with its name.
 
     Raises:
         UsageError: the layout does not fit the output, or that is a file that is read: the rows, the recipe's data, or
@@ -71,11 +76,18 @@ def predict_to_file(
     output = typed_path(output)
     writer_for(output)
     layout = check_layout(layout, output)
-    saved = find_members(recipe)
-    refuse_inputs(output, input_files(source, saved))
+    saved = _find_checkpoints(recipe)
+    for of_task in saved.values():
+        refuse_inputs(output, input_files(source, of_task))
     with claimed(output):
-        records = _predict(saved, source, row, progress, None if output.suffix == ".jsonl" else layout)
-        return write_records(records, output, follow_source(layout, output, source, recipe.data))
+        records = _predict_source(saved, source, row, progress, None if output.suffix == ".jsonl" else layout)
+        data = next(iter(saved.values())).recipe.data  # of all tasks
+        return write_records(records, output, follow_source(layout, output, source, data))
+
+
+def _find_checkpoints(recipe: Recipe | SeveralTasks) -> dict[str, SavedCheckpoint]:
+    """Find the checkpoint of each task by its name, which is empty for a single one."""
+    return {"": find_members(recipe)} if isinstance(recipe, Recipe) else find_tasks(recipe)
 
 
 def input_files(source: str | Path | None, saved: SavedCheckpoint) -> Iterator[tuple[str, Path]]:
@@ -92,8 +104,8 @@ def input_files(source: str | Path | None, saved: SavedCheckpoint) -> Iterator[t
     )
 
 
-def _predict(
-    saved: SavedCheckpoint,
+def _predict_source(
+    saved: Mapping[str, SavedCheckpoint],
     source: str | Path | None,
     row: Row | None,
     progress: Progress,
@@ -101,32 +113,65 @@ def _predict(
 ) -> Iterator[dict[str, Any]]:
     """Do what `predict` does; with the layout of a file with `columns`, each record has one field per column."""
     if row is not None:
-        saved = replace(saved, recipe=with_columns_of(row, saved.recipe, saved.task))
-    records = open_records(source, row, saved.recipe)
-    return predict_records(saved, records, str(source or "--row"), progress, columns)
+        saved = {
+            name: replace(of_task, recipe=with_columns_of(row, of_task.recipe, of_task.task))
+            for name, of_task in saved.items()
+        }
+    records = open_records(source, row, next(iter(saved.values())).recipe)
+    return _predict_records(saved, records, str(source or "--row"), progress, columns)
 
 
 def predict_records(
-    saved: SavedCheckpoint, records: Iterable[Record], name: str, progress: Progress, columns: FileLayout | None = None
+    saved: SavedCheckpoint, records: Iterable[Record], name: str, progress: Progress
 ) -> Iterator[dict[str, Any]]:
     """Do what `predict` does with rows that are read elsewhere; errors call them by `name`."""
-    chunks = read_chunks(records, saved, name)
+    return _predict_records({"": saved}, records, name, progress, None)
+
+
+def _predict_records(
+    saved: Mapping[str, SavedCheckpoint],
+    records: Iterable[Record],
+    source: str,
+    progress: Progress,
+    columns: FileLayout | None,
+) -> Iterator[dict[str, Any]]:
+    copies = itertools.tee(records, len(saved))
+    by_task = [read_chunks(copy, of_task, source) for copy, of_task in zip(copies, saved.values(), strict=True)]
+    # a task that has met a fault raises it in its turn, even where others have no more rows
+    chunks = itertools.zip_longest(*by_task)
     # a file that cannot be read, or whose columns would be lost, ends in its error before the model is loaded
     first = next(chunks)
-    refuse_clash(first[0][0], predicted_fields(saved, columns), name)
-    say_unread(first[0][0], [saved])
-    with stage(progress, f"loading {saved.recipe.model_name}"):
-        checkpoint = saved.load(inference=True)
-    return _predict_chunks(itertools.chain([first], chunks), checkpoint, progress, name, columns)
+    fields = {name: _predicted_fields(of_task) for name, of_task in saved.items()}
+    refuse_clash(first[0][0][0], _name_fields(fields, columns and replace(columns, digits=None)), source)
+    say_unread(first[0][0][0], list(saved.values()))
+    with stage(progress, f"loading {', '.join(saved) or next(iter(saved.values())).recipe.model_name}"):
+        together = load_together(saved)
+    return _predict_chunks(itertools.chain([first], chunks), together, progress, source, columns)
 
 
-def predicted_fields(saved: SavedCheckpoint, columns: FileLayout | None) -> Iterable[str]:
+def _predicted_fields(saved: SavedCheckpoint) -> dict[str, Any]:
     """Return the fields that every prediction of a checkpoint has."""
     fields: dict[str, Any] = dict.fromkeys(("prediction", *saved.task.COLUMNS.predicted))
     if "probabilities" in fields:
         fields["probabilities"] = dict.fromkeys(saved.labels)
         fields["prediction"] = None if saved.recipe.options.get("multi_label") else saved.labels[0]
-    return fields if columns is None else as_columns(fields, None)
+    return fields
+
+
+def _name_fields(predictions: Mapping[str, Prediction], columns: FileLayout | None) -> dict[str, Any]:
+    """Return the fields of a row's record; in a file with columns, those of one of several tasks begin with its name.
+
+    >>> answers = {"topic": {"prediction": "a", "probabilities": {"a": 0.96}}, "names": {"prediction": []}}
+    >>> _name_fields(answers, FileLayout(digits=1))
+    {'topic_prediction': 'a', 'topic_confidence': 1.0, 'topic_probability_a': 1.0, 'names_prediction': []}
+    """
+    if columns is None:
+        return predictions.get("") or dict(predictions)
+    return {
+        f"{name}_{field}".removeprefix("_"): value
+        for name, prediction in predictions.items()
+        for field, value in as_columns(prediction, columns.digits).items()
+    }
 
 
 def refuse_clash(original: Row, predicted: Iterable[str], source: str) -> None:
@@ -221,29 +266,38 @@ def _hold_back(rows: Iterable[_Read], faults: list[DataError]) -> Iterator[_Read
 
 
 def _predict_chunks(
-    chunks: Iterable[tuple[list[dict[str, Any]], list[Row]]],
-    checkpoint: Checkpoint,
+    chunks: Iterable[Sequence[tuple[list[dict[str, Any]], list[Row]]]],
+    together: Together,
     progress: Progress,
     source: str,
     columns: FileLayout | None,
 ) -> Iterator[dict[str, Any]]:
     from bertkit.tokens.lost import Truncation
 
-    task, number = checkpoint.task, itertools.count()
-    truncation = Truncation(checkpoint.setup, task.encode)
-    for originals, rows in chunks:
-        features = task.encode(rows, checkpoint.setup)
-        truncation.add(features, rows)
-        outputs, _ = run_model(checkpoint, features, progress, "predicting")
-        predictions = map(drop_private_keys, task.decode(outputs, features, rows, checkpoint.setup))
-        for original, row, prediction in zip(originals, rows, predictions, strict=True):
-            fields = prediction if columns is None else as_columns(prediction, columns.digits)
+    tasks, number = together.tasks, itertools.count()
+    truncations = {name: Truncation(of_task.setup, of_task.task.encode) for name, of_task in tasks.items()}
+    for chunk in chunks:
+        rows = dict(zip(tasks, (rows for _, rows in chunk), strict=True))
+        features = {name: of_task.task.encode(rows[name], of_task.setup) for name, of_task in tasks.items()}
+        for name, truncation in truncations.items():
+            truncation.add(features[name], rows[name])
+        outputs = together.run(features, progress)
+        predictions = [
+            of_task.task.decode(outputs[name], features[name], rows[name], of_task.setup)
+            for name, of_task in tasks.items()
+        ]
+        # of a stream, tasks may have read up to different faults
+        for original, *of_row in zip(chunk[0][0], zip(*rows.values(), strict=False), *predictions, strict=False):
+            canonical, *answers = of_row
+            fields = _name_fields(dict(zip(tasks, map(drop_private_keys, answers), strict=True)), columns)
             refuse_clash(original, fields, source)  # also those that only some predictions have
-            yield {**identify(next(number), original, row.get("id"), columns), **original, **fields}
-    truncation.say()
+            given = next((row["id"] for row in canonical if "id" in row), None)
+            yield {**_identify(next(number), original, given, columns), **original, **fields}
+    for truncation in truncations.values():
+        truncation.say()
 
 
-def identify(number: int, original: Row, given: Any, columns: FileLayout | None) -> dict[str, Any]:
+def _identify(number: int, original: Row, given: Any, columns: FileLayout | None) -> dict[str, Any]:
     """Return the field ``id`` of a prediction: the row's, or its number; none where another column has it already.
 
     Records of JSON always have one, so that programs find it.

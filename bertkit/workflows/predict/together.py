@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.errors import ModelError
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.progress import Progress
+from bertkit.recipe import SeveralTasks, typed_path
+from bertkit.storage import hub, runs
+from bertkit.tasks import load_task
 from bertkit.tokens.features import Feature, max_tokens, padding_collator
 
 if TYPE_CHECKING:
@@ -20,21 +24,22 @@ _PLAIN = {"input_ids", "attention_mask", "token_type_ids"}
 
 @dataclass(frozen=True)
 class Together:
-    """Checkpoints of several tasks, loaded with one encoder."""
+    """Checkpoints of several tasks, loaded with one encoder; or a single one, whose name is empty."""
 
     tasks: dict[str, Checkpoint]
-    joined: HeadsOnEncoder
+    joined: HeadsOnEncoder | None
+    """The encoder with all heads; None for a single task."""
 
     def run(self, features: Mapping[str, Sequence[Feature]], progress: Progress) -> dict[str, list[Any]]:
         """Return the outputs of each task for its features; equal inputs of several tasks go through the encoder once.
 
         A task whose inputs are more than the tokens of a text, or several texts, is run by itself.
         """
-        alike = [name for name, of_task in features.items() if self._is_plain(name, of_task)]
+        alike = [name for name, of_task in features.items() if self.joined and self._is_plain(name, of_task)]
         if len(alike) < 2:
             alike = []
         outputs = {
-            name: run_model(self.tasks[name], of_task, progress, f"predicting {name}")[0]
+            name: run_model(self.tasks[name], of_task, progress, f"predicting {name}".rstrip())[0]
             for name, of_task in features.items()
             if name not in alike
         }
@@ -42,9 +47,9 @@ class Together:
         keys = {name: [_key(feature) for feature in features[name]] for name in alike}
         for name in alike:
             different |= dict(zip(keys[name], features[name], strict=True))
-        if different:
+        if different and self.joined:
             self.joined.answering = alike
-            merged = self._run_all(list(different.values()), progress)
+            merged = self._run_all(self.joined, list(different.values()), progress)
             positions = {key: number for number, key in enumerate(different)}
             for name in alike:
                 prefix = f"{name}."
@@ -55,7 +60,7 @@ class Together:
                 outputs[name] = [own[positions[key]] for key in keys[name]]
         return outputs
 
-    def _run_all(self, features: Sequence[Feature], progress: Progress) -> list[Any]:
+    def _run_all(self, joined: HeadsOnEncoder, features: Sequence[Feature], progress: Progress) -> list[Any]:
         from bertkit.evaluation.forward import forward
 
         checkpoint = max(self.tasks.values(), key=lambda checkpoint: max_tokens(checkpoint.setup))
@@ -69,7 +74,7 @@ class Together:
 
         progress.start("predicting", len(features))
         try:
-            return forward(self.joined, features, collate, precision=checkpoint.machine.precision, tick=tick)[0]
+            return forward(joined, features, collate, precision=checkpoint.machine.precision, tick=tick)[0]
         finally:
             progress.finish()
 
@@ -79,21 +84,46 @@ class Together:
         return batch.keys() <= _PLAIN and batch["input_ids"].dim() == 2
 
 
+def find_tasks(several: SeveralTasks) -> dict[str, SavedCheckpoint]:
+    """Find the checkpoint of each task in the folder of their run.
+
+    Raises:
+        ModelError: the folder holds no finished run of these tasks.
+    """
+    folder = typed_path(several.recipe.model)
+    if not folder.is_dir():
+        raise ModelError(f"no such folder: {folder}", "--model names the folder of a run of several tasks")
+    record = runs.read_record(folder) or {}
+    if "tasks" not in record:
+        raise ModelError("not a run of several tasks", "name the folder of one with --model", file=folder)
+    if record["status"] != "finished":
+        what = f"the run is not finished ({record['status']})"
+        raise ModelError(what, "repeat the command that started it", file=folder)
+    for name in several.recipes:
+        if name not in record["tasks"]:
+            raise ModelError(f"the run has no task {name}", f"its tasks: {', '.join(record['tasks'])}", file=folder)
+    return {
+        name: open_checkpoint(recipe, load_task(recipe), hub.find_model(str(folder / name)))
+        for name, recipe in several.recipes.items()
+    }
+
+
 def load_together(saved: Mapping[str, SavedCheckpoint]) -> Together:
-    """Load checkpoints that were trained together, with one encoder for all.
+    """Load a checkpoint, or several that were trained together, with one encoder for all.
 
     Raises:
         ModelError: one is damaged, or their encoders differ.
     """
+    first, *others = saved
+    tasks = {first: saved[first].load(inference=not others)}
+    if not others:
+        return Together(tasks, None)
     from bertkit.modeling.heads.several import check_encoders, join_heads
 
-    first, *others = saved
-    tasks = {first: saved[first].load()}
     tasks |= {name: saved[name].load(tasks[first].machine) for name in others}
     models = {name: checkpoint.model for name, checkpoint in tasks.items()}
     check_encoders(models)
-    joined = join_heads(models).to(tasks[first].machine.device)
-    return Together(tasks, joined)
+    return Together(tasks, join_heads(models).to(tasks[first].machine.device))
 
 
 def _key(feature: Feature) -> tuple[Any, ...]:

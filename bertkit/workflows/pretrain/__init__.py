@@ -49,14 +49,13 @@ def run_inputs(inputs: PretrainInputs, *, fresh: bool, progress: Progress) -> Pr
 
 
 def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> Pretrained:
-    from bertkit.compression.side_by_side import beside_teacher
+    from bertkit.compression.side_by_side import compare_with_teacher
     from bertkit.evaluation.held_out import held_out_features, measure
     from bertkit.hardware.precision import use_matmul_backend
     from bertkit.training.budget import make_budget
     from bertkit.training.fit import Judge, Trainee, fit
     from bertkit.training.losses import Terms
     from bertkit.training.pretrain_batches import PretrainBatches
-    from bertkit.training.signals import caught_signals
 
     machine = run.machine
     use_matmul_backend(machine)
@@ -82,8 +81,7 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     trainee = Trainee(model, setup.tokenizer, batches, collate, terms)
     judge = Judge(evaluate, objective.BEST_METRIC, greater_is_better=False)
     training = recipe.training.model_copy(update={"steps": batches.steps})
-    with caught_signals() as stop:
-        fit_result = fit(trainee, judge, training, machine, inputs.plan.folder, stop=stop, progress=progress)
+    fit_result = fit(trainee, judge, training, machine, inputs.plan.folder, progress=progress)
     scores = evaluate(model, fit_result.best_step)
     baselines = {**_baseline(inputs), **objective.baselines(held_out, scores)}
     info_of(model).while_training.close()
@@ -102,7 +100,7 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
         warnings=_find_warnings(
             recipe, inputs.corpus["validation"].facts["tokens"], scores, baselines, fit_result.steps
         ),
-        compared_models=beside_teacher(model, (str(recipe.model), recipe.name), held_out, collate, machine),
+        compared_models=compare_with_teacher(model, (str(recipe.model), recipe.name), held_out, collate, machine),
     )
     publish(inputs, run, fit_result, model, result)
     return result

@@ -109,8 +109,10 @@ def model_digests(recipe: PretrainRecipe) -> dict[str, str]:
 
 def _find_folders(recipe: PretrainRecipe) -> tuple[Path | None, Path]:
     """Find the folder of the model, None for a new one, and that of the tokenizer."""
-    model_folder = hub.find_model(recipe.model) if recipe.model else None
-    return model_folder, model_folder or _find_tokenizer(str(recipe.tokenizer))
+    if recipe.model:
+        return (folder := hub.find_model(recipe.model)), folder
+    with hub.without_weights():
+        return None, hub.find_model(str(recipe.tokenizer))
 
 
 def _digests(model_folder: Path | None, tokenizer_folder: Path) -> dict[str, str]:
@@ -131,11 +133,6 @@ def _check_tokenizer_and_model(recipe: PretrainRecipe) -> None:
         raise RecipeError(
             what, "--tokenizer DIR (`bertkit pretrain tokenizer` trains one), or --model CKPT to start from"
         )
-
-
-def _find_tokenizer(name: str) -> Path:
-    with hub.without_weights():
-        return hub.find_model(name)
 
 
 def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_folder: Path) -> PretrainSetup:

@@ -41,7 +41,7 @@ class Pretrained:
     """Split -> its documents, duplicates, sentences, tokens, unknown tokens and bytes."""
     folder: str
     compared_models: list[dict[str, Any]] = field(default_factory=list)
-    """A teacher and its student side by side; see `beside_teacher`."""
+    """A teacher and its student side by side; see `compare_with_teacher`."""
     warnings: list[str] = field(default_factory=list)
 
     @property

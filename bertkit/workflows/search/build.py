@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ def build(
         with stage(progress, f"loading {embedder.model}"):
             manifest = replace(describe(sides, options.similarity), passages=rows.passages)
         origin = {"rows": rows.fingerprint(), "manifest": asdict(manifest)}
-        chunks = _embedded(rows, sides["document"], count, covered, progress)
+        chunks = _embed_chunks(rows, sides["document"], count, covered, progress)
         index = build_index(
             output,
             manifest,
@@ -114,7 +114,7 @@ def build(
             queries=(lambda: sides["query"].encode(asked)) if asked else None,
             progress=progress,
         )
-        return _report(index, count)
+        return _report_index(index, count)
 
 
 def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progress: Progress = SILENT) -> IndexReport:
@@ -133,8 +133,8 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progres
         rows = replace(rows, first_id=index.manifest.total, passages=index.manifest.passages).split_for(embedder)
         with stage(progress, f"checking the rows of {rows.file}"):
             count, covered = rows.check(index)
-        chunks = _embedded(rows, embedder, count, covered, progress)
-        return _report(add_to_index(index, chunks, origin={"rows": rows.fingerprint()}), count)
+        chunks = _embed_chunks(rows, embedder, count, covered, progress)
+        return _report_index(add_to_index(index, chunks, origin={"rows": rows.fingerprint()}), count)
 
 
 def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
@@ -156,10 +156,10 @@ def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
             more = f" (and {len(missing) - 1:,} more)" if len(missing) > 1 else ""
             raise DataError(f"no row has the id {missing[0]!r}{more}", "nothing was deleted", file=folder)
         rows = {number for of_id in numbers.values() for number in of_id}
-        return _report(delete_from_index(index, rows), len(rows))
+        return _report_index(delete_from_index(index, rows), len(rows))
 
 
-def _embedded(rows: TextRows, embedder: Embedder, count: int, covered: Coverage, progress: Progress) -> Chunks:
+def _embed_chunks(rows: TextRows, embedder: Embedder, count: int, covered: Coverage, progress: Progress) -> Chunks:
     """Return what yields the rows with their vectors, chunk by chunk, after those that are done.
 
     Passages are `covered`, which is known before; of texts, it is measured.
@@ -185,8 +185,8 @@ def _embedded(rows: TextRows, embedder: Embedder, count: int, covered: Coverage,
     return chunks
 
 
-def _report(index: Index, changed: int) -> IndexReport:
-    manifest = index.manifest
+def _report_index(index: Index, changed: int) -> IndexReport:
+    manifest, approximate = index.manifest, index.manifest.approximate
     size = sum(file.stat().st_size for file in index.folder.rglob("*") if file.is_file())
     return IndexReport(
         index.folder,
@@ -200,9 +200,5 @@ def _report(index: Index, changed: int) -> IndexReport:
         int(manifest.embedding["max_length"]),
         manifest.lexical is not None,
         size,
-        _describe_approximate(manifest.approximate),
+        approximate and {name: value for name, value in approximate.items() if name != "files"},
     )
-
-
-def _describe_approximate(entry: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
-    return None if entry is None else {name: value for name, value in entry.items() if name != "files"}

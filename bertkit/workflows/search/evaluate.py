@@ -97,16 +97,16 @@ def evaluate(
     with stage(progress, "searching", len(relevance)):
         queries, done = iter(relevance), 0
         while chunk := list(islice(queries, _CHUNK)):
-            for way, rankings in _rank(index, embedder, chunk, reranker, candidates, progress):
+            for way, rankings in _rank_queries(index, embedder, chunk, reranker, candidates, progress):
                 ways.setdefault(way, []).extend(map(names.of, rankings))
             done += len(chunk)
             progress.update(done, {})
     result = SearchScores(folder, len(relevance), len(index), names.by_document)
-    result.rankings.extend(_score(ways, list(relevance.values())))
+    result.rankings.extend(_score_ways(ways, list(relevance.values())))
     return result
 
 
-def _rank(
+def _rank_queries(
     index: Index,
     embedder: Embedder,
     queries: Sequence[str],
@@ -184,7 +184,7 @@ def _point_out_truncated(queries: Sequence[str], embedder: Embedder) -> None:
         log.info(f"{len(truncated):,} queries are longer than {limit} tokens: only their beginning counts")
 
 
-def _score(ways: Mapping[str, list[list[str]]], relevance: list[Any]) -> Iterator[RankingScores]:
+def _score_ways(ways: Mapping[str, list[list[str]]], relevance: list[Any]) -> Iterator[RankingScores]:
     from bertkit.metrics.ranking import average_queries, query_intervals, score_rankings
 
     before: dict[str, Any] = {}

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.output import write_records, writer_for
+from bertkit.data.output import write_new
 from bertkit.recipe import typed_path
-from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.models import choose_prompts
@@ -33,10 +32,10 @@ def passages(rows: TextRows, embedder: Embedder, *, prompt: str | None = None) -
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return _passages(rows.split_for(choose_prompts(embedder, {"document": prompt})["document"]))
+    return _yield_passages(rows.split_for(choose_prompts(embedder, {"document": prompt})["document"]))
 
 
-def _passages(rows: TextRows) -> Iterator[dict[str, Any]]:
+def _yield_passages(rows: TextRows) -> Iterator[dict[str, Any]]:
     coverage, count = Coverage(), 0
     for split, of_document in rows.split():
         coverage += of_document
@@ -52,8 +51,4 @@ def passages_to_file(records: Iterator[dict[str, Any]], output: str | Path, sour
         UsageError: the output is the file of the documents, or has an ending of no format.
         ResourceError: another process is writing the output, or it cannot be written.
     """
-    output = typed_path(output)
-    writer_for(output)
-    refuse_inputs(output, [("the file of the documents", typed_path(source))])
-    with claimed(output):
-        return write_records(records, output)
+    return write_new(records, output, [("the file of the documents", typed_path(source))])

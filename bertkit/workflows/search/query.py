@@ -8,11 +8,10 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.output import write_records, writer_for
+from bertkit.data.output import write_new
 from bertkit.errors import UnavailableError, UsageError, shorten
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
-from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import Index, naming_damage
 from bertkit.vectors.search.lexical import LexicalIndex
@@ -56,7 +55,8 @@ def query(
     """
     built_for = index.manifest.prompts.get("query", {}).get("name")
     if prompt is not None and prompt != built_for:
-        what = f"--prompt {prompt}, but the index was built for queries with {_prompt_name(built_for)}"
+        theirs = "no prompt" if built_for is None else f"the prompt {built_for!r}"
+        what = f"--prompt {prompt}, but the index was built for queries with {theirs}"
         raise UsageError(what, "leave --prompt out, or build the index with --query-prompt", file=index.folder)
     with naming_damage(index.folder):
         words = _find_words(index, method)
@@ -72,12 +72,12 @@ def query(
     if method.by != "words":
         with stage(progress, f"loading {model or index.manifest.model}"):
             embedder = embedder_of(index.manifest, "query", folder=index.folder, model=model)
-    chunks = _chunks(chain([first], remaining))
+    found = chain([first], remaining)
 
     def records() -> Iterator[dict[str, Any]]:
         with naming_damage(index.folder):
-            for chunk in chunks:
-                yield from _search(index, embedder, words, chunk, method, progress)
+            while chunk := list(islice(found, _CHUNK)):
+                yield from _search_chunk(index, embedder, words, chunk, method, progress)
 
     return records()
 
@@ -98,13 +98,7 @@ def _find_words(index: Index, method: SearchMethod) -> LexicalIndex | None:
         return None
 
 
-def _chunks(queries: Iterable[Query]) -> Iterator[list[Query]]:
-    remaining = iter(queries)
-    while chunk := list(islice(remaining, _CHUNK)):
-        yield chunk
-
-
-def _search(
+def _search_chunk(
     index: Index,
     embedder: Embedder | None,
     words: LexicalIndex | None,
@@ -133,10 +127,6 @@ def _search(
             yield {**begin, "rank": rank, **of_hit, **record}
 
 
-def _prompt_name(name: str | None) -> str:
-    return "no prompt" if name is None else f"the prompt {name!r}"
-
-
 def query_to_file(
     records: Iterable[dict[str, Any]], output: str | Path, *, index: str | Path, source: str | Path | None = None
 ) -> int:
@@ -152,10 +142,6 @@ def query_to_file(
         UsageError: the output is a file that is read, or has an ending of no format.
         ResourceError: another process is writing the output, or it cannot be written.
     """
-    output = typed_path(output)
-    writer_for(output)
     inputs = [("the file of queries", typed_path(source))] if source is not None and str(source) != "-" else []
     inputs += [("a file of the index", file) for file in typed_path(index).rglob("*") if file.is_file()]
-    refuse_inputs(output, inputs)
-    with claimed(output):
-        return write_records(records, output)
+    return write_new(records, output, inputs)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import logging
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from bertkit.errors import BertkitError, DivergedError, RecipeError, StoppedErro
 from bertkit.evaluation.sweeps import (
     StoredTrials,
     SweepSummary,
+    Trial,
     check_scored_rows,
     describe_trial,
     find_curve,
@@ -35,10 +36,10 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.records import without_folder
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
+from bertkit.training.child_runs import find_machine, refuse_launch, use_threads
 from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import FinetuneInputs, as_begun, read_inputs, read_labeled
-from bertkit.workflows.finetune.seeds import use_threads
 from bertkit.workflows.sweep.tpe import Tried, check_optuna, propose
 
 log = logging.getLogger("bertkit")
@@ -80,6 +81,15 @@ class _Sweep:
         """What makes it another sweep if it differs."""
         return {**self.search.describe(), "seed": self.seed}
 
+    @property
+    def trial_folders(self) -> list[Path]:
+        return [storage.trial_folder(self.folder, number) for number in storage.find_trials(self.folder)]
+
+    def describe(self, number: int) -> Trial:
+        """Describe a trial by its settings and the record of its run."""
+        settings = storage.read_settings(self.folder, number) or {}
+        return describe_trial(number, self.folder, settings, self.record(number))
+
     def record(self, number: int) -> dict[str, Any] | None:
         """Read the record of a trial's run; None where it has none."""
         return runs.read_record(storage.trial_folder(self.folder, number))
@@ -103,18 +113,18 @@ def sweep(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    job = _check(recipe, search, changes or {}, output, fresh=fresh)
+    job = _check_sweep(recipe, search, changes or {}, output, fresh=fresh)
     with storage.claimed_sweep(job.folder, job.space, fresh=fresh, join=join):
         _check_trials(job)
         while True:
             with ExitStack() as held:
-                if (number := _take(job, held)) is None:
+                if (number := _take_trial(job, held)) is None:
                     break
-                _train(job, number, progress)
+                _train_trial(job, number, progress)
         with storage.choosing(job.folder):  # one process at a time writes the summary
-            summary = _summarize(job, progress)
+            summary = _summarize_trials(job, progress)
             if not summary.unfinished:
-                _write(summary)
+                _write_summary(summary)
         if summary.best is None and not summary.unfinished:
             raise DivergedError("all trials diverged", "search lower learning rates", file=job.folder)
         return summary
@@ -130,25 +140,24 @@ def dry_run(
     join: bool = False,
 ) -> SweepPlan:
     """Check everything that can be checked without training, and return what the sweep would do."""
-    job = _check(recipe, search, changes or {}, output, fresh=fresh)
+    job = _check_sweep(recipe, search, changes or {}, output, fresh=fresh)
     storage.foresee_claim(job.folder, join=join)
     if not fresh:
         _check_trials(job)
     points = [] if search.method == "tpe" else list(itertools.islice(search.points(job.seed), search.trials))
     last = {axis.key: axis.extremes[-1] for axis in search.axes}  # more epochs have more checkpoints
     unused = storage.trial_folder(job.folder, search.trials + 1)
-    for settings, name in ((_choose(job, 1), storage.trial_folder(job.folder, 1).name), (last, "a trial")):
+    for settings, name in ((_choose_settings(job, 1), storage.trial_folder(job.folder, 1).name), (last, "a trial")):
         with _named(name, settings):
             plan = finetune_inputs.dry_run(job.recipe(settings), output=unused)
     return SweepPlan(str(job.folder), search.trials, points, plan.rows, search.trials * plan.disk_bytes)
 
 
-def _check(
+def _check_sweep(
     name: str, search: Search, changes: Mapping[str, Any], output: str | Path | None, *, fresh: bool = False
 ) -> _Sweep:
     """Check the settings, the folder, that Optuna is there, and that all trials are scored on the same rows."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UsageError("a sweep under torchrun", "start it once, and more processes with --join")
+    refuse_launch("a sweep under torchrun", "start it once, and more processes with --join")
     for axis in search.axes:
         if axis.key in changes:
             raise UsageError(f"{axis.key} is both set and searched", "leave one of them out")
@@ -178,7 +187,7 @@ def _check_trials(job: _Sweep) -> None:
     for number in storage.find_trials(job.folder):
         if job.record(number) is None:
             continue
-        inputs = _read(job, number)
+        inputs = _read_trial(job, number)
         try:
             runs.check_claim(inputs.plan.folder, inputs.plan.identity)
         except UsageError as error:
@@ -189,7 +198,7 @@ def _check_trials(job: _Sweep) -> None:
         return
 
 
-def _take(job: _Sweep, held: ExitStack) -> int | None:
+def _take_trial(job: _Sweep, held: ExitStack) -> int | None:
     """Take the first trial that has not ended and that no other process has; None where there is none.
 
     Its settings are on disk before it is trained, so that whoever goes on with it trains the same.
@@ -205,30 +214,29 @@ def _take(job: _Sweep, held: ExitStack) -> int | None:
                 continue
             held.push(lock)
             if storage.read_settings(job.folder, number) is None:
-                storage.write_settings(job.folder, number, _choose(job, number))
+                storage.write_settings(job.folder, number, _choose_settings(job, number))
             return number
     return None
 
 
-def _choose(job: _Sweep, number: int) -> Point:
+def _choose_settings(job: _Sweep, number: int) -> Point:
     """Choose the settings of a new trial."""
     if job.search.method != "tpe":
         return next(itertools.islice(job.search.points(job.seed), number - 1, None))
     metric, tried = job.recipe({}).best_metric, []
     for other in storage.find_trials(job.folder):
-        trial = describe_trial(other, job.folder, storage.read_settings(job.folder, other) or {}, job.record(other))
+        trial = job.describe(other)
         tried.append(Tried(trial.settings, trial.scores.get(metric), trial.status in _ENDED))
     return propose(job.search, job.seed, tried, lower_is_better=metric in LOWER_IS_BETTER)
 
 
-def _read(job: _Sweep, number: int) -> FinetuneInputs:
+def _read_trial(job: _Sweep, number: int) -> FinetuneInputs:
     """Read the inputs of a trial; settings may decide which rows or which model."""
     settings = storage.read_settings(job.folder, number) or {}
-    trials = (storage.trial_folder(job.folder, trial) for trial in storage.find_trials(job.folder))
-    return read_inputs(as_begun(job.recipe(settings), trials), storage.trial_folder(job.folder, number))
+    return read_inputs(as_begun(job.recipe(settings), job.trial_folders), storage.trial_folder(job.folder, number))
 
 
-def _train(job: _Sweep, number: int, progress: Progress) -> None:
+def _train_trial(job: _Sweep, number: int, progress: Progress) -> None:
     """Train a trial, or go on with it; one that diverges has ended."""
     name = storage.trial_folder(job.folder, number).name
     settings = storage.read_settings(job.folder, number) or {}
@@ -236,10 +244,10 @@ def _train(job: _Sweep, number: int, progress: Progress) -> None:
     try:
         with _named(name, settings):
             with stage(progress, "reading the data", total=1):
-                inputs = _read(job, number)
-            machine = _find_machine(job, inputs)
+                inputs = _read_trial(job, number)
+            machine = find_machine(job.trial_folders, partial(_computes_like, inputs))
             use_threads(machine)
-            run_inputs(replace(inputs, plan=replace(inputs.plan, machine=machine)), fresh=False, progress=progress)
+            run_inputs(inputs.on(machine), fresh=False, progress=progress)
     except DivergedError as error:
         log.info(f"{name} diverged: {error}")
 
@@ -256,31 +264,21 @@ def _named(trial: str, settings: Point) -> Iterator[None]:
         raise
 
 
-def _find_machine(job: _Sweep, inputs: FinetuneInputs) -> dict[str, Any] | None:
-    """Return the machine of the first trial of the same model and precision, to compute as it did; None without one."""
-    for number in storage.find_trials(job.folder):
-        record = job.record(number)
-        if record is None or "machine" not in record:
-            continue
-        identity = record["identity"]
-        precision = identity["recipe"]["training"]["precision"]
-        if (identity["model"], precision) == (inputs.plan.identity["model"], inputs.recipe.training.precision):
-            return dict(record["machine"])
-    return None
+def _computes_like(inputs: FinetuneInputs, record: Mapping[str, Any]) -> bool:
+    """Tell whether a trial had the same model and the same precision, so that others compute as it did."""
+    identity = record["identity"]
+    precision = identity["recipe"]["training"]["precision"]
+    return (identity["model"], precision) == (inputs.plan.identity["model"], inputs.recipe.training.precision)
 
 
-def _summarize(job: _Sweep, progress: Progress) -> SweepSummary:
+def _summarize_trials(job: _Sweep, progress: Progress) -> SweepSummary:
     """Summarize the trials of the folder, the best first."""
     numbers = storage.find_trials(job.folder)
     records = {number: record for number in numbers if (record := job.record(number)) is not None}
     with stage(progress, "summarizing the trials", total=1):
-        inputs = _read(job, next(iter(records), numbers[0]))
+        inputs = _read_trial(job, next(iter(records), numbers[0]))
         metric, split = inputs.recipe.best_metric, inputs.validation
-        described = [
-            describe_trial(number, job.folder, storage.read_settings(job.folder, number) or {}, records.get(number))
-            for number in numbers
-        ]
-        trials = sort_trials(described, metric)
+        trials = sort_trials([job.describe(number) for number in numbers], metric)
         ended = [trial for trial in trials if trial.status in _ENDED]
         finished = [trial for trial in ended if trial.scores.get(metric) is not None]
         setups = {
@@ -309,7 +307,7 @@ def _summarize(job: _Sweep, progress: Progress) -> SweepSummary:
         )
 
 
-def _write(summary: SweepSummary) -> None:
+def _write_summary(summary: SweepSummary) -> None:
     """Write the summary into the folder of the sweep; with it, the command counts as finished."""
     folder, content = Path(summary.folder), without_folder(summary)
     with disk_errors(folder):

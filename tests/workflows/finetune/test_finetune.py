@@ -202,7 +202,7 @@ def test_regression_on_pairs(run, tiny_model):
 
 def test_a_run_that_named_its_batches_goes_on_with_them_where_the_recipe_is_auto_now():
     from bertkit.recipe import load_recipe
-    from bertkit.workflows.finetune import _as_begun
+    from bertkit.workflows.finetune import _with_recorded_batching
     from bertkit.workflows.finetune.inputs import read_inputs
 
     begun, now = (
@@ -212,8 +212,8 @@ def test_a_run_that_named_its_batches_goes_on_with_them_where_the_recipe_is_auto
     assert now.recipe.training.batching == "auto"
     assert now.plan.widths == (128, 512)  # those of the demo model, whose products are tried
     record = {"identity": dict(begun.plan.identity)}
-    assert _as_begun(now, record).recipe == begun.recipe
-    assert _as_begun(now, {"identity": dict(now.plan.identity)}).recipe == now.recipe
+    assert _with_recorded_batching(now, record).recipe == begun.recipe
+    assert _with_recorded_batching(now, {"identity": dict(now.plan.identity)}).recipe == now.recipe
 
 
 def test_a_run_on_added_rows_keeps_the_head_of_the_run_it_starts_from(run, trained, toy_data):

@@ -172,7 +172,7 @@ def test_runs_beside_those_of_an_earlier_draw_hold_out_the_same_rows(tmp_path):
     (tmp_path / "all.csv").write_text("text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(40)))
     job = sweep._Sweep("classify", {"model": "demo", "data.source": str(tmp_path / "all.csv")}, None, tmp_path)
     write_settings(tmp_path, 1, {})
-    assert sweep._read(job, 2).recipe.data.hold_out == "by_label"
+    assert sweep._read_trial(job, 2).recipe.data.hold_out == "by_label"
 
 
 @pytest.mark.parametrize(

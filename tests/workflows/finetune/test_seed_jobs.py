@@ -35,8 +35,10 @@ if how == "crash":
     sys.exit("a bug")
 if how.isdecimal():
     sys.stderr.write("trouble\\n")
-    error = {"message": "of seed", "hint": "do", "file": "a.csv", "row": 3, "column": None}
-    sys.stdout.write(json.dumps(error))
+    from bertkit.errors import DataError, DivergedError
+
+    error = {3: DataError, 7: DivergedError}[int(how)]("of seed", "do", file="a.csv", row=3)
+    sys.stdout.buffer.write(pickle.dumps(error))
     sys.exit(int(how))
 """
 

@@ -14,9 +14,10 @@ from bertkit.errors import DivergedError, UsageError
 from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe
 from bertkit.storage import runs
-from bertkit.storage.seeds import read_seeds
+from bertkit.storage.seeds import read_seeds, seed_folders
+from bertkit.training.child_runs import find_machine
 from bertkit.workflows.finetune import seeds as workflow
-from bertkit.workflows.finetune.seeds import average, dry_run, find_machine, finetune_seeds
+from bertkit.workflows.finetune.seeds import average, dry_run, finetune_seeds
 from tests.conftest import finetune
 from tests.kills import TRAINING_STEP, check_equal, weights_of
 
@@ -121,12 +122,12 @@ def test_a_dry_run_counts_the_disk_of_all_runs(demo, tmp_path):
 
 
 def test_all_runs_compute_as_the_first_one(tmp_path):
-    assert find_machine(tmp_path) is None
+    assert find_machine(seed_folders(tmp_path)) is None
     machine = {"device": "cpu", "precision": "bf16", "threads": 3, "reason": "as asked"}
     for seed, facts in [(2, {}), (7, {"machine": machine})]:
         (tmp_path / f"seed-{seed}").mkdir()
         runs.write_record(tmp_path / f"seed-{seed}", {"status": "running", **facts})
-    assert find_machine(tmp_path) == machine
+    assert find_machine(seed_folders(tmp_path)) == machine
 
 
 @pytest.mark.slow

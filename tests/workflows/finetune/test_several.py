@@ -16,9 +16,8 @@ from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe, load_several
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.finetune.several import dry_run, finetune_several, read_several
-from bertkit.workflows.predict import predict
-from bertkit.workflows.predict.several import _find_tasks, predict_several, predict_several_to_file
-from bertkit.workflows.predict.together import load_together
+from bertkit.workflows.predict import predict, predict_to_file
+from bertkit.workflows.predict.together import find_tasks, load_together
 from tests.conftest import WORDS, few_resamples, toy_rows, write_csv, write_jsonl
 from tests.kills import EXPORT_MODEL, FINISH, TRAINING_STEP, check_equal, read_lines
 
@@ -95,7 +94,7 @@ def test_a_task_has_a_folder_like_that_of_a_run_of_its_own(finished):
 
 def test_all_tasks_predict_what_each_does_alone(finished, tmp_path):
     file = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
-    together = list(predict_several(several_of(finished), source=file))
+    together = list(predict(several_of(finished), source=file))
     assert [record["id"] for record in together] == [row["id"] for row in TEXTS]
     for task in ("topic", "words"):
         recipe = load_recipe(str(finished / task / "recipe.yaml"), {"model": str(finished / task)})
@@ -112,14 +111,14 @@ def test_all_tasks_predict_what_each_does_alone(finished, tmp_path):
 
 def test_a_file_with_columns_names_the_task_in_each(finished, tmp_path):
     file = write_jsonl(tmp_path / "texts.jsonl", TEXTS)
-    assert predict_several_to_file(several_of(finished), tmp_path / "out.csv", source=file) == len(TEXTS)
+    assert predict_to_file(several_of(finished), tmp_path / "out.csv", source=file) == len(TEXTS)
     header = (tmp_path / "out.csv").read_text().splitlines()[0]
     topic = "topic_prediction,topic_confidence,topic_probability_bad,topic_probability_good"
     assert header.startswith(f"id,text,{topic},words_prediction")
 
 
 def test_the_same_text_goes_through_the_encoder_once(finished, tmp_path):
-    together = load_together(_find_tasks(several_of(finished)))
+    together = load_together(find_tasks(several_of(finished)))
     read = []
     together.joined.base_model.encoder.register_forward_hook(lambda _, inputs, out: read.append(len(inputs[0])))
     features = {

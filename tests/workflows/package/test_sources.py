@@ -11,7 +11,7 @@ from bertkit.errors import ModelError
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 from bertkit.workflows.package.folder import PackageFacts, copy_code
-from bertkit.workflows.package.sources import AVAILABLE, copy_sources
+from bertkit.workflows.package.sources import AVAILABLE, copy_sources, trim
 
 FAMILIES = ("ner", "squad2", "similarity")
 OTHERS = ("classify", "regress", "choose", "similarity-pairs", "few-shot", "rerank", "wsd", "late-interaction")
@@ -70,20 +70,31 @@ def test_what_needs_another_package_is_refused(recipe, package):
         copy_sources({f"bertkit.tasks.{family}": ("read", "encode", "decode")})
 
 
-def test_a_copy_has_what_is_needed_as_it_is_written():
+def test_a_copy_has_what_is_needed():
     code = copy_sources({"bertkit.tokens.features": ("padding_collator",)})
     features = code["tokens/features.py"]
     assert "def padding_collator(" in features and "def pad_features(" in features
     assert "def encode_texts(" not in features and "import torch" not in features
-    assert "# Rows are copied into arrays (rows, tokens) full of padding." in features  # comments are kept
     assert features.splitlines()[0].endswith("what predictions use of bertkit/tokens/features.py.")
     assert "    return dict(arrays)" in features and "from_numpy" not in features  # the branch that is always taken
     assert code["tokens/__init__.py"].startswith('"""')
 
 
-def test_annotations_name_nothing_that_is_not_there():
-    code = copy_sources({"bertkit.tokens.features": ("find_template",)})
-    assert "def find_template(tokenizer: Any, *, pair: bool) -> SpecialTokenTemplate:" in code["tokens/features.py"]
+def test_types_are_left_out():
+    code = ast.unparse(trim("def f(a: Model, *, b: int = SIZE) -> Answer:\n    c: Other = g(a)\n    return c.d"))
+    assert code == "def f(a, *, b=SIZE):\n    c = g(a)\n    return c.d"
+    assert ast.unparse(trim("class A:\n    b: Model\n    c: int = 1")) == "class A:\n    b: object\n    c: object = 1"
+
+
+def test_what_follows_a_branch_that_is_always_taken_is_left_out():
+    source = "def f(setup):\n    first()\n    if setup.arrays:\n        return second()\n    import torch\n    third()"
+    assert ast.unparse(trim(source)) == "def f(setup):\n    first()\n    return second()"
+
+
+@pytest.mark.parametrize("condition", ["setup.labels", "not setup.arrays", "other.arrays"])
+def test_other_branches_stay(condition):
+    source = f"def f(setup):\n    if {condition}:\n        return second()\n    from x import y\n    return y()"
+    assert ast.unparse(trim(source)) == source
 
 
 def test_one_of_several_names_comes_alone():

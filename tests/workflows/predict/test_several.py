@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.errors import ModelError, UsageError
 from bertkit.recipe import load_several
-from bertkit.workflows.predict.several import predict_several
+from bertkit.workflows.predict import predict
 
 
 @pytest.fixture
@@ -20,17 +20,17 @@ def several(here):
 
 def test_a_folder_that_is_no_such_run_is_refused(here, several):
     with pytest.raises(ModelError, match="no such folder"):
-        predict_several(several("./runs/none"))
+        predict(several("./runs/none"))
     (here / "run").mkdir()
     with pytest.raises(ModelError, match="not a run of several tasks"):
-        predict_several(several("./run"))
+        predict(several("./run"))
     record = {"status": "stopped", "tasks": ["topic", "names"]}
     (here / "run" / "run.json").write_text(json.dumps(record))
     with pytest.raises(ModelError, match="not finished"):
-        predict_several(several("./run"))
+        predict(several("./run"))
     (here / "run" / "run.json").write_text(json.dumps({**record, "status": "finished"}))
     with pytest.raises(ModelError, match="no task words"):
-        predict_several(several("./run"))
+        predict(several("./run"))
 
 
 @pytest.mark.parametrize("option", ["--zero-shot", "--coverage=0.9", "--precision=0.9"])

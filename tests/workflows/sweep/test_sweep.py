@@ -87,7 +87,7 @@ def test_a_trial_that_diverges_has_ended_and_the_others_go_on(diverging, tmp_pat
 
 def begin(search, folder):
     """Return a sweep whose folder another process has made, and left."""
-    job = workflow._check("classify", search, DEMO, folder)
+    job = workflow._check_sweep("classify", search, DEMO, folder)
     with claimed_sweep(folder, job.space, fresh=False, join=False):
         return job
 
@@ -96,7 +96,7 @@ def test_trials_that_another_process_has_are_left_to_it_and_the_summary_too(dive
     search = make_search("random", ["training.epochs=int:1..3"], 3)
     job = begin(search, tmp_path / "sweep")
     with ExitStack() as first, ExitStack() as second:
-        assert (workflow._take(job, first), workflow._take(job, second)) == (1, 2)
+        assert (workflow._take_trial(job, first), workflow._take_trial(job, second)) == (1, 2)
         second.close()  # however it ended
         summary = sweep("classify", search, DEMO, output=tmp_path / "sweep")
         assert summary.unfinished == 1 and len(diverging) == 2
@@ -220,7 +220,7 @@ def test_settings_on_disk_are_those_that_are_trained(diverging, tmp_path):
     job = begin(search, tmp_path / "sweep")
     write_settings(tmp_path / "sweep", 1, {"training.epochs": 9})  # by a process that was killed then
     with ExitStack() as held:
-        workflow._take(job, held)
+        workflow._take_trial(job, held)
     with pytest.raises(DivergedError):
         sweep("classify", search, DEMO, output=tmp_path / "sweep")
     assert diverging == [9]

@@ -1,0 +1,58 @@
+"""Runs that one command starts one after another: how they compute alike, and what ends one and not the others."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bertkit.errors import BertkitError, StoppedError, UsageError
+from bertkit.storage import runs
+
+log = logging.getLogger("bertkit")
+
+
+def refuse_launch(what: str, remedy: str) -> None:
+    """Check that this process is none of several that a launch has started.
+
+    Raises:
+        UsageError: it is, and the command is for one; `what` says so.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UsageError(what, remedy)
+
+
+@contextmanager
+def keep_going(
+    name: str, failures: dict[str, BertkitError], *, refused: tuple[type[BertkitError], ...] = ()
+) -> Iterator[None]:
+    """Note by its name that a run has failed, and say so; a signal and what is `refused` end the command."""
+    try:
+        yield
+    except BertkitError as error:
+        if isinstance(error, (StoppedError, *refused)):
+            raise
+        log.warning(f"{name} failed: {error}")
+        failures.setdefault(name, error)
+
+
+def find_machine(
+    folders: Iterable[Path], is_alike: Callable[[Mapping[str, Any]], bool] = bool
+) -> dict[str, Any] | None:
+    """Return the machine of the first run whose record is alike: all others compute as it did; None without a run."""
+    records = (record for record in map(runs.read_record, folders) if record and "machine" in record)
+    return next((dict(record["machine"]) for record in records if is_alike(record)), None)
+
+
+def use_threads(machine: Mapping[str, Any] | None) -> None:
+    """Compute with as many threads as another run: the order of floating-point sums depends on them."""
+    if machine is None:
+        return
+    import torch
+
+    if torch.get_num_threads() != machine["threads"]:
+        log.info(f"threads: {machine['threads']}, as in another run")
+        torch.set_num_threads(machine["threads"])

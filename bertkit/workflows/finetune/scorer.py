@@ -1,0 +1,150 @@
+"""What scores a run while it is trained: its model, the features of its splits, and its best step."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from bertkit.data.sources import is_validation
+from bertkit.errors import RecipeError
+from bertkit.evaluation.baselines import ScoredBaselines, fit_and_score
+from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.evaluation.scoring import Scored, check_best_metric, run_part, score_split
+from bertkit.metrics.basic import LOWER_IS_BETTER, rank_step
+from bertkit.modeling.info import info_of
+from bertkit.modeling.load import load_tokenizer
+from bertkit.progress import Progress, stage
+from bertkit.tasks import Task
+from bertkit.tokens.features import Feature, Setup, max_tokens
+from bertkit.tokens.long_texts import reads_windows
+from bertkit.tokens.vocabulary import report_foreign
+from bertkit.training.run import Run
+from bertkit.workflows.finetune.inputs import FinetuneInputs
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+log = logging.getLogger("bertkit")
+
+
+def load_scorer(inputs: FinetuneInputs, run: Run, progress: Progress) -> StepScorer:
+    """Load the model of a run, or of one task of several, with what scores it."""
+    setup, model = load_setup(inputs)
+    baselines = _score_baselines(inputs, setup)
+    return StepScorer(inputs, Checkpoint(model, inputs.task, setup, run.machine), baselines, progress)
+
+
+def load_setup(inputs: FinetuneInputs) -> tuple[Setup, PreTrainedModel]:
+    """Load the tokenizer and the model that is trained."""
+    setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+    model = inputs.supervision.load_model(inputs.task, inputs.model_folder, setup)
+    # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
+    model.config.pad_token_id = setup.tokenizer.pad_token_id
+    return setup, model
+
+
+class StepScorer:
+    """Scores the validation splits of a run, and keeps the scores of the best step so that it is not scored twice."""
+
+    def __init__(
+        self, inputs: FinetuneInputs, checkpoint: Checkpoint, baselines: ScoredBaselines, progress: Progress
+    ) -> None:
+        self.inputs, self.checkpoint, self.baselines, self.progress = inputs, checkpoint, baselines, progress
+        self.features: dict[str, Sequence[Feature]] = {}
+        """Those of each split in memory, once they are encoded."""
+        self.best: tuple[int, Scored] | None = None
+
+    def encode(self) -> bool:
+        """Encode all splits, and compute what training needs only once; return whether nothing is left to train."""
+        from bertkit.tokens.feature_cache import encode_split
+
+        inputs, checkpoint, task = self.inputs, self.checkpoint, self.inputs.task
+        in_memory = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
+        with stage(self.progress, "tokenizing"):
+            for name, split in in_memory.items():
+                self.features[name] = encode_split(split, checkpoint.setup, task.encode)
+        if inputs.stream is None:
+            _report_lengths(self.features["train"], len(inputs.splits["train"].rows), checkpoint.setup, task)
+        examples = self.features.get("train") or self.features[inputs.validation.name]
+        report_foreign(checkpoint.setup.tokenizer, checkpoint.model, inputs.model_folder, examples)
+        features = _WithoutTrain(self.features) if inputs.stream else self.features
+        run_features = partial(run_part, checkpoint, progress=self.progress)
+        trains = inputs.supervision.trains
+        return not trains or task.precompute(checkpoint.model, features, checkpoint.setup, run_features)
+
+    def score_step(self, model: PreTrainedModel, step: int) -> dict[str, float]:
+        """Score the model after a step, its head fitted where no training reaches it, on the split that chooses."""
+        if fit_head := info_of(model).fit_head:
+            fit_head()
+        scored = self._score(self.inputs.validation.name, replace(self.checkpoint, model=model), tune=True)
+        if self.best is None or self._rank(scored) > self._rank(self.best[1]):
+            self.best = step, scored
+        return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
+
+    def score_best(self, step: int) -> dict[str, Scored]:
+        """Score the best model, which is that of a step, on each split; other splits as tuned on the first."""
+        first = self.inputs.validation.name
+        is_scored = self.best is not None and self.best[0] == step
+        chosen = self.best[1] if self.best and is_scored else self._score(first, self.checkpoint, tune=True)
+        tuned = replace(self.checkpoint, setup=chosen.setup)
+        return {first: chosen, **{name: self._score(name, tuned) for name in self.baselines.scores if name != first}}
+
+    def _rank(self, scored: Scored) -> tuple[bool, float]:
+        metric = self.inputs.recipe.best_metric
+        return rank_step(scored.scores[metric], scored.loss, greater_is_better=metric not in LOWER_IS_BETTER)
+
+    def _score(self, name: str, checkpoint: Checkpoint, tune: bool = False) -> Scored:
+        split, features = self.inputs.splits[name], self.features[name]
+        return score_split(checkpoint, split, self.progress, features=features, tune=tune)
+
+
+class _WithoutTrain(Mapping[str, Sequence[Feature]]):
+    """The features of a run that streams its training rows; those of ``train`` cannot be had."""
+
+    def __init__(self, in_memory: Mapping[str, Sequence[Feature]]) -> None:
+        self.in_memory = in_memory
+
+    def __getitem__(self, name: str) -> Sequence[Feature]:
+        if name == "train":
+            raise RecipeError("this method needs all training rows before training", "leave data.streaming out")
+        return self.in_memory[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(("train", *self.in_memory))
+
+    def __len__(self) -> int:
+        return 1 + len(self.in_memory)
+
+
+def _score_baselines(inputs: FinetuneInputs, setup: Setup) -> ScoredBaselines:
+    """Score predictions that know the training labels but not the whole input, for each validation split."""
+    validation = {name: split.rows for name, split in inputs.splits.items() if is_validation(name)}
+    baselines = fit_and_score(inputs.task, inputs.splits["train"].rows, validation, setup)
+    for scores in baselines.scores[inputs.validation.name].values():
+        check_best_metric(inputs.recipe, scores)
+    return baselines
+
+
+def _report_lengths(features: Sequence[Feature], rows: int, setup: Setup, task: Task) -> None:
+    """Say how many windows the training rows are read in, or how many are truncated and what reads more of them."""
+    from bertkit.tokens.feature_cache import lengths_of, longest_of
+
+    longest, limit = max_tokens(setup), int(setup.tokenizer.model_max_length)
+    windows, has_choice = len(features), "long_text" in task.OPTIONS
+    if has_choice and reads_windows(setup.recipe):
+        windows = int((lengths_of(features) // longest_of(features)).sum())
+    if windows > rows:
+        log.info(f"training: {rows:,} rows in {windows:,} overlapping windows of up to {longest} tokens")
+        return
+    full = int((longest_of(features) >= longest).sum())
+    if full:
+        share = 100 * full / len(features)
+        remedies = [f"--max-length {limit}"] if limit > longest else []
+        remedies += ["--set options.long_text=windows_mean"] if has_choice else []
+        more = f" (to read more: {' or '.join(remedies)})" if remedies else ""
+        log.info(f"training rows that reach {longest} tokens: {full:,} ({share:.1f}%); longer ones are truncated{more}")
