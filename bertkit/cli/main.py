@@ -38,10 +38,15 @@ def add_commands(group: typer.Typer, package: ModuleType) -> None:
     """Add every module of a package to a group: a module is a command, a package is a group of commands."""
     for module in find_commands(package):
         if hasattr(module, "__path__"):
-            add_commands(module.app, module)
-            group.add_typer(module.app, name=module.NAME)
+            subgroup = _make_group(module.HELP, getattr(module, "GROUP", ReadableGroup))
+            add_commands(subgroup, module)
+            group.add_typer(subgroup, name=module.NAME)
         else:
             group.command(module.NAME, cls=ReadableCommand, epilog=f"Example: {module.EXAMPLE}")(module.command)
+
+
+def _make_group(help: str, cls: type[ReadableGroup], **settings: Any) -> typer.Typer:
+    return typer.Typer(cls=cls, help=help, no_args_is_help=True, rich_markup_mode=None, **settings)
 
 
 class _OrderedGroup(ReadableGroup):
@@ -54,16 +59,12 @@ class _OrderedGroup(ReadableGroup):
 
 def make_app() -> typer.Typer:
     """Build the command line from the modules of `bertkit.cli.commands`."""
-    group = typer.Typer(
-        name="bertkit",
-        cls=_OrderedGroup,
-        help="Pretrain, fine-tune, distill, evaluate and use BERT-family encoders.\n\n"
-        "Start with: bertkit finetune cola --model demo --data demo",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        rich_markup_mode=None,
+    about = (
+        "Pretrain, fine-tune, distill, evaluate and use BERT-family encoders.\n\n"
+        "Start with: bertkit finetune cola --model demo --data demo"
     )
+    context = {"help_option_names": ["-h", "--help"]}
+    group = _make_group(about, _OrderedGroup, name="bertkit", pretty_exceptions_enable=False, context_settings=context)
     add_commands(group, commands)
     return group
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from bertkit.recipe import PretrainRecipe, Recipe, SeveralTasks
+    from bertkit.recipe import Recipe
 
 
 def complete_recipe(incomplete: str) -> list[str]:
@@ -198,12 +199,32 @@ def common_settings(
     }
 
 
-def load(name: str, settings: dict[str, Any], assignments: list[str] | None) -> Recipe:
-    """Load a recipe with the options that are not None, and then the `--set` assignments, which win."""
-    from bertkit.recipe import load_recipe, parse_changes
+def merge_changes(settings: Mapping[str, Any], assignments: list[str] | None) -> dict[str, Any]:
+    """Return the options that are not None as recipe keys and values, and then the `--set` assignments, which win."""
+    from bertkit.recipe import parse_changes
 
-    changes = {key: value for key, value in settings.items() if value is not None}
-    return load_recipe(name, {**changes, **parse_changes(assignments or [])})
+    given = {key: value for key, value in settings.items() if value is not None}
+    return given | parse_changes(assignments or [])
+
+
+def load(name: str, settings: Mapping[str, Any], assignments: list[str] | None) -> Recipe:
+    """Load a recipe with the options that are not None, and then the `--set` assignments, which win."""
+    from bertkit.recipe import load_recipe
+
+    return load_recipe(name, merge_changes(settings, assignments))
+
+
+def refuse_options(options: Mapping[str, object], why: str, remedy: str) -> None:
+    """Refuse options, by their names, that were given all the same.
+
+    Raises:
+        UsageError: one was.
+    """
+    from bertkit.errors import UsageError
+
+    for name, value in options.items():
+        if not (value is None or value is False or value == []):
+            raise UsageError(f"{name} {why}", remedy)
 
 
 def find_trained(name: str, model: str | None) -> tuple[str, str]:
@@ -247,29 +268,6 @@ def zero_shot_task(name: str) -> str:
         what = f"--zero-shot with {name}, whose task family is {family}"
         raise UsageError(what, "name a recipe that classifies texts, e.g. sst2")
     return "zero_shot"
-
-
-def names_several(name: str) -> bool:
-    """Tell whether a recipe is one of several tasks."""
-    from bertkit.recipe import names_several
-
-    return names_several(name)
-
-
-def load_tasks(name: str, settings: dict[str, Any], assignments: list[str] | None) -> SeveralTasks:
-    """Load a recipe of several tasks with the options that are not None, and then the `--set` assignments."""
-    from bertkit.recipe import load_several, parse_changes
-
-    changes = {key: value for key, value in settings.items() if value is not None}
-    return load_several(name, {**changes, **parse_changes(assignments or [])})
-
-
-def load_pretraining(name: str, settings: dict[str, Any], assignments: list[str] | None) -> PretrainRecipe:
-    """Load a pretraining recipe with the options that are not None, and then the `--set` assignments, which win."""
-    from bertkit.recipe import load_pretrain_recipe, parse_changes
-
-    changes = {key: value for key, value in settings.items() if value is not None}
-    return load_pretrain_recipe(name, {**changes, **parse_changes(assignments or [])})
 
 
 def parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] | None:

@@ -6,11 +6,21 @@ import io
 import json
 import math
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from bertkit.cli.output import print_file, print_json, print_line, print_pairs, print_table, print_text
+from bertkit.cli.output import (
+    print_file,
+    print_json,
+    print_line,
+    print_pairs,
+    print_plan,
+    print_result,
+    print_table,
+    print_text,
+)
 
 
 def test_json_is_strict_and_one_line(capsys):
@@ -26,6 +36,42 @@ def test_json_is_strict_and_one_line(capsys):
         "scores": {"f1": [None, 0.5]},
         "word": "é",
     }
+
+
+@dataclass
+class Scores:
+    scores: list[Score]
+    folder: Path
+
+
+@dataclass
+class Score:
+    value: float
+
+
+def test_a_result_is_one_json_object_or_lines_and_its_page(capsys):
+    result = Scores([Score(0.5)], Path("runs"))
+    for printed in (result, vars(result)):
+        print_result(printed, pytest.fail, as_json=True, page=Path("a.html"))
+        fields = {"scores": [{"value": 0.5}], "folder": "runs", "file": "a.html"}
+        assert json.loads(capsys.readouterr().out) == {"schema_version": 2, "status": "done", **fields}
+    print_result(result, lambda shown: print_line(f"in {shown.folder}"), as_json=False, page=Path("a.html"))
+    assert capsys.readouterr().out == "in runs\na.html: written\n\nNext:\n  open a.html\n"
+
+
+def test_a_table_has_the_columns_that_any_row_fills(capsys):
+    print_table("scores", [{"model": "a", "p": "", "score": None}, {"model": "b", "95% CI": (0.25, 1)}])
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["scores"],
+        ["model", "score", "95%", "CI"],
+        ["a", "n/a"],
+        ["b", "0.2500", "to", "1.0000"],
+    ]
+
+
+def test_a_plan_has_a_line_for_each_value(capsys):
+    print_plan({"rows": "train 5", "labels": "", "disk": "1 MB"})
+    assert capsys.readouterr().out == "rows     train 5\ndisk     1 MB\n"
 
 
 def test_only_the_first_process_prints(capsys, monkeypatch):
@@ -70,7 +116,7 @@ def terminal(monkeypatch):
 
 def test_long_values_are_wrapped_beside_their_names_in_a_terminal(terminal):
     out = terminal(80)
-    print_pairs("recipes", {"a": "word " * 30, "long-name": ""}, as_json=False)
+    print_pairs({"a": "word " * 30, "long-name": ""})
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("a          word word")
     assert lines[1].startswith("           word")
@@ -79,7 +125,7 @@ def test_long_values_are_wrapped_beside_their_names_in_a_terminal(terminal):
 
 
 def test_in_a_pipe_each_value_stays_in_one_line(capsys):
-    print_pairs("recipes", {"a": "word " * 30, "long-name": ""}, as_json=False)
+    print_pairs({"a": "word " * 30, "long-name": ""})
     print_text("word " * 30)
     assert [len(line.split()) for line in capsys.readouterr().out.splitlines()] == [31, 1, 30]
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import format_rows, print_json, print_line, print_text
+from bertkit.cli.options import JsonOption, refuse_options
+from bertkit.cli.output import format_rows, print_line, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
     ColumnOption,
@@ -105,7 +104,8 @@ def command(
     from bertkit.workflows.cluster import assign as assign_rows
 
     if assign is not None:
-        refuse_with_assign({"--clusters": clusters, "--save": save})
+        given = {"--clusters": clusters, "--save": save}
+        refuse_options(given, "with --assign", "the clusters are those of the folder; leave it out")
     data = read_data_options(column, changes)
     files = () if vectors is None else (typed_path(vectors),)
     source = VectorSource(model, files, prompt, prompt_text)
@@ -118,23 +118,12 @@ def command(
         settings = ClusterSettings(method, clusters, min_size, seed)
         folder = None if save is None else typed_path(save)
         result = cluster(texts, source, settings, output=rows_file, save=folder, progress=TerminalProgress())
-    print_clusters(result, as_json=json, written=[str(path) for path in (rows_file, save) if path is not None])
+    written = [str(path) for path in (rows_file, save) if path is not None]
+    print_result({**vars(result), "written": written}, lambda _: print_clusters(result, written), as_json=json)
 
 
-def refuse_with_assign(options: dict[str, object]) -> None:
-    """Refuse options that find clusters where rows are assigned to given ones."""
-    from bertkit.errors import UsageError
-
-    name = next((name for name, value in options.items() if value is not None), None)
-    if name is not None:
-        raise UsageError(f"{name} with --assign", "the clusters are those of the folder; leave it out")
-
-
-def print_clusters(result: ClusterResult, *, as_json: bool, written: list[str]) -> None:
+def print_clusters(result: ClusterResult, written: list[str]) -> None:
     """Print what each cluster is about, the largest first."""
-    if as_json:
-        print_json({**dataclasses.asdict(result), "written": written})
-        return
     chosen = ""
     if result.silhouettes:
         best = max(result.silhouettes.values())

@@ -10,7 +10,7 @@ import typer
 
 from bertkit.cli.commands.cluster import EmbeddingModelOption, TextsArgument
 from bertkit.cli.options import JsonOption
-from bertkit.cli.output import format_rows, print_json, print_line, print_table, print_text
+from bertkit.cli.output import format_rows, print_line, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
     ColumnOption,
@@ -128,14 +128,11 @@ def command(
         outputs=dataclasses.replace(outputs, clean=None) if dry_run else outputs,
         progress=TerminalProgress(),
     )
-    print_duplicates(result, as_json=json)
+    print_result(result, print_duplicates, as_json=json)
 
 
-def print_duplicates(result: DedupResult, *, as_json: bool) -> None:
+def print_duplicates(result: DedupResult) -> None:
     """Print how many rows repeat others, and in what way."""
-    if as_json:
-        print_json(dataclasses.asdict(result))
-        return
     _print_curves(result)
     gone = sum(result.duplicates.values())
     print_text(f"{format_rows(result.rows)}: {gone:,} repeat others, {result.kept:,} stay")
@@ -145,8 +142,7 @@ def print_duplicates(result: DedupResult, *, as_json: bool) -> None:
         if count:
             print_text(f"  {count:,}: {names[reason]}{at}")
     if len(result.of_files) > 1:
-        for name, count in result.of_files.items():
-            print_text(f"  {count:,} repeat a row of {name}")
+        print_notes(f"{count:,} repeat a row of {name}" for name, count in result.of_files.items())
     if result.recall is not None:
         print_text(f"  the search was approximate: it finds {result.recall:.1%} of the pairs of a sample")
     for name in result.written:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +27,14 @@ from bertkit.cli.options import (
     common_settings,
     load,
 )
-from bertkit.cli.output import format_interval, format_number, print_json, print_table, print_text
+from bertkit.cli.output import (
+    format_number,
+    format_scored,
+    print_notes,
+    print_result,
+    print_table,
+    size_cells,
+)
 from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
 
@@ -128,51 +134,35 @@ def command(
     from bertkit.workflows.distill import dry_run as check
 
     if dry_run:
-        print_dry_run(check(loaded, output=output, fresh=fresh), as_json=json)
+        print_result(check(loaded, output=output, fresh=fresh), print_dry_run, as_json=json)
     else:
-        print_distilled(distill(loaded, output=output, fresh=fresh, progress=TerminalProgress()), as_json=json)
+        distilled = distill(loaded, output=output, fresh=fresh, progress=TerminalProgress())
+        print_result(distilled, print_distilled, as_json=json)
 
 
-def print_distilled(distilled: Distilled, *, as_json: bool) -> None:
+def print_distilled(distilled: Distilled) -> None:
     """Print the student's scores, and then the teachers and the student in comparison."""
-    if as_json:
-        print_json(dataclasses.asdict(distilled))
-        return
-    print_results(distilled.results, as_json=False)
+    print_results(distilled.results)
     from bertkit.hardware.speed import describe_spreads
 
-    metric = distilled.best_metric
-    print_table("size and speed on this machine", [_size_line(model) for model in distilled.compared_models])
-    for note in describe_spreads(model.spread for model in distilled.compared_models):
-        print_text(f"  {note}")
-    scores = [_score_line(model, metric) for model in distilled.compared_models]
+    metric, models = distilled.best_metric, distilled.compared_models
+    print_table("size and speed on this machine", [size_cells(_name_model(model), model) for model in models])
+    print_notes(describe_spreads(model.spread for model in models))
+    scores = [_score_line(model, metric) for model in models]
     for result in distilled.results[:1]:
         if metric in result.baseline:
-            score = format_number(result.baseline[metric]).strip()
-            scores.append({"model": "baseline", "score": score, "student - teacher": ""})
+            scores.append({"model": "baseline", "score": format_number(result.baseline[metric])})
     print_table(f"{metric} with 95% CI (of differences: bootstrap)", scores)
     print_next_steps(distilled.results)
 
 
-def _size_line(model: ComparedModel) -> dict[str, Any]:
-    return {
-        "model": f"{model.role} {model.model}",
-        "parameters": model.parameters,
-        "MB": f"{model.disk_bytes / 1e6:,.1f}",
-        "ms/row": f"{1000 * model.row_seconds:,.2f}",
-        "rows/s": f"{model.rows_per_second:,.0f}",
-    }
+def _name_model(model: ComparedModel) -> str:
+    return f"{model.role} {model.model}"
 
 
 def _score_line(model: ComparedModel, metric: str) -> dict[str, Any]:
-    def with_interval(score: float | None, interval: tuple[float, float] | None) -> str:
-        return f"{format_number(score).strip()} ({format_interval(interval)})"
-
-    difference = ""
+    line = {"model": _name_model(model), "score": format_scored(model.scores[metric], model.intervals[metric])}
     if metric in model.difference:
-        difference = with_interval(model.difference[metric], model.difference_intervals[metric])
-    return {
-        "model": f"{model.role} {model.model}",
-        "score": with_interval(model.scores[metric], model.intervals[metric]),
-        "student - teacher": difference,
-    }
+        interval = model.difference_intervals[metric]
+        line["student - teacher"] = format_scored(model.difference[metric], interval)
+    return line

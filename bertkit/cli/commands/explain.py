@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -16,16 +15,20 @@ from bertkit.cli.options import (
     TextOption,
     load,
     parse_row,
+    refuse_options,
 )
 from bertkit.cli.output import (
-    format_interval,
+    format_count,
     format_rows,
+    format_scored,
+    format_signed,
     print_file,
     print_highlighted,
-    print_json,
     print_line,
+    print_result,
     print_table,
     print_text,
+    to_json,
 )
 from bertkit.cli.progress import TerminalProgress
 
@@ -119,8 +122,8 @@ def command(
             "nothing to explain" if given.count(None) == 3 else "more than one of --text or --row, --data, --mistakes"
         )
         raise UsageError(what, "give --text, --row column=value, --data FILE or --mistakes N")
-    if limit is not None and data is None:
-        raise UsageError("--limit without --data", "it is for the rows of a file")
+    if data is None:
+        refuse_options({"--limit": limit}, "without --data", "it is for the rows of a file")
     if faithfulness and (data is None or output is not None):
         what = "--faithfulness without --data" if data is None else "--faithfulness and --output"
         raise UsageError(what, "name a file of rows" if data is None else "leave one of them out")
@@ -130,25 +133,21 @@ def command(
     settings = Settings(tuple(target or ()), baseline, integration_steps)
     progress = TerminalProgress()
     if faithfulness and data is not None:
-        _print_measured(
-            explain.measure(loaded, source=data, limit=limit, settings=settings, progress=progress), as_json=json
-        )
+        result = explain.measure(loaded, source=data, limit=limit, settings=settings, progress=progress)
+        print_result(result, print_faithfulness, as_json=json)
         return
     rows = explain.explain(
         loaded, source=data, row=single, mistakes=mistakes, limit=limit, settings=settings, progress=progress
     )
     if output is not None:
         print_file(output, explain.write_page(rows, output, loaded, data), as_json=json)
-    elif json:
-        print_json({"rows": [one.as_record() for one in rows]})
-    else:
-        for one in rows:
-            _print(one)
+        return
+    records = {"rows": [explained.as_record() for explained in rows]}
+    print_result(records, lambda _: list(map(print_row, rows)), as_json=json)
 
 
-def _print(row: ExplainedRow) -> None:
-    from bertkit.cli.output import to_json
-
+def print_row(row: ExplainedRow) -> None:
+    """Print what is predicted of a row, and what its words add to that."""
     print_line(to_json({"id": row.id, **({} if row.gold is None else {"gold": row.gold}), **row.prediction}))
     for one in row.explanations:
         _print_explanation(one)
@@ -162,39 +161,34 @@ def _print_explanation(one: Explanation) -> None:
     if not one.words:
         print_text("  nothing to explain: no word is read")
         return
-    steps = f"{one.steps} step{'s' * (one.steps > 1)}"
-    if one.is_complete:
-        print_text(f"  the words add up to the difference within {one.gap:.2%} ({steps})")
-    else:
-        print_text(
-            f"  NOT COMPLETE: the words miss the difference by {one.gap:.1%} after {steps}; try --integration-steps"
-        )
+    steps = format_count(one.steps, "step")
+    added_up = f"the words add up to the difference within {one.gap:.2%} ({steps})"
+    missed = f"NOT COMPLETE: the words miss the difference by {one.gap:.1%} after {steps}; try --integration-steps"
+    print_text(f"  {added_up if one.is_complete else missed}")
     print_highlighted([(word.word, word.integrated_gradients) for word in one.words])
     ranked = sorted(one.words, key=lambda word: -abs(word.integrated_gradients))
     table = [
         {
             "word": word.word,
-            "integrated gradients": f"{word.integrated_gradients:+.4f}",
-            "masked": f"{word.occlusion:+.4f}",
+            "integrated gradients": format_signed(word.integrated_gradients),
+            "masked": format_signed(word.occlusion),
         }
         for word in ranked
     ]
     print_table("what each word adds", table, _MOST_WORDS)
 
 
-def _print_measured(result: FaithfulnessResult, *, as_json: bool) -> None:
-    if as_json:
-        print_json(dataclasses.asdict(result))
-        return
+def print_faithfulness(result: FaithfulnessResult) -> None:
+    """Print how much predictions rest on the words that each method finds, beside random ones."""
     print_text(f"{format_rows(result.rows)}; integrated gradients add up within 1 % in {result.complete:,}")
-    table: list[dict[str, Any]] = [
+    table = [
         {
-            "method": one.method,
-            "comprehensiveness": f"{one.comprehensiveness:.4f} ({format_interval(one.comprehensiveness_interval)})",
-            "above random": format_interval(one.above_random),
-            "sufficiency": f"{one.sufficiency:.4f} ({format_interval(one.sufficiency_interval)})",
-            "below random": format_interval(one.below_random),
+            "method": measured.method,
+            "comprehensiveness": format_scored(measured.comprehensiveness, measured.comprehensiveness_interval),
+            "above random": measured.above_random,
+            "sufficiency": format_scored(measured.sufficiency, measured.sufficiency_interval),
+            "below random": measured.below_random,
         }
-        for one in result.methods
+        for measured in result.methods
     ]
     print_table(f"drop of the {result.score} without the words that count most, and with them alone (95% CI)", table)

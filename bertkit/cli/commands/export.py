@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from bertkit.cli.options import JsonOption, LimitOption
-from bertkit.cli.output import format_interval, format_rows, print_json, print_line, print_table, print_text
+from bertkit.cli.output import (
+    format_rows,
+    format_signed,
+    print_next,
+    print_notes,
+    print_result,
+    print_table,
+    print_text,
+)
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -59,20 +65,14 @@ def command(
     from bertkit.workflows.export import export
 
     result = export(run, output, to=to, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
-    if json:
-        print_json(dataclasses.asdict(result))
-    else:
-        print_export(result)
+    print_result(result, print_export, as_json=json)
 
 
 def print_export(result: ExportResult) -> None:
     """Print what was exported, how it compares, and what to do next."""
     print_text(f"{result.model}, {result.recipe}: {result.backend}, {result.precision}, {result.bytes / 1e6:,.1f} MB")
     print_parity(result.parity, "torch", result.backend)
-    print_line()
-    print_line("Next:")
-    print_line(f"  bertkit eval {result.folder}")
-    print_line(f"  bertkit predict {result.folder} FILE")
+    print_next(f"bertkit eval {result.folder}", f"bertkit predict {result.folder} FILE")
 
 
 _FLIPS = {"model": "from the model's", "alone": "between a row alone and in a batch"}
@@ -96,15 +96,13 @@ def print_parity(parity: Parity, before: str, after: str) -> None:
         for row in parity.latency
     ]
     print_table("milliseconds per batch", speed)
-    for note in describe_spreads(row["spread"] for row in parity.latency):
-        print_text(f"  {note}")
+    print_notes(describe_spreads(row["spread"] for row in parity.latency))
     if parity.scores:
         print_table(f"{parity.split}, {format_rows(parity.rows)}", tabulate_scores(parity, before, after))
     for name, whose in _FLIPS.items():
         if name in parity.flips:
             print_text(f"  labels that differ {whose}: {parity.flips[name]} of {format_rows(parity.rows)}")
-    for note in parity.notes:
-        print_text(f"  {note}")
+    print_notes(parity.notes)
 
 
 def tabulate_scores(parity: Parity, before: str, after: str) -> list[dict[str, Any]]:
@@ -114,8 +112,8 @@ def tabulate_scores(parity: Parity, before: str, after: str) -> list[dict[str, A
             "metric": name,
             before: found["before"],
             after: found["after"],
-            "difference": f"{found['difference']:+.4f}" if math.isfinite(found["difference"]) else "n/a",
-            "95% CI": format_interval(found["interval"]),
+            "difference": format_signed(found["difference"]),
+            "95% CI": found["interval"],
         }
         for name, found in parity.scores.items()
     ]

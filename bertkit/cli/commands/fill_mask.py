@@ -65,16 +65,15 @@ def command(
         raise UsageError("--targets names no word", "give e.g. cat,dog")
     from bertkit.workflows.fill_mask import fill_mask
 
-    print_answers(
-        fill_mask(model, texts or [], top=top, targets=target_words, progress=TerminalProgress()), as_json=json
-    )
-
-
-def print_answers(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
-    """Print the answers for each mask of each text, the most probable first."""
-    if as_json:
+    records = fill_mask(model, texts or [], top=top, targets=target_words, progress=TerminalProgress())
+    if json:
         print_json({"texts": list(records)})
-        return
+    else:
+        print_answers(records)
+
+
+def print_answers(records: Iterable[Mapping[str, Any]]) -> None:
+    """Print the answers for each mask of each text, the most probable first."""
     for record in records:
         print_line(record["text"])
         for mask in record["masks"]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,12 +27,11 @@ from bertkit.cli.options import (
     SetOption,
     common_settings,
     load,
-    load_tasks,
-    names_several,
+    merge_changes,
 )
-from bertkit.cli.output import print_json, print_line, print_text
+from bertkit.cli.output import format_splits, print_line, print_next, print_plan, print_result
 from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.seeds import choose_seeds, end_seeds
+from bertkit.cli.seeds import choose_seeds, print_seeds
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -83,10 +81,12 @@ def command(
     printed. Options override the recipe.
     """
     common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
+    from bertkit.recipe import load_several, names_several
+
     if names_several(recipe):
         if seeds is not None or soup or jobs != 1:
             raise UsageError("--seeds, --soup or --jobs with a recipe of several tasks", "run one --seed at a time")
-        several = load_tasks(recipe, {**common, "model": model}, changes)
+        several = load_several(recipe, merge_changes({**common, "model": model}, changes))
         _finetune_several(several, output, dry_run=dry_run, fresh=fresh, json=json)
         return
     loaded = load(recipe, {**common, "model": model}, changes)
@@ -100,10 +100,14 @@ def command(
     if dry_run:
         from bertkit.workflows.finetune.inputs import dry_run as check
 
-        print_dry_run(check(loaded, output=output, fresh=fresh), as_json=json)
+        print_result(check(loaded, output=output, fresh=fresh), print_dry_run, as_json=json)
         return
     results = finetune(loaded, output=output, fresh=fresh, progress=TerminalProgress())
-    print_results(results, as_json=json, next_steps=lambda: print_next_steps(results))
+    _end_training(results, lambda: print_next_steps(results), as_json=json)
+
+
+def _end_training(results: Sequence[Result], next_steps: Callable[[], None], *, as_json: bool) -> None:
+    print_result({"results": results}, lambda _: print_results(results, next_steps), as_json=as_json)
 
 
 def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bool, fresh: bool, json: bool) -> None:
@@ -111,20 +115,20 @@ def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bo
     from bertkit.workflows.finetune.several import finetune_several
 
     if dry_run:
-        print_dry_run(check(several, output=output, fresh=fresh), as_json=json)
+        print_result(check(several, output=output, fresh=fresh), print_dry_run, as_json=json)
         return
     results = finetune_several(several, output=output, fresh=fresh, progress=TerminalProgress())
-    print_results(results, as_json=json)
-    if results and not json:
+
+    def print_next_commands() -> None:
         from bertkit.tasks import example_row, load_task
 
         folder = shlex.quote(str(Path(str(results[0].folder)).parent))
-        rows = {example_row(load_task(own), own) for own in several.recipes.values()}
-        print_line("\nNext:")
+        rows = {example_row(load_task(of_task), of_task) for of_task in several.recipes.values()}
         # tasks that read different columns are predicted from a file that has them all
-        print_line(f"  bertkit predict {folder} {rows.pop() if len(rows) == 1 else 'FILE'}")
-        for name in several.recipes:
-            print_line(f"  bertkit eval {folder}/{name}")
+        predict = f"bertkit predict {folder} {rows.pop() if len(rows) == 1 else 'FILE'}"
+        print_next(predict, *(f"bertkit eval {folder}/{name}" for name in several.recipes))
+
+    _end_training(results, print_next_commands, as_json=json)
 
 
 def _finetune_seeds(
@@ -142,31 +146,29 @@ def _finetune_seeds(
     from bertkit.workflows.finetune.seeds import finetune_seeds
 
     if dry_run:
-        print_dry_run(check(recipe, seeds, output=output, fresh=fresh, jobs=jobs), as_json=json, runs=len(seeds))
+        plan = check(recipe, seeds, output=output, fresh=fresh, jobs=jobs)
+        print_result(plan, lambda _: print_dry_run(plan, len(seeds)), as_json=json)
         return
     summary, error = finetune_seeds(
         recipe, seeds, output=output, fresh=fresh, jobs=jobs, soup=soup, progress=TerminalProgress()
     )
-    end_seeds(summary, error, as_json=json)
+    print_result(summary, print_seeds, as_json=json, error=error)
 
 
-def print_dry_run(plan: DryRun, *, as_json: bool, runs: int = 1) -> None:
+def print_dry_run(plan: DryRun, runs: int = 1) -> None:
     """Print what a run, or several that differ in their seed, would do."""
-    if as_json:
-        print_json(dataclasses.asdict(plan))
-        return
-    print_line(plan.resolved.rstrip())
-    print_line()
-    counts = {split: "streamed" if rows is None else f"{rows:,}" for split, rows in plan.rows.items()}
-    print_text(f"rows     {', '.join(f'{split} {count}' for split, count in counts.items())}")
-    if plan.unread:
-        print_text(f"not read {', '.join(plan.unread)}")
-    if plan.labels:
-        from bertkit.data.labels import list_names
+    from bertkit.data.labels import list_names
 
-        print_text(f"labels   {list_names(plan.labels[:20])}")
-    print_line(f"steps    {plan.steps:,}" + (f" in each of {runs} runs" if runs > 1 else ""))
-    print_text(f"disk     {plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}")
+    print_line(f"{plan.resolved.rstrip()}\n")
+    print_plan(
+        {
+            "rows": format_splits(plan.rows),
+            "not read": ", ".join(plan.unread),
+            "labels": list_names(plan.labels[:20]) if plan.labels else "",
+            "steps": f"{plan.steps:,}" + (f" in each of {runs} runs" if runs > 1 else ""),
+            "disk": f"{plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}",
+        }
+    )
     print_line("Nothing was trained or written.")
 
 
@@ -181,9 +183,10 @@ def print_next_steps(results: Sequence[Result]) -> None:
     folder = shlex.quote(str(results[0].folder))
     recipe = load_recipe(f"{results[0].folder}/recipe.yaml")
     recipe._may_run_code = True  # it has been run just now
-    print_line("\nNext:")
-    print_line(f"  open {folder}/report.html")
     trust = " --trust" if "." in recipe.task or any(map(is_script, recipe.metrics)) else ""
-    print_line(f"  bertkit predict {folder} {example_row(load_task(recipe), recipe)}{trust}")
-    print_line(f"  bertkit eval {folder}{trust}")
-    print_line(f"  hf upload YOUR_NAME/{shlex.quote(recipe.name)} {folder}")
+    print_next(
+        f"open {folder}/report.html",
+        f"bertkit predict {folder} {example_row(load_task(recipe), recipe)}{trust}",
+        f"bertkit eval {folder}{trust}",
+        f"hf upload YOUR_NAME/{shlex.quote(recipe.name)} {folder}",
+    )

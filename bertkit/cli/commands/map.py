@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line, print_table, print_text
+from bertkit.cli.output import print_line, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
     ColumnOption,
@@ -114,21 +113,18 @@ def command(
     files = MapFiles(output, picture, fresh)
     reader = LayerReader(model, max_length, precision)
     result = draw_map(reader, source, files, settings, TerminalProgress())
-    print_map(result, as_json=json)
+    print_result({**vars(result), "shown": result.shown._asdict()}, lambda _: print_map(result), as_json=json)
 
 
-def print_map(result: MapResult, *, as_json: bool) -> None:
+def print_map(result: MapResult) -> None:
     """Print what was drawn, and what is measured at each layer."""
     from bertkit.insight.maps.layers import layer_rows
     from bertkit.workflows.map import METHODS
 
-    if as_json:
-        print_json({**dataclasses.asdict(result), "shown": result.shown._asdict()})
-        return
     what = "texts" if result.unit == "text" else "words in their texts"
     print_text(f"{result.points:,} {what} by {METHODS[result.reduce]}")
-    for name, count in list(result.labels.items())[:_SHOWN_LABELS]:
-        print_text(f"  {name}: {count:,} ({count / result.points:.1%})")
+    labels = list(result.labels.items())[:_SHOWN_LABELS]
+    print_notes(f"{name}: {count:,} ({count / result.points:.1%})" for name, count in labels)
     if len(result.labels) > _SHOWN_LABELS:
         print_text(f"  ... {len(result.labels) - _SHOWN_LABELS:,} more with --json")
     title = "layers"

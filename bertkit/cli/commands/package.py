@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -11,7 +10,7 @@ import typer
 
 from bertkit.cli.commands.export import NewFolderOption, TaskRecipeOption
 from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line, print_text
+from bertkit.cli.output import print_next, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -57,10 +56,7 @@ def command(
     from bertkit.workflows.package import package
 
     result = package(run, output, to=to, recipe=recipe, name=name, wheel=wheel, progress=TerminalProgress())
-    if json:
-        print_json(dataclasses.asdict(result))
-    else:
-        print_package(result)
+    print_result(result, print_package, as_json=json)
 
 
 def print_package(result: PackageResult) -> None:
@@ -72,11 +68,8 @@ def print_package(result: PackageResult) -> None:
     if (start := result.cold_start) is not None:
         cost = f"{start.seconds:.2f} s of processor time, {start.memory / 1e6:,.0f} MB of memory"
         print_text(f"  from start to first answer: {cost}; imported {', '.join(start.imported)}")
-    for note in result.notes:
-        print_text(f"  {note}")
+    print_notes(result.notes)
     print_text(f"  needs {', '.join(result.requirements)}")
     if result.wheel is not None:
         print_text(f"  wheel: {Path(result.wheel).name}")
-    print_line()
-    print_line("Next:")
-    print_line(f"  cd {quote(result.folder)} && python -m {result.name} --file FILE")
+    print_next(f"cd {quote(result.folder)} && python -m {result.name} --file FILE")

@@ -20,8 +20,7 @@ from bertkit.cli.options import (
     ZeroShotOption,
     find_trained,
     load,
-    load_tasks,
-    names_several,
+    merge_changes,
     parse_row,
     zero_shot_task,
 )
@@ -164,6 +163,7 @@ def _find_predictors(
 ) -> tuple[Callable[..., Any], Callable[..., int], Any]:
     """Return what predicts records, what predicts to a file, and the recipe that both take."""
     from bertkit.errors import UsageError
+    from bertkit.recipe import load_several, names_several
 
     if names_several(recipe):
         if precision or coverage or settings["options.abstain_below"] or zero_shot:
@@ -171,7 +171,7 @@ def _find_predictors(
             raise UsageError(what, "name the recipe of one task")
         from bertkit.workflows.predict import several as predict_several
 
-        several = load_tasks(recipe, settings, changes)
+        several = load_several(recipe, merge_changes(settings, changes))
         return predict_several.predict_several, predict_several.predict_several_to_file, several
     from bertkit.workflows.calibrate import with_thresholds
     from bertkit.workflows.predict import predict, predict_to_file

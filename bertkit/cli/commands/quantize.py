@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Literal
 
 import typer
@@ -15,7 +14,7 @@ from bertkit.cli.commands.export import (
     print_parity,
 )
 from bertkit.cli.options import JsonOption, LimitOption
-from bertkit.cli.output import end_with_error, print_json
+from bertkit.cli.output import print_result
 from bertkit.cli.progress import TerminalProgress
 
 NAME = "quantize"
@@ -60,11 +59,7 @@ def command(
             progress=TerminalProgress(),
         )
     except MarginError as error:
-        if json:
-            end_with_error({"parity": dataclasses.asdict(error.parity)}, error)
-        print_parity(error.parity, "torch", to)
-        raise
-    if json:
-        print_json(dataclasses.asdict(result))
-    else:
-        print_export(result)
+        parity = error.parity
+        print_result({"parity": parity}, lambda _: print_parity(parity, "torch", to), as_json=json, error=error)
+        return
+    print_result(result, print_export, as_json=json)

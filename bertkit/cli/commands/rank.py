@@ -17,10 +17,10 @@ from bertkit.cli.options import (
     load,
 )
 from bertkit.cli.output import (
+    format_count,
     format_duration,
-    format_interval,
-    format_number,
-    print_found,
+    print_notes,
+    print_result,
     print_table,
     print_text,
 )
@@ -40,6 +40,7 @@ _UNITS = {
     "word": "words",
     "target": "words to tell the senses of",
 }
+_LAYERS = {"mean": "the mean of layers", "last": "the last layer", "best": "the best layer"}
 
 ModelsOption = Annotated[
     list[str] | None,
@@ -94,35 +95,35 @@ def command(
     found = rank(loaded, named, settings, progress=TerminalProgress())
     if page is not None:
         write_page(found, page)
-    print_found(found, page, lambda: _print(found), as_json=json)
+    print_result(found, _print_ranking, as_json=json, page=page)
 
 
-def _print(found: Ranking) -> None:
+def _print_ranking(found: Ranking) -> None:
     from bertkit.reports.insight.rank import SCORE_NAMES
 
     classes = "numbers" if found.classes is None else f"{found.classes} classes"
-    unit = _UNITS[found.unit]
     print_text(
-        f"{found.recipe}, {found.split}: {found.examples:,} {unit}, {classes}; "
-        f"{SCORE_NAMES[found.by]} of {_layers_text(found.layers)}"
+        f"{found.recipe}, {found.split}: {found.examples:,} {_UNITS[found.unit]}, {classes}; "
+        f"{SCORE_NAMES[found.by]} of {_LAYERS.get(found.layers, f'layer {found.layers}')}"
     )
     print_table("scores", [_score_row(one, found, SCORE_NAMES) for one in found.encoders], len(found.encoders))
     print_table("cost", [_cost_row(one) for one in found.encoders], len(found.encoders))
-    print_text(f"  speed: {found.precision}, {found.threads} thread{'s' * (found.threads > 1)}, in turns")
-    for line in describe_order(found):
-        print_text(f"  {line}")
-    for note in found.notes:
-        print_text(f"  {note}")
+    print_text(f"  speed: {found.precision}, {format_count(found.threads, 'thread')}, in turns")
+    print_notes([*describe_order(found), *found.notes])
     print_text(f"  took {format_duration(found.seconds)}; nothing was trained")
 
 
 def _score_row(one: RankedEncoder, found: Ranking, names: dict[str, str]) -> dict[str, Any]:
-    own = {names[found.by]: format_number(one.scores[found.by]).strip(), "95% CI": format_interval(one.interval)}
-    own["shuffled"] = format_number(one.shuffled).strip()
-    own["gain"] = format_number(one.scores[found.by] - one.shuffled).strip()
-    others = {names[name]: value for name, value in one.scores.items() if name != found.by}
-    layer = {"layer": str(one.layer)} if found.layers == "best" else {}
-    return {"encoder": f"{'* ' if one.is_efficient else '  '}{one.model}", **own, **others, **layer}
+    score = one.scores[found.by]
+    return {
+        "encoder": f"{'* ' if one.is_efficient else '  '}{one.model}",
+        names[found.by]: score,
+        "95% CI": one.interval,
+        "shuffled": one.shuffled,
+        "gain": score - one.shuffled,
+        **{names[name]: value for name, value in one.scores.items() if name != found.by},
+        "layer": str(one.layer) if found.layers == "best" else "",
+    }
 
 
 def _cost_row(one: RankedEncoder) -> dict[str, Any]:
@@ -158,9 +159,3 @@ def describe_order(found: Ranking) -> list[str]:
     if chance:
         lines.append(f"no better than with shuffled gold values: {', '.join(chance)}; read more rows")
     return lines
-
-
-def _layers_text(layers: str) -> str:
-    return {"mean": "the mean of layers", "last": "the last layer", "best": "the best layer"}.get(
-        layers, f"layer {layers}"
-    )

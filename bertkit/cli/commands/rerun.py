@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertkit.cli.options import FreshOption, JsonOption
-from bertkit.cli.output import end_with_error, format_number, print_json, print_line, print_table, print_text
+from bertkit.cli.output import (
+    print_line,
+    print_result,
+    print_table,
+    print_text,
+)
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -54,23 +58,18 @@ def command(
         run, output=output, changes=changes, ignore_changes=ignore_changes, fresh=fresh, progress=TerminalProgress()
     )
     error = None if result.scores_agree else _disagreement(result)
-    if json:
-        values = {**dataclasses.asdict(result), "scores_agree": result.scores_agree}
-        print_json(values) if error is None else end_with_error(values, error)
-        return
-    print_rerun(result)
-    if error is not None:
-        raise error
+    values = {**vars(result), "scores_agree": result.scores_agree}
+    print_result(values, lambda _: print_rerun(result), as_json=json, error=error)
 
 
 def print_rerun(result: Rerun) -> None:
     """Print the scores of both runs, whether the weights are the same, and what differs around them."""
     print_text(f"{result.run}, repeated in {result.folder}")
     print_table("scores", [_score_line(score) for score in result.scores])
-    print_table(
-        "what differs",
-        [{"": item.what, "before": _cell(item.before), "now": _cell(item.now)} for item in result.differences],
-    )
+    differences = [
+        {"": item.what, "before": _shorten(item.before), "now": _shorten(item.now)} for item in result.differences
+    ]
+    print_table("what differs", differences)
     if not result.differences:
         print_text("  No difference in versions, machine, settings, data or model.")
     weights = {True: "the same to the last bit", False: "different", None: "not known, since the run has no checksums"}
@@ -81,18 +80,18 @@ def print_rerun(result: Rerun) -> None:
         print_line("  Scores: the same to the last digit.")
 
 
-def _score_line(score: Any) -> dict[str, str]:
+def _score_line(score: Any) -> dict[str, Any]:
     known = score.before is not None and score.now is not None
     difference = f"{score.now - score.before:+.2g}" if known and score.now != score.before else ""
     return {
         "metric": f"{score.split} {score.metric}",
-        "before": format_number(score.before).strip(),
-        "now": format_number(score.now).strip(),
+        "before": score.before,
+        "now": score.now,
         "difference": difference or ("none" if score.before == score.now else "n/a"),
     }
 
 
-def _cell(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = "" if value is None else str(value)
     is_digest = len(text) == 64 and set(text) <= set("0123456789abcdef")
     return text[:_DIGEST] if is_digest else text if len(text) <= 60 else f"{text[:57]}..."

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line
+from bertkit.cli.output import print_line, print_result
 from bertkit.cli.progress import TerminalProgress
 
 NAME = "serve"
@@ -109,11 +109,10 @@ def command(
     if log == "json":  # before anything is logged
         log_json_lines()
     if for_server is not None:
-        found = serve_elsewhere(runs, for_server, recipe)
-        if json:
-            print_json({"commands": [one._asdict() for one in found]})
-        for one in () if json else found:
-            print_line(one.command)
+        commands = serve_elsewhere(runs, for_server, recipe)
+        lines = "\n".join(command.command for command in commands)
+        values = {"commands": [command._asdict() for command in commands]}
+        print_result(values, lambda _: print_line(lines), as_json=json)
         return
     if json:
         raise UsageError("--json without --for", "a server prints no result; see --log json")

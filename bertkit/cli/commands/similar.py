@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bertkit.cli.options import JsonOption, RecordsOption
-from bertkit.cli.output import print_file, print_json, print_line, print_records
+from bertkit.cli.output import print_file, print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption, PoolingOption, PromptOption
 
@@ -55,10 +55,7 @@ def command(
     if len(texts) == 2:
         first, second = texts
         (result,) = similar(embedder, [({"text": first, "text_pair": second}, first, second)], progress=progress)
-        if json:
-            print_json(result)
-        else:
-            print_line(f"{result['cosine']:.4f}")
+        print_result(result, lambda _: print_line(f"{result['cosine']:.4f}"), as_json=json)
         return
     pairs = read_pairs(texts[0], (column, pair_column))
     if output is not None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line, print_table, print_text
+from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
@@ -60,22 +59,16 @@ def command(
     models = [model] if beside is None else [model, beside]
     if not is_file(source):
         tokenized = tokenize_text(source, models, pair=pair)
-        if json:
-            print_json({"tokenizers": [dataclasses.asdict(one) for one in tokenized]})
-            return
-        for one in tokenized:
-            _print_text(one)
+        print_result({"tokenizers": tokenized}, lambda _: list(map(_print_tokens, tokenized)), as_json=json)
         return
     if pair is not None:
         raise UsageError("--pair is for a text, not for a file", "leave it out")
     figures = measure_file(source, models, data=read_data_options(column, changes), progress=TerminalProgress())
-    if json:
-        print_json({"file": source, "tokenizers": [dataclasses.asdict(one) for one in figures]})
-    else:
-        _print_figures(source, figures)
+    values = {"file": source, "tokenizers": figures}
+    print_result(values, lambda _: _print_figures(source, figures), as_json=json)
 
 
-def _print_text(tokenized: TextTokens) -> None:
+def _print_tokens(tokenized: TextTokens) -> None:
     limit = "" if tokenized.max_tokens is None else f", up to {tokenized.max_tokens:,} per input"
     print_text(f"{tokenized.model}: {tokenized.type}, {tokenized.vocabulary:,} tokens{limit}")
     has_pair = any(token.segment for token in tokenized.tokens)

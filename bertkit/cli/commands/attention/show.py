@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertkit.cli.commands.attention import WARNING
-from bertkit.cli.options import JsonOption, PageOption
-from bertkit.cli.output import print_file, print_json, print_table, print_text
+from bertkit.cli.options import JsonOption, PageOption, refuse_options
+from bertkit.cli.output import print_file, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption
 
@@ -51,19 +51,16 @@ def command(
     The page has all layers and heads, each token's weights, attention rollout, and queries and keys. Without --output,
     a table shows the strongest attention of each layer, or with --layer that of each token.
     """
-    from bertkit.errors import UsageError
     from bertkit.workflows.attention import show
 
-    if head is not None and layer is None:
-        raise UsageError("--head without --layer", "name the layer too")
+    if layer is None:
+        refuse_options({"--head": head}, "without --layer", "name the layer too")
     at = (layer or 0, head or 0)
     shown = show(text, model, pair=pair, max_tokens=max_length, at=at, output=output, progress=TerminalProgress())
     if output is not None:
         print_file(output, 1, as_json=json)
-    elif json:
-        print_json(_as_record(shown, layer, head))
     else:
-        _print(shown, layer, head)
+        print_result(_as_record(shown, layer, head), lambda _: _print_attention(shown, layer, head), as_json=json)
 
 
 def _as_record(shown: ShownAttention, layer: int | None, head: int | None) -> dict[str, Any]:
@@ -80,7 +77,7 @@ def _as_record(shown: ShownAttention, layer: int | None, head: int | None) -> di
     }
 
 
-def _print(shown: ShownAttention, layer: int | None, head: int | None) -> None:
+def _print_attention(shown: ShownAttention, layer: int | None, head: int | None) -> None:
     layers, heads, count, _ = shown.text.weights.shape
     print_text(f"{shown.text.model}: {layers} layers of {heads} heads, {count} tokens")
     if layer is None:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import JsonOption, SetOption, load_pretraining
-from bertkit.cli.output import print_json, print_line, print_text
+from bertkit.cli.options import JsonOption, SetOption, merge_changes
+from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -89,13 +88,15 @@ def command(
     The same text always gives the same files. What the tokenizer does to words is measured on held-out documents.
     """
     from bertkit.errors import UsageError
+    from bertkit.recipe import load_pretrain_recipe
 
     if kind is not None:
         log.warning("--kind is now called --type; the old name will be removed in the next release")
         tokenizer_type = kind
     if data is None and recipe is None and not changes:
         raise UsageError("no text is named", "--data FILE, a directory, or a hub data set")
-    corpus = load_pretraining(recipe or "mlm", {"data.source": data, "data.limit": limit}, changes).data
+    settings = merge_changes({"data.source": data, "data.limit": limit}, changes)
+    corpus = load_pretrain_recipe(recipe or "mlm", settings).data
     from bertkit.tokens.train import make_spec
     from bertkit.workflows.tokenizer import train_tokenizer
 
@@ -108,14 +109,11 @@ def command(
         max_length=max_length,
     )
     report = train_tokenizer(corpus, spec, output=output, progress=TerminalProgress())
-    print_tokenizer(report, as_json=json)
+    print_result(report, print_tokenizer, as_json=json)
 
 
-def print_tokenizer(report: TokenizerReport, *, as_json: bool) -> None:
+def print_tokenizer(report: TokenizerReport) -> None:
     """Print what a new tokenizer does to held-out text."""
-    if as_json:
-        print_json(dataclasses.asdict(report))
-        return
     case = "lowercase" if report.lowercase else "cased"
     print_text(f"{report.folder}: {report.type}, {case}, {report.vocabulary_size:,} tokens")
     print_text(f"  on {report.held_out:,} held-out of {report.documents:,} documents ({report.words:,} words):")
@@ -124,5 +122,4 @@ def print_tokenizer(report: TokenizerReport, *, as_json: bool) -> None:
     print_line(f"  unknown tokens               {report.unknown_rate:7.3%}")
     print_line(f"  tokens per document          {report.tokens_per_document:7.1f}")
     print_line(f"  vocabulary unused there      {report.unseen_share:7.1%}")
-    for warning in report.warnings:
-        print_text(f"  warning: {warning}")
+    print_notes(f"warning: {warning}" for warning in report.warnings)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bertkit.cli.options import JsonOption, RecipeArgument, SetOption
-from bertkit.cli.output import print_pairs
+from bertkit.cli.output import print_pairs, print_result
 
 NAME = "check"
 ORDER = 4
@@ -27,4 +27,4 @@ def command(recipe: RecipeArgument, changes: SetOption = None, json: JsonOption 
             from bertkit.tasks import load_task
 
             load_task(loaded)
-    print_pairs("checked", {recipe: "valid"}, as_json=json)
+    print_result({"checked": {recipe: "valid"}}, lambda found: print_pairs(found["checked"]), as_json=json)

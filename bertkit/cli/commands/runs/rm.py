@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line, printable
+from bertkit.cli.output import print_line, print_result, printable
 
 NAME = "rm"
 ORDER = 5
@@ -36,11 +36,8 @@ def command(
         return
     for folder in chosen:
         remove_run(folder)
-    if json:
-        print_json({"removed": list(map(str, chosen))})
-        return
-    for folder in chosen:
-        print_line(f"{folder}: deleted")
+    lines = "\n".join(f"{folder}: deleted" for folder in chosen)
+    print_result({"removed": chosen}, lambda _: print_line(lines), as_json=json)
 
 
 def _agrees(folders: list[Path]) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +10,9 @@ import typer
 from bertkit.cli.options import JsonOption
 from bertkit.cli.output import (
     format_duration,
-    format_interval,
     format_number,
-    print_json,
     print_pairs,
+    print_result,
     print_table,
 )
 
@@ -45,13 +43,15 @@ def command(
         raise UsageError("not a run folder", "`bertkit runs list` shows the runs", file=folder)
     record: Mapping[str, Any] = (read_record(folder) if run.seeds is None and run.state != "damaged" else None) or {}
     changes, scores = list_changes(record), _scores(record)
-    if json:
-        settings = [{"setting": row["setting"], "recipe": row["recipe"], "run": row["run"]} for row in changes]
-        print_json({**dataclasses.asdict(run), "scores": scores, "settings": settings, "versions": _versions(record)})
-        return
-    print_pairs("run", _facts(run, record), as_json=False)
-    print_table("scores", [{**row, "95% CI": format_interval(row["95% CI"])} for row in scores])
-    print_table("settings that differ from the recipe", changes, max_rows=len(changes))
+    settings = [{"setting": row["setting"], "recipe": row["recipe"], "run": row["run"]} for row in changes]
+    values = {**vars(run), "scores": scores, "settings": settings, "versions": _versions(record)}
+
+    def show(_: object) -> None:
+        print_pairs(_facts(run, record))
+        print_table("scores", scores)
+        print_table("settings that differ from the recipe", changes, max_rows=len(changes))
+
+    print_result(values, show, as_json=json)
 
 
 def _facts(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
@@ -62,9 +62,7 @@ def _facts(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
         "reason": run.reason,
         "recipe": run.recipe,
         "model": run.model,
-        "mean score" if run.seeds else "score": ""
-        if run.score is None
-        else f"{run.metric} {format_number(run.score).strip()}",
+        "mean score" if run.seeds else "score": "" if run.score is None else f"{run.metric} {format_number(run.score)}",
         "seeds": str(run.seeds or ""),
         "steps": str(run.steps or ""),
         "time": "" if run.seconds is None else format_duration(run.seconds),

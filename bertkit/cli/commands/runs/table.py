@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_file, print_json, print_line, print_table, print_text
+from bertkit.cli.output import print_file, print_line, print_notes, print_result, print_table
 from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import ResourceError, UsageError
 
@@ -61,15 +60,17 @@ def command(
             write_text(output, FORMATS[name][1](table))
         print_file(output, len(table.rows), as_json=json)
         return
-    if json:
-        print_json({**dataclasses.asdict(table), "cells": [{**dataclasses.asdict(c), "p": c.p} for c in table.cells]})
-    elif name != "text":
-        print_line(FORMATS[name][1](table).rstrip("\n"))
-    else:
+
+    def show(_: object) -> None:
+        if name != "text":
+            print_line(FORMATS[name][1](table).rstrip("\n"))
+            return
         head, *lines = make_grid(table)
         print_table("scores", [dict(zip(head, line, strict=True)) for line in lines], max_rows=len(lines))
-        for line in [*describe_marks(table), *table.notes]:
-            print_text(f"  {line}")
+        print_notes([*describe_marks(table), *table.notes])
+
+    cells = [{**vars(cell), "p": cell.p} for cell in table.cells]
+    print_result({**vars(table), "cells": cells}, show, as_json=json)
 
 
 def _find_format(format: str | None, output: Path | None) -> str:

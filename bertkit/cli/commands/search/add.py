@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.commands.search.build import SkipEmptyOption, TextsArgument, print_index
+from bertkit.cli.commands.search.build import SkipEmptyOption, TextsArgument, end_change
 from bertkit.cli.options import JsonOption
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
@@ -41,4 +41,4 @@ def command(
     from bertkit.workflows.search import add
 
     rows = TextRows.open(file, column, skip_empty=skip_empty, data=read_data_options(column, changes))
-    print_index(add(index, rows, model=model, progress=TerminalProgress()), "added", as_json=json)
+    end_change(add(index, rows, model=model, progress=TerminalProgress()), "added", as_json=json)

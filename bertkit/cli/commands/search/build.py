@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_text
+from bertkit.cli.options import JsonOption, refuse_options
+from bertkit.cli.output import format_count, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
     ColumnOption,
@@ -132,13 +131,11 @@ def command(
 
     A build that was killed goes on where it was when the command is repeated.
     """
-    from bertkit.errors import UsageError
-
-    if not passages and (passage_tokens is not None or overlap is not None):
-        option = "--overlap" if passage_tokens is None else "--passage-tokens"
-        raise UsageError(f"{option} without --passages", "add --passages")
-    if recall_queries is not None and approximate is None:
-        raise UsageError("--recall-queries without --approximate", "exact search finds all")
+    if not passages:
+        given = {"--passage-tokens": passage_tokens, "--overlap": overlap}
+        refuse_options(given, "without --passages", "add --passages")
+    if approximate is None:
+        refuse_options({"--recall-queries": recall_queries}, "without --approximate", "exact search finds all")
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.search.rows import TextRows
     from bertkit.workflows.search import IndexOptions, build
@@ -156,24 +153,29 @@ def command(
         ),
         progress=TerminalProgress(),
     )
-    print_index(report, "added", as_json=json)
+    end_change(report, "added", as_json=json)
 
 
-def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
+def end_change(report: IndexReport, done: str, *, as_json: bool) -> None:
+    """Print what a command did to an index, for people or programs."""
+    values = {done if name == "changed" else name: value for name, value in vars(report).items()}
+    print_result(values, lambda _: print_index(report, done), as_json=as_json)
+
+
+def print_index(report: IndexReport, done: str) -> None:
     """Print what a command did to an index, and what it holds now."""
-    if as_json:
-        values: dict[str, Any] = dataclasses.asdict(report)
-        print_json({**values, "index": str(report.index), done: values.pop("changed")})
-        return
     unit = "passage" if report.passages else "row"
+    changed, rows = format_count(report.changed, unit), format_count(report.rows, unit)
     print_text(
-        f"{report.index}: {_count(report.changed, unit)} {done}; {_count(report.rows, unit)} with vectors of "
+        f"{report.index}: {changed} {done}; {rows} with vectors of "
         f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
     )
     if report.approximate:
         found = report.approximate
         recall, time = f"{found['recall_at_10']:.1%}", f"{found['milliseconds_per_query']:.2f} ms"
-        print_text(f"  {found['method']} finds {recall} of the 10 nearest of {_count(found['rows'], unit)} in {time}")
+        print_text(
+            f"  {found['method']} finds {recall} of the 10 nearest of {format_count(found['rows'], unit)} in {time}"
+        )
     if done == "added":
         print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
 
@@ -182,7 +184,7 @@ def print_coverage(coverage: Coverage, max_length: int, *, is_split: bool) -> No
     """Print how much of the text reaches the model, and what to do where that is not all."""
     line = f"  {coverage} of the text reaches the model"
     if is_split:
-        print_text(f"{line}, in passages of {_count(coverage.texts, 'text')}")
+        print_text(f"{line}, in passages of {format_count(coverage.texts, 'text')}")
     elif coverage.truncated:
         print_text(
             f"{line}: {coverage.truncated:,} of {coverage.texts:,} texts are truncated to {max_length} tokens; "
@@ -190,7 +192,3 @@ def print_coverage(coverage: Coverage, max_length: int, *, is_split: bool) -> No
         )
     else:
         print_text(line)
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number:,} {unit if number == 1 else unit + 's'}"

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bertkit.cli.commands.search.add import IndexArgument
-from bertkit.cli.commands.search.build import print_index
+from bertkit.cli.commands.search.build import end_change
 from bertkit.cli.options import JsonOption
 
 NAME = "delete"
@@ -31,4 +31,4 @@ def command(
     """
     from bertkit.workflows.search import delete
 
-    print_index(delete(index, ids), "deleted", as_json=json)
+    end_change(delete(index, ids), "deleted", as_json=json)
