@@ -67,7 +67,6 @@ RecipeArgument = Annotated[
         help="A shipped recipe (see `bertkit recipes list`) or a YAML file.",
         autocompletion=complete_recipe,
         callback=refuse_rows,
-        show_default=False,
     ),
 ]
 RunArgument = Annotated[
@@ -77,13 +76,11 @@ RunArgument = Annotated[
         help="Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
         autocompletion=complete_recipe,
         callback=refuse_rows,
-        show_default=False,
     ),
 ]
 ModelOption = Annotated[
     str | None,
     typer.Option(
-        "--model",
         help="Pretrained model: hub name, directory or `demo`.",
         metavar="MODEL",
         show_default=FROM_RECIPE,
@@ -92,7 +89,6 @@ ModelOption = Annotated[
 CheckpointOption = Annotated[
     str | None,
     typer.Option(
-        "--model",
         help="Fine-tuned checkpoint of a recipe: run folder, directory or hub name.",
         metavar="CKPT",
         show_default="the run",
@@ -101,7 +97,6 @@ CheckpointOption = Annotated[
 DataOption = Annotated[
     str | None,
     typer.Option(
-        "--data",
         help="Data set: hub name, directory, file or `demo`.",
         metavar="DATA",
         show_default=FROM_RECIPE,
@@ -109,11 +104,11 @@ DataOption = Annotated[
 ]
 LimitOption = Annotated[
     int | None,
-    typer.Option("--limit", help="Use only the first N rows of each split.", metavar="N", show_default="all"),
+    typer.Option(help="Use only the first N rows of each split.", metavar="N", show_default="all"),
 ]
 MaxLengthOption = Annotated[
     int | None,
-    typer.Option("--max-length", help="Maximum tokens per text or text pair.", metavar="N", show_default=FROM_RECIPE),
+    typer.Option(help="Maximum tokens per text or text pair.", metavar="N", show_default=FROM_RECIPE),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -129,10 +124,8 @@ SeedOption = Annotated[int | None, typer.Option(help="Random seed.", show_defaul
 SeedsOption = Annotated[
     str | None,
     typer.Option(
-        "--seeds",
         help="Train with several seeds and summarize them: a number of seeds, or a list such as 1,2,7.",
         metavar="N|LIST",
-        show_default=False,
     ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan; train nothing.")]
@@ -147,20 +140,18 @@ ZeroShotOption = Annotated[
 ]
 PageOption = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Write a page to this .html file.", metavar="FILE", show_default=False),
+    typer.Option("--output", "-o", help="Write a page to this .html file.", metavar="FILE"),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 TextOption = Annotated[
     str | None,
-    typer.Option("--text", help="One text; short for --row text=TEXT.", metavar="TEXT", show_default=False),
+    typer.Option(help="One text; short for --row text=TEXT.", metavar="TEXT"),
 ]
 RowOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--row",
         metavar="COLUMN=VALUE",
         help="One row: one --row per canonical column, several for a column that is a list.",
-        show_default=False,
     ),
 ]
 RecordsOption = Annotated[

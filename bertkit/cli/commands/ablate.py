@@ -40,26 +40,22 @@ EXAMPLE = "bertkit ablate mlm --data text.txt --tokenizer tok --space objective=
 SpaceOption = Annotated[
     list[str],
     typer.Option(
-        "--space",
         help="Vary a key of the recipe: KEY=VALUE,VALUE; repeatable. The first value is what the others are compared "
         "with.",
         metavar="KEY=VALUES",
-        show_default=False,
     ),
 ]
 ThenOption = Annotated[
     list[str],
     typer.Option(
-        "--then",
         help="Fine-tune each encoder with this recipe, with settings behind its name if need be: "
         "'sst2 data.limit=5000'; repeatable.",
         metavar="RECIPE",
-        show_default=False,
     ),
 ]
 SeedsOption = Annotated[
     str,
-    typer.Option("--seeds", help="Seeds of each fine-tuning: a number, or a list such as 1,2,7.", metavar="N|LIST"),
+    typer.Option(help="Seeds of each fine-tuning: a number, or a list such as 1,2,7.", metavar="N|LIST"),
 ]
 
 

@@ -45,14 +45,11 @@ DeployOption = Annotated[
         "--deploy",
         metavar="RUN",
         help="Measure the ways to deploy a run or an exported folder; repeat it to compare several.",
-        show_default=False,
     ),
 ]
 OutputOption = Annotated[
     Path | None,
-    typer.Option(
-        "--output", "-o", help="With --deploy: write a page to this .html file.", metavar="FILE", show_default=False
-    ),
+    typer.Option("--output", "-o", help="With --deploy: write a page to this .html file.", metavar="FILE"),
 ]
 
 

@@ -51,7 +51,6 @@ def command(
         typer.Option(
             help="Measure prediction sets that hold the right label this often; repeat it for several.",
             metavar="P",
-            show_default=False,
         ),
     ] = None,
     max_length: MaxLengthOption = None,

@@ -71,7 +71,6 @@ def command(
             help="New folder for a copy without rows that lack a text or a label, and without training rows that "
             "repeat others or are in another split.",
             metavar="DIR",
-            show_default=False,
         ),
     ] = None,
     max_length: MaxLengthOption = None,

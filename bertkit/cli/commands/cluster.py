@@ -31,14 +31,13 @@ _EXAMPLE_LENGTH = 100  # characters
 
 TextsArgument = Annotated[
     Path,
-    typer.Argument(metavar="FILE", help="Rows with texts: csv, tsv, jsonl, json, parquet, txt.", show_default=False),
+    typer.Argument(metavar="FILE", help="Rows with texts: csv, tsv, jsonl, json, parquet, txt."),
 ]
 VectorsOption = Annotated[
     Path | None,
     typer.Option(
         help="Vectors of the rows, in their order, instead of --model: .parquet, .jsonl, .npy or .safetensors.",
         metavar="FILE",
-        show_default=False,
     ),
 ]
 RowsOption = Annotated[
@@ -48,26 +47,21 @@ RowsOption = Annotated[
         "-o",
         help="File for the rows with their cluster and its words: .jsonl, .csv, .tsv or .parquet.",
         metavar="FILE",
-        show_default=False,
     ),
 ]
 SaveOption = Annotated[
     Path | None,
-    typer.Option(help="Folder to create: the clusters and a map of the rows.", metavar="DIR", show_default=False),
+    typer.Option(help="Folder to create: the clusters and a map of the rows.", metavar="DIR"),
 ]
 AssignOption = Annotated[
     Path | None,
-    typer.Option(
-        help="Assign rows to the clusters of this folder, and find no new ones.", metavar="DIR", show_default=False
-    ),
+    typer.Option(help="Assign rows to the clusters of this folder, and find no new ones.", metavar="DIR"),
 ]
 EmbeddingModelOption = Annotated[
     str | None,
     typer.Option(
-        "--model",
         help="Model that computes the vectors: hub name, directory, run folder or `demo`.",
         metavar="MODEL",
-        show_default=False,
     ),
 ]
 

@@ -33,7 +33,6 @@ RunsArgument = Annotated[
     typer.Argument(
         metavar="RUN RUN...",
         help="Run folders, folders of seeds, or what `eval --output` has written. The first is the baseline.",
-        show_default=False,
     ),
 ]
 
@@ -56,7 +55,7 @@ def command(
     ] = None,
     by: Annotated[
         str | None,
-        typer.Option(help="Column of the data whose values are slices too.", metavar="COLUMN", show_default=False),
+        typer.Option(help="Column of the data whose values are slices too.", metavar="COLUMN"),
     ] = None,
     rows: Annotated[int, typer.Option(help="How many rows that are won, and lost, to show.", metavar="N", min=0)] = 5,
     recipe: Annotated[

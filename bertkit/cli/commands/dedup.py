@@ -46,7 +46,6 @@ AgainstOption = Annotated[
     typer.Option(
         help="Remove rows that repeat one of this file too, e.g. training rows; repeatable.",
         metavar="FILE",
-        show_default=False,
     ),
 ]
 VectorFilesOption = Annotated[
@@ -54,7 +53,6 @@ VectorFilesOption = Annotated[
     typer.Option(
         help="Vectors of the rows, in their order, instead of --model; repeat it for each --against.",
         metavar="FILE",
-        show_default=False,
     ),
 ]
 PairsOption = Annotated[
@@ -62,16 +60,15 @@ PairsOption = Annotated[
     typer.Option(
         help="Choose the threshold by labeled pairs: columns text, text_pair and label, 1 or 0.",
         metavar="FILE",
-        show_default=False,
     ),
 ]
 SampleOption = Annotated[
     Path | None,
-    typer.Option(help="File for pairs of rows to label, for --pairs.", metavar="FILE", show_default=False),
+    typer.Option(help="File for pairs of rows to label, for --pairs.", metavar="FILE"),
 ]
 ReportOption = Annotated[
     Path | None,
-    typer.Option(help="File for every group of duplicates, row by row.", metavar="FILE", show_default=False),
+    typer.Option(help="File for every group of duplicates, row by row.", metavar="FILE"),
 ]
 
 
@@ -89,7 +86,7 @@ def command(
     prompt_text: PromptTextOption = None,
     threshold: Annotated[
         float | None,
-        typer.Option(help="Cosine from which texts are duplicates in meaning.", metavar="COSINE", show_default=False),
+        typer.Option(help="Cosine from which texts are duplicates in meaning.", metavar="COSINE"),
     ] = None,
     pairs: PairsOption = None,
     precision: Annotated[

@@ -48,7 +48,6 @@ EXAMPLE = "bertkit distill cola --teacher runs/cola --model demo --data demo"
 TeacherOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--teacher",
         metavar="CKPT",
         help="Checkpoint fine-tuned for this task; repeat it to learn from the mean of several.",
         show_default=FROM_RECIPE,
@@ -56,15 +55,13 @@ TeacherOption = Annotated[
 ]
 StudentOption = Annotated[
     str | None,
-    typer.Option("--model", help="Student: hub name, directory or `demo`.", metavar="STUDENT", show_default=False),
+    typer.Option(help="Student: hub name, directory or `demo`.", metavar="STUDENT"),
 ]
 LayersOption = Annotated[
     str | None,
     typer.Option(
-        "--student-layers",
         metavar="LAYERS",
         help="Build the student from these layers of the first teacher (0,2,4), or from this many (3).",
-        show_default=False,
     ),
 ]
 TemperatureOption = Annotated[

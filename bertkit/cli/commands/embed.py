@@ -36,7 +36,6 @@ FileArgument = Annotated[
     typer.Argument(
         metavar="FILE",
         help="Rows to embed: csv, tsv, jsonl, json, parquet, txt (one text per line), ..., or `-` for stdin.",
-        show_default=False,
     ),
 ]
 VectorFileOption = Annotated[
@@ -71,7 +70,7 @@ DtypeOption = Annotated[
 def command(
     file: FileArgument = None,
     model: EncoderOption = ...,  # type: ignore[assignment]
-    text: Annotated[str | None, typer.Option(help="Embed one text.", metavar="TEXT", show_default=False)] = None,
+    text: Annotated[str | None, typer.Option(help="Embed one text.", metavar="TEXT")] = None,
     output: VectorFileOption = None,
     column: ColumnOption = "text",
     unit: UnitOption = "text",

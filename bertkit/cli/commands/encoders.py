@@ -18,15 +18,12 @@ EXAMPLE = "bertkit encoders --language en --max-parameters 50"
 
 
 def command(
-    language: Annotated[
-        str | None, typer.Option(help="Only those for a language, e.g. de.", metavar="CODE", show_default=False)
-    ] = None,
+    language: Annotated[str | None, typer.Option(help="Only those for a language, e.g. de.", metavar="CODE")] = None,
     license: Annotated[
         str | None,
         typer.Option(
             help="Only those with this license, e.g. MIT; `open` for all that allow commercial use.",
             metavar="NAME",
-            show_default=False,
         ),
     ] = None,
     min_tokens: Annotated[
@@ -34,14 +31,13 @@ def command(
     ] = 0,
     max_parameters: Annotated[
         float | None,
-        typer.Option(help="Only those with at most N million parameters.", metavar="N", min=0, show_default=False),
+        typer.Option(help="Only those with at most N million parameters.", metavar="N", min=0),
     ] = None,
     vectors: Annotated[
         bool | None,
         typer.Option(
             "--vectors/--no-vectors",
             help="Only those that were trained for vectors of sentences, or only the others.",
-            show_default=False,
         ),
     ] = None,
     json: JsonOption = False,

@@ -33,7 +33,6 @@ RunsArgument = Annotated[
     typer.Argument(
         metavar="RUN [RUN]",
         help="A run folder, or what `eval --output` has written; of two, the rows where they differ are shown.",
-        show_default=False,
     ),
 ]
 Sort = Literal["confidence", "length", "label", "error"]

@@ -55,7 +55,6 @@ OptionalRun = Annotated[
         "with --benchmark.",
         autocompletion=complete_recipe,
         callback=refuse_rows,
-        show_default=False,
     ),
 ]
 BenchmarkOption = Annotated[
@@ -63,7 +62,6 @@ BenchmarkOption = Annotated[
     typer.Option(
         help="Score the vectors of any encoder on a task of MTEB instead, e.g. mteb:STSBenchmark.",
         metavar="NAME",
-        show_default=False,
     ),
 ]
 SplitOption = Annotated[
@@ -74,7 +72,7 @@ SplitOption = Annotated[
 ]
 PredictionsOption = Annotated[
     Path | None,
-    typer.Option("--output", "-o", help="Folder to write the predictions to.", metavar="DIR", show_default=False),
+    typer.Option("--output", "-o", help="Folder to write the predictions to.", metavar="DIR"),
 ]
 TrainingRowsOption = Annotated[
     Literal["refuse", "drop", "keep"],
@@ -91,7 +89,6 @@ LanguagesOption = Annotated[
     typer.Option(
         help="Score rows of each language, which the recipe or --data names as {language}; e.g. en,de,fr.",
         metavar="LIST",
-        show_default=False,
     ),
 ]
 OracleOption = Annotated[

@@ -42,14 +42,10 @@ EXAMPLE = 'bertkit explain runs/cola --text "The dog chased old the bird."'
 
 _MOST_WORDS = 10  # in a table; those with the largest values
 
-RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.", show_default=False)
-]
+RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.")]
 DataOption = Annotated[
     str | None,
-    typer.Option(
-        "--data", help="Explain the rows of a file, or with `-` those of stdin.", metavar="FILE", show_default=False
-    ),
+    typer.Option(help="Explain the rows of a file, or with `-` those of stdin.", metavar="FILE"),
 ]
 MistakesOption = Annotated[
     int | None,
@@ -57,7 +53,6 @@ MistakesOption = Annotated[
         metavar="N",
         help="Explain the N validation rows that the run is most confidently wrong about.",
         min=1,
-        show_default=False,
     ),
 ]
 LimitOption = Annotated[

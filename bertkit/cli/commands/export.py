@@ -29,22 +29,18 @@ EXAMPLE = "bertkit export runs/cola --to onnx --output exported/cola"
 
 RunArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="RUN", help="Run folder, a checkpoint of a run, or any fine-tuned checkpoint.", show_default=False
-    ),
+    typer.Argument(metavar="RUN", help="Run folder, a checkpoint of a run, or any fine-tuned checkpoint."),
 ]
 ScoredOption = Annotated[
     str | None,
-    typer.Option("--data", help="Rows to score both on.", metavar="DATA", show_default="those of the run"),
+    typer.Option(help="Rows to score both on.", metavar="DATA", show_default="those of the run"),
 ]
 TaskRecipeOption = Annotated[
     str | None,
-    typer.Option(
-        "--recipe", help="Recipe of a checkpoint that is not of a run.", metavar="RECIPE", show_default="the run's"
-    ),
+    typer.Option(help="Recipe of a checkpoint that is not of a run.", metavar="RECIPE", show_default="the run's"),
 ]
 NewFolderOption = Annotated[
-    Path, typer.Option("--output", "-o", help="Folder to write; it must not exist.", metavar="DIR", show_default=False)
+    Path, typer.Option("--output", "-o", help="Folder to write; it must not exist.", metavar="DIR")
 ]
 
 

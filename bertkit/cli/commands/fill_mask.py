@@ -20,25 +20,23 @@ EXAMPLE = 'bertkit fill-mask "The doctors [MASK] in the house." --model demo'
 def command(
     texts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="TEXT...", help="Texts with [MASK] for each word to predict.", show_default=False),
+        typer.Argument(metavar="TEXT...", help="Texts with [MASK] for each word to predict."),
     ] = None,
     model: Annotated[
         str,
         typer.Option(
-            "--model",
             help="Pretrained model: hub name, directory or `demo`.",
             metavar="MODEL",
-            show_default=False,
         ),
     ] = ...,  # type: ignore[assignment]
     top: Annotated[int, typer.Option(help="Number of answers per mask.", metavar="K", min=1)] = 5,
     targets: Annotated[
         str | None,
-        typer.Option(help="Score only these words, e.g. cat,dog.", metavar="WORDS", show_default=False),
+        typer.Option(help="Score only these words, e.g. cat,dog.", metavar="WORDS"),
     ] = None,
     file: Annotated[
         str | None,
-        typer.Option(help="File with one text per line; `-` for stdin.", metavar="FILE", show_default=False),
+        typer.Option(help="File with one text per line; `-` for stdin.", metavar="FILE"),
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from bertkit.workflows.finetune.inputs import DryRun
 
 JobsOption = Annotated[
-    int, typer.Option("--jobs", help="With --seeds: train so many at the same time, each in a process.", metavar="N")
+    int, typer.Option(help="With --seeds: train so many at the same time, each in a process.", metavar="N")
 ]
 SoupOption = Annotated[
     bool, typer.Option("--soup", help="With --seeds: average the weights of the runs, and score that model too.")

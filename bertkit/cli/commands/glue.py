@@ -42,21 +42,18 @@ EXAMPLE = "bertkit glue --model demo --data demo --tasks cola,rte --limit 80"
 
 TasksOption = Annotated[
     str | None,
-    typer.Option("--tasks", help="Tasks to train, such as cola,rte.", metavar="LIST", show_default="all nine"),
+    typer.Option(help="Tasks to train, such as cola,rte.", metavar="LIST", show_default="all nine"),
 ]
 
 
 def command(
     model: Annotated[
         str,
-        typer.Option(
-            "--model", help="Pretrained model: hub name, directory or `demo`.", metavar="MODEL", show_default=False
-        ),
+        typer.Option(help="Pretrained model: hub name, directory or `demo`.", metavar="MODEL"),
     ],
     data: Annotated[
         str | None,
         typer.Option(
-            "--data",
             help="Directory with a folder for each task (cola, sst2, ...), or `demo`.",
             metavar="DIR",
             show_default="nyu-mll/glue",

@@ -33,7 +33,6 @@ FileArgument = Annotated[
     typer.Argument(
         metavar="FILE",
         help="Rows to draw: csv, tsv, jsonl, json, parquet, txt (one text per line), ..., or `-` for stdin.",
-        show_default=False,
     ),
 ]
 PageOption = Annotated[
@@ -45,8 +44,7 @@ PageOption = Annotated[
 WordOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--word", help="Draw every occurrence of this word, whole and in any case; repeatable.", metavar="WORD",
-        show_default=False,
+        help="Draw every occurrence of this word, whole and in any case; repeatable.", metavar="WORD",
     ),
 ]  # fmt: skip
 UnitOption = Annotated[
@@ -55,14 +53,10 @@ UnitOption = Annotated[
         help="What a point stands for: text, or target, the word that the column `target` points to.", metavar="UNIT"
     ),
 ]
-LabelOption = Annotated[
-    str | None, typer.Option("--label", help="Column that colors the points.", metavar="COLUMN", show_default=False)
-]
+LabelOption = Annotated[str | None, typer.Option(help="Column that colors the points.", metavar="COLUMN")]
 ClustersOption = Annotated[
     int | None,
-    typer.Option(
-        "--clusters", help="Color the points by N clusters instead (k-means).", metavar="N", min=2, show_default=False
-    ),
+    typer.Option(help="Color the points by N clusters instead (k-means).", metavar="N", min=2),
 ]
 LayersOption = Annotated[
     str, typer.Option(help="Layers of the slider: all, last, or numbers such as 0,3,6.", metavar="LAYERS")
@@ -72,10 +66,10 @@ ReduceOption = Annotated[
 ]
 PictureOption = Annotated[
     Path | None,
-    typer.Option("--picture", help="Draw all layers side by side in an .svg file.", metavar="FILE", show_default=False),
+    typer.Option(help="Draw all layers side by side in an .svg file.", metavar="FILE"),
 ]
 LimitOption = Annotated[
-    int | None, typer.Option("--limit", help="Use only the first N rows.", metavar="N", show_default="all", min=1)
+    int | None, typer.Option(help="Use only the first N rows.", metavar="N", show_default="all", min=1)
 ]
 
 

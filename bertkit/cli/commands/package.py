@@ -25,7 +25,6 @@ ModelArgument = Annotated[
     typer.Argument(
         metavar="RUN",
         help="Run folder, a checkpoint of a run, any fine-tuned checkpoint, or an exported folder.",
-        show_default=False,
     ),
 ]
 
@@ -44,7 +43,7 @@ def command(
     ] = None,
     wheel: Annotated[
         str | None,
-        typer.Option(help="Write a wheel of this version too.", metavar="VERSION", show_default=False),
+        typer.Option(help="Write a wheel of this version too.", metavar="VERSION"),
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -69,7 +69,6 @@ PrecisionOption = Annotated[
     typer.Option(
         help="Mark rows to abstain from, so that this share of the others is right; needs `bertkit calibrate`.",
         metavar="P",
-        show_default=False,
     ),
 ]
 CoverageOption = Annotated[
@@ -77,19 +76,15 @@ CoverageOption = Annotated[
     typer.Option(
         help="Add the set of labels that holds the right one this often; needs `bertkit calibrate`.",
         metavar="P",
-        show_default=False,
     ),
 ]
-AbstainOption = Annotated[
-    float | None, typer.Option(help="Mark rows whose probability is below this.", metavar="P", show_default=False)
-]
+AbstainOption = Annotated[float | None, typer.Option(help="Mark rows whose probability is below this.", metavar="P")]
 FileArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="FILE",
         help="Rows to predict: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), "
         "or `-` for stdin.",
-        show_default=False,
     ),
 ]
 

@@ -34,14 +34,11 @@ TaskArgument = Annotated[
         "columns of Universal Dependencies also depth, arcs, relations, tense, number.",
         autocompletion=complete_recipe,
         callback=refuse_rows,
-        show_default=False,
     ),
 ]
 DataOption = Annotated[
     str | None,
-    typer.Option(
-        "--data", help="Data set: hub name, directory, file or `demo`.", metavar="DATA", show_default=FROM_RECIPE
-    ),
+    typer.Option(help="Data set: hub name, directory, file or `demo`.", metavar="DATA", show_default=FROM_RECIPE),
 ]
 LimitOption = Annotated[
     int, typer.Option(help="Learn from N rows, drawn by their content; score half as many.", metavar="N")
@@ -58,9 +55,7 @@ MetricOption = Annotated[
         show_default="the first of the recipe's that fits",
     ),
 ]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="New HTML page.", metavar="FILE", show_default=False)
-]
+OutputOption = Annotated[Path | None, typer.Option("--output", "-o", help="New HTML page.", metavar="FILE")]
 
 
 def command(

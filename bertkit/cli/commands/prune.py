@@ -40,10 +40,10 @@ EXAMPLE = "bertkit prune runs/cola -o pruned --intermediate 64"
 
 AnyModelArgument = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="Run folder, or any checkpoint: directory or hub name.", show_default=False),
+    typer.Argument(metavar="MODEL", help="Run folder, or any checkpoint: directory or hub name."),
 ]
 PrunedOption = Annotated[
-    Path, typer.Option("--output", "-o", help="Folder to write the pruned model to.", metavar="DIR", show_default=False)
+    Path, typer.Option("--output", "-o", help="Folder to write the pruned model to.", metavar="DIR")
 ]
 KeptLayersOption = Annotated[
     str | None,

@@ -36,7 +36,7 @@ def command(
     recipe: TaskRecipeOption = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", help="Rows to calibrate and score on.", metavar="DATA", show_default="those of the run"),
+        typer.Option(help="Rows to calibrate and score on.", metavar="DATA", show_default="those of the run"),
     ] = None,
     limit: LimitOption = None,
     json: JsonOption = False,

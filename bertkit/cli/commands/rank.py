@@ -47,13 +47,10 @@ ModelsOption = Annotated[
     typer.Option(
         help="Encoders to rank: two or more hub names, directories, runs or `demo`; may be repeated.",
         metavar="MODEL...",
-        show_default=False,
     ),
 ]
 # what follows the first value of --models; so these may be given one after the other
-MoreArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[MODEL]...", help="More of --models.", show_default=False)
-]
+MoreArgument = Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="More of --models.")]
 
 
 def command(

@@ -29,16 +29,16 @@ _DIGEST = 12  # hex digits of a checksum that are shown
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.", show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="New run folder.", metavar="DIR", show_default="RUN-rerun")
     ] = None,
     data: Annotated[
-        str | None, typer.Option("--data", help="Where its data is now.", metavar="DATA", show_default="as in the run")
+        str | None, typer.Option(help="Where its data is now.", metavar="DATA", show_default="as in the run")
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option("--model", help="Where its model is now.", metavar="MODEL", show_default="as in the run"),
+        typer.Option(help="Where its model is now.", metavar="MODEL", show_default="as in the run"),
     ] = None,
     ignore_changes: Annotated[
         bool, typer.Option("--ignore-changes", help="Train even if data or model have changed since.")

@@ -21,43 +21,34 @@ RunsArgument = Annotated[
     typer.Argument(
         metavar="RUN...",
         help="Run folders, or NAME=RUN; also folders of sentence-transformers, or of seeds.",
-        show_default=False,
     ),
 ]
 ForOption = Annotated[
     Literal["vllm", "tei"] | None,
-    typer.Option(
-        "--for", help="Serve nothing: print the command by which vLLM or TEI serves a run.", show_default=False
-    ),
+    typer.Option("--for", help="Serve nothing: print the command by which vLLM or TEI serves a run."),
 ]
 ServedRecipeOption = Annotated[
     str | None,
-    typer.Option(
-        "--recipe", help="How rows are read by folders that are no runs.", metavar="RECIPE", show_default=False
-    ),
+    typer.Option(help="How rows are read by folders that are no runs.", metavar="RECIPE"),
 ]
 HostOption = Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all networks.", metavar="HOST")]
 PortOption = Annotated[int, typer.Option(help="Port; 0 for a free one.", metavar="PORT", min=0, max=65535)]
 KeyOption = Annotated[
     str | None,
     typer.Option(
-        "--api-key-file",
         help="File with a key that requests must carry; or the variable BERTKIT_API_KEY.",
         metavar="FILE",
-        show_default=False,
     ),
 ]
 OriginOption = Annotated[
     list[str] | None,
-    typer.Option("--cors-origin", help="Website whose pages may ask this server; repeatable.", metavar="URL"),
+    typer.Option(help="Website whose pages may ask this server; repeatable.", metavar="URL"),
 ]
 RootOption = Annotated[
     str,
     typer.Option(
-        "--root-path",
         help="Prefix below which a proxy shows the server, such as /bert.",
         metavar="PATH",
-        show_default=False,
     ),
 ]
 QueueOption = Annotated[int, typer.Option(help="Rows of a model that may wait; more get 429.", metavar="ROWS", min=1)]

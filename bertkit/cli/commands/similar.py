@@ -20,11 +20,10 @@ TextsArgument = Annotated[
     typer.Argument(
         metavar="TEXT TEXT | FILE",
         help="Two texts; or a file with a pair per row, in any format that `predict` reads, or `-` for stdin.",
-        show_default=False,
     ),
 ]
 FirstColumnOption = Annotated[str, typer.Option(help="Column with the first texts.", metavar="NAME")]
-PairColumnOption = Annotated[str, typer.Option("--pair-column", help="Column with the second texts.", metavar="NAME")]
+PairColumnOption = Annotated[str, typer.Option(help="Column with the second texts.", metavar="NAME")]
 
 
 def command(

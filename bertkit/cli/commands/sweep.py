@@ -56,7 +56,6 @@ EXAMPLE = 'bertkit sweep cola --model demo --data demo --space "training.learnin
 SpaceOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--space",
         help="Search a key of the recipe: KEY=16,32 (values), KEY=int:2..4, KEY=float:0..0.3 or KEY=log:1e-5..1e-4 "
         "(ranges); repeatable.",
         metavar="KEY=VALUES",
@@ -75,7 +74,7 @@ def command(
     ] = None,
     space: SpaceOption = None,
     search: Annotated[
-        str, typer.Option("--search", help="How trials are chosen: grid, random or tpe (Optuna).", metavar="METHOD")
+        str, typer.Option(help="How trials are chosen: grid, random or tpe (Optuna).", metavar="METHOD")
     ] = "grid",
     trials: Annotated[
         int | None,

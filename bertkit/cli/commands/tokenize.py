@@ -23,14 +23,12 @@ SourceArgument = Annotated[
     typer.Argument(
         metavar="TEXT|FILE",
         help="A text; or a file of texts (csv, jsonl, parquet, txt, ...), or `-` for stdin, to be measured.",
-        show_default=False,
     ),
 ]
 ModelOption = Annotated[
     str,
     typer.Option(
-        "--model", help="Model whose tokenizer to use: hub name, directory or `demo`.", metavar="MODEL",
-        show_default=False,
+        help="Model whose tokenizer to use: hub name, directory or `demo`.", metavar="MODEL",
     ),
 ]  # fmt: skip
 
@@ -38,12 +36,8 @@ ModelOption = Annotated[
 def command(
     source: SourceArgument,
     model: ModelOption = ...,  # type: ignore[assignment]
-    pair: Annotated[
-        str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT", show_default=False)
-    ] = None,
-    beside: Annotated[
-        str | None, typer.Option(help="Another model, to be shown beside.", metavar="MODEL", show_default=False)
-    ] = None,
+    pair: Annotated[str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT")] = None,
+    beside: Annotated[str | None, typer.Option(help="Another model, to be shown beside.", metavar="MODEL")] = None,
     column: ColumnOption = "text",
     changes: DataSettingsOption = None,
     json: JsonOption = False,

@@ -34,7 +34,6 @@ def command(
             metavar="FILE",
             help="Rows of texts or of words: a file in any format that `predict` reads, `-` for stdin, a folder of "
             "splits, or the hub name of a data set.",
-            show_default=False,
         ),
     ],
     model: EncoderOption = ...,  # type: ignore[assignment]

@@ -26,9 +26,7 @@ EXAMPLE = "bertkit attention importance runs/cola --rows 128"
 
 
 def command(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.", show_default=False)
-    ],
+    run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.")],
     data: DataOption = None,
     split: Annotated[
         str | None, typer.Option(help="Split to score.", metavar="SPLIT", show_default="validation")

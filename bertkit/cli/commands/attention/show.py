@@ -25,11 +25,9 @@ _DIGITS = 6
 
 
 def command(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads.", show_default=False)],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads.")],
     model: EncoderOption = ...,  # type: ignore[assignment]
-    pair: Annotated[
-        str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT", show_default=False)
-    ] = None,
+    pair: Annotated[str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT")] = None,
     layer: Annotated[
         int | None,
         typer.Option(

@@ -23,11 +23,11 @@ log = logging.getLogger("bertkit")
 
 TextOption = Annotated[
     str | None,
-    typer.Option("--data", help="Text: hub data set, directory, file or `demo`.", metavar="DATA", show_default=False),
+    typer.Option(help="Text: hub data set, directory, file or `demo`.", metavar="DATA"),
 ]
 RecipeOption = Annotated[
     str | None,
-    typer.Option("--recipe", help="Use the text of this pretraining recipe.", metavar="RECIPE", show_default=False),
+    typer.Option(help="Use the text of this pretraining recipe.", metavar="RECIPE"),
 ]
 TypeOption = Annotated[
     str,
@@ -37,10 +37,10 @@ TypeOption = Annotated[
         metavar="TYPE",
     ),
 ]
-KindOption = Annotated[str | None, typer.Option("--kind", hidden=True)]
+KindOption = Annotated[str | None, typer.Option(hidden=True)]
 FolderOption = Annotated[
     Path,
-    typer.Option("--output", "-o", help="Folder to write; new or empty.", metavar="DIR", show_default=False),
+    typer.Option("--output", "-o", help="Folder to write; new or empty.", metavar="DIR"),
 ]
 SizeOption = Annotated[
     int | None,
@@ -59,13 +59,9 @@ FrequencyOption = Annotated[
     int | None,
     typer.Option(help="Minimum count of letters and of merged pairs.", metavar="N", min=1, show_default="2"),
 ]
-SpecialOption = Annotated[
-    list[str] | None, typer.Option(help="Add a special token; repeatable.", metavar="TOKEN", show_default=False)
-]
+SpecialOption = Annotated[list[str] | None, typer.Option(help="Add a special token; repeatable.", metavar="TOKEN")]
 LengthOption = Annotated[int, typer.Option(help="Maximum tokens per text.", metavar="N", min=4)]
-DocumentsOption = Annotated[
-    int | None, typer.Option("--limit", help="Use only the first N documents.", metavar="N", show_default=False)
-]
+DocumentsOption = Annotated[int | None, typer.Option(help="Use only the first N documents.", metavar="N")]
 
 
 def command(

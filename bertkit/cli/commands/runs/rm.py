@@ -17,9 +17,7 @@ EXAMPLE = "bertkit runs rm runs/cola"
 
 
 def command(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of seeds.", show_default=False)
-    ],
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of seeds.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
     json: JsonOption = False,
 ) -> None:

@@ -27,7 +27,7 @@ EXAMPLE = "bertkit runs show runs/cola"
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     json: JsonOption = False,
 ) -> None:
     """Show what a run was, how it ended and what it scored.

@@ -23,7 +23,6 @@ def command(
         typer.Argument(
             metavar="RUN",
             help="Run folders, folders of seeds, or folders that hold some, such as that of `bertkit glue`.",
-            show_default=False,
         ),
     ],
     rows: Annotated[
@@ -38,7 +37,7 @@ def command(
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="File to write: .md, .tex or .csv.", metavar="FILE", show_default=False),
+        typer.Option("--output", "-o", help="File to write: .md, .tex or .csv.", metavar="FILE"),
     ] = None,
     json: JsonOption = False,
 ) -> None:

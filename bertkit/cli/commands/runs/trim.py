@@ -16,9 +16,7 @@ EXAMPLE = "bertkit runs trim runs/cola"
 
 
 def command(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of several runs.", show_default=False)
-    ],
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of several runs.")],
     json: JsonOption = False,
 ) -> None:
     """Delete the optimizer states of finished runs, two thirds of each checkpoint.

@@ -15,12 +15,10 @@ NAME = "add"
 ORDER = 2
 EXAMPLE = "bertkit search add index more.csv"
 
-IndexArgument = Annotated[
-    str, typer.Argument(metavar="INDEX", help="Folder that `search build` wrote.", show_default=False)
-]
+IndexArgument = Annotated[str, typer.Argument(metavar="INDEX", help="Folder that `search build` wrote.")]
 MovedModelOption = Annotated[
     str | None,
-    typer.Option("--model", help="Where the model of the index is now.", metavar="MODEL", show_default="where it was"),
+    typer.Option(help="Where the model of the index is now.", metavar="MODEL", show_default="where it was"),
 ]
 
 

@@ -32,7 +32,6 @@ EXAMPLE = "bertkit search build texts.csv --model sentence-transformers/all-Mini
 PassageTokensOption = Annotated[
     int | None,
     typer.Option(
-        "--passage-tokens",
         help="Most tokens of a passage, with special tokens and prompt.",
         metavar="N",
         show_default="256, or what the model reads",
@@ -41,7 +40,6 @@ PassageTokensOption = Annotated[
 OverlapOption = Annotated[
     int | None,
     typer.Option(
-        "--overlap",
         help="Tokens that a passage may repeat of the one before, in whole sentences.",
         metavar="N",
         show_default="0",
@@ -55,18 +53,16 @@ TextsArgument = Annotated[
     typer.Argument(
         metavar="FILE",
         help="Rows with the texts: csv, tsv, jsonl, json, parquet, conll, conllu or txt (one text per line).",
-        show_default=False,
     ),
 ]
 
 OutputOption = Annotated[
     Path,
-    typer.Option("--output", "-o", help="Folder of the index, to be created.", metavar="INDEX", show_default=False),
+    typer.Option("--output", "-o", help="Folder of the index, to be created.", metavar="INDEX"),
 ]
 DocumentPromptOption = Annotated[
     str | None,
     typer.Option(
-        "--document-prompt",
         help="Name of the model's prompt for the texts.",
         metavar="NAME",
         show_default="document or passage, if the model has it",
@@ -75,7 +71,6 @@ DocumentPromptOption = Annotated[
 QueryPromptOption = Annotated[
     str | None,
     typer.Option(
-        "--query-prompt",
         help="Name of the model's prompt for queries.",
         metavar="NAME",
         show_default="query, if the model has it",
@@ -87,7 +82,6 @@ SimilarityOption = Annotated[
 RecallQueriesOption = Annotated[
     str | None,
     typer.Option(
-        "--recall-queries",
         help="File of queries, in the column `text`, by which the recall of --approximate is measured.",
         metavar="FILE",
         show_default="by rows of the index",

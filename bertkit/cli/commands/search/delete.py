@@ -19,9 +19,7 @@ def command(
     index: IndexArgument,
     ids: Annotated[
         list[str],
-        typer.Option(
-            "--id", help="Id of a row, or of a document in passages; repeatable.", metavar="ID", show_default=False
-        ),
+        typer.Option("--id", help="Id of a row, or of a document in passages; repeatable.", metavar="ID"),
     ],
     json: JsonOption = False,
 ) -> None:

@@ -32,14 +32,13 @@ def command(
             metavar="FILE",
             help="Rows with the columns `query`, `relevant` (id of a row or document, or a list) and, if ids differ in "
             "relevance, `grade`.",
-            show_default=False,
         ),
     ],
     rerank: RerankOption = None,
     candidates: CandidatesOption = 100,
     limit: Annotated[
         int | None,
-        typer.Option("--limit", help="Use only the first N queries.", metavar="N", min=1, show_default="all"),
+        typer.Option(help="Use only the first N queries.", metavar="N", min=1, show_default="all"),
     ] = None,
     model: MovedModelOption = None,
     json: JsonOption = False,

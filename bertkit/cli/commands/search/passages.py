@@ -29,7 +29,6 @@ def command(
         typer.Option(
             help="Encoder whose tokens count: hub name, directory, run folder or `demo`.",
             metavar="MODEL",
-            show_default=False,
         ),
     ],
     column: ColumnOption = "text",

@@ -19,32 +19,25 @@ EXAMPLE = 'bertkit search query index "how to open a file" -k 3'
 RerankOption = Annotated[
     str | None,
     typer.Option(
-        "--rerank",
         help="Rank anew by this model: run folder of the recipe `rerank` or `late-interaction`, directory or hub name.",
         metavar="MODEL",
-        show_default=False,
     ),
 ]
-CandidatesOption = Annotated[
-    int, typer.Option("--candidates", help="The best results that --rerank scores.", metavar="N", min=1)
-]
+CandidatesOption = Annotated[int, typer.Option(help="The best results that --rerank scores.", metavar="N", min=1)]
 QueryFileOption = Annotated[
     str | None,
     typer.Option(
-        "--file",
         help="File with queries, one per row, in any format that `predict` reads; `-` for stdin.",
         metavar="FILE",
-        show_default=False,
     ),
 ]
 ByOption = Annotated[
     Literal["vectors", "words", "hybrid"],
-    typer.Option("--by", help="Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
+    typer.Option(help="Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
 ]
 QueryPromptOption = Annotated[
     str | None,
     typer.Option(
-        "--prompt",
         help="Name of the prompt of the queries; another than the index was built for is refused.",
         metavar="NAME",
         show_default="the index's",
@@ -54,9 +47,7 @@ QueryPromptOption = Annotated[
 
 def command(
     index: IndexArgument,
-    queries: Annotated[
-        list[str] | None, typer.Argument(metavar="QUERY...", help="What to search for.", show_default=False)
-    ] = None,
+    queries: Annotated[list[str] | None, typer.Argument(metavar="QUERY...", help="What to search for.")] = None,
     file: QueryFileOption = None,
     k: Annotated[int, typer.Option("-k", "--top", help="Results per query.", metavar="K", min=1)] = 10,
     by: ByOption = "vectors",
