@@ -80,11 +80,7 @@ RunArgument = Annotated[
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option(
-        help="Pretrained model: hub name, directory or `demo`.",
-        metavar="MODEL",
-        show_default=FROM_RECIPE,
-    ),
+    typer.Option(help="Pretrained model: hub name, directory or `demo`.", metavar="MODEL", show_default=FROM_RECIPE),
 ]
 CheckpointOption = Annotated[
     str | None,
@@ -96,11 +92,7 @@ CheckpointOption = Annotated[
 ]
 DataOption = Annotated[
     str | None,
-    typer.Option(
-        help="Data set: hub name, directory, file or `demo`.",
-        metavar="DATA",
-        show_default=FROM_RECIPE,
-    ),
+    typer.Option(help="Data set: hub name, directory, file or `demo`.", metavar="DATA", show_default=FROM_RECIPE),
 ]
 LimitOption = Annotated[
     int | None,
@@ -150,8 +142,7 @@ TextOption = Annotated[
 RowOption = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="COLUMN=VALUE",
-        help="One row: one --row per canonical column, several for a column that is a list.",
+        metavar="COLUMN=VALUE", help="One row: one --row per canonical column, several for a column that is a list."
     ),
 ]
 RecordsOption = Annotated[

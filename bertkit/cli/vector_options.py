@@ -15,8 +15,7 @@ ColumnOption = Annotated[str, typer.Option(help="Column with the texts.", metava
 EncoderOption = Annotated[
     str,
     typer.Option(
-        help="Encoder: hub name, directory (of sentence-transformers, too), run folder or `demo`.",
-        metavar="MODEL",
+        help="Encoder: hub name, directory (of sentence-transformers, too), run folder or `demo`.", metavar="MODEL"
     ),
 ]
 PoolingOption = Annotated[

@@ -49,8 +49,7 @@ def command(
     coverage: Annotated[
         list[float] | None,
         typer.Option(
-            help="Measure prediction sets that hold the right label this often; repeat it for several.",
-            metavar="P",
+            help="Measure prediction sets that hold the right label this often; repeat it for several.", metavar="P"
         ),
     ] = None,
     max_length: MaxLengthOption = None,
@@ -58,8 +57,7 @@ def command(
     training_rows: Annotated[
         Literal["refuse", "drop", "keep"],
         typer.Option(
-            help="If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` them.",
-            metavar="CHOICE",
+            help="If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` them.", metavar="CHOICE"
         ),
     ] = "refuse",
     changes: SetOption = None,

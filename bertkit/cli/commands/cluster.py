@@ -59,10 +59,7 @@ AssignOption = Annotated[
 ]
 EmbeddingModelOption = Annotated[
     str | None,
-    typer.Option(
-        help="Model that computes the vectors: hub name, directory, run folder or `demo`.",
-        metavar="MODEL",
-    ),
+    typer.Option(help="Model that computes the vectors: hub name, directory, run folder or `demo`.", metavar="MODEL"),
 ]
 
 

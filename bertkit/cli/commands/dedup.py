@@ -43,23 +43,18 @@ CleanOption = Annotated[
 ]
 AgainstOption = Annotated[
     list[Path] | None,
-    typer.Option(
-        help="Remove rows that repeat one of this file too, e.g. training rows; repeatable.",
-        metavar="FILE",
-    ),
+    typer.Option(help="Remove rows that repeat one of this file too, e.g. training rows; repeatable.", metavar="FILE"),
 ]
 VectorFilesOption = Annotated[
     list[Path] | None,
     typer.Option(
-        help="Vectors of the rows, in their order, instead of --model; repeat it for each --against.",
-        metavar="FILE",
+        help="Vectors of the rows, in their order, instead of --model; repeat it for each --against.", metavar="FILE"
     ),
 ]
 PairsOption = Annotated[
     Path | None,
     typer.Option(
-        help="Choose the threshold by labeled pairs: columns text, text_pair and label, 1 or 0.",
-        metavar="FILE",
+        help="Choose the threshold by labeled pairs: columns text, text_pair and label, 1 or 0.", metavar="FILE"
     ),
 ]
 SampleOption = Annotated[

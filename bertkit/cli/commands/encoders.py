@@ -22,8 +22,7 @@ def command(
     license: Annotated[
         str | None,
         typer.Option(
-            help="Only those with this license, e.g. MIT; `open` for all that allow commercial use.",
-            metavar="NAME",
+            help="Only those with this license, e.g. MIT; `open` for all that allow commercial use.", metavar="NAME"
         ),
     ] = None,
     min_tokens: Annotated[
@@ -36,8 +35,7 @@ def command(
     vectors: Annotated[
         bool | None,
         typer.Option(
-            "--vectors/--no-vectors",
-            help="Only those that were trained for vectors of sentences, or only the others.",
+            "--vectors/--no-vectors", help="Only those that were trained for vectors of sentences, or only the others."
         ),
     ] = None,
     json: JsonOption = False,

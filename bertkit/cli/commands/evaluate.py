@@ -60,8 +60,7 @@ OptionalRun = Annotated[
 BenchmarkOption = Annotated[
     str | None,
     typer.Option(
-        help="Score the vectors of any encoder on a task of MTEB instead, e.g. mteb:STSBenchmark.",
-        metavar="NAME",
+        help="Score the vectors of any encoder on a task of MTEB instead, e.g. mteb:STSBenchmark.", metavar="NAME"
     ),
 ]
 SplitOption = Annotated[

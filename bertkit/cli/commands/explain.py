@@ -50,9 +50,7 @@ DataOption = Annotated[
 MistakesOption = Annotated[
     int | None,
     typer.Option(
-        metavar="N",
-        help="Explain the N validation rows that the run is most confidently wrong about.",
-        min=1,
+        metavar="N", help="Explain the N validation rows that the run is most confidently wrong about.", min=1
     ),
 ]
 LimitOption = Annotated[

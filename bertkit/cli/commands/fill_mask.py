@@ -24,10 +24,7 @@ def command(
     ] = None,
     model: Annotated[
         str,
-        typer.Option(
-            help="Pretrained model: hub name, directory or `demo`.",
-            metavar="MODEL",
-        ),
+        typer.Option(help="Pretrained model: hub name, directory or `demo`.", metavar="MODEL"),
     ] = ...,  # type: ignore[assignment]
     top: Annotated[int, typer.Option(help="Number of answers per mask.", metavar="K", min=1)] = 5,
     targets: Annotated[

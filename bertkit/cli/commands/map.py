@@ -44,7 +44,7 @@ PageOption = Annotated[
 WordOption = Annotated[
     list[str] | None,
     typer.Option(
-        help="Draw every occurrence of this word, whole and in any case; repeatable.", metavar="WORD",
+        help="Draw every occurrence of this word, whole and in any case; repeatable.", metavar="WORD"
     ),
 ]  # fmt: skip
 UnitOption = Annotated[

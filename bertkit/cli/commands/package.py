@@ -23,8 +23,7 @@ EXAMPLE = "bertkit package runs/cola --output packages/cola"
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        metavar="RUN",
-        help="Run folder, a checkpoint of a run, any fine-tuned checkpoint, or an exported folder.",
+        metavar="RUN", help="Run folder, a checkpoint of a run, any fine-tuned checkpoint, or an exported folder."
     ),
 ]
 

@@ -34,8 +34,7 @@ EXAMPLE = 'bertkit predict runs/cola --text "The dog chased old the bird."'
 EscapeOption = Annotated[
     bool,
     typer.Option(
-        "--escape-formulas",
-        help="Put a ' before text that a spreadsheet would take for a formula (.csv and .tsv).",
+        "--escape-formulas", help="Put a ' before text that a spreadsheet would take for a formula (.csv and .tsv)."
     ),
 ]
 ColumnsOption = Annotated[
@@ -74,8 +73,7 @@ PrecisionOption = Annotated[
 CoverageOption = Annotated[
     float | None,
     typer.Option(
-        help="Add the set of labels that holds the right one this often; needs `bertkit calibrate`.",
-        metavar="P",
+        help="Add the set of labels that holds the right one this often; needs `bertkit calibrate`.", metavar="P"
     ),
 ]
 AbstainOption = Annotated[float | None, typer.Option(help="Mark rows whose probability is below this.", metavar="P")]

@@ -19,8 +19,7 @@ EXAMPLE = "bertkit serve runs/sst2 runs/ner --port 8000"
 RunsArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="RUN...",
-        help="Run folders, or NAME=RUN; also folders of sentence-transformers, or of seeds.",
+        metavar="RUN...", help="Run folders, or NAME=RUN; also folders of sentence-transformers, or of seeds."
     ),
 ]
 ForOption = Annotated[
@@ -35,10 +34,7 @@ HostOption = Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for
 PortOption = Annotated[int, typer.Option(help="Port; 0 for a free one.", metavar="PORT", min=0, max=65535)]
 KeyOption = Annotated[
     str | None,
-    typer.Option(
-        help="File with a key that requests must carry; or the variable BERTKIT_API_KEY.",
-        metavar="FILE",
-    ),
+    typer.Option(help="File with a key that requests must carry; or the variable BERTKIT_API_KEY.", metavar="FILE"),
 ]
 OriginOption = Annotated[
     list[str] | None,
@@ -46,10 +42,7 @@ OriginOption = Annotated[
 ]
 RootOption = Annotated[
     str,
-    typer.Option(
-        help="Prefix below which a proxy shows the server, such as /bert.",
-        metavar="PATH",
-    ),
+    typer.Option(help="Prefix below which a proxy shows the server, such as /bert.", metavar="PATH"),
 ]
 QueueOption = Annotated[int, typer.Option(help="Rows of a model that may wait; more get 429.", metavar="ROWS", min=1)]
 RequestRowsOption = Annotated[int, typer.Option(help="Rows of a request; more get 413.", metavar="ROWS", min=1)]

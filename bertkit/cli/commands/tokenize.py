@@ -28,7 +28,7 @@ SourceArgument = Annotated[
 ModelOption = Annotated[
     str,
     typer.Option(
-        help="Model whose tokenizer to use: hub name, directory or `demo`.", metavar="MODEL",
+        help="Model whose tokenizer to use: hub name, directory or `demo`.", metavar="MODEL"
     ),
 ]  # fmt: skip
 

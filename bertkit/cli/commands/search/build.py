@@ -40,9 +40,7 @@ PassageTokensOption = Annotated[
 OverlapOption = Annotated[
     int | None,
     typer.Option(
-        help="Tokens that a passage may repeat of the one before, in whole sentences.",
-        metavar="N",
-        show_default="0",
+        help="Tokens that a passage may repeat of the one before, in whole sentences.", metavar="N", show_default="0"
     ),
 ]
 SkipEmptyOption = Annotated[
@@ -71,9 +69,7 @@ DocumentPromptOption = Annotated[
 QueryPromptOption = Annotated[
     str | None,
     typer.Option(
-        help="Name of the model's prompt for queries.",
-        metavar="NAME",
-        show_default="query, if the model has it",
+        help="Name of the model's prompt for queries.", metavar="NAME", show_default="query, if the model has it"
     ),
 ]
 SimilarityOption = Annotated[

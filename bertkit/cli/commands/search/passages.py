@@ -26,10 +26,7 @@ def command(
     file: TextsArgument,
     model: Annotated[
         str,
-        typer.Option(
-            help="Encoder whose tokens count: hub name, directory, run folder or `demo`.",
-            metavar="MODEL",
-        ),
+        typer.Option(help="Encoder whose tokens count: hub name, directory, run folder or `demo`.", metavar="MODEL"),
     ],
     column: ColumnOption = "text",
     skip_empty: SkipEmptyOption = False,

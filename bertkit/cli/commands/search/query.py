@@ -27,8 +27,7 @@ CandidatesOption = Annotated[int, typer.Option(help="The best results that --rer
 QueryFileOption = Annotated[
     str | None,
     typer.Option(
-        help="File with queries, one per row, in any format that `predict` reads; `-` for stdin.",
-        metavar="FILE",
+        help="File with queries, one per row, in any format that `predict` reads; `-` for stdin.", metavar="FILE"
     ),
 ]
 ByOption = Annotated[
