@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -78,6 +78,40 @@ RunArgument = Annotated[
         callback=refuse_rows,
     ),
 ]
+TrainedArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.")]
+CheckpointRecipeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Recipe of a checkpoint that is not of a run.",
+        metavar="RECIPE",
+        autocompletion=complete_recipe,
+        show_default="the run's",
+    ),
+]
+PredictionsSplitOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Split whose predictions to look at.", metavar="SPLIT", show_default="the first validation split"
+    ),
+]
+PredictionsRecipeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Recipe of the task; for files of predictions, which name none.",
+        metavar="RECIPE",
+        show_default="that of the first run",
+    ),
+]
+TrainingRowsOption = Annotated[
+    Literal["refuse", "drop", "keep"],
+    typer.Option(
+        help="If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` and mark them.",
+        metavar="CHOICE",
+    ),
+]
+PretrainedOption = Annotated[
+    str, typer.Option(help="Pretrained model: hub name, directory or `demo`.", metavar="MODEL")
+]
 ModelOption = Annotated[
     str | None,
     typer.Option(help="Pretrained model: hub name, directory or `demo`.", metavar="MODEL", show_default=FROM_RECIPE),
@@ -95,12 +129,10 @@ DataOption = Annotated[
     typer.Option(help="Data set: hub name, directory, file or `demo`.", metavar="DATA", show_default=FROM_RECIPE),
 ]
 LimitOption = Annotated[
-    int | None,
-    typer.Option(help="Use only the first N rows of each split.", metavar="N", show_default="all"),
+    int | None, typer.Option(help="Use only the first N rows of each split.", metavar="N", show_default="all")
 ]
 MaxLengthOption = Annotated[
-    int | None,
-    typer.Option(help="Maximum tokens per text or text pair.", metavar="N", show_default=FROM_RECIPE),
+    int | None, typer.Option(help="Maximum tokens per text or text pair.", metavar="N", show_default=FROM_RECIPE)
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -131,14 +163,14 @@ ZeroShotOption = Annotated[
     ),
 ]
 PageOption = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Write a page to this .html file.", metavar="FILE"),
+    Path | None, typer.Option("--output", "-o", help="Write a page to this .html file.", metavar="FILE")
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-TextOption = Annotated[
-    str | None,
-    typer.Option(help="One text; short for --row text=TEXT.", metavar="TEXT"),
+PairOption = Annotated[str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT")]
+FirstRowsOption = Annotated[
+    int | None, typer.Option(help="Use only the first N rows.", metavar="N", show_default="all", min=1)
 ]
+TextOption = Annotated[str | None, typer.Option(help="One text; short for --row text=TEXT.", metavar="TEXT")]
 RowOption = Annotated[
     list[str] | None,
     typer.Option(

@@ -36,8 +36,7 @@ DimensionOption = Annotated[
     ),
 ]
 TextLengthOption = Annotated[
-    int | None,
-    typer.Option(help="Maximum tokens per text.", metavar="N", min=4, show_default=FROM_MODEL),
+    int | None, typer.Option(help="Maximum tokens per text.", metavar="N", min=4, show_default=FROM_MODEL)
 ]
 PrecisionOption = Annotated[
     Literal["auto", "fp32", "bf16"],
@@ -52,8 +51,7 @@ PromptOption = Annotated[
     ),
 ]
 PromptTextOption = Annotated[
-    str | None,
-    typer.Option(help="Put this before each text instead, e.g. 'query: '.", metavar="TEXT"),
+    str | None, typer.Option(help="Put this before each text instead, e.g. 'query: '.", metavar="TEXT")
 ]
 DataSettingsOption = Annotated[
     list[str] | None,

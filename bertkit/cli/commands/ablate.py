@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import FROM_RECIPE, DryRunOption, JsonOption, SeedOption, SetOption, merge_changes, refuse_rows
+from bertkit.cli.commands.pretrain.recipe import CorpusOption, SizeOption, StepsOption, TokenizerOption
+from bertkit.cli.options import DryRunOption, JsonOption, SeedOption, SetOption, merge_changes, refuse_rows
 from bertkit.cli.output import (
     difference_cells,
     format_count,
@@ -54,13 +55,8 @@ ThenOption = Annotated[
     ),
 ]
 SeedsOption = Annotated[
-    str,
-    typer.Option(help="Seeds of each fine-tuning: a number, or a list such as 1,2,7.", metavar="N|LIST"),
+    str, typer.Option(help="Seeds of each fine-tuning: a number, or a list such as 1,2,7.", metavar="N|LIST")
 ]
-
-
-def _option(help: str, metavar: str | None = None, default: str | bool = FROM_RECIPE) -> Any:
-    return typer.Option(help=help, metavar=metavar, show_default=default)
 
 
 def command(
@@ -69,10 +65,10 @@ def command(
     ],
     space: SpaceOption,
     then: ThenOption,
-    data: Annotated[str | None, _option("Text: hub data set, directory, file or `demo`.", "DATA")] = None,
-    size: Annotated[str | None, _option("Size of the new models; see `bertkit pretrain sizes`.", "SIZE")] = None,
-    tokenizer: Annotated[str | None, _option("Tokenizer of the new models: folder or hub name.", "DIR", False)] = None,
-    steps: Annotated[int | None, _option("Optimizer steps of pretraining.")] = None,
+    data: CorpusOption = None,
+    size: SizeOption = None,
+    tokenizer: TokenizerOption = None,
+    steps: StepsOption = None,
     seeds: SeedsOption = "5",
     seed: SeedOption = None,
     changes: SetOption = None,

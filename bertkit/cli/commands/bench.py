@@ -48,8 +48,7 @@ DeployOption = Annotated[
     ),
 ]
 OutputOption = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="With --deploy: write a page to this .html file.", metavar="FILE"),
+    Path | None, typer.Option("--output", "-o", help="With --deploy: write a page to this .html file.", metavar="FILE")
 ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,6 +14,7 @@ from bertkit.cli.options import (
     MaxLengthOption,
     RunArgument,
     SetOption,
+    TrainingRowsOption,
     find_trained,
     load,
 )
@@ -54,12 +55,7 @@ def command(
     ] = None,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
-    training_rows: Annotated[
-        Literal["refuse", "drop", "keep"],
-        typer.Option(
-            help="If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` them.", metavar="CHOICE"
-        ),
-    ] = "refuse",
+    training_rows: TrainingRowsOption = "refuse",
     changes: SetOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -30,8 +30,7 @@ _SHOWN = 8  # words of a cluster
 _EXAMPLE_LENGTH = 100  # characters
 
 TextsArgument = Annotated[
-    Path,
-    typer.Argument(metavar="FILE", help="Rows with texts: csv, tsv, jsonl, json, parquet, txt."),
+    Path, typer.Argument(metavar="FILE", help="Rows with texts: csv, tsv, jsonl, json, parquet, txt.")
 ]
 VectorsOption = Annotated[
     Path | None,
@@ -50,12 +49,10 @@ RowsOption = Annotated[
     ),
 ]
 SaveOption = Annotated[
-    Path | None,
-    typer.Option(help="Folder to create: the clusters and a map of the rows.", metavar="DIR"),
+    Path | None, typer.Option(help="Folder to create: the clusters and a map of the rows.", metavar="DIR")
 ]
 AssignOption = Annotated[
-    Path | None,
-    typer.Option(help="Assign rows to the clusters of this folder, and find no new ones.", metavar="DIR"),
+    Path | None, typer.Option(help="Assign rows to the clusters of this folder, and find no new ones.", metavar="DIR")
 ]
 EmbeddingModelOption = Annotated[
     str | None,
@@ -74,8 +71,7 @@ def command(
         Literal["kmeans", "agglomerative", "hdbscan"], typer.Option(help="How clusters are found.", metavar="METHOD")
     ] = "kmeans",
     clusters: Annotated[
-        int | None,
-        typer.Option(help="Number of clusters.", metavar="N", min=2, show_default="chosen by silhouette"),
+        int | None, typer.Option(help="Number of clusters.", metavar="N", min=2, show_default="chosen by silhouette")
     ] = None,
     min_size: Annotated[int, typer.Option(help="Fewest rows of a cluster of hdbscan.", metavar="N", min=2)] = 10,
     seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=2**32 - 1)] = 42,

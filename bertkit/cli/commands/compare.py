@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import JsonOption, PageOption
+from bertkit.cli.options import JsonOption, PageOption, PredictionsRecipeOption, PredictionsSplitOption
 from bertkit.cli.output import (
     difference_cells,
     format_rows,
@@ -39,12 +39,7 @@ RunsArgument = Annotated[
 
 def command(
     runs: RunsArgument,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            help="Split whose predictions to compare.", metavar="SPLIT", show_default="the first validation split"
-        ),
-    ] = None,
+    split: PredictionsSplitOption = None,
     on: Annotated[
         str | None,
         typer.Option(
@@ -54,18 +49,10 @@ def command(
         ),
     ] = None,
     by: Annotated[
-        str | None,
-        typer.Option(help="Column of the data whose values are slices too.", metavar="COLUMN"),
+        str | None, typer.Option(help="Column of the data whose values are slices too.", metavar="COLUMN")
     ] = None,
     rows: Annotated[int, typer.Option(help="How many rows that are won, and lost, to show.", metavar="N", min=0)] = 5,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            help="Recipe with the metrics; for files of predictions, which name none.",
-            metavar="RECIPE",
-            show_default="that of the first run",
-        ),
-    ] = None,
+    recipe: PredictionsRecipeOption = None,
     output: PageOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -58,12 +58,10 @@ PairsOption = Annotated[
     ),
 ]
 SampleOption = Annotated[
-    Path | None,
-    typer.Option(help="File for pairs of rows to label, for --pairs.", metavar="FILE"),
+    Path | None, typer.Option(help="File for pairs of rows to label, for --pairs.", metavar="FILE")
 ]
 ReportOption = Annotated[
-    Path | None,
-    typer.Option(help="File for every group of duplicates, row by row.", metavar="FILE"),
+    Path | None, typer.Option(help="File for every group of duplicates, row by row.", metavar="FILE")
 ]
 
 
@@ -80,8 +78,7 @@ def command(
     prompt: PromptOption = None,
     prompt_text: PromptTextOption = None,
     threshold: Annotated[
-        float | None,
-        typer.Option(help="Cosine from which texts are duplicates in meaning.", metavar="COSINE"),
+        float | None, typer.Option(help="Cosine from which texts are duplicates in meaning.", metavar="COSINE")
     ] = None,
     pairs: PairsOption = None,
     precision: Annotated[

@@ -53,10 +53,7 @@ TeacherOption = Annotated[
         show_default=FROM_RECIPE,
     ),
 ]
-StudentOption = Annotated[
-    str | None,
-    typer.Option(help="Student: hub name, directory or `demo`.", metavar="STUDENT"),
-]
+StudentOption = Annotated[str | None, typer.Option(help="Student: hub name, directory or `demo`.", metavar="STUDENT")]
 LayersOption = Annotated[
     str | None,
     typer.Option(
@@ -65,12 +62,10 @@ LayersOption = Annotated[
     ),
 ]
 TemperatureOption = Annotated[
-    float | None,
-    typer.Option(help="Divides the logits; higher values give softer targets.", show_default="2"),
+    float | None, typer.Option(help="Divides the logits; higher values give softer targets.", show_default="2")
 ]
 SoftWeightOption = Annotated[
-    float | None,
-    typer.Option(help="Weight of the soft targets in the loss, from 0 to 1.", show_default="0.5"),
+    float | None, typer.Option(help="Weight of the soft targets in the loss, from 0 to 1.", show_default="0.5")
 ]
 
 

@@ -59,8 +59,7 @@ LayersOption = Annotated[
     str, typer.Option(help="Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", metavar="LAYERS")
 ]
 NormalizeOption = Annotated[
-    bool | None,
-    typer.Option("--normalize/--no-normalize", help="Scale vectors to length 1.", show_default=FROM_MODEL),
+    bool | None, typer.Option("--normalize/--no-normalize", help="Scale vectors to length 1.", show_default=FROM_MODEL)
 ]
 DtypeOption = Annotated[
     Dtype, typer.Option(help="How vectors are stored: float32, float16, int8 or binary.", metavar="DTYPE")

@@ -29,8 +29,7 @@ def command(
         int, typer.Option(help="Only those that read inputs of at least N tokens.", metavar="N", min=0)
     ] = 0,
     max_parameters: Annotated[
-        float | None,
-        typer.Option(help="Only those with at most N million parameters.", metavar="N", min=0),
+        float | None, typer.Option(help="Only those with at most N million parameters.", metavar="N", min=0)
     ] = None,
     vectors: Annotated[
         bool | None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption, PageOption
+from bertkit.cli.options import JsonOption, PageOption, PredictionsRecipeOption, PredictionsSplitOption
 from bertkit.cli.output import (
     difference_cells,
     format_rows,
@@ -40,26 +40,11 @@ SortOption = Annotated[
     Sort, typer.Option(help="How wrong rows are sorted: confidence, length, label or error.", metavar="KEY")
 ]
 ByOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Column of the data whose values are slices too; repeatable.", metavar="COLUMN"),
+    list[str] | None, typer.Option(help="Column of the data whose values are slices too; repeatable.", metavar="COLUMN")
 ]
 RobustnessOption = Annotated[
     bool,
     typer.Option("--robustness", help="Change the texts a little, predict them again, and count answers that flip."),
-]
-SplitOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Split whose predictions to look at.", metavar="SPLIT", show_default="the first validation split"
-    ),
-]
-TaskRecipeOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Recipe of the task; for files of predictions, which name none.",
-        metavar="RECIPE",
-        show_default="that of the run",
-    ),
 ]
 
 
@@ -70,8 +55,8 @@ def command(
     by: ByOption = None,
     robustness: RobustnessOption = False,
     limit: Annotated[int, typer.Option(help="How many rows --robustness changes.", metavar="N")] = 500,
-    split: SplitOption = None,
-    recipe: TaskRecipeOption = None,
+    split: PredictionsSplitOption = None,
+    recipe: PredictionsRecipeOption = None,
     output: PageOption = None,
     json: JsonOption = False,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,6 +15,7 @@ from bertkit.cli.options import (
     LimitOption,
     MaxLengthOption,
     SetOption,
+    TrainingRowsOption,
     ZeroShotOption,
     complete_recipe,
     find_trained,
@@ -70,15 +71,7 @@ SplitOption = Annotated[
     ),
 ]
 PredictionsOption = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Folder to write the predictions to.", metavar="DIR"),
-]
-TrainingRowsOption = Annotated[
-    Literal["refuse", "drop", "keep"],
-    typer.Option(
-        help="If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` and mark them.",
-        metavar="CHOICE",
-    ),
+    Path | None, typer.Option("--output", "-o", help="Folder to write the predictions to.", metavar="DIR")
 ]
 StrictLabelsOption = Annotated[
     bool, typer.Option("--strict-labels", help="Refuse rows with a label that the checkpoint lacks.")

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bertkit.cli.options import (
+    CheckpointRecipeOption,
+    FirstRowsOption,
     JsonOption,
     MaxLengthOption,
     PageOption,
     RowOption,
     SetOption,
     TextOption,
+    TrainedArgument,
     load,
     parse_row,
     refuse_options,
@@ -42,19 +45,14 @@ EXAMPLE = 'bertkit explain runs/cola --text "The dog chased old the bird."'
 
 _MOST_WORDS = 10  # in a table; those with the largest values
 
-RunArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.")]
 DataOption = Annotated[
-    str | None,
-    typer.Option(help="Explain the rows of a file, or with `-` those of stdin.", metavar="FILE"),
+    str | None, typer.Option(help="Explain the rows of a file, or with `-` those of stdin.", metavar="FILE")
 ]
 MistakesOption = Annotated[
     int | None,
     typer.Option(
         metavar="N", help="Explain the N validation rows that the run is most confidently wrong about.", min=1
     ),
-]
-LimitOption = Annotated[
-    int | None, typer.Option(help="Use only the first N rows of the file.", metavar="N", show_default="all", min=1)
 ]
 TargetOption = Annotated[
     list[str] | None,
@@ -65,8 +63,7 @@ TargetOption = Annotated[
     ),
 ]
 FaithfulnessOption = Annotated[
-    bool,
-    typer.Option("--faithfulness", help="Measure over the rows of --data how faithful the explanations are."),
+    bool, typer.Option("--faithfulness", help="Measure over the rows of --data how faithful the explanations are.")
 ]
 BaselineOption = Annotated[
     Literal["mask", "padding"], typer.Option(help="Token that stands for no information.", metavar="TOKEN")
@@ -74,25 +71,21 @@ BaselineOption = Annotated[
 StepsOption = Annotated[
     int, typer.Option(help="At most so many steps of integrated gradients.", metavar="N", min=1, max=8192)
 ]
-RecipeOption = Annotated[
-    str | None,
-    typer.Option(help="Recipe of a checkpoint that is no run folder.", metavar="RECIPE", show_default="the run's"),
-]
 
 
 def command(
-    run: RunArgument,
+    run: TrainedArgument,
     text: TextOption = None,
     row: RowOption = None,
     data: DataOption = None,
     mistakes: MistakesOption = None,
-    limit: LimitOption = None,
+    limit: FirstRowsOption = None,
     target: TargetOption = None,
     faithfulness: FaithfulnessOption = False,
     baseline: BaselineOption = "mask",
     integration_steps: StepsOption = 512,
     output: PageOption = None,
-    recipe: RecipeOption = None,
+    recipe: CheckpointRecipeOption = None,
     max_length: MaxLengthOption = None,
     changes: SetOption = None,
     json: JsonOption = False,

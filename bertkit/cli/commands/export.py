@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption, LimitOption
+from bertkit.cli.options import CheckpointRecipeOption, JsonOption, LimitOption
 from bertkit.cli.output import (
     format_rows,
     format_signed,
@@ -28,16 +28,10 @@ ORDER = 7
 EXAMPLE = "bertkit export runs/cola --to onnx --output exported/cola"
 
 RunArgument = Annotated[
-    str,
-    typer.Argument(metavar="RUN", help="Run folder, a checkpoint of a run, or any fine-tuned checkpoint."),
+    str, typer.Argument(metavar="RUN", help="Run folder, a checkpoint of a run, or any fine-tuned checkpoint.")
 ]
 ScoredOption = Annotated[
-    str | None,
-    typer.Option(help="Rows to score both on.", metavar="DATA", show_default="those of the run"),
-]
-TaskRecipeOption = Annotated[
-    str | None,
-    typer.Option(help="Recipe of a checkpoint that is not of a run.", metavar="RECIPE", show_default="the run's"),
+    str | None, typer.Option(help="Rows to score both on.", metavar="DATA", show_default="those of the run")
 ]
 NewFolderOption = Annotated[
     Path, typer.Option("--output", "-o", help="Folder to write; it must not exist.", metavar="DIR")
@@ -48,7 +42,7 @@ def command(
     run: RunArgument,
     output: NewFolderOption,
     to: Annotated[Literal["onnx", "openvino"], typer.Option(help="What runs it.", metavar="BACKEND")] = "onnx",
-    recipe: TaskRecipeOption = None,
+    recipe: CheckpointRecipeOption = None,
     data: ScoredOption = None,
     limit: LimitOption = None,
     json: JsonOption = False,

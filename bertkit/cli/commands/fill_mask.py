@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from bertkit.cli import stdio
-from bertkit.cli.options import JsonOption
+from bertkit.cli.options import JsonOption, PretrainedOption
 from bertkit.cli.output import print_json, print_line
 from bertkit.cli.progress import TerminalProgress
 
@@ -19,21 +19,13 @@ EXAMPLE = 'bertkit fill-mask "The doctors [MASK] in the house." --model demo'
 
 def command(
     texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TEXT...", help="Texts with [MASK] for each word to predict."),
+        list[str] | None, typer.Argument(metavar="TEXT...", help="Texts with [MASK] for each word to predict.")
     ] = None,
-    model: Annotated[
-        str,
-        typer.Option(help="Pretrained model: hub name, directory or `demo`.", metavar="MODEL"),
-    ] = ...,  # type: ignore[assignment]
+    model: PretrainedOption = ...,  # type: ignore[assignment]
     top: Annotated[int, typer.Option(help="Number of answers per mask.", metavar="K", min=1)] = 5,
-    targets: Annotated[
-        str | None,
-        typer.Option(help="Score only these words, e.g. cat,dog.", metavar="WORDS"),
-    ] = None,
+    targets: Annotated[str | None, typer.Option(help="Score only these words, e.g. cat,dog.", metavar="WORDS")] = None,
     file: Annotated[
-        str | None,
-        typer.Option(help="File with one text per line; `-` for stdin.", metavar="FILE"),
+        str | None, typer.Option(help="File with one text per line; `-` for stdin.", metavar="FILE")
     ] = None,
     json: JsonOption = False,
 ) -> None:

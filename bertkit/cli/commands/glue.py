@@ -17,6 +17,7 @@ from bertkit.cli.options import (
     LearningRateOption,
     LimitOption,
     MaxLengthOption,
+    PretrainedOption,
     SeedOption,
     SeedsOption,
     SetOption,
@@ -41,16 +42,12 @@ ORDER = 2
 EXAMPLE = "bertkit glue --model demo --data demo --tasks cola,rte --limit 80"
 
 TasksOption = Annotated[
-    str | None,
-    typer.Option(help="Tasks to train, such as cola,rte.", metavar="LIST", show_default="all nine"),
+    str | None, typer.Option(help="Tasks to train, such as cola,rte.", metavar="LIST", show_default="all nine")
 ]
 
 
 def command(
-    model: Annotated[
-        str,
-        typer.Option(help="Pretrained model: hub name, directory or `demo`.", metavar="MODEL"),
-    ],
+    model: PretrainedOption,
     data: Annotated[
         str | None,
         typer.Option(
@@ -61,8 +58,7 @@ def command(
     ] = None,
     tasks: TasksOption = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder of all runs.", metavar="DIR", show_default="runs/glue"),
+        Path | None, typer.Option("--output", "-o", help="Folder of all runs.", metavar="DIR", show_default="runs/glue")
     ] = None,
     epochs: EpochsOption = None,
     learning_rate: LearningRateOption = None,

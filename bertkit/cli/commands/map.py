@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption
+from bertkit.cli.options import FirstRowsOption, JsonOption
 from bertkit.cli.output import print_line, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -43,10 +43,8 @@ PageOption = Annotated[
 ]
 WordOption = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Draw every occurrence of this word, whole and in any case; repeatable.", metavar="WORD"
-    ),
-]  # fmt: skip
+    typer.Option(help="Draw every occurrence of this word, whole and in any case; repeatable.", metavar="WORD"),
+]
 UnitOption = Annotated[
     Literal["text", "target"],
     typer.Option(
@@ -55,8 +53,7 @@ UnitOption = Annotated[
 ]
 LabelOption = Annotated[str | None, typer.Option(help="Column that colors the points.", metavar="COLUMN")]
 ClustersOption = Annotated[
-    int | None,
-    typer.Option(help="Color the points by N clusters instead (k-means).", metavar="N", min=2),
+    int | None, typer.Option(help="Color the points by N clusters instead (k-means).", metavar="N", min=2)
 ]
 LayersOption = Annotated[
     str, typer.Option(help="Layers of the slider: all, last, or numbers such as 0,3,6.", metavar="LAYERS")
@@ -65,11 +62,7 @@ ReduceOption = Annotated[
     Literal["pca", "umap"], typer.Option(help="How vectors become points: pca, or umap.", metavar="METHOD")
 ]
 PictureOption = Annotated[
-    Path | None,
-    typer.Option(help="Draw all layers side by side in an .svg file.", metavar="FILE"),
-]
-LimitOption = Annotated[
-    int | None, typer.Option(help="Use only the first N rows.", metavar="N", show_default="all", min=1)
+    Path | None, typer.Option(help="Draw all layers side by side in an .svg file.", metavar="FILE")
 ]
 
 
@@ -85,7 +78,7 @@ def command(
     layers: LayersOption = "all",
     reduce: ReduceOption = "pca",
     picture: PictureOption = None,
-    limit: LimitOption = None,
+    limit: FirstRowsOption = None,
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
     seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=2**32 - 1)] = 42,

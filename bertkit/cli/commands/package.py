@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.commands.export import NewFolderOption, TaskRecipeOption
-from bertkit.cli.options import JsonOption
+from bertkit.cli.commands.export import NewFolderOption
+from bertkit.cli.options import CheckpointRecipeOption, JsonOption
 from bertkit.cli.output import print_next, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 
@@ -35,15 +35,12 @@ def command(
         Literal["onnx", "openvino"] | None,
         typer.Option(help="What runs it.", metavar="BACKEND", show_default="onnx, or that of an exported folder"),
     ] = None,
-    recipe: TaskRecipeOption = None,
+    recipe: CheckpointRecipeOption = None,
     name: Annotated[
         str | None,
         typer.Option(help="Name of the Python module.", metavar="NAME", show_default="that of the run, with _model"),
     ] = None,
-    wheel: Annotated[
-        str | None,
-        typer.Option(help="Write a wheel of this version too.", metavar="VERSION"),
-    ] = None,
+    wheel: Annotated[str | None, typer.Option(help="Write a wheel of this version too.", metavar="VERSION")] = None,
     json: JsonOption = False,
 ) -> None:
     """Package a model with the code that it needs, to predict without torch and without bertkit.

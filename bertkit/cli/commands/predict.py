@@ -46,8 +46,7 @@ ColumnsOption = Annotated[
     ),
 ]
 DelimiterOption = Annotated[
-    str | None,
-    typer.Option(help="Delimiter of a .csv or .tsv file.", metavar="CHAR", show_default="that of FILE"),
+    str | None, typer.Option(help="Delimiter of a .csv or .tsv file.", metavar="CHAR", show_default="that of FILE")
 ]
 EncodingOption = Annotated[
     str | None,

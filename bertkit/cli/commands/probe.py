@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import FROM_RECIPE, JsonOption, SetOption, complete_recipe, merge_changes, refuse_rows
+from bertkit.cli.options import (
+    DataOption,
+    JsonOption,
+    PageOption,
+    SetOption,
+    complete_recipe,
+    merge_changes,
+    refuse_rows,
+)
 from bertkit.cli.output import (
     format_count,
     format_signed,
@@ -36,10 +43,6 @@ TaskArgument = Annotated[
         callback=refuse_rows,
     ),
 ]
-DataOption = Annotated[
-    str | None,
-    typer.Option(help="Data set: hub name, directory, file or `demo`.", metavar="DATA", show_default=FROM_RECIPE),
-]
 LimitOption = Annotated[
     int, typer.Option(help="Learn from N rows, drawn by their content; score half as many.", metavar="N")
 ]
@@ -55,7 +58,6 @@ MetricOption = Annotated[
         show_default="the first of the recipe's that fits",
     ),
 ]
-OutputOption = Annotated[Path | None, typer.Option("--output", "-o", help="New HTML page.", metavar="FILE")]
 
 
 def command(
@@ -69,7 +71,7 @@ def command(
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
     changes: SetOption = None,
-    output: OutputOption = None,
+    output: PageOption = None,
     json: JsonOption = False,
 ) -> None:
     """Show what each layer of an encoder knows, by linear probes.

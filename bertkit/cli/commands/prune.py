@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertkit.cli.options import (
+    CheckpointRecipeOption,
     DataOption,
     JsonOption,
     LimitOption,
     MaxLengthOption,
     SetOption,
-    complete_recipe,
     merge_changes,
 )
 from bertkit.cli.output import (
@@ -39,8 +39,7 @@ EXAMPLE = "bertkit prune runs/cola -o pruned --intermediate 64"
 
 
 AnyModelArgument = Annotated[
-    str,
-    typer.Argument(metavar="MODEL", help="Run folder, or any checkpoint: directory or hub name."),
+    str, typer.Argument(metavar="MODEL", help="Run folder, or any checkpoint: directory or hub name.")
 ]
 PrunedOption = Annotated[
     Path, typer.Option("--output", "-o", help="Folder to write the pruned model to.", metavar="DIR")
@@ -58,8 +57,7 @@ HeadsOption = Annotated[
     typer.Option(metavar="N", help="Keep so many heads per layer, where the config can say so.", show_default="all"),
 ]
 IntermediateOption = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Keep so many neurons of each layer's feed-forward.", show_default="all"),
+    int | None, typer.Option(metavar="N", help="Keep so many neurons of each layer's feed-forward.", show_default="all")
 ]
 VocabularyOption = Annotated[
     list[str] | None,
@@ -68,15 +66,6 @@ VocabularyOption = Annotated[
         help="Keep the tokens of a file or folder of text, of all `rows` of the run, or of its `train` rows; "
         "repeatable.",
         show_default="all",
-    ),
-]
-ScoringRecipeOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RECIPE",
-        help="Recipe that scores a checkpoint which is no run.",
-        autocompletion=complete_recipe,
-        show_default="the run's",
     ),
 ]
 
@@ -88,7 +77,7 @@ def command(
     heads: HeadsOption = None,
     intermediate: IntermediateOption = None,
     vocabulary: VocabularyOption = None,
-    recipe: ScoringRecipeOption = None,
+    recipe: CheckpointRecipeOption = None,
     data: DataOption = None,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,

@@ -9,11 +9,10 @@ import typer
 from bertkit.cli.commands.export import (
     NewFolderOption,
     RunArgument,
-    TaskRecipeOption,
     print_export,
     print_parity,
 )
-from bertkit.cli.options import JsonOption, LimitOption
+from bertkit.cli.options import CheckpointRecipeOption, JsonOption, LimitOption
 from bertkit.cli.output import print_result
 from bertkit.cli.progress import TerminalProgress
 
@@ -33,7 +32,7 @@ def command(
         float, typer.Option(help="The share of the score that may be lost, with 95% confidence.", metavar="P")
     ] = 0.01,
     rows: Annotated[int, typer.Option(help="Training rows that tell the ranges of activations.", metavar="N")] = 256,
-    recipe: TaskRecipeOption = None,
+    recipe: CheckpointRecipeOption = None,
     data: Annotated[
         str | None,
         typer.Option(help="Rows to calibrate and score on.", metavar="DATA", show_default="those of the run"),

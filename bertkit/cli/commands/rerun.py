@@ -37,8 +37,7 @@ def command(
         str | None, typer.Option(help="Where its data is now.", metavar="DATA", show_default="as in the run")
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option(help="Where its model is now.", metavar="MODEL", show_default="as in the run"),
+        str | None, typer.Option(help="Where its model is now.", metavar="MODEL", show_default="as in the run")
     ] = None,
     ignore_changes: Annotated[
         bool, typer.Option("--ignore-changes", help="Train even if data or model have changed since.")

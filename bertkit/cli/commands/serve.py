@@ -27,8 +27,7 @@ ForOption = Annotated[
     typer.Option("--for", help="Serve nothing: print the command by which vLLM or TEI serves a run."),
 ]
 ServedRecipeOption = Annotated[
-    str | None,
-    typer.Option(help="How rows are read by folders that are no runs.", metavar="RECIPE"),
+    str | None, typer.Option(help="How rows are read by folders that are no runs.", metavar="RECIPE")
 ]
 HostOption = Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all networks.", metavar="HOST")]
 PortOption = Annotated[int, typer.Option(help="Port; 0 for a free one.", metavar="PORT", min=0, max=65535)]
@@ -37,12 +36,10 @@ KeyOption = Annotated[
     typer.Option(help="File with a key that requests must carry; or the variable BERTKIT_API_KEY.", metavar="FILE"),
 ]
 OriginOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Website whose pages may ask this server; repeatable.", metavar="URL"),
+    list[str] | None, typer.Option(help="Website whose pages may ask this server; repeatable.", metavar="URL")
 ]
 RootOption = Annotated[
-    str,
-    typer.Option(help="Prefix below which a proxy shows the server, such as /bert.", metavar="PATH"),
+    str, typer.Option(help="Prefix below which a proxy shows the server, such as /bert.", metavar="PATH")
 ]
 QueueOption = Annotated[int, typer.Option(help="Rows of a model that may wait; more get 429.", metavar="ROWS", min=1)]
 RequestRowsOption = Annotated[int, typer.Option(help="Rows of a request; more get 413.", metavar="ROWS", min=1)]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import JsonOption
+from bertkit.cli.options import JsonOption, PairOption
 from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
@@ -26,17 +26,14 @@ SourceArgument = Annotated[
     ),
 ]
 ModelOption = Annotated[
-    str,
-    typer.Option(
-        help="Model whose tokenizer to use: hub name, directory or `demo`.", metavar="MODEL"
-    ),
-]  # fmt: skip
+    str, typer.Option(help="Model whose tokenizer to use: hub name, directory or `demo`.", metavar="MODEL")
+]
 
 
 def command(
     source: SourceArgument,
     model: ModelOption = ...,  # type: ignore[assignment]
-    pair: Annotated[str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT")] = None,
+    pair: PairOption = None,
     beside: Annotated[str | None, typer.Option(help="Another model, to be shown beside.", metavar="MODEL")] = None,
     column: ColumnOption = "text",
     changes: DataSettingsOption = None,

@@ -6,7 +6,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import DataOption, JsonOption, MaxLengthOption, PageOption, SetOption, load
+from bertkit.cli.options import (
+    CheckpointRecipeOption,
+    DataOption,
+    JsonOption,
+    MaxLengthOption,
+    PageOption,
+    SetOption,
+    TrainedArgument,
+    load,
+)
 from bertkit.cli.output import (
     format_rows,
     format_scored,
@@ -26,16 +35,13 @@ EXAMPLE = "bertkit attention importance runs/cola --rows 128"
 
 
 def command(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.")],
+    run: TrainedArgument,
     data: DataOption = None,
     split: Annotated[
         str | None, typer.Option(help="Split to score.", metavar="SPLIT", show_default="validation")
     ] = None,
     rows: Annotated[int, typer.Option(help="Score the first N rows, once for each head.", metavar="N", min=2)] = 256,
-    recipe: Annotated[
-        str | None,
-        typer.Option(help="Recipe of a checkpoint that is no run folder.", metavar="RECIPE", show_default="the run's"),
-    ] = None,
+    recipe: CheckpointRecipeOption = None,
     max_length: MaxLengthOption = None,
     output: PageOption = None,
     changes: SetOption = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertkit.cli.commands.attention import WARNING
-from bertkit.cli.options import JsonOption, PageOption, refuse_options
+from bertkit.cli.options import JsonOption, PageOption, PairOption, refuse_options
 from bertkit.cli.output import print_file, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption
@@ -27,7 +27,7 @@ _DIGITS = 6
 def command(
     text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads.")],
     model: EncoderOption = ...,  # type: ignore[assignment]
-    pair: Annotated[str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT")] = None,
+    pair: PairOption = None,
     layer: Annotated[
         int | None,
         typer.Option(

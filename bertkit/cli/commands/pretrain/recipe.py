@@ -48,6 +48,12 @@ def _option(help: str, metavar: str | None = None, default: str | bool = FROM_RE
     return typer.Option(help=help, metavar=metavar, show_default=default)
 
 
+CorpusOption = Annotated[str | None, _option("Text: hub data set, directory, file or `demo`.", "DATA")]
+SizeOption = Annotated[str | None, _option("Size of a new model; see `bertkit pretrain sizes`.", "SIZE")]
+TokenizerOption = Annotated[str | None, _option("Tokenizer of a new model: folder or hub name.", "DIR", False)]
+StepsOption = Annotated[int | None, _option("Optimizer steps of pretraining.")]
+
+
 def command(
     recipe: Annotated[
         str,
@@ -57,12 +63,12 @@ def command(
             callback=refuse_rows,
         ),
     ],
-    data: Annotated[str | None, _option("Text: hub data set, directory, file or `demo`.", "DATA")] = None,
+    data: CorpusOption = None,
     model: Annotated[str | None, _option("Continue from this checkpoint.", "MODEL", False)] = None,
-    size: Annotated[str | None, _option("Size of a new model; see `bertkit pretrain sizes`.", "SIZE")] = None,
-    tokenizer: Annotated[str | None, _option("Tokenizer of a new model: folder or hub name.", "DIR", False)] = None,
+    size: SizeOption = None,
+    tokenizer: TokenizerOption = None,
     output: OutputOption = None,
-    steps: Annotated[int | None, _option("Optimizer steps.")] = None,
+    steps: StepsOption = None,
     epochs: Annotated[float | None, _option("Passes over the text.", default=False)] = None,
     budget: Annotated[str | None, _option("Train for this long: 90s, 30m, 2h, 1d.", "TIME", False)] = None,
     batch_size: Annotated[int | None, _option("Blocks per optimizer step.")] = None,

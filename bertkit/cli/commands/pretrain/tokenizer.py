@@ -21,14 +21,8 @@ EXAMPLE = "bertkit pretrain tokenizer --data demo --vocabulary-size 400 --output
 
 log = logging.getLogger("bertkit")
 
-TextOption = Annotated[
-    str | None,
-    typer.Option(help="Text: hub data set, directory, file or `demo`.", metavar="DATA"),
-]
-RecipeOption = Annotated[
-    str | None,
-    typer.Option(help="Use the text of this pretraining recipe.", metavar="RECIPE"),
-]
+TextOption = Annotated[str | None, typer.Option(help="Text: hub data set, directory, file or `demo`.", metavar="DATA")]
+RecipeOption = Annotated[str | None, typer.Option(help="Use the text of this pretraining recipe.", metavar="RECIPE")]
 TypeOption = Annotated[
     str,
     typer.Option(
@@ -38,10 +32,7 @@ TypeOption = Annotated[
     ),
 ]
 KindOption = Annotated[str | None, typer.Option(hidden=True)]
-FolderOption = Annotated[
-    Path,
-    typer.Option("--output", "-o", help="Folder to write; new or empty.", metavar="DIR"),
-]
+FolderOption = Annotated[Path, typer.Option("--output", "-o", help="Folder to write; new or empty.", metavar="DIR")]
 SizeOption = Annotated[
     int | None,
     typer.Option(
@@ -56,8 +47,7 @@ LowercaseOption = Annotated[
     typer.Option("--lowercase/--cased", help="Lowercase the text or keep its case.", show_default="cased for bpe only"),
 ]
 FrequencyOption = Annotated[
-    int | None,
-    typer.Option(help="Minimum count of letters and of merged pairs.", metavar="N", min=1, show_default="2"),
+    int | None, typer.Option(help="Minimum count of letters and of merged pairs.", metavar="N", min=1, show_default="2")
 ]
 SpecialOption = Annotated[list[str] | None, typer.Option(help="Add a special token; repeatable.", metavar="TOKEN")]
 LengthOption = Annotated[int, typer.Option(help="Maximum tokens per text.", metavar="N", min=4)]

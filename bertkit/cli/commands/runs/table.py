@@ -36,8 +36,7 @@ def command(
         ),
     ] = None,
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="File to write: .md, .tex or .csv.", metavar="FILE"),
+        Path | None, typer.Option("--output", "-o", help="File to write: .md, .tex or .csv.", metavar="FILE")
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -17,8 +17,7 @@ EXAMPLE = "bertkit search add index more.csv"
 
 IndexArgument = Annotated[str, typer.Argument(metavar="INDEX", help="Folder that `search build` wrote.")]
 MovedModelOption = Annotated[
-    str | None,
-    typer.Option(help="Where the model of the index is now.", metavar="MODEL", show_default="where it was"),
+    str | None, typer.Option(help="Where the model of the index is now.", metavar="MODEL", show_default="where it was")
 ]
 
 

@@ -55,8 +55,7 @@ TextsArgument = Annotated[
 ]
 
 OutputOption = Annotated[
-    Path,
-    typer.Option("--output", "-o", help="Folder of the index, to be created.", metavar="INDEX"),
+    Path, typer.Option("--output", "-o", help="Folder of the index, to be created.", metavar="INDEX")
 ]
 DocumentPromptOption = Annotated[
     str | None,

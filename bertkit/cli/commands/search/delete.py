@@ -18,8 +18,7 @@ EXAMPLE = "bertkit search delete index --id 17 --id 23"
 def command(
     index: IndexArgument,
     ids: Annotated[
-        list[str],
-        typer.Option("--id", help="Id of a row, or of a document in passages; repeatable.", metavar="ID"),
+        list[str], typer.Option("--id", help="Id of a row, or of a document in passages; repeatable.", metavar="ID")
     ],
     json: JsonOption = False,
 ) -> None:

@@ -37,8 +37,7 @@ def command(
     rerank: RerankOption = None,
     candidates: CandidatesOption = 100,
     limit: Annotated[
-        int | None,
-        typer.Option(help="Use only the first N queries.", metavar="N", min=1, show_default="all"),
+        int | None, typer.Option(help="Use only the first N queries.", metavar="N", min=1, show_default="all")
     ] = None,
     model: MovedModelOption = None,
     json: JsonOption = False,
