@@ -292,7 +292,7 @@ def format_scored(score: float | None, interval: Sequence[float] | None) -> str:
 
 def difference_cells(found: Any) -> dict[str, str]:
     """Return the cells of a difference: a record of `difference`, `interval`, `p` and `p_holm`, or None for none."""
-    from bertkit.reports.compare import p_text
+    from bertkit.reports.text import p_text
 
     if found is None:
         return {}
@@ -329,20 +329,6 @@ def group_by_reason(reasons: Mapping[Any, str | None]) -> dict[str, list[str]]:
         if reason:
             grouped.setdefault(reason, []).append(str(name))
     return grouped
-
-
-def format_duration(seconds: float | None) -> str:
-    """Return seconds with the units that people use; a dash for an unknown duration.
-
-    >>> format_duration(4.25), format_duration(200), format_duration(7500), format_duration(None)
-    ('4.2 s', '3 min 20 s', '2 h 05 min', '-')
-    """
-    if seconds is None:
-        return "-"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
 def _plain_lines(cells: Cells, widths: Sequence[int]) -> list[str]:

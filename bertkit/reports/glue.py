@@ -6,9 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bertkit.reports.html import score_text
-from bertkit.reports.templates import load_template
-from bertkit.storage.files import write_text
+from bertkit.reports.templates import write_page
 
 
 def write_glue_report(folder: Path, summary: Mapping[str, Any], command: str) -> None:
@@ -19,5 +17,4 @@ def write_glue_report(folder: Path, summary: Mapping[str, Any], command: str) ->
         summary: what ``glue.json`` holds, by the names of `bertkit.evaluation.glue.summary.GlueSummary`.
         command: the command that trained them.
     """
-    page = load_template("glue.html.j2", score=score_text).render(summary=summary, command=command)
-    write_text(folder / "report.html", page)
+    write_page(folder / "report.html", "glue.html.j2", summary=summary, command=command)

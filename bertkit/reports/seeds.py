@@ -9,8 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from bertkit.reports import svg
-from bertkit.reports.html import duration_text, score_text
-from bertkit.reports.templates import load_template
+from bertkit.reports.templates import load_template, write_page
 from bertkit.storage.files import write_text
 
 
@@ -31,8 +30,8 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
         "plots": [plot for of_split in summary["splits"] for plot in _plots(of_split, summary["runs"], list(names))],
         "best": _best(summary),
     }
-    for template, name in (("seeds.html.j2", "report.html"), ("seeds.md.j2", "README.md")):
-        write_text(folder / name, load_template(template, score=score_text, duration=duration_text).render(facts))
+    write_page(folder / "report.html", "seeds.html.j2", **facts)
+    write_text(folder / "README.md", load_template("seeds.md.j2").render(facts))
 
 
 def _plots(

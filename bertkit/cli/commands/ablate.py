@@ -13,7 +13,6 @@ from bertkit.cli.options import DryRunOption, JsonOption, SeedOption, SetOption,
 from bertkit.cli.output import (
     difference_cells,
     format_count,
-    format_duration,
     format_rows,
     format_splits,
     group_by_reason,
@@ -28,6 +27,7 @@ from bertkit.cli.output import (
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.seeds import name_seeds, parse_seeds
 from bertkit.errors import UsageError
+from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.evaluation.ablations import AblatedTask, AblationSummary, Variant
@@ -145,7 +145,7 @@ def _variant_row(variant: Variant) -> dict[str, Any]:
         "steps": variant.steps,
         "tokens": variant.tokens,
         "perplexity": variant.scores.get("perplexity"),
-        "time": format_duration(variant.seconds),
+        "time": duration_text(variant.seconds),
     }
 
 
@@ -169,7 +169,7 @@ def print_ablation_plan(plan: AblationPlan) -> None:
             "parameters": estimate.parameters,
             "steps": "" if estimate.steps is None else estimate.steps,
             "tokens": estimate.tokens,
-            "time": format_duration(estimate.seconds),
+            "time": duration_text(estimate.seconds),
             "MB": f"{estimate.disk_bytes / 1e6:,.0f}",
         }
         for name, estimate in plan.variants.items()

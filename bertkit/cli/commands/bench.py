@@ -21,7 +21,6 @@ from bertkit.cli.options import (
     refuse_rows,
 )
 from bertkit.cli.output import (
-    format_duration,
     format_rows,
     format_signed,
     print_line,
@@ -31,6 +30,7 @@ from bertkit.cli.output import (
     print_text,
 )
 from bertkit.cli.progress import TerminalProgress
+from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.workflows.bench import Bench, Deployed, Deployment, Speed
@@ -181,8 +181,8 @@ def _time_line(speed: Speed) -> dict[str, Any]:
         "precision": speed.precision,
         "batch": speed.batch_size,
         "evaluation rows/s": _format(speed.evaluation_rows_per_second, "{:,.1f}"),
-        "epoch": format_duration(speed.epoch_seconds),
-        "recipe": format_duration(speed.recipe_seconds),
+        "epoch": duration_text(speed.epoch_seconds),
+        "recipe": duration_text(speed.recipe_seconds),
     }
 
 

@@ -93,7 +93,7 @@ def _with_seeds(name: str, seeds: list[int | None]) -> str:
 
 def _tabulate(differences: Mapping[str, Difference], baseline: str, name: str) -> list[dict[str, Any]]:
     from bertkit.metrics.basic import with_direction
-    from bertkit.reports.compare import p_text
+    from bertkit.reports.text import p_text
 
     return [
         {

@@ -104,7 +104,7 @@ def command(
 def print_pruned(pruned: Pruned) -> None:
     """Print what is left, size, speed and scores before and after, and what to do next."""
     from bertkit.hardware.speed import describe_spreads
-    from bertkit.reports.compare import p_text
+    from bertkit.reports.text import p_text
 
     print_text(f"{pruned.folder}: pruned from {pruned.model}")
     measured = f" (chosen on {format_rows(pruned.measured_rows)})" if pruned.measured_rows else ""

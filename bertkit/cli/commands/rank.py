@@ -18,13 +18,13 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import (
     format_count,
-    format_duration,
     print_notes,
     print_result,
     print_table,
     print_text,
 )
 from bertkit.cli.progress import TerminalProgress
+from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.workflows.rank import RankedEncoder, Ranking
@@ -107,7 +107,7 @@ def _print_ranking(found: Ranking) -> None:
     print_table("cost", [_cost_row(one) for one in found.encoders], len(found.encoders))
     print_text(f"  speed: {found.precision}, {format_count(found.threads, 'thread')}, in turns")
     print_notes([*describe_order(found), *found.notes])
-    print_text(f"  took {format_duration(found.seconds)}; nothing was trained")
+    print_text(f"  took {duration_text(found.seconds)}; nothing was trained")
 
 
 def _score_row(one: RankedEncoder, found: Ranking, names: dict[str, str]) -> dict[str, Any]:

@@ -28,7 +28,6 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import (
     format_count,
-    format_duration,
     format_number,
     format_rows,
     format_splits,
@@ -44,6 +43,7 @@ from bertkit.cli.output import (
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.seeds import number_values
 from bertkit.errors import UsageError
+from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.evaluation.sweeps import SweepSummary
@@ -158,7 +158,7 @@ def trial_table(summary: SweepSummary) -> list[dict[str, Any]]:
             "trial": trial.folder.removeprefix("trial-"),
             **{names[key]: name_value(value) for key, value in trial.settings.items()},
             **{metric: trial.scores.get(metric) for metric in metrics},
-            "time": format_duration(trial.seconds),
+            "time": duration_text(trial.seconds),
             "": "" if trial.status == "finished" else trial.status,
         }
         for trial in summary.trials

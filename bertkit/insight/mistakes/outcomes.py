@@ -14,7 +14,8 @@ from bertkit.evaluation.stored import Scorer, StoredRun
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.paired import count_units, take
 from bertkit.recipe import Row
-from bertkit.reports.examples import Example, confidence_of, find_named, is_finite
+from bertkit.reports.examples import Example, confidence_of, find_named
+from bertkit.reports.text import is_finite
 from bertkit.tasks import Compared
 
 Numbers = np.ndarray[Any, Any]

@@ -22,7 +22,6 @@ from bertkit.cli.options import (
     refuse_rows,
 )
 from bertkit.cli.output import (
-    format_duration,
     format_number,
     print_line,
     print_next,
@@ -34,6 +33,7 @@ from bertkit.cli.output import (
     size_cells,
 )
 from bertkit.cli.progress import TerminalProgress
+from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.workflows.pretrain.estimate import Estimate
@@ -133,7 +133,7 @@ def print_pretrained(result: Pretrained) -> None:
 
     print_text(
         f"{result.recipe}: {result.model}, {result.parameters:,} parameters, {result.steps:,} steps, "
-        f"{result.tokens:,} tokens in {format_duration(result.seconds)}"
+        f"{result.tokens:,} tokens in {duration_text(result.seconds)}"
     )
     print_line(f"  {'held-out documents':<23} {result.corpus['validation']['documents']:7,}")
     for name, score in result.scores.items():
@@ -157,7 +157,7 @@ def print_estimate(estimate: Estimate) -> None:
     """Print what a pretraining run would take."""
     print_text(f"{estimate.recipe}: {estimate.parameters:,} parameters, {estimate.examples:,} blocks of training text")
     print_table("text", [{"split": name, **facts} for name, facts in estimate.corpus.items()])
-    budget, tokens = format_duration(estimate.seconds), f"{estimate.tokens:,} tokens"
+    budget, tokens = duration_text(estimate.seconds), f"{estimate.tokens:,} tokens"
     print_plan(
         {
             "speed": f"{estimate.tokens_per_second:,.0f} tokens/s",

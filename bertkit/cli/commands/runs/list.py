@@ -9,12 +9,12 @@ import typer
 
 from bertkit.cli.options import JsonOption
 from bertkit.cli.output import (
-    format_duration,
     print_line,
     print_notes,
     print_result,
     print_table,
 )
+from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.storage.summaries import RunSummary
@@ -64,7 +64,7 @@ def _run_cells(run: RunSummary, folder: Path) -> dict[str, Any]:
         "score": "-" if run.score is None else run.score,
         "95% CI": "-" if run.interval is None else run.interval,
         "length": f"{run.epochs:g} epochs" if run.epochs is not None and run.steps is None else length,
-        "time": format_duration(run.seconds),
+        "time": duration_text(run.seconds),
         "MB": f"{run.bytes / 1e6:,.1f}",
         "date": run.date[:10] or "-",
     }

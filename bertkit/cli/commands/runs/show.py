@@ -9,12 +9,12 @@ import typer
 
 from bertkit.cli.options import JsonOption
 from bertkit.cli.output import (
-    format_duration,
     format_number,
     print_pairs,
     print_result,
     print_table,
 )
+from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -65,7 +65,7 @@ def _facts(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
         "mean score" if run.seeds else "score": "" if run.score is None else f"{run.metric} {format_number(run.score)}",
         "seeds": str(run.seeds or ""),
         "steps": str(run.steps or ""),
-        "time": "" if run.seconds is None else format_duration(run.seconds),
+        "time": "" if run.seconds is None else duration_text(run.seconds),
         "size": f"{run.bytes / 1e6:,.1f} MB",
         "date": run.date,
         "machine": ", ".join(f"{key} {value}" for key, value in machine.items() if key != "reason"),
