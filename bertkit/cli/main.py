@@ -29,9 +29,14 @@ _ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer 
 
 
 def find_commands(package: ModuleType) -> list[ModuleType]:
-    """Import the modules of a package of commands and return them in the order of the help: by ORDER, then by NAME."""
+    """Import the modules of a package of commands and return them in the order of the help: by ORDER, then by name."""
     names = [f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
-    return sorted(map(importlib.import_module, names), key=lambda module: (module.ORDER, module.NAME))
+    return sorted(map(importlib.import_module, names), key=lambda module: (module.ORDER, name_command(module)))
+
+
+def name_command(module: ModuleType) -> str:
+    """Return what is typed for a command or a group: the name of its file or folder, or the NAME that it has instead."""
+    return str(getattr(module, "NAME", module.__name__.rpartition(".")[2].replace("_", "-")))
 
 
 def add_commands(group: typer.Typer, package: ModuleType) -> None:
@@ -40,9 +45,10 @@ def add_commands(group: typer.Typer, package: ModuleType) -> None:
         if hasattr(module, "__path__"):
             subgroup = _make_group(module.HELP, getattr(module, "GROUP", ReadableGroup))
             add_commands(subgroup, module)
-            group.add_typer(subgroup, name=module.NAME)
+            group.add_typer(subgroup, name=name_command(module))
         else:
-            group.command(module.NAME, cls=ReadableCommand, epilog=f"Example: {module.EXAMPLE}")(module.command)
+            name, example = name_command(module), f"Example: {module.EXAMPLE}"
+            group.command(name, cls=ReadableCommand, epilog=example)(module.command)
 
 
 def _make_group(help: str, cls: type[ReadableGroup], **settings: Any) -> typer.Typer:
@@ -54,7 +60,7 @@ class _OrderedGroup(ReadableGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands in the order of the help."""
-        return [module.NAME for module in find_commands(commands)]
+        return [name_command(module) for module in find_commands(commands)]
 
 
 def make_app() -> typer.Typer:

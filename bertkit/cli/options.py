@@ -165,7 +165,6 @@ ZeroShotOption = Annotated[
 PageOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write a page to this .html file.", metavar="FILE")
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
 PairOption = Annotated[str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT")]
 FirstRowsOption = Annotated[
     int | None, typer.Option(help="Use only the first N rows.", metavar="N", show_default="all", min=1)

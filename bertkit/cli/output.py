@@ -9,7 +9,8 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,8 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud8
 _LEAST_TEXT = 16  # columns, of a text beside its name
 
 Cells = Sequence[Sequence[str]]
+
+_as_json = False  # whether the command that runs was called with --json
 
 
 def terminal_width() -> int | None:
@@ -82,6 +85,22 @@ def print_plan(facts: Mapping[str, str]) -> None:
             print_text(f"{name:<8} {value}")
 
 
+@contextmanager
+def json_output(wanted: bool = True) -> Iterator[None]:
+    """Let results be printed as JSON objects meanwhile, as --json asks for."""
+    global _as_json
+    before, _as_json = _as_json, wanted
+    try:
+        yield
+    finally:
+        _as_json = before
+
+
+def is_json_wanted() -> bool:
+    """Tell whether results are printed as JSON objects."""
+    return _as_json
+
+
 def print_json(values: Mapping[str, Any]) -> None:
     """Print one JSON object with the status of a finished command; NaN and infinity become null."""
     print_line(to_json({"schema_version": _SCHEMA, "status": "done", **values}))
@@ -91,16 +110,14 @@ def print_result(
     result: Any,
     show: Callable[[Any], object],
     *,
-    as_json: bool,
     page: Path | None = None,
     error: BertkitError | None = None,
 ) -> None:
-    """Print a result as one JSON object, or as `show` prints it, and end with the error that came beside it.
+    """Print a result as one JSON object if --json was given, else as `show` prints it, and end with its error.
 
     Args:
         result: a dataclass or a mapping, whose fields are those of the object.
         show: prints the result for people.
-        as_json: whether programs read it.
         page: the page that was written about it, which is named last.
         error: what went wrong all the same; as JSON, it is printed in the same object.
 
@@ -108,7 +125,7 @@ def print_result(
         BertkitError: the error.
         typer.Exit: the same as JSON, with the code of the error.
     """
-    if as_json:
+    if _as_json:
         values = to_plain(result) | ({} if page is None else {"file": str(page)})
         if error is None:
             print_json(values)
@@ -130,14 +147,14 @@ def to_plain(value: Any) -> Any:
     """Return a value with a dictionary for each dataclass that is in it, in dictionaries and lists."""
     if isinstance(value, Mapping):
         return {name: to_plain(item) for name, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, (list, Iterator)):
         return list(map(to_plain, value))
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
 
 
-def print_records(title: str, records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+def print_records(title: str, records: Iterable[Mapping[str, Any]]) -> None:
     """Print records as JSON lines as they come, or all of them in one JSON object under the title."""
-    if as_json:
+    if _as_json:
         print_json({title: list(records)})
         return
     for record in records:
@@ -218,9 +235,9 @@ def print_highlighted(words: Iterable[tuple[str, float]]) -> None:
     Console(highlight=False).print(line, soft_wrap=False)
 
 
-def print_file(file: Path, rows: int, *, as_json: bool, next_command: str = "") -> None:
+def print_file(file: Path, rows: int, next_command: str = "") -> None:
     """Print which file a command wrote, and how many rows it has or which command to run next."""
-    if as_json:
+    if _as_json:
         print_json({"file": str(file), "rows": rows})
     elif next_command:
         print_line(f"{file}: written")

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.cli.output import (
+    json_output,
     print_file,
     print_json,
     print_line,
@@ -52,10 +53,11 @@ class Score:
 def test_a_result_is_one_json_object_or_lines_and_its_page(capsys):
     result = Scores([Score(0.5)], Path("runs"))
     for printed in (result, vars(result)):
-        print_result(printed, pytest.fail, as_json=True, page=Path("a.html"))
+        with json_output():
+            print_result(printed, pytest.fail, page=Path("a.html"))
         fields = {"scores": [{"value": 0.5}], "folder": "runs", "file": "a.html"}
         assert json.loads(capsys.readouterr().out) == {"schema_version": 2, "status": "done", **fields}
-    print_result(result, lambda shown: print_line(f"in {shown.folder}"), as_json=False, page=Path("a.html"))
+    print_result(result, lambda shown: print_line(f"in {shown.folder}"), page=Path("a.html"))
     assert capsys.readouterr().out == "in runs\na.html: written\n\nNext:\n  open a.html\n"
 
 
@@ -173,10 +175,11 @@ def test_the_first_column_of_a_table_wraps_before_the_table_becomes_a_list(termi
 
 
 def test_a_file_is_printed_with_its_rows_or_the_next_command(capsys):
-    print_file(Path("p.csv"), 1, as_json=False)
-    print_file(Path("p.csv"), 2000, as_json=False)
-    print_file(Path("m.yaml"), 1, as_json=False, next_command="bertkit finetune m.yaml")
-    print_file(Path("p.csv"), 3, as_json=True)
+    print_file(Path("p.csv"), 1)
+    print_file(Path("p.csv"), 2000)
+    print_file(Path("m.yaml"), 1, next_command="bertkit finetune m.yaml")
+    with json_output():
+        print_file(Path("p.csv"), 3)
     *lines, last = capsys.readouterr().out.splitlines()
     assert lines == ["p.csv: 1 row", "p.csv: 2,000 rows", "m.yaml: written", "", "Next:", "  bertkit finetune m.yaml"]
     assert json.loads(last) == {"schema_version": 2, "status": "done", "file": "p.csv", "rows": 3}

@@ -7,7 +7,7 @@ import json
 import pytest
 import typer
 
-from bertkit.cli.output import print_result
+from bertkit.cli.output import json_output, print_result
 from bertkit.cli.seeds import parse_seeds, print_seeds
 from bertkit.errors import DivergedError, UsageError
 from bertkit.evaluation.seeds import SeedRun, SeedsOfSplit, SeedsSummary
@@ -64,10 +64,10 @@ def test_the_spread_every_run_and_the_best_of_several_are_printed(capsys):
 def test_a_run_that_diverged_ends_the_command_and_json_stays_one_object(capsys):
     error = DivergedError("seed 3 diverged: the loss is nan", "lower it")
     with pytest.raises(DivergedError):
-        print_result(summary_of([0.6, 0.7]), print_seeds, as_json=False, error=error)
+        print_result(summary_of([0.6, 0.7]), print_seeds, error=error)
     assert "best of 2" in capsys.readouterr().out
-    with pytest.raises(typer.Exit) as ended:
-        print_result(summary_of([0.6, 0.7]), print_seeds, as_json=True, error=error)
+    with pytest.raises(typer.Exit) as ended, json_output():
+        print_result(summary_of([0.6, 0.7]), print_seeds, error=error)
     assert ended.value.exit_code == 7
     printed = json.loads(capsys.readouterr().out)
     assert (printed["status"], printed["error"]["code"], printed["best_seed"]) == ("error", 7, 2)

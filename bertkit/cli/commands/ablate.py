@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertkit.cli.commands.pretrain.recipe import CorpusOption, SizeOption, StepsOption, TokenizerOption
-from bertkit.cli.options import DryRunOption, JsonOption, SeedOption, SetOption, merge_changes, refuse_rows
+from bertkit.cli.options import DryRunOption, SeedOption, SetOption, merge_changes, refuse_rows
 from bertkit.cli.output import (
     difference_cells,
     format_count,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from bertkit.evaluation.ablations import AblatedTask, AblationSummary, Variant
     from bertkit.workflows.ablate import AblationPlan
 
-NAME = "ablate"
 ORDER = 1
 EXAMPLE = "bertkit ablate mlm --data text.txt --tokenizer tok --space objective=nsp,mlm,clm --then sst2"
 
@@ -77,7 +76,6 @@ def command(
         typer.Option("--output", "-o", help="Folder of all runs.", metavar="DIR", show_default="runs/RECIPE-ablation"),
     ] = None,
     dry_run: DryRunOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Pretrain in several ways, fine-tune each encoder on the same tasks, and compare.
 
@@ -94,10 +92,10 @@ def command(
 
     if dry_run:
         plan = check(recipe, search, tasks, numbers, settings, output=output, progress=TerminalProgress())
-        print_result(plan, print_ablation_plan, as_json=json)
+        print_result(plan, print_ablation_plan)
         return
     summary, error = ablate(recipe, search, tasks, numbers, settings, output=output, progress=TerminalProgress())
-    print_result(summary, print_ablation, as_json=json, error=error)
+    print_result(summary, print_ablation, error=error)
 
 
 def parse_then(text: str) -> tuple[str, dict[str, Any]]:

@@ -10,7 +10,6 @@ import typer
 from bertkit.cli.options import (
     FROM_RECIPE,
     DataOption,
-    JsonOption,
     LimitOption,
     MaxLengthOption,
     ModelOption,
@@ -35,7 +34,6 @@ from bertkit.reports.text import duration_text
 if TYPE_CHECKING:
     from bertkit.workflows.bench import Bench, Deployed, Deployment, Speed
 
-NAME = "bench"
 ORDER = 6
 EXAMPLE = "bertkit bench cola --model demo --data demo"
 
@@ -83,7 +81,6 @@ def command(
     changes: SetOption = None,
     deployed: DeployOption = None,
     output: OutputOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Measure a model's training speed and memory use, or with --deploy the ways to deploy a run.
 
@@ -96,7 +93,7 @@ def command(
     if deployed:
         others = {"--model": model, "--precision": precision, "--batch-size": batch_size, "--max-length": max_length}
         refuse_options({**others, "--set": changes}, "with --deploy", "a run is measured as it was trained")
-        _deploy(deployed, recipe, data, limit, output, as_json=json)
+        _deploy(deployed, recipe, data, limit, output)
         return
     refuse_options({"--output": output}, "without --deploy", "the page is that of --deploy RUN")
     recipe = recipe or "cola"
@@ -108,19 +105,17 @@ def command(
     ]
     from bertkit.workflows.bench import bench
 
-    print_result(bench(recipes, steps=steps, progress=TerminalProgress()), print_bench, as_json=json)
+    print_result(bench(recipes, steps=steps, progress=TerminalProgress()), print_bench)
 
 
-def _deploy(
-    models: list[str], recipe: str | None, data: str | None, limit: int | None, output: Path | None, *, as_json: bool
-) -> None:
+def _deploy(models: list[str], recipe: str | None, data: str | None, limit: int | None, output: Path | None) -> None:
     from bertkit.workflows.bench import check_output, deploy, write_page
 
     page = None if output is None else check_output(output, models)
     found = deploy(models, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
     if page is not None:
         write_page(found, page)
-    print_result(found, lambda _: _print_deployment(found, output), as_json=as_json)
+    print_result(found, lambda _: _print_deployment(found, output))
 
 
 def _print_deployment(found: Deployment, output: Path | None) -> None:

@@ -9,7 +9,6 @@ import typer
 from bertkit.cli.options import (
     CheckpointOption,
     DataOption,
-    JsonOption,
     LimitOption,
     MaxLengthOption,
     RunArgument,
@@ -30,7 +29,6 @@ from bertkit.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bertkit.workflows.calibrate import CalibrationResult
 
-NAME = "calibrate"
 ORDER = 3
 EXAMPLE = "bertkit calibrate runs/cola"
 
@@ -57,7 +55,6 @@ def command(
     limit: LimitOption = None,
     training_rows: TrainingRowsOption = "refuse",
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Calibrate the probabilities of a fine-tuned checkpoint.
 
@@ -77,7 +74,7 @@ def command(
         training_rows=training_rows,
         progress=TerminalProgress(),
     )
-    print_result(result, print_calibration, as_json=json)
+    print_result(result, print_calibration)
 
 
 def print_calibration(result: CalibrationResult) -> None:

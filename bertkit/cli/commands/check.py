@@ -10,7 +10,6 @@ import typer
 
 from bertkit.cli.options import (
     DataOption,
-    JsonOption,
     LimitOption,
     MaxLengthOption,
     RecipeArgument,
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from bertkit.checks import Finding
     from bertkit.workflows.check import CheckResult
 
-NAME = "check"
 ORDER = 1
 EXAMPLE = "bertkit check cola --model demo --data demo"
 
@@ -76,7 +74,6 @@ def command(
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Check the rows of a recipe's data, without training.
 
@@ -90,7 +87,7 @@ def command(
     chosen = CheckSettings(label_errors, long_text, fix, needs_model=model is not None)
     result = check(loaded, chosen, progress=TerminalProgress())
     copy = fix if result.rows.get("train") else None  # without training rows there is none
-    print_result(_as_record(result, copy), lambda _: print_findings(result, copy), as_json=json)
+    print_result(_as_record(result, copy), lambda _: print_findings(result, copy))
     if result.count("fail") or (strict and result.count("warn")):
         raise typer.Exit(3)
 

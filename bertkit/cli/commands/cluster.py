@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption, refuse_options
+from bertkit.cli.options import refuse_options
 from bertkit.cli.output import format_rows, print_line, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -22,7 +22,6 @@ from bertkit.errors import shorten
 if TYPE_CHECKING:
     from bertkit.workflows.cluster import ClusterResult
 
-NAME = "cluster"
 ORDER = 6
 EXAMPLE = "bertkit cluster reviews.csv --column review --model sentence-transformers/all-MiniLM-L6-v2 --save topics"
 
@@ -79,7 +78,6 @@ def command(
     save: SaveOption = None,
     assign: AssignOption = None,
     changes: DataSettingsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Group the texts of a file by meaning.
 
@@ -106,7 +104,7 @@ def command(
         folder = None if save is None else typed_path(save)
         result = cluster(texts, source, settings, output=rows_file, save=folder, progress=TerminalProgress())
     written = [str(path) for path in (rows_file, save) if path is not None]
-    print_result({**vars(result), "written": written}, lambda _: print_clusters(result, written), as_json=json)
+    print_result({**vars(result), "written": written}, lambda _: print_clusters(result, written))
 
 
 def print_clusters(result: ClusterResult, written: list[str]) -> None:

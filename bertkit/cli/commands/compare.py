@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import JsonOption, PageOption, PredictionsRecipeOption, PredictionsSplitOption
+from bertkit.cli.options import PageOption, PredictionsRecipeOption, PredictionsSplitOption
 from bertkit.cli.output import (
     difference_cells,
     format_rows,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from bertkit.metrics.paired import Difference
     from bertkit.workflows.compare import Comparison
 
-NAME = "compare"
 ORDER = 3
 EXAMPLE = "bertkit compare runs/cola runs/cola-2 --output compare.html"
 
@@ -54,7 +53,6 @@ def command(
     rows: Annotated[int, typer.Option(help="How many rows that are won, and lost, to show.", metavar="N", min=0)] = 5,
     recipe: PredictionsRecipeOption = None,
     output: PageOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Compare runs by their stored predictions: is the difference real, and where does it come from?
 
@@ -69,7 +67,7 @@ def command(
     compared = compare(runs, recipe=loaded, split=split, by=by, shown=rows, on=on, progress=TerminalProgress())
     if page is not None:
         write_page(compared, page)
-    print_result(compared, _print_comparison, as_json=json, page=page)
+    print_result(compared, _print_comparison, page=page)
 
 
 def _print_comparison(compared: Comparison) -> None:

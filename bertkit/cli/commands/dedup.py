@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertkit.cli.commands.cluster import EmbeddingModelOption, TextsArgument
-from bertkit.cli.options import JsonOption
 from bertkit.cli.output import format_rows, print_line, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -24,7 +23,6 @@ from bertkit.errors import shorten
 if TYPE_CHECKING:
     from bertkit.workflows.dedup import DedupResult
 
-NAME = "dedup"
 ORDER = 6
 EXAMPLE = "bertkit dedup reviews.csv --column review --output clean.csv"
 
@@ -91,7 +89,6 @@ def command(
     report: ReportOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count duplicates; write no --output.")] = False,
     changes: DataSettingsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Remove rows that repeat others: word for word, nearly so, or in meaning.
 
@@ -117,7 +114,7 @@ def command(
         outputs=dataclasses.replace(outputs, clean=None) if dry_run else outputs,
         progress=TerminalProgress(),
     )
-    print_result(result, print_duplicates, as_json=json)
+    print_result(result, print_duplicates)
 
 
 def print_duplicates(result: DedupResult) -> None:

@@ -17,7 +17,6 @@ from bertkit.cli.options import (
     DryRunOption,
     EpochsOption,
     FreshOption,
-    JsonOption,
     LearningRateOption,
     LimitOption,
     MaxLengthOption,
@@ -41,7 +40,6 @@ from bertkit.errors import UsageError
 if TYPE_CHECKING:
     from bertkit.workflows.distill import ComparedModel, Distilled
 
-NAME = "distill"
 ORDER = 2
 EXAMPLE = "bertkit distill cola --teacher runs/cola --model demo --data demo"
 
@@ -90,7 +88,6 @@ def command(
     changes: SetOption = None,
     dry_run: DryRunOption = False,
     fresh: FreshOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Distill fine-tuned teachers into a smaller student encoder.
 
@@ -111,7 +108,7 @@ def command(
             raise UsageError(what, "leave out --model, --soft-weight and any second --teacher")
         options = {"options.student_layers": student_layers, "options.temperature": temperature}
         settings = {**common, **options, "model": teacher[0] if teacher else None}
-        run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, fresh=fresh, json=json)
+        run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, fresh=fresh)
         return
     settings = {
         **common,
@@ -126,10 +123,10 @@ def command(
     from bertkit.workflows.distill import dry_run as check
 
     if dry_run:
-        print_result(check(loaded, output=output, fresh=fresh), print_dry_run, as_json=json)
+        print_result(check(loaded, output=output, fresh=fresh), print_dry_run)
     else:
         distilled = distill(loaded, output=output, fresh=fresh, progress=TerminalProgress())
-        print_result(distilled, print_distilled, as_json=json)
+        print_result(distilled, print_distilled)
 
 
 def print_distilled(distilled: Distilled) -> None:

@@ -7,8 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line, print_records
+from bertkit.cli.output import print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
     FROM_MODEL,
@@ -24,7 +23,6 @@ from bertkit.cli.vector_options import (
     read_data_options,
 )
 
-NAME = "embed"
 ORDER = 6
 EXAMPLE = "bertkit embed reviews.csv --column review --model demo --output reviews.parquet"
 
@@ -86,7 +84,6 @@ def command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; the parts of an interrupted command are deleted.")
     ] = False,
-    json: JsonOption = False,
 ) -> None:
     """Turn texts into vectors with an encoder.
 
@@ -116,10 +113,12 @@ def command(
     )
     progress = TerminalProgress()
     if output is None:
-        print_records("vectors", embed(embedder, source, unit=unit, progress=progress), as_json=json)
+        print_records("vectors", embed(embedder, source, unit=unit, progress=progress))
         return
     about = embed_to_file(embedder, source, output, unit=unit, dtype=dtype, fresh=fresh, progress=progress)
-    if json:
-        print_json({"file": str(output), **about})
-    elif about:
-        print_line(f"{output}: {about['vectors']:,} vectors of {about['width']:,} dimensions, {dtype}")
+
+    def show(_: object) -> None:
+        if about:
+            print_line(f"{output}: {about['vectors']:,} vectors of {about['width']:,} dimensions, {dtype}")
+
+    print_result({"file": output, **about}, show)

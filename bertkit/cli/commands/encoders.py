@@ -6,13 +6,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import JsonOption
 from bertkit.cli.output import print_line, print_result, print_table, print_text
 
 if TYPE_CHECKING:
     from bertkit.storage.hub.encoders import PublishedEncoder
 
-NAME = "encoders"
 ORDER = 8
 EXAMPLE = "bertkit encoders --language en --max-parameters 50"
 
@@ -37,7 +35,6 @@ def command(
             "--vectors/--no-vectors", help="Only those that were trained for vectors of sentences, or only the others."
         ),
     ] = None,
-    json: JsonOption = False,
 ) -> None:
     """List published encoders and what each is for.
 
@@ -52,7 +49,7 @@ def command(
         max_parameters=max_parameters,
         vectors=vectors,
     )
-    print_result({"encoders": encoders}, lambda _: _print_encoders(encoders, language), as_json=json)
+    print_result({"encoders": encoders}, lambda _: _print_encoders(encoders, language))
 
 
 def _print_encoders(encoders: list[PublishedEncoder], language: str | None) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption, PageOption, PredictionsRecipeOption, PredictionsSplitOption
+from bertkit.cli.options import PageOption, PredictionsRecipeOption, PredictionsSplitOption
 from bertkit.cli.output import (
     difference_cells,
     format_rows,
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from bertkit.insight.mistakes.slices import ComparedSlice
     from bertkit.workflows.errors import Disagreement, Mistakes
 
-NAME = "errors"
 ORDER = 3
 EXAMPLE = "bertkit errors runs/cola --output errors.html"
 
@@ -58,7 +57,6 @@ def command(
     split: PredictionsSplitOption = None,
     recipe: PredictionsRecipeOption = None,
     output: PageOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Show what a run gets wrong, and the slices of rows where it is worse than chance would have it.
 
@@ -83,7 +81,7 @@ def command(
         found = find_disagreement(runs[0], runs[1], settings, recipe=loaded, progress=progress)
     if page is not None:
         write_page(found, page)
-    print_result(found, lambda _: _print_errors(found, rows), as_json=json, page=page)
+    print_result(found, lambda _: _print_errors(found, rows), page=page)
 
 
 def _print_errors(found: Mistakes | Disagreement, rows: int) -> None:

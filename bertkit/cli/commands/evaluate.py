@@ -11,7 +11,6 @@ import typer
 from bertkit.cli.options import (
     CheckpointOption,
     DataOption,
-    JsonOption,
     LimitOption,
     MaxLengthOption,
     SetOption,
@@ -107,7 +106,6 @@ def command(
     benchmark: BenchmarkOption = None,
     zero_shot: ZeroShotOption = False,
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Score a run, or any fine-tuned checkpoint, on a recipe's data.
 
@@ -131,7 +129,7 @@ def command(
         from bertkit.workflows.evaluate import evaluate_benchmark
 
         scores = evaluate_benchmark(benchmark, model, max_length=max_length, progress=TerminalProgress())
-        print_result({"results": scores}, lambda _: print_benchmark(scores), as_json=json)
+        print_result({"results": scores}, lambda _: print_benchmark(scores))
         return
     if run is None:
         raise UsageError("no run", "name one, e.g. `bertkit eval runs/cola`")
@@ -147,13 +145,13 @@ def command(
         from bertkit.workflows.evaluate import evaluate_languages
 
         scored = evaluate_languages(recipes, **rows, oracle=oracle, progress=TerminalProgress())
-        print_result(scored, print_languages, as_json=json)
+        print_result(scored, print_languages)
         return
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 
     results = evaluate(loaded, **rows, progress=TerminalProgress())
-    print_result({"results": results}, lambda _: print_results(results), as_json=json)
+    print_result({"results": results}, lambda _: print_results(results))
 
 
 def _load_languages(

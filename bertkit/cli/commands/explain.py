@@ -9,7 +9,6 @@ import typer
 from bertkit.cli.options import (
     CheckpointRecipeOption,
     FirstRowsOption,
-    JsonOption,
     MaxLengthOption,
     PageOption,
     RowOption,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from bertkit.insight.explanations import Explanation
     from bertkit.workflows.explain import ExplainedRow, FaithfulnessResult
 
-NAME = "explain"
 ORDER = 4
 EXAMPLE = 'bertkit explain runs/cola --text "The dog chased old the bird."'
 
@@ -88,7 +86,6 @@ def command(
     recipe: CheckpointRecipeOption = None,
     max_length: MaxLengthOption = None,
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Explain a prediction: what each word adds to it.
 
@@ -120,16 +117,16 @@ def command(
     progress = TerminalProgress()
     if faithfulness and data is not None:
         result = explain.measure(loaded, source=data, limit=limit, settings=settings, progress=progress)
-        print_result(result, print_faithfulness, as_json=json)
+        print_result(result, print_faithfulness)
         return
     rows = explain.explain(
         loaded, source=data, row=single, mistakes=mistakes, limit=limit, settings=settings, progress=progress
     )
     if output is not None:
-        print_file(output, explain.write_page(rows, output, loaded, data), as_json=json)
+        print_file(output, explain.write_page(rows, output, loaded, data))
         return
     records = {"rows": [explained.as_record() for explained in rows]}
-    print_result(records, lambda _: list(map(print_row, rows)), as_json=json)
+    print_result(records, lambda _: list(map(print_row, rows)))
 
 
 def print_row(row: ExplainedRow) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bertkit.cli.options import CheckpointRecipeOption, JsonOption, LimitOption
+from bertkit.cli.options import CheckpointRecipeOption, LimitOption
 from bertkit.cli.output import (
     format_rows,
     format_signed,
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from bertkit.evaluation.parity import Parity
     from bertkit.workflows.export import ExportResult
 
-NAME = "export"
 ORDER = 7
 EXAMPLE = "bertkit export runs/cola --to onnx --output exported/cola"
 
@@ -45,7 +44,6 @@ def command(
     recipe: CheckpointRecipeOption = None,
     data: ScoredOption = None,
     limit: LimitOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Export a fine-tuned model to ONNX or OpenVINO, which run without torch.
 
@@ -55,7 +53,7 @@ def command(
     from bertkit.workflows.export import export
 
     result = export(run, output, to=to, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
-    print_result(result, print_export, as_json=json)
+    print_result(result, print_export)
 
 
 def print_export(result: ExportResult) -> None:

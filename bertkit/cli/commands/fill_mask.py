@@ -8,11 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from bertkit.cli import stdio
-from bertkit.cli.options import JsonOption, PretrainedOption
-from bertkit.cli.output import print_json, print_line
+from bertkit.cli.options import PretrainedOption
+from bertkit.cli.output import print_line, print_result
 from bertkit.cli.progress import TerminalProgress
 
-NAME = "fill-mask"
 ORDER = 5
 EXAMPLE = 'bertkit fill-mask "The doctors [MASK] in the house." --model demo'
 
@@ -27,7 +26,6 @@ def command(
     file: Annotated[
         str | None, typer.Option(help="File with one text per line; `-` for stdin.", metavar="FILE")
     ] = None,
-    json: JsonOption = False,
 ) -> None:
     """Predict the masked words of texts with a pretrained model.
 
@@ -53,10 +51,7 @@ def command(
     from bertkit.workflows.fill_mask import fill_mask
 
     records = fill_mask(model, texts or [], top=top, targets=target_words, progress=TerminalProgress())
-    if json:
-        print_json({"texts": list(records)})
-    else:
-        print_answers(records)
+    print_result({"texts": records}, lambda _: print_answers(records))
 
 
 def print_answers(records: Iterable[Mapping[str, Any]]) -> None:

@@ -16,7 +16,6 @@ from bertkit.cli.options import (
     DryRunOption,
     EpochsOption,
     FreshOption,
-    JsonOption,
     LearningRateOption,
     LimitOption,
     MaxLengthOption,
@@ -46,7 +45,6 @@ SoupOption = Annotated[
     bool, typer.Option("--soup", help="With --seeds: average the weights of the runs, and score that model too.")
 ]
 
-NAME = "finetune"
 ORDER = 1
 EXAMPLE = "bertkit finetune cola --model demo --data demo"
 
@@ -73,7 +71,6 @@ def command(
     changes: SetOption = None,
     dry_run: DryRunOption = False,
     fresh: FreshOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Fine-tune an encoder with a recipe, and score it.
 
@@ -87,11 +84,11 @@ def command(
         if seeds is not None or soup or jobs != 1:
             raise UsageError("--seeds, --soup or --jobs with a recipe of several tasks", "run one --seed at a time")
         several = load_several(recipe, merge_changes({**common, "model": model}, changes))
-        _finetune_several(several, output, dry_run=dry_run, fresh=fresh, json=json)
+        _finetune_several(several, output, dry_run=dry_run, fresh=fresh)
         return
     loaded = load(recipe, {**common, "model": model}, changes)
     if chosen := choose_seeds(seeds, seed, changes):
-        _finetune_seeds(loaded, chosen, output, dry_run=dry_run, fresh=fresh, soup=soup, jobs=jobs, json=json)
+        _finetune_seeds(loaded, chosen, output, dry_run=dry_run, fresh=fresh, soup=soup, jobs=jobs)
         return
     if soup or jobs != 1:
         raise UsageError(f"{'--soup' if soup else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
@@ -100,22 +97,22 @@ def command(
     if dry_run:
         from bertkit.workflows.finetune.inputs import dry_run as check
 
-        print_result(check(loaded, output=output, fresh=fresh), print_dry_run, as_json=json)
+        print_result(check(loaded, output=output, fresh=fresh), print_dry_run)
         return
     results = finetune(loaded, output=output, fresh=fresh, progress=TerminalProgress())
-    _end_training(results, lambda: print_next_steps(results), as_json=json)
+    _end_training(results, lambda: print_next_steps(results))
 
 
-def _end_training(results: Sequence[Result], next_steps: Callable[[], None], *, as_json: bool) -> None:
-    print_result({"results": results}, lambda _: print_results(results, next_steps), as_json=as_json)
+def _end_training(results: Sequence[Result], next_steps: Callable[[], None]) -> None:
+    print_result({"results": results}, lambda _: print_results(results, next_steps))
 
 
-def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bool, fresh: bool, json: bool) -> None:
+def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bool, fresh: bool) -> None:
     from bertkit.workflows.finetune.several import dry_run as check
     from bertkit.workflows.finetune.several import finetune_several
 
     if dry_run:
-        print_result(check(several, output=output, fresh=fresh), print_dry_run, as_json=json)
+        print_result(check(several, output=output, fresh=fresh), print_dry_run)
         return
     results = finetune_several(several, output=output, fresh=fresh, progress=TerminalProgress())
 
@@ -128,7 +125,7 @@ def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bo
         predict = f"bertkit predict {folder} {rows.pop() if len(rows) == 1 else 'FILE'}"
         print_next(predict, *(f"bertkit eval {folder}/{name}" for name in several.recipes))
 
-    _end_training(results, print_next_commands, as_json=json)
+    _end_training(results, print_next_commands)
 
 
 def _finetune_seeds(
@@ -140,19 +137,18 @@ def _finetune_seeds(
     fresh: bool,
     soup: bool,
     jobs: int,
-    json: bool,
 ) -> None:
     from bertkit.workflows.finetune.seeds import dry_run as check
     from bertkit.workflows.finetune.seeds import finetune_seeds
 
     if dry_run:
         plan = check(recipe, seeds, output=output, fresh=fresh, jobs=jobs)
-        print_result(plan, lambda _: print_dry_run(plan, len(seeds)), as_json=json)
+        print_result(plan, lambda _: print_dry_run(plan, len(seeds)))
         return
     summary, error = finetune_seeds(
         recipe, seeds, output=output, fresh=fresh, jobs=jobs, soup=soup, progress=TerminalProgress()
     )
-    print_result(summary, print_seeds, as_json=json, error=error)
+    print_result(summary, print_seeds, error=error)
 
 
 def print_dry_run(plan: DryRun, runs: int = 1) -> None:

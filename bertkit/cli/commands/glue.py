@@ -13,7 +13,6 @@ from bertkit.cli.options import (
     BatchSizeOption,
     EpochsOption,
     FreshOption,
-    JsonOption,
     LearningRateOption,
     LimitOption,
     MaxLengthOption,
@@ -37,7 +36,6 @@ from bertkit.cli.seeds import choose_seeds
 if TYPE_CHECKING:
     from bertkit.evaluation.glue.summary import GlueScore, GlueSummary, Submission
 
-NAME = "glue"
 ORDER = 2
 EXAMPLE = "bertkit glue --model demo --data demo --tasks cola,rte --limit 80"
 
@@ -69,7 +67,6 @@ def command(
     limit: LimitOption = None,
     changes: SetOption = None,
     fresh: FreshOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Fine-tune a model on all tasks of GLUE, and write a submission to its leaderboard.
 
@@ -88,7 +85,7 @@ def command(
         fresh=fresh,
         progress=TerminalProgress(),
     )
-    print_result(summary, print_glue, as_json=json, error=error)
+    print_result(summary, print_glue, error=error)
 
 
 def print_glue(summary: GlueSummary) -> None:

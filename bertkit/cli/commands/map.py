@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import FirstRowsOption, JsonOption
+from bertkit.cli.options import FirstRowsOption
 from bertkit.cli.output import print_line, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -22,7 +22,6 @@ from bertkit.cli.vector_options import (
 if TYPE_CHECKING:
     from bertkit.workflows.map import MapResult
 
-NAME = "map"
 ORDER = 6
 EXAMPLE = "bertkit map reviews.csv --column review --model demo --label stars --output reviews.html"
 
@@ -84,7 +83,6 @@ def command(
     seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=2**32 - 1)] = 42,
     changes: DataSettingsOption = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Replace files that are there.")] = False,
-    json: JsonOption = False,
 ) -> None:
     """Draw the vectors of texts, or of a word in them, at every layer: one page with a slider.
 
@@ -100,7 +98,7 @@ def command(
     files = MapFiles(output, picture, fresh)
     reader = LayerReader(model, max_length, precision)
     result = draw_map(reader, source, files, settings, TerminalProgress())
-    print_result({**vars(result), "shown": result.shown._asdict()}, lambda _: print_map(result), as_json=json)
+    print_result({**vars(result), "shown": result.shown._asdict()}, lambda _: print_map(result))
 
 
 def print_map(result: MapResult) -> None:

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bertkit.cli.commands.export import NewFolderOption
-from bertkit.cli.options import CheckpointRecipeOption, JsonOption
+from bertkit.cli.options import CheckpointRecipeOption
 from bertkit.cli.output import print_next, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.workflows.package import PackageResult
 
-NAME = "package"
 ORDER = 7
 EXAMPLE = "bertkit package runs/cola --output packages/cola"
 
@@ -41,7 +40,6 @@ def command(
         typer.Option(help="Name of the Python module.", metavar="NAME", show_default="that of the run, with _model"),
     ] = None,
     wheel: Annotated[str | None, typer.Option(help="Write a wheel of this version too.", metavar="VERSION")] = None,
-    json: JsonOption = False,
 ) -> None:
     """Package a model with the code that it needs, to predict without torch and without bertkit.
 
@@ -51,7 +49,7 @@ def command(
     from bertkit.workflows.package import package
 
     result = package(run, output, to=to, recipe=recipe, name=name, wheel=wheel, progress=TerminalProgress())
-    print_result(result, print_package, as_json=json)
+    print_result(result, print_package)
 
 
 def print_package(result: PackageResult) -> None:

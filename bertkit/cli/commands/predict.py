@@ -10,7 +10,6 @@ import typer
 
 from bertkit.cli.options import (
     CheckpointOption,
-    JsonOption,
     MaxLengthOption,
     RecordsOption,
     RowOption,
@@ -27,7 +26,6 @@ from bertkit.cli.options import (
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
 
-NAME = "predict"
 ORDER = 4
 EXAMPLE = 'bertkit predict runs/cola --text "The dog chased old the bird."'
 
@@ -104,7 +102,6 @@ def command(
     max_length: MaxLengthOption = None,
     zero_shot: ZeroShotOption = False,
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Predict rows with a fine-tuned checkpoint.
 
@@ -129,10 +126,10 @@ def command(
     )
     progress = TerminalProgress()
     if output is None:
-        print_records("predictions", to_records(loaded, source=file, row=single_row, progress=progress), as_json=json)
+        print_records("predictions", to_records(loaded, source=file, row=single_row, progress=progress))
         return
     rows = to_file(loaded, output, source=file, row=single_row, layout=layout, progress=progress)
-    print_file(output, rows, as_json=json)
+    print_file(output, rows)
 
 
 def split_names(text: str | None) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ import typer
 
 from bertkit.cli.options import (
     DataOption,
-    JsonOption,
     PageOption,
     SetOption,
     complete_recipe,
@@ -29,7 +28,6 @@ from bertkit.cli.vector_options import EncoderOption, PrecisionOption, TextLengt
 if TYPE_CHECKING:
     from bertkit.workflows.probe import ProbeResult
 
-NAME = "probe"
 ORDER = 4
 EXAMPLE = "bertkit probe pos --model demo --data demo --output probe.html"
 
@@ -72,7 +70,6 @@ def command(
     precision: PrecisionOption = "auto",
     changes: SetOption = None,
     output: PageOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Show what each layer of an encoder knows, by linear probes.
 
@@ -87,7 +84,7 @@ def command(
     result = probe(recipe, settings, progress=TerminalProgress())
     if page is not None:
         write_page(result, page)
-    print_result(result, print_probe, as_json=json, page=page)
+    print_result(result, print_probe, page=page)
 
 
 def print_probe(result: ProbeResult) -> None:

@@ -10,7 +10,6 @@ import typer
 from bertkit.cli.options import (
     CheckpointRecipeOption,
     DataOption,
-    JsonOption,
     LimitOption,
     MaxLengthOption,
     SetOption,
@@ -33,7 +32,6 @@ from bertkit.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bertkit.workflows.prune import Pruned
 
-NAME = "prune"
 ORDER = 4
 EXAMPLE = "bertkit prune runs/cola -o pruned --intermediate 64"
 
@@ -83,7 +81,6 @@ def command(
     limit: LimitOption = None,
     rows: Annotated[int, typer.Option(help="Training rows to measure importance on.", metavar="N", min=1)] = 512,
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Prune a checkpoint to fewer layers, heads, feed-forward neurons or tokens.
 
@@ -98,7 +95,7 @@ def command(
     from bertkit.workflows.prune import prune
 
     pruned = prune(model, output, shape, recipe=recipe, changes=given, measured_rows=rows, progress=TerminalProgress())
-    print_result(pruned, print_pruned, as_json=json)
+    print_result(pruned, print_pruned)
 
 
 def print_pruned(pruned: Pruned) -> None:

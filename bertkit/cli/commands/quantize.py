@@ -12,11 +12,10 @@ from bertkit.cli.commands.export import (
     print_export,
     print_parity,
 )
-from bertkit.cli.options import CheckpointRecipeOption, JsonOption, LimitOption
+from bertkit.cli.options import CheckpointRecipeOption, LimitOption
 from bertkit.cli.output import print_result
 from bertkit.cli.progress import TerminalProgress
 
-NAME = "quantize"
 ORDER = 7
 EXAMPLE = "bertkit quantize runs/cola --to openvino-int8 --output exported/cola-int8"
 
@@ -38,7 +37,6 @@ def command(
         typer.Option(help="Rows to calibrate and score on.", metavar="DATA", show_default="those of the run"),
     ] = None,
     limit: LimitOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Export a fine-tuned model in int8 or bf16, unless it loses too much.
 
@@ -59,6 +57,6 @@ def command(
         )
     except MarginError as error:
         parity = error.parity
-        print_result({"parity": parity}, lambda _: print_parity(parity, "torch", to), as_json=json, error=error)
+        print_result({"parity": parity}, lambda _: print_parity(parity, "torch", to), error=error)
         return
-    print_result(result, print_export, as_json=json)
+    print_result(result, print_export)

@@ -8,7 +8,6 @@ import typer
 
 from bertkit.cli.options import (
     DataOption,
-    JsonOption,
     LimitOption,
     MaxLengthOption,
     PageOption,
@@ -29,7 +28,6 @@ from bertkit.reports.text import duration_text
 if TYPE_CHECKING:
     from bertkit.workflows.rank import RankedEncoder, Ranking
 
-NAME = "rank"
 ORDER = 1
 EXAMPLE = "bertkit rank cola --models answerdotai/ModernBERT-base google-bert/bert-base-uncased"
 
@@ -73,7 +71,6 @@ def command(
     max_length: MaxLengthOption = None,
     changes: SetOption = None,
     output: PageOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Rank encoders for a recipe without fine-tuning any: which one to take, and what it costs.
 
@@ -92,7 +89,7 @@ def command(
     found = rank(loaded, named, settings, progress=TerminalProgress())
     if page is not None:
         write_page(found, page)
-    print_result(found, _print_ranking, as_json=json, page=page)
+    print_result(found, _print_ranking, page=page)
 
 
 def _print_ranking(found: Ranking) -> None:

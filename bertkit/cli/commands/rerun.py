@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import FreshOption, JsonOption
+from bertkit.cli.options import FreshOption
 from bertkit.cli.output import (
     print_line,
     print_result,
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from bertkit.errors import BertkitError
     from bertkit.workflows.rerun import Rerun
 
-NAME = "rerun"
 ORDER = 3
 EXAMPLE = "bertkit rerun runs/cola"
 
@@ -43,7 +42,6 @@ def command(
         bool, typer.Option("--ignore-changes", help="Train even if data or model have changed since.")
     ] = False,
     fresh: FreshOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Repeat a finished run, and compare its scores and weights with the first ones.
 
@@ -58,7 +56,7 @@ def command(
     )
     error = None if result.scores_agree else _disagreement(result)
     values = {**vars(result), "scores_agree": result.scores_agree}
-    print_result(values, lambda _: print_rerun(result), as_json=json, error=error)
+    print_result(values, lambda _: print_rerun(result), error=error)
 
 
 def print_rerun(result: Rerun) -> None:

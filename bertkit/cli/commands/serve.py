@@ -8,11 +8,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_line, print_result
+from bertkit.cli.output import is_json_wanted, print_line, print_result
 from bertkit.cli.progress import TerminalProgress
 
-NAME = "serve"
 ORDER = 5
 EXAMPLE = "bertkit serve runs/sst2 runs/ner --port 8000"
 
@@ -76,7 +74,6 @@ def command(
     connections: ConnectionsOption = 1024,
     drain: DrainOption = 1.0,
     log: LogOption = "text",
-    json: JsonOption = False,
 ) -> None:
     """Serve trained models over HTTP.
 
@@ -93,9 +90,9 @@ def command(
         commands = serve_elsewhere(runs, for_server, recipe)
         lines = "\n".join(command.command for command in commands)
         values = {"commands": [command._asdict() for command in commands]}
-        print_result(values, lambda _: print_line(lines), as_json=json)
+        print_result(values, lambda _: print_line(lines))
         return
-    if json:
+    if is_json_wanted():
         raise UsageError("--json without --for", "a server prints no result; see --log json")
     check_packages()
     from bertkit.server.batching import Limits

@@ -15,7 +15,6 @@ from bertkit.cli.options import (
     DryRunOption,
     EpochsOption,
     FreshOption,
-    JsonOption,
     LearningRateOption,
     LimitOption,
     MaxLengthOption,
@@ -49,7 +48,6 @@ if TYPE_CHECKING:
     from bertkit.evaluation.sweeps import SweepSummary
     from bertkit.workflows.sweep import SweepPlan
 
-NAME = "sweep"
 ORDER = 1
 EXAMPLE = 'bertkit sweep cola --model demo --data demo --space "training.learning_rate=log:1e-4..1e-2" --search random'
 
@@ -92,7 +90,6 @@ def command(
     changes: SetOption = None,
     dry_run: DryRunOption = False,
     fresh: FreshOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Fine-tune with many settings, and rank them by score.
 
@@ -110,10 +107,10 @@ def command(
     from bertkit.workflows.sweep import sweep
 
     if dry_run:
-        print_result(check(recipe, chosen, settings, output=output, fresh=fresh), print_sweep_plan, as_json=json)
+        print_result(check(recipe, chosen, settings, output=output, fresh=fresh), print_sweep_plan)
         return
     summary = sweep(recipe, chosen, settings, output=output, fresh=fresh, join=join, progress=TerminalProgress())
-    print_result(summary, print_sweep, as_json=json)
+    print_result(summary, print_sweep)
 
 
 def print_sweep(summary: SweepSummary) -> None:

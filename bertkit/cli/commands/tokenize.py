@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import JsonOption, PairOption
+from bertkit.cli.options import PairOption
 from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
@@ -14,7 +14,6 @@ from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_da
 if TYPE_CHECKING:
     from bertkit.insight.tokenization import TextFigures, TextTokens
 
-NAME = "tokenize"
 ORDER = 5
 EXAMPLE = 'bertkit tokenize "Bank is located in the city of London" --model demo'
 
@@ -37,7 +36,6 @@ def command(
     beside: Annotated[str | None, typer.Option(help="Another model, to be shown beside.", metavar="MODEL")] = None,
     column: ColumnOption = "text",
     changes: DataSettingsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Show the tokens of a text, or measure how a tokenizer splits the texts of a file.
 
@@ -50,13 +48,13 @@ def command(
     models = [model] if beside is None else [model, beside]
     if not is_file(source):
         tokenized = tokenize_text(source, models, pair=pair)
-        print_result({"tokenizers": tokenized}, lambda _: list(map(_print_tokens, tokenized)), as_json=json)
+        print_result({"tokenizers": tokenized}, lambda _: list(map(_print_tokens, tokenized)))
         return
     if pair is not None:
         raise UsageError("--pair is for a text, not for a file", "leave it out")
     figures = measure_file(source, models, data=read_data_options(column, changes), progress=TerminalProgress())
     values = {"file": source, "tokenizers": figures}
-    print_result(values, lambda _: _print_figures(source, figures), as_json=json)
+    print_result(values, lambda _: _print_figures(source, figures))
 
 
 def _print_tokens(tokenized: TextTokens) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bertkit.cli.commands.evaluate import print_benchmark, print_languages, print_results
-from bertkit.cli.output import print_result
+from bertkit.cli.output import json_output, print_result
 from bertkit.evaluation.languages import LanguageScores, tabulate_languages, with_oracle
 from bertkit.evaluation.scoring import Result
 from bertkit.vectors.benchmark import BenchmarkScores
@@ -98,7 +98,8 @@ def test_the_strongest_baseline_stands_beside_the_score_and_all_below(capsys):
 
 
 def test_json_has_every_field(capsys):
-    print_result({"results": [RESULT]}, pytest.fail, as_json=True)
+    with json_output():
+        print_result({"results": [RESULT]}, pytest.fail)
     (printed,) = json.loads(capsys.readouterr().out)["results"]
     assert printed["scores"] == {"matthews_correlation": -0.1, "accuracy": 0.65, "f1": None}
     assert printed["intervals"]["accuracy"] == [0.55, 0.74]

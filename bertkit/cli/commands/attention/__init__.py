@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-NAME = "attention"
 ORDER = 5
 WARNING = "Attention says what heads read, and is no explanation of an answer: for that, see `bertkit explain`."
 HELP = (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertkit.cli.commands.attention import WARNING
-from bertkit.cli.options import JsonOption, PageOption
+from bertkit.cli.options import PageOption
 from bertkit.cli.output import (
     format_interval,
     format_rows,
@@ -22,7 +22,6 @@ from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, Encoder
 if TYPE_CHECKING:
     from bertkit.insight.attention.heads import MeasuredHeads
 
-NAME = "heads"
 ORDER = 2
 EXAMPLE = "bertkit attention heads UD_English-EWT/en_ewt-ud-dev.conllu --model demo"
 
@@ -46,7 +45,6 @@ def command(
     max_length: Annotated[int, typer.Option(help="Leave out rows of more tokens.", metavar="N", min=4)] = 512,
     output: PageOption = None,
     changes: DataSettingsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Measure what every head of an encoder attends to over the rows of a file.
 
@@ -60,9 +58,9 @@ def command(
     progress = TerminalProgress()
     found = measure(source, model, data=data, split=split, max_tokens=max_length, output=output, progress=progress)
     if output is not None:
-        print_file(output, found.rows, as_json=json)
+        print_file(output, found.rows)
     else:
-        print_result(found, _print_heads, as_json=json)
+        print_result(found, _print_heads)
 
 
 def _print_heads(found: MeasuredHeads) -> None:

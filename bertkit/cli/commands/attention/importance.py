@@ -9,7 +9,6 @@ import typer
 from bertkit.cli.options import (
     CheckpointRecipeOption,
     DataOption,
-    JsonOption,
     MaxLengthOption,
     PageOption,
     SetOption,
@@ -29,7 +28,6 @@ from bertkit.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bertkit.workflows.attention import ImportantHeads
 
-NAME = "importance"
 ORDER = 3
 EXAMPLE = "bertkit attention importance runs/cola --rows 128"
 
@@ -45,7 +43,6 @@ def command(
     max_length: MaxLengthOption = None,
     output: PageOption = None,
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Score a run without each of its heads: which ones does it need?
 
@@ -58,7 +55,7 @@ def command(
     settings = {"model": run, "data.source": data, "training.max_length": max_length}
     loaded = load(recipe or recipe_of(run), settings, changes)
     found = rank_by_importance(loaded, split=split, rows=rows, output=output, progress=TerminalProgress())
-    print_result(found, _print_importance, as_json=json, page=output)
+    print_result(found, _print_importance, page=output)
 
 
 def _print_importance(found: ImportantHeads) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertkit.cli.commands.attention import WARNING
-from bertkit.cli.options import JsonOption, PageOption, PairOption, refuse_options
+from bertkit.cli.options import PageOption, PairOption, refuse_options
 from bertkit.cli.output import print_file, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption
@@ -16,7 +16,6 @@ from bertkit.cli.vector_options import EncoderOption
 if TYPE_CHECKING:
     from bertkit.workflows.attention import ShownAttention
 
-NAME = "show"
 ORDER = 1
 EXAMPLE = 'bertkit attention show "The cat sat on the mat." --model demo --output page.html'
 
@@ -42,7 +41,6 @@ def command(
     ] = None,
     max_length: Annotated[int, typer.Option(help="Refuse an input of more tokens.", metavar="N", min=3)] = 128,
     output: PageOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Show what the heads of an encoder attend to in a text, or in a pair of texts.
 
@@ -56,9 +54,9 @@ def command(
     at = (layer or 0, head or 0)
     shown = show(text, model, pair=pair, max_tokens=max_length, at=at, output=output, progress=TerminalProgress())
     if output is not None:
-        print_file(output, 1, as_json=json)
+        print_file(output, 1)
     else:
-        print_result(_as_record(shown, layer, head), lambda _: _print_attention(shown, layer, head), as_json=json)
+        print_result(_as_record(shown, layer, head), lambda _: _print_attention(shown, layer, head))
 
 
 def _as_record(shown: ShownAttention, layer: int | None, head: int | None) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from typing import Any
 
 from bertkit.cli.help import ReadableGroup
 
-NAME = "pretrain"
 ORDER = 7
 HELP = (
     "Pretrain an encoder on text, or train a tokenizer for it.\n\n"

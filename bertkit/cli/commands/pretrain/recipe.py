@@ -11,7 +11,6 @@ import typer
 from bertkit.cli.options import (
     FROM_RECIPE,
     FreshOption,
-    JsonOption,
     LearningRateOption,
     MaxLengthOption,
     OutputOption,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from bertkit.workflows.pretrain.estimate import Estimate
     from bertkit.workflows.pretrain.publish import Pretrained
 
-NAME = "recipe"
 ORDER = 3
 EXAMPLE = "bertkit pretrain mlm --data text.txt --tokenizer tok --size small"
 
@@ -82,7 +80,6 @@ def command(
         bool, typer.Option("--dry-run", help="Prepare the text, time some steps and estimate the whole run.")
     ] = False,
     fresh: FreshOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Pretrain an encoder on text with a recipe.
 
@@ -98,7 +95,7 @@ def command(
         "training.budget": budget,
         "training.workers": workers,
     }
-    run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, fresh=fresh, json=json)
+    run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, fresh=fresh)
 
 
 def run_pretraining(
@@ -109,7 +106,6 @@ def run_pretraining(
     output: Path | None,
     dry_run: bool,
     fresh: bool,
-    json: bool,
 ) -> None:
     """Pretrain with a recipe and these settings, or estimate what that would take, and print the result."""
     from bertkit.recipe import load_pretrain_recipe
@@ -119,12 +115,12 @@ def run_pretraining(
         from bertkit.workflows.pretrain.estimate import estimate
 
         plan = estimate(loaded, output=output, progress=TerminalProgress())
-        print_result(plan, print_estimate, as_json=json)
+        print_result(plan, print_estimate)
     else:
         from bertkit.workflows.pretrain import pretrain
 
         result = pretrain(loaded, output=output, fresh=fresh, progress=TerminalProgress())
-        print_result(result, print_pretrained, as_json=json)
+        print_result(result, print_pretrained)
 
 
 def print_pretrained(result: Pretrained) -> None:

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import JsonOption, SetOption, merge_changes
+from bertkit.cli.options import SetOption, merge_changes
 from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.workflows.tokenizer import TokenizerReport
 
-NAME = "tokenizer"
 ORDER = 1
 EXAMPLE = "bertkit pretrain tokenizer --data demo --vocabulary-size 400 --output my_tokenizer"
 
@@ -67,7 +66,6 @@ def command(
     max_length: LengthOption = 512,
     limit: DocumentsOption = None,
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Train a tokenizer on text.
 
@@ -95,7 +93,7 @@ def command(
         max_length=max_length,
     )
     report = train_tokenizer(corpus, spec, output=output, progress=TerminalProgress())
-    print_result(report, print_tokenizer, as_json=json)
+    print_result(report, print_tokenizer)
 
 
 def print_tokenizer(report: TokenizerReport) -> None:

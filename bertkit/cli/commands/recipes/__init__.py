@@ -2,6 +2,5 @@
 
 from __future__ import annotations
 
-NAME = "recipes"
 ORDER = 8
 HELP = "List, show, copy and check recipes."

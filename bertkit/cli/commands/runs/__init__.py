@@ -2,6 +2,5 @@
 
 from __future__ import annotations
 
-NAME = "runs"
 ORDER = 8
 HELP = "List, show, tabulate, trim and delete run folders."

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption
 from bertkit.cli.output import (
     print_line,
     print_notes,
@@ -19,7 +18,6 @@ from bertkit.reports.text import duration_text
 if TYPE_CHECKING:
     from bertkit.storage.summaries import RunSummary
 
-NAME = "list"
 ORDER = 1
 EXAMPLE = "bertkit runs list --sort score"
 
@@ -30,7 +28,6 @@ def command(
         Literal["name", "recipe", "model", "state", "score", "time", "size", "date"],
         typer.Option(help="What to sort by; scores, times, sizes and dates from the highest down.", metavar="KEY"),
     ] = "name",
-    json: JsonOption = False,
 ) -> None:
     """List run folders: their state, main score, time and size.
 
@@ -42,7 +39,7 @@ def command(
     if not folder.is_dir():
         raise UsageError("no such folder", "name the folder that holds the runs", file=folder)
     found = sort_runs(list(find_runs(folder)), sort)
-    print_result({"runs": found}, lambda _: _print_runs(found, folder), as_json=json)
+    print_result({"runs": found}, lambda _: _print_runs(found, folder))
 
 
 def _print_runs(runs: list[RunSummary], folder: Path) -> None:

@@ -8,10 +8,8 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.options import JsonOption
 from bertkit.cli.output import print_line, print_result, printable
 
-NAME = "rm"
 ORDER = 5
 EXAMPLE = "bertkit runs rm runs/cola"
 
@@ -19,7 +17,6 @@ EXAMPLE = "bertkit runs rm runs/cola"
 def command(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of seeds.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    json: JsonOption = False,
 ) -> None:
     """Delete run folders, with their models, checkpoints and scores.
 
@@ -35,7 +32,7 @@ def command(
     for folder in chosen:
         remove_run(folder)
     lines = "\n".join(f"{folder}: deleted" for folder in chosen)
-    print_result({"removed": chosen}, lambda _: print_line(lines), as_json=json)
+    print_result({"removed": chosen}, lambda _: print_line(lines))
 
 
 def _agrees(folders: list[Path]) -> bool:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import JsonOption
 from bertkit.cli.output import (
     format_number,
     print_pairs,
@@ -21,14 +20,12 @@ if TYPE_CHECKING:
 
     from bertkit.storage.summaries import RunSummary
 
-NAME = "show"
 ORDER = 2
 EXAMPLE = "bertkit runs show runs/cola"
 
 
 def command(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
-    json: JsonOption = False,
 ) -> None:
     """Show what a run was, how it ended and what it scored.
 
@@ -51,7 +48,7 @@ def command(
         print_table("scores", scores)
         print_table("settings that differ from the recipe", changes, max_rows=len(changes))
 
-    print_result(values, show, as_json=json)
+    print_result(values, show)
 
 
 def _facts(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:

@@ -7,12 +7,10 @@ from typing import Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption
 from bertkit.cli.output import print_file, print_line, print_notes, print_result, print_table
 from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import ResourceError, UsageError
 
-NAME = "table"
 ORDER = 3
 EXAMPLE = "bertkit runs table runs/cola runs/cola-2 --rows folder --format markdown"
 
@@ -38,7 +36,6 @@ def command(
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="File to write: .md, .tex or .csv.", metavar="FILE")
     ] = None,
-    json: JsonOption = False,
 ) -> None:
     """Tabulate the scores of finished runs: a row for each model, a column for each task.
 
@@ -56,7 +53,7 @@ def command(
 
         with claimed(output):
             write_text(output, FORMATS[name][1](table))
-        print_file(output, len(table.rows), as_json=json)
+        print_file(output, len(table.rows))
         return
 
     def show(_: object) -> None:
@@ -68,7 +65,7 @@ def command(
         print_notes([*describe_marks(table), *table.notes])
 
     cells = [{**vars(cell), "p": cell.p} for cell in table.cells]
-    print_result({**vars(table), "cells": cells}, show, as_json=json)
+    print_result({**vars(table), "cells": cells}, show)
 
 
 def _find_format(format: str | None, output: Path | None) -> str:

@@ -7,17 +7,14 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.options import JsonOption
 from bertkit.cli.output import print_line, print_result
 
-NAME = "trim"
 ORDER = 4
 EXAMPLE = "bertkit runs trim runs/cola"
 
 
 def command(
     folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of several runs.")],
-    json: JsonOption = False,
 ) -> None:
     """Delete the optimizer states of finished runs, two thirds of each checkpoint.
 
@@ -30,4 +27,4 @@ def command(
     freed = {str(run): trim_run(run) for run in chosen}
     trimmed = {"trimmed": [{"folder": run, "bytes": count} for run, count in freed.items()]}
     lines = "\n".join(f"{run}: {count / 1e6:,.1f} MB freed" for run, count in freed.items())
-    print_result(trimmed, lambda _: print_line(lines) if lines else None, as_json=json)
+    print_result(trimmed, lambda _: print_line(lines) if lines else None)

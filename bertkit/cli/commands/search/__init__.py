@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-NAME = "search"
 ORDER = 6
 HELP = (
     "Search texts by meaning.\n\n"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import JsonOption, refuse_options
+from bertkit.cli.options import refuse_options
 from bertkit.cli.output import format_count, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from bertkit.vectors.search.coverage import Coverage
     from bertkit.workflows.search import IndexReport
 
-NAME = "build"
 ORDER = 1
 EXAMPLE = "bertkit search build texts.csv --model sentence-transformers/all-MiniLM-L6-v2 --output index"
 
@@ -114,7 +113,6 @@ def command(
     passage_tokens: PassageTokensOption = None,
     overlap: OverlapOption = None,
     changes: DataSettingsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Build an index of texts: their vectors, the words that they share (BM25), and the rows that they are in.
 
@@ -142,13 +140,13 @@ def command(
         ),
         progress=TerminalProgress(),
     )
-    end_change(report, "added", as_json=json)
+    end_change(report, "added")
 
 
-def end_change(report: IndexReport, done: str, *, as_json: bool) -> None:
+def end_change(report: IndexReport, done: str) -> None:
     """Print what a command did to an index, for people or programs."""
     values = {done if name == "changed" else name: value for name, value in vars(report).items()}
-    print_result(values, lambda _: print_index(report, done), as_json=as_json)
+    print_result(values, lambda _: print_index(report, done))
 
 
 def print_index(report: IndexReport, done: str) -> None:

@@ -8,9 +8,7 @@ import typer
 
 from bertkit.cli.commands.search.add import IndexArgument
 from bertkit.cli.commands.search.build import end_change
-from bertkit.cli.options import JsonOption
 
-NAME = "delete"
 ORDER = 3
 EXAMPLE = "bertkit search delete index --id 17 --id 23"
 
@@ -20,7 +18,6 @@ def command(
     ids: Annotated[
         list[str], typer.Option("--id", help="Id of a row, or of a document in passages; repeatable.", metavar="ID")
     ],
-    json: JsonOption = False,
 ) -> None:
     """Delete rows from an index.
 
@@ -28,4 +25,4 @@ def command(
     """
     from bertkit.workflows.search import delete
 
-    end_change(delete(index, ids), "deleted", as_json=json)
+    end_change(delete(index, ids), "deleted")

@@ -9,7 +9,6 @@ import typer
 
 from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
 from bertkit.cli.commands.search.query import CandidatesOption, RerankOption
-from bertkit.cli.options import JsonOption
 from bertkit.cli.output import format_signed, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
@@ -40,7 +39,6 @@ def command(
         int | None, typer.Option(help="Use only the first N queries.", metavar="N", min=1, show_default="all")
     ] = None,
     model: MovedModelOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Score the rankings of an index: by words, by vectors, by both, and reranked.
 
@@ -58,7 +56,7 @@ def command(
         model=model,
         progress=TerminalProgress(),
     )
-    print_result(scores, print_scores, as_json=json)
+    print_result(scores, print_scores)
 
 
 def print_scores(result: SearchScores) -> None:

@@ -7,12 +7,11 @@ from typing import Annotated, Literal
 import typer
 
 from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
-from bertkit.cli.options import JsonOption, RecordsOption
+from bertkit.cli.options import RecordsOption
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
-NAME = "query"
 ORDER = 4
 EXAMPLE = 'bertkit search query index "how to open a file" -k 3'
 
@@ -63,7 +62,6 @@ def command(
     ] = False,
     output: RecordsOption = None,
     changes: DataSettingsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Find the rows of an index that fit queries best.
 
@@ -93,6 +91,6 @@ def command(
     opened = Index.open(typed_path(index), verify=verify, exact=exact)
     records = query(opened, asked, method, model=model, prompt=prompt, progress=progress)
     if output is None:
-        print_records("results", records, as_json=json)
+        print_records("results", records)
     else:
-        print_file(output, query_to_file(records, output, index=index, source=file), as_json=json)
+        print_file(output, query_to_file(records, output, index=index, source=file))

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from bertkit.cli.commands.search.build import end_change, print_index
+from bertkit.cli.output import json_output
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.workflows.search import IndexReport
 from tests.conftest import toy_rows, write_csv
@@ -25,7 +26,8 @@ def test_what_is_printed(capsys):
         "index: 1 row added; 1,200 rows with vectors of 384 (cosine), 2.0 MB",
     ]
     assert lines[3] == "  hnsw finds 98.5% of the 10 nearest of 1,200 rows in 0.25 ms"
-    end_change(REPORT, "deleted", as_json=True)
+    with json_output():
+        end_change(REPORT, "deleted")
     printed = json.loads(capsys.readouterr().out)
     assert (printed["index"], printed["deleted"], printed["rows"]) == ("index", 1, 1200)
 

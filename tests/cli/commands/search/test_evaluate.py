@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from bertkit.cli.commands.search.evaluate import print_scores
-from bertkit.cli.output import print_result
+from bertkit.cli.output import json_output, print_result
 from bertkit.workflows.search import SearchScores
 from bertkit.workflows.search.evaluate import RankingScores
 
@@ -39,7 +39,8 @@ def test_each_ranking_has_its_scores_intervals_and_gain(capsys):
         "    ranking     over  ndcg@10      95% interval",
         "    hybrid   vectors  +0.2500  0.2000 to 0.3000",
     ]
-    print_result(result, print_scores, as_json=True)
+    with json_output():
+        print_result(result, print_scores)
     printed = json.loads(capsys.readouterr().out)
     assert printed["rankings"][1]["gain_intervals"] == {"ndcg@10": [0.2, 0.3], "map": None}
     assert printed["index"] == "index"
