@@ -35,7 +35,7 @@ def find_commands(package: ModuleType) -> list[ModuleType]:
 
 
 def name_command(module: ModuleType) -> str:
-    """Return what is typed for a command or a group: the name of its file or folder, or the NAME that it has instead."""
+    """Return what is typed for a command or a group: the name of its file or folder, or its NAME."""
     return str(getattr(module, "NAME", module.__name__.rpartition(".")[2].replace("_", "-")))
 
 

@@ -60,22 +60,29 @@ def refuse_rows(context: typer.Context, recipe: str | None) -> str | None:
 FROM_RECIPE = "the recipe's"
 """The default of an option that overrides a key of the recipe."""
 
+RECIPE_NAME: dict[str, Any] = {"autocompletion": complete_recipe, "callback": refuse_rows}
+"""The settings of an argument that names a recipe."""
+
 RecipeArgument = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
         help="A shipped recipe (see `bertkit recipes list`) or a YAML file.",
-        autocompletion=complete_recipe,
-        callback=refuse_rows,
+        **RECIPE_NAME,
     ),
 ]
-RunArgument = Annotated[
-    str,
+_RUN = typer.Argument(
+    metavar="RUN",
+    help="Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
+    **RECIPE_NAME,
+)
+RunArgument = Annotated[str, _RUN]
+OptionalRunArgument = Annotated[str | None, _RUN]
+RowsFileArgument = Annotated[
+    str | None,
     typer.Argument(
-        metavar="RUN",
-        help="Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
-        autocompletion=complete_recipe,
-        callback=refuse_rows,
+        metavar="FILE",
+        help="Rows to read: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), or `-` for stdin.",
     ),
 ]
 TrainedArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.")]

@@ -11,6 +11,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -111,6 +112,7 @@ def print_result(
     show: Callable[[Any], object],
     *,
     page: Path | None = None,
+    write: Callable[[Any, Path], object] | None = None,
     error: BertkitError | None = None,
 ) -> None:
     """Print a result as one JSON object if --json was given, else as `show` prints it, and end with its error.
@@ -118,13 +120,16 @@ def print_result(
     Args:
         result: a dataclass or a mapping, whose fields are those of the object.
         show: prints the result for people.
-        page: the page that was written about it, which is named last.
+        page: the page about it, which is named last.
+        write: writes the page, if that has not been done.
         error: what went wrong all the same; as JSON, it is printed in the same object.
 
     Raises:
         BertkitError: the error.
         typer.Exit: the same as JSON, with the code of the error.
     """
+    if page is not None and write is not None:
+        write(result, page)
     if _as_json:
         values = to_plain(result) | ({} if page is None else {"file": str(page)})
         if error is None:
@@ -202,14 +207,11 @@ def print_table(title: str, rows: Sequence[Mapping[str, Any]], max_rows: int = 3
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     room = terminal_width()
     print_text(f"  {title}")
-    if room is None or _table_width(widths) <= room:
-        lines = _plain_lines(cells, widths)
-    elif (least := _table_width([_LEAST_TEXT, *widths[1:]])) <= room:
-        lines = _wrapped_lines(cells, [_LEAST_TEXT + room - least, *widths[1:]])
-    else:
-        lines = [f"    {line}" for row in cells[1:] for line in _listed(cells[0], row)]
-    for line in lines:
-        print_text(line)
+    if room is not None and _table_width(widths) > room:
+        widths[0] = max(widths[0] + room - _table_width(widths), _LEAST_TEXT)
+    is_list = room is not None and _table_width(widths) > room
+    for line in _list_rows(cells) if is_list else _align_rows(cells, widths):
+        print_text(f"    {line}")
     if len(rows) > max_rows:
         print_line(f"    ... {len(rows) - max_rows:,} more with --json")
 
@@ -255,9 +257,7 @@ def format_count(count: int, unit: str) -> str:
     return f"{count:,} {unit if count == 1 else unit + 's'}"
 
 
-def format_rows(rows: int) -> str:
-    """Return a number of rows."""
-    return format_count(rows, "row")
+format_rows = partial(format_count, unit="row")
 
 
 def format_splits(rows: Mapping[str, int | None]) -> str:
@@ -348,33 +348,21 @@ def group_by_reason(reasons: Mapping[Any, str | None]) -> dict[str, list[str]]:
     return grouped
 
 
-def _plain_lines(cells: Cells, widths: Sequence[int]) -> list[str]:
-    return [
-        "    " + "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]).rstrip()
-        for first, *others in cells
-    ]
+def _align_rows(cells: Cells, widths: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of a table, whose first column is wrapped to its width."""
+    for name, *others in cells:
+        first, *more = textwrap.wrap(name, widths[0], replace_whitespace=False, break_on_hyphens=False) or [""]
+        yield "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]).rstrip()
+        yield from more
 
 
-def _wrapped_lines(cells: Cells, widths: Sequence[int]) -> list[str]:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
-    for number, width in enumerate(widths):
-        table.add_column(justify="right" if number else "left", overflow="fold", width=width)
-    for row in cells:
-        table.add_row(*map(Text, row))
-    console = Console(width=_table_width(widths), color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(table)
-    return [f"    {line}".rstrip() for line in captured.get().splitlines()]
-
-
-def _listed(names: Sequence[str], row: Sequence[str]) -> list[str]:
-    """Write a row as a list of its cells, the first as its title."""
-    cells = zip(names[1:], row[1:], strict=True)
-    return [row[0], *(f"  {name}: {value}" if name else f"  {value}" for name, value in cells if value)]
+def _list_rows(cells: Cells) -> Iterator[str]:
+    """Yield each row as a list of its cells, the first as its title."""
+    for title, *others in cells[1:]:
+        yield title
+        for name, value in zip(cells[0][1:], others, strict=True):
+            if value:
+                yield f"  {name}: {value}" if name else f"  {value}"
 
 
 def _table_width(widths: Sequence[int]) -> int:

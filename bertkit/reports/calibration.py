@@ -31,5 +31,5 @@ def write_calibration_page(
     risk = draw_risk(confidence["after"], right) if result["per"] == "row" else None
     if risk is not None:
         pictures.append((f"Risk and coverage · mean risk {score_text(risk[0])}", risk[1]))
-    facts = {"result": result, "pictures": pictures, "has_risk": risk is not None}
-    write_page(folder / CALIBRATION_PAGE, "calibration.html.j2", **facts)
+    page = folder / CALIBRATION_PAGE
+    write_page(page, "calibration.html.j2", result=result, pictures=pictures, has_risk=risk is not None)

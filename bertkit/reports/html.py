@@ -105,7 +105,9 @@ def write_report(folder: Path, facts: Facts) -> Path:
         curves=_curves(facts),
         tables={**facts.tables, "trained parameters": _stages(facts.history)},
         confusion=_confusion(named, facts.labels),
-        label_scores=_label_scores(named, facts.labels),
+        label_scores=statistics.label_scores([row[1] for row in named], [row[2] for row in named], facts.labels)
+        if named
+        else [],
         reliability=_reliability(named),
         risk=_risk(facts.examples, named),
         lengths=_lengths(facts.examples, named),
@@ -191,10 +193,6 @@ def _confusion(named: Sequence[NamedAnswer], labels: Sequence[str]) -> list[tupl
         return []
     pairs = [(*gold, *predicted) for _, gold, predicted in named]
     return statistics.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], labels)
-
-
-def _label_scores(named: Sequence[NamedAnswer], labels: Sequence[str]) -> list[statistics.LabelScore]:
-    return statistics.label_scores([row[1] for row in named], [row[2] for row in named], labels) if named else []
 
 
 def _reliability(named: Sequence[NamedAnswer]) -> tuple[float, Markup] | None:

@@ -22,13 +22,13 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
         command: the command that trained them.
     """
     names = dict.fromkeys([summary["best_metric"], *(metric for of in summary["splits"] for metric in of["spreads"])])
-    facts = {
+    facts: dict[str, Any] = {
         "summary": summary,
         "command": command,
         "failed": [run for run in summary["runs"] if run["failure"]],
         "metrics": list(names),
         "plots": [plot for of_split in summary["splits"] for plot in _plots(of_split, summary["runs"], list(names))],
-        "best": _best(summary),
+        "best": summary["splits"][0]["spreads"].get(summary["best_metric"]) if summary["splits"] else None,
     }
     write_page(folder / "report.html", "seeds.html.j2", **facts)
     write_text(folder / "README.md", load_template("seeds.md.j2").render(facts))
@@ -57,9 +57,3 @@ def _plots(
             )
             drawn.append((caption, picture))
     return drawn
-
-
-def _best(summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the spread of the best metric on the first split; None where no run has a score."""
-    spreads: Mapping[str, Any] = summary["splits"][0]["spreads"] if summary["splits"] else {}
-    return spreads.get(summary["best_metric"])

@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.commands.pretrain.recipe import CorpusOption, SizeOption, StepsOption, TokenizerOption
-from bertkit.cli.options import DryRunOption, SeedOption, SetOption, merge_changes, refuse_rows
+from bertkit.cli.commands.pretrain.recipe import (
+    CorpusOption,
+    PretrainingRecipeArgument,
+    SizeOption,
+    StepsOption,
+    TokenizerOption,
+)
+from bertkit.cli.options import DryRunOption, SeedOption, SetOption, merge_changes
 from bertkit.cli.output import (
     difference_cells,
     format_count,
@@ -59,9 +65,7 @@ SeedsOption = Annotated[
 
 
 def command(
-    recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A pretraining recipe or a YAML file.", callback=refuse_rows)
-    ],
+    recipe: PretrainingRecipeArgument,
     space: SpaceOption,
     then: ThenOption,
     data: CorpusOption = None,

@@ -9,20 +9,18 @@ import typer
 
 from bertkit.cli.options import (
     FROM_RECIPE,
+    RECIPE_NAME,
     DataOption,
     LimitOption,
     MaxLengthOption,
     ModelOption,
     SetOption,
-    complete_recipe,
     load,
     refuse_options,
-    refuse_rows,
 )
 from bertkit.cli.output import (
     format_rows,
     format_signed,
-    print_line,
     print_notes,
     print_result,
     print_table,
@@ -57,8 +55,7 @@ def command(
             metavar="RECIPE",
             help="A shipped recipe (see `bertkit recipes list`) or a YAML file.",
             show_default="cola",
-            autocompletion=complete_recipe,
-            callback=refuse_rows,
+            **RECIPE_NAME,
         ),
     ] = None,
     model: ModelOption = None,
@@ -113,12 +110,10 @@ def _deploy(models: list[str], recipe: str | None, data: str | None, limit: int 
 
     page = None if output is None else check_output(output, models)
     found = deploy(models, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
-    if page is not None:
-        write_page(found, page)
-    print_result(found, lambda _: _print_deployment(found, output))
+    print_result(found, _print_deployment, page=page, write=write_page)
 
 
-def _print_deployment(found: Deployment, output: Path | None) -> None:
+def _print_deployment(found: Deployment) -> None:
     from bertkit.hardware.speed import describe_spreads
 
     print_text(f"{found.recipe}, {found.split}: {format_rows(found.rows)}, threads: {found.threads}")
@@ -128,8 +123,6 @@ def _print_deployment(found: Deployment, output: Path | None) -> None:
     print_notes(f"not measured: {note}" for note in found.notes)
     spreads = [way.spread for way in found.ways if way.spread is not None]
     print_notes(describe_spreads(spreads) or [f"rounds of timing differ by up to {max(spreads, default=0):.0%}"])
-    if output is not None:
-        print_line(f"{output}: written")
 
 
 def _way_line(way: Deployed) -> dict[str, Any]:

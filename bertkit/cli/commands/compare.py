@@ -65,9 +65,7 @@ def command(
     page = None if output is None else check_page(output)
     loaded = None if recipe is None else load_recipe(recipe)
     compared = compare(runs, recipe=loaded, split=split, by=by, shown=rows, on=on, progress=TerminalProgress())
-    if page is not None:
-        write_page(compared, page)
-    print_result(compared, _print_comparison, page=page)
+    print_result(compared, _print_comparison, page=page, write=write_page)
 
 
 def _print_comparison(compared: Comparison) -> None:

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from bertkit.cli.options import RowsFileArgument
 from bertkit.cli.output import print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -29,13 +30,6 @@ EXAMPLE = "bertkit embed reviews.csv --column review --model demo --output revie
 Unit = Literal["text", "word", "token", "target"]
 Dtype = Literal["float32", "float16", "int8", "binary"]
 
-FileArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="FILE",
-        help="Rows to embed: csv, tsv, jsonl, json, parquet, txt (one text per line), ..., or `-` for stdin.",
-    ),
-]
 VectorFileOption = Annotated[
     Path | None,
     typer.Option(
@@ -65,7 +59,7 @@ DtypeOption = Annotated[
 
 
 def command(
-    file: FileArgument = None,
+    file: RowsFileArgument = None,
     model: EncoderOption = ...,  # type: ignore[assignment]
     text: Annotated[str | None, typer.Option(help="Embed one text.", metavar="TEXT")] = None,
     output: VectorFileOption = None,

@@ -79,9 +79,7 @@ def command(
         found = find_errors(runs[0], settings, recipe=loaded, progress=progress)
     else:
         found = find_disagreement(runs[0], runs[1], settings, recipe=loaded, progress=progress)
-    if page is not None:
-        write_page(found, page)
-    print_result(found, lambda _: _print_errors(found, rows), page=page)
+    print_result(found, lambda _: _print_errors(found, rows), page=page, write=write_page)
 
 
 def _print_errors(found: Mistakes | Disagreement, rows: int) -> None:

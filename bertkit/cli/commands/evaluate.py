@@ -13,14 +13,13 @@ from bertkit.cli.options import (
     DataOption,
     LimitOption,
     MaxLengthOption,
+    OptionalRunArgument,
     SetOption,
     TrainingRowsOption,
     ZeroShotOption,
-    complete_recipe,
     find_trained,
     load,
     refuse_options,
-    refuse_rows,
     zero_shot_task,
 )
 from bertkit.cli.output import (
@@ -47,20 +46,11 @@ NAME = "eval"
 ORDER = 3
 EXAMPLE = "bertkit eval runs/cola --split test"
 
-OptionalRun = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        help="Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file. None "
-        "with --benchmark.",
-        autocompletion=complete_recipe,
-        callback=refuse_rows,
-    ),
-]
 BenchmarkOption = Annotated[
     str | None,
     typer.Option(
-        help="Score the vectors of any encoder on a task of MTEB instead, e.g. mteb:STSBenchmark.", metavar="NAME"
+        help="Score the vectors of any encoder on a task of MTEB, e.g. mteb:STSBenchmark, in place of a RUN.",
+        metavar="NAME",
     ),
 ]
 SplitOption = Annotated[
@@ -92,7 +82,7 @@ OracleOption = Annotated[
 
 
 def command(
-    run: OptionalRun = None,
+    run: OptionalRunArgument = None,
     model: CheckpointOption = None,
     data: DataOption = None,
     split: SplitOption = None,

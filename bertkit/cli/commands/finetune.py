@@ -129,14 +129,7 @@ def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bo
 
 
 def _finetune_seeds(
-    recipe: Recipe,
-    seeds: Sequence[int],
-    output: Path | None,
-    *,
-    dry_run: bool,
-    fresh: bool,
-    soup: bool,
-    jobs: int,
+    recipe: Recipe, seeds: Sequence[int], output: Path | None, *, dry_run: bool, fresh: bool, soup: bool, jobs: int
 ) -> None:
     from bertkit.workflows.finetune.seeds import dry_run as check
     from bertkit.workflows.finetune.seeds import finetune_seeds

@@ -13,6 +13,7 @@ from bertkit.cli.options import (
     MaxLengthOption,
     RecordsOption,
     RowOption,
+    RowsFileArgument,
     RunArgument,
     SetOption,
     TextOption,
@@ -74,19 +75,11 @@ CoverageOption = Annotated[
     ),
 ]
 AbstainOption = Annotated[float | None, typer.Option(help="Mark rows whose probability is below this.", metavar="P")]
-FileArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="FILE",
-        help="Rows to predict: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), "
-        "or `-` for stdin.",
-    ),
-]
 
 
 def command(
     run: RunArgument,
-    file: FileArgument = None,
+    file: RowsFileArgument = None,
     model: CheckpointOption = None,
     text: TextOption = None,
     row: RowOption = None,

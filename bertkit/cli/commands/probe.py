@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertkit.cli.options import (
+    RECIPE_NAME,
     DataOption,
     PageOption,
     SetOption,
-    complete_recipe,
     merge_changes,
-    refuse_rows,
 )
 from bertkit.cli.output import (
     format_count,
@@ -37,8 +36,7 @@ TaskArgument = Annotated[
         metavar="RECIPE",
         help="A recipe whose labels are probed, or a task that is made from the rows: length, content, shift; with "
         "columns of Universal Dependencies also depth, arcs, relations, tense, number.",
-        autocompletion=complete_recipe,
-        callback=refuse_rows,
+        **RECIPE_NAME,
     ),
 ]
 LimitOption = Annotated[
@@ -82,9 +80,7 @@ def command(
     recipe = load_probe_recipe(task, merge_changes({"model": model, "data.source": data}, changes))
     settings = ProbeSettings(metric, seeds, limit, items, max_length, precision)
     result = probe(recipe, settings, progress=TerminalProgress())
-    if page is not None:
-        write_page(result, page)
-    print_result(result, print_probe, page=page)
+    print_result(result, print_probe, page=page, write=write_page)
 
 
 def print_probe(result: ProbeResult) -> None:

@@ -87,9 +87,7 @@ def command(
     loaded = load(recipe, overrides, changes)
     check_models(named, layers)
     found = rank(loaded, named, settings, progress=TerminalProgress())
-    if page is not None:
-        write_page(found, page)
-    print_result(found, _print_ranking, page=page)
+    print_result(found, _print_ranking, page=page, write=write_page)
 
 
 def _print_ranking(found: Ranking) -> None:

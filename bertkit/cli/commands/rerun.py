@@ -16,6 +16,7 @@ from bertkit.cli.output import (
     print_text,
 )
 from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import shorten
 
 if TYPE_CHECKING:
     from bertkit.errors import BertkitError
@@ -91,7 +92,7 @@ def _score_line(score: Any) -> dict[str, Any]:
 def _shorten(value: Any) -> str:
     text = "" if value is None else str(value)
     is_digest = len(text) == 64 and set(text) <= set("0123456789abcdef")
-    return text[:_DIGEST] if is_digest else text if len(text) <= 60 else f"{text[:57]}..."
+    return text[:_DIGEST] if is_digest else shorten(text, 60)
 
 
 def _disagreement(result: Rerun) -> BertkitError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +93,7 @@ def _pack_products(attended: Any, room: int, first: int) -> dict[int, dict[str, 
     if attended.queries is None or attended.keys is None:
         return {}
     packed: dict[int, dict[str, Any]] = {}
-    for layer in _order(len(attended.queries), first):
+    for layer in [first, *(layer for layer in range(len(attended.queries)) if layer != first)]:
         one: dict[str, Any] = {}
         for name, values in (("queries", attended.queries[layer]), ("keys", attended.keys[layer])):
             steps = np.maximum(np.abs(values).max(axis=(1, 2)), np.finfo(np.float32).tiny) / _SIGNED
@@ -104,10 +104,6 @@ def _pack_products(attended: Any, room: int, first: int) -> dict[int, dict[str, 
             break
         packed[layer] = one
     return packed
-
-
-def _order(layers: int, first: int) -> Sequence[int]:
-    return [first, *(layer for layer in range(layers) if layer != first)]
 
 
 def pack(values: np.ndarray) -> str:

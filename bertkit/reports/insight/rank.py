@@ -7,6 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from bertkit.errors import shorten
 from bertkit.reports import svg
 from bertkit.reports.insight.errors import SCRIPT
 from bertkit.reports.templates import name_model, write_page
@@ -70,7 +71,7 @@ def short_name(model: str) -> str:
     ('ModernBERT-base', 'mlm')
     """
     name = model.rstrip("/").rpartition("/")[2] or model
-    return name if len(name) <= _MOST_CHARACTERS else f"{name[: _MOST_CHARACTERS - 1]}…"
+    return shorten(name, _MOST_CHARACTERS)
 
 
 def size_text(count: int | None, unit: str = "") -> str:

@@ -46,21 +46,23 @@ def _option(help: str, metavar: str | None = None, default: str | bool = FROM_RE
     return typer.Option(help=help, metavar=metavar, show_default=default)
 
 
+PretrainingRecipeArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="mlm, roberta, span, bert, albert, electra, distilbert, tinybert or a YAML file.",
+        callback=refuse_rows,
+    ),
+]
 CorpusOption = Annotated[str | None, _option("Text: hub data set, directory, file or `demo`.", "DATA")]
 SizeOption = Annotated[str | None, _option("Size of a new model; see `bertkit pretrain sizes`.", "SIZE")]
 TokenizerOption = Annotated[str | None, _option("Tokenizer of a new model: folder or hub name.", "DIR", False)]
+DocumentsOption = Annotated[int | None, _option("Use only the first N documents.", "N", "all")]
 StepsOption = Annotated[int | None, _option("Optimizer steps of pretraining.")]
 
 
 def command(
-    recipe: Annotated[
-        str,
-        typer.Argument(
-            metavar="RECIPE",
-            help="mlm, roberta, span, bert, albert, electra, distilbert, tinybert or a YAML file.",
-            callback=refuse_rows,
-        ),
-    ],
+    recipe: PretrainingRecipeArgument,
     data: CorpusOption = None,
     model: Annotated[str | None, _option("Continue from this checkpoint.", "MODEL", False)] = None,
     size: SizeOption = None,
@@ -73,7 +75,7 @@ def command(
     learning_rate: LearningRateOption = None,
     max_length: MaxLengthOption = None,
     seed: SeedOption = None,
-    limit: Annotated[int | None, _option("Use only the first N documents.", "N", "all")] = None,
+    limit: DocumentsOption = None,
     workers: Annotated[int | None, _option("Processes that prepare batches; the result is the same.")] = None,
     changes: SetOption = None,
     dry_run: Annotated[
@@ -99,13 +101,7 @@ def command(
 
 
 def run_pretraining(
-    recipe: str,
-    settings: dict[str, Any],
-    changes: list[str] | None,
-    *,
-    output: Path | None,
-    dry_run: bool,
-    fresh: bool,
+    recipe: str, settings: dict[str, Any], changes: list[str] | None, *, output: Path | None, dry_run: bool, fresh: bool
 ) -> None:
     """Pretrain with a recipe and these settings, or estimate what that would take, and print the result."""
     from bertkit.recipe import load_pretrain_recipe

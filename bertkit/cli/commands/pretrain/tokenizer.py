@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bertkit.cli.commands.pretrain.recipe import DocumentsOption
 from bertkit.cli.options import SetOption, merge_changes
 from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
@@ -50,7 +51,6 @@ FrequencyOption = Annotated[
 ]
 SpecialOption = Annotated[list[str] | None, typer.Option(help="Add a special token; repeatable.", metavar="TOKEN")]
 LengthOption = Annotated[int, typer.Option(help="Maximum tokens per text.", metavar="N", min=4)]
-DocumentsOption = Annotated[int | None, typer.Option(help="Use only the first N documents.", metavar="N")]
 
 
 def command(
