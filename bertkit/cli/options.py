@@ -57,6 +57,11 @@ def refuse_rows(context: typer.Context, recipe: str | None) -> str | None:
     raise UsageError(what, f"write e.g. `{line}`; see `bertkit {listing} list`")
 
 
+def output_option(help: str, metavar: str, default: str | bool = True) -> Any:
+    """Return the option of where a result goes; `default` says where it goes without the option, if it is shown."""
+    return typer.Option("--output", "-o", help=help, metavar=metavar, show_default=default)
+
+
 FROM_RECIPE = "the recipe's"
 """The default of an option that overrides a key of the recipe."""
 
@@ -169,9 +174,7 @@ ZeroShotOption = Annotated[
         "natural language inference (`mnli`), or for sentence vectors.",
     ),
 ]
-PageOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write a page to this .html file.", metavar="FILE")
-]
+PageOption = Annotated[Path | None, output_option("Write a page to this .html file.", "FILE")]
 PairOption = Annotated[str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT")]
 FirstRowsOption = Annotated[
     int | None, typer.Option(help="Use only the first N rows.", metavar="N", show_default="all", min=1)
@@ -184,18 +187,9 @@ RowOption = Annotated[
     ),
 ]
 RecordsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="File to write: .jsonl, .csv, .tsv or .parquet.",
-        metavar="FILE",
-        show_default="JSON lines on stdout",
-    ),
+    Path | None, output_option("File to write: .jsonl, .csv, .tsv or .parquet.", "FILE", "JSON lines on stdout")
 ]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Run folder.", metavar="DIR", show_default="runs/RECIPE")
-]
+OutputOption = Annotated[Path | None, output_option("Run folder.", "DIR", "runs/RECIPE")]
 
 
 def common_settings(

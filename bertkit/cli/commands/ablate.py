@@ -15,7 +15,7 @@ from bertkit.cli.commands.pretrain.recipe import (
     StepsOption,
     TokenizerOption,
 )
-from bertkit.cli.options import DryRunOption, SeedOption, SetOption, merge_changes
+from bertkit.cli.options import DryRunOption, SeedOption, SetOption, merge_changes, output_option
 from bertkit.cli.output import (
     difference_cells,
     format_count,
@@ -75,10 +75,7 @@ def command(
     seeds: SeedsOption = "5",
     seed: SeedOption = None,
     changes: SetOption = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder of all runs.", metavar="DIR", show_default="runs/RECIPE-ablation"),
-    ] = None,
+    output: Annotated[Path | None, output_option("Folder of all runs.", "DIR", "runs/RECIPE-ablation")] = None,
     dry_run: DryRunOption = False,
 ) -> None:
     """Pretrain in several ways, fine-tune each encoder on the same tasks, and compare.

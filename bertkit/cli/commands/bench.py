@@ -16,6 +16,7 @@ from bertkit.cli.options import (
     ModelOption,
     SetOption,
     load,
+    output_option,
     refuse_options,
 )
 from bertkit.cli.output import (
@@ -43,9 +44,7 @@ DeployOption = Annotated[
         help="Measure the ways to deploy a run or an exported folder; repeat it to compare several.",
     ),
 ]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="With --deploy: write a page to this .html file.", metavar="FILE")
-]
+OutputOption = Annotated[Path | None, output_option("With --deploy: write a page to this .html file.", "FILE")]
 
 
 def command(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import refuse_options
+from bertkit.cli.options import output_option, refuse_options
 from bertkit.cli.output import format_rows, print_line, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -40,12 +40,7 @@ VectorsOption = Annotated[
 ]
 RowsOption = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="File for the rows with their cluster and its words: .jsonl, .csv, .tsv or .parquet.",
-        metavar="FILE",
-    ),
+    output_option("File for the rows with their cluster and its words: .jsonl, .csv, .tsv or .parquet.", "FILE"),
 ]
 SaveOption = Annotated[
     Path | None, typer.Option(help="Folder to create: the clusters and a map of the rows.", metavar="DIR")

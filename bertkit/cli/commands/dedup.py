@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertkit.cli.commands.cluster import EmbeddingModelOption, TextsArgument
+from bertkit.cli.options import output_option
 from bertkit.cli.output import format_rows, print_line, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -30,14 +31,7 @@ _EXAMPLE_LENGTH = 80  # characters
 
 
 CleanOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="File for the rows that stay: .jsonl, .csv, .tsv or .parquet.",
-        metavar="FILE",
-        show_default="only counted",
-    ),
+    Path | None, output_option("File for the rows that stay: .jsonl, .csv, .tsv or .parquet.", "FILE", "only counted")
 ]
 AgainstOption = Annotated[
     list[Path] | None,

@@ -25,6 +25,7 @@ from bertkit.cli.options import (
     SetOption,
     common_settings,
     load,
+    output_option,
 )
 from bertkit.cli.output import (
     format_number,
@@ -75,10 +76,7 @@ def command(
     temperature: TemperatureOption = None,
     soft_weight: SoftWeightOption = None,
     data: DataOption = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Run folder.", metavar="DIR", show_default="runs/RECIPE-distilled"),
-    ] = None,
+    output: Annotated[Path | None, output_option("Run folder.", "DIR", "runs/RECIPE-distilled")] = None,
     epochs: EpochsOption = None,
     learning_rate: LearningRateOption = None,
     batch_size: BatchSizeOption = None,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import RowsFileArgument
+from bertkit.cli.options import RowsFileArgument, output_option
 from bertkit.cli.output import print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -31,14 +31,7 @@ Unit = Literal["text", "word", "token", "target"]
 Dtype = Literal["float32", "float16", "int8", "binary"]
 
 VectorFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="File to write: .parquet, .npy, .safetensors or .jsonl.",
-        metavar="FILE",
-        show_default="JSON lines on stdout",
-    ),
+    Path | None, output_option("File to write: .parquet, .npy, .safetensors or .jsonl.", "FILE", "JSON lines on stdout")
 ]
 UnitOption = Annotated[
     Unit,

@@ -19,6 +19,7 @@ from bertkit.cli.options import (
     ZeroShotOption,
     find_trained,
     load,
+    output_option,
     refuse_options,
     zero_shot_task,
 )
@@ -59,9 +60,7 @@ SplitOption = Annotated[
         help="Split to score; `all` scores every row of a file.", metavar="SPLIT", show_default="validation splits"
     ),
 ]
-PredictionsOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Folder to write the predictions to.", metavar="DIR")
-]
+PredictionsOption = Annotated[Path | None, output_option("Folder to write the predictions to.", "DIR")]
 StrictLabelsOption = Annotated[
     bool, typer.Option("--strict-labels", help="Refuse rows with a label that the checkpoint lacks.")
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bertkit.cli.options import CheckpointRecipeOption, LimitOption
+from bertkit.cli.options import CheckpointRecipeOption, LimitOption, output_option
 from bertkit.cli.output import (
     format_rows,
     format_signed,
@@ -32,9 +32,7 @@ RunArgument = Annotated[
 ScoredOption = Annotated[
     str | None, typer.Option(help="Rows to score both on.", metavar="DATA", show_default="those of the run")
 ]
-NewFolderOption = Annotated[
-    Path, typer.Option("--output", "-o", help="Folder to write; it must not exist.", metavar="DIR")
-]
+NewFolderOption = Annotated[Path, output_option("Folder to write; it must not exist.", "DIR")]
 
 
 def command(

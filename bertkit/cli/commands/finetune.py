@@ -27,6 +27,7 @@ from bertkit.cli.options import (
     common_settings,
     load,
     merge_changes,
+    output_option,
 )
 from bertkit.cli.output import format_splits, print_line, print_next, print_plan, print_result
 from bertkit.cli.progress import TerminalProgress
@@ -54,10 +55,7 @@ def command(
     model: ModelOption = None,
     data: DataOption = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Run folder.", metavar="DIR", show_default="runs/RECIPE; with --seeds RECIPE-seeds"
-        ),
+        Path | None, output_option("Run folder.", "DIR", "runs/RECIPE; with --seeds RECIPE-seeds")
     ] = None,
     epochs: EpochsOption = None,
     learning_rate: LearningRateOption = None,

@@ -22,6 +22,7 @@ from bertkit.cli.options import (
     SetOption,
     common_settings,
     merge_changes,
+    output_option,
 )
 from bertkit.cli.output import (
     print_next,
@@ -55,9 +56,7 @@ def command(
         ),
     ] = None,
     tasks: TasksOption = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Folder of all runs.", metavar="DIR", show_default="runs/glue")
-    ] = None,
+    output: Annotated[Path | None, output_option("Folder of all runs.", "DIR", "runs/glue")] = None,
     epochs: EpochsOption = None,
     learning_rate: LearningRateOption = None,
     batch_size: BatchSizeOption = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import FirstRowsOption
+from bertkit.cli.options import FirstRowsOption, output_option
 from bertkit.cli.output import print_line, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -35,10 +35,7 @@ FileArgument = Annotated[
     ),
 ]
 PageOption = Annotated[
-    Path,
-    typer.Option(
-        "--output", "-o", help="Page to write, .html; its points are written beside it as .parquet.", metavar="FILE"
-    ),
+    Path, output_option("Page to write, .html; its points are written beside it as .parquet.", "FILE")
 ]
 WordOption = Annotated[
     list[str] | None,

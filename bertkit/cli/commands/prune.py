@@ -14,6 +14,7 @@ from bertkit.cli.options import (
     MaxLengthOption,
     SetOption,
     merge_changes,
+    output_option,
 )
 from bertkit.cli.output import (
     format_interval,
@@ -39,9 +40,7 @@ EXAMPLE = "bertkit prune runs/cola -o pruned --intermediate 64"
 AnyModelArgument = Annotated[
     str, typer.Argument(metavar="MODEL", help="Run folder, or any checkpoint: directory or hub name.")
 ]
-PrunedOption = Annotated[
-    Path, typer.Option("--output", "-o", help="Folder to write the pruned model to.", metavar="DIR")
-]
+PrunedOption = Annotated[Path, output_option("Folder to write the pruned model to.", "DIR")]
 KeptLayersOption = Annotated[
     str | None,
     typer.Option(

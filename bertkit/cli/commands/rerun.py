@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import FreshOption
+from bertkit.cli.options import FreshOption, output_option
 from bertkit.cli.output import (
     print_line,
     print_result,
@@ -30,9 +30,7 @@ _DIGEST = 12  # hex digits of a checksum that are shown
 
 def command(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="New run folder.", metavar="DIR", show_default="RUN-rerun")
-    ] = None,
+    output: Annotated[Path | None, output_option("New run folder.", "DIR", "RUN-rerun")] = None,
     data: Annotated[
         str | None, typer.Option(help="Where its data is now.", metavar="DATA", show_default="as in the run")
     ] = None,

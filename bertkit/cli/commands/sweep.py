@@ -24,6 +24,7 @@ from bertkit.cli.options import (
     SetOption,
     common_settings,
     merge_changes,
+    output_option,
 )
 from bertkit.cli.output import (
     format_count,
@@ -66,10 +67,7 @@ def command(
     recipe: RecipeArgument,
     model: ModelOption = None,
     data: DataOption = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder of the trials.", metavar="DIR", show_default="runs/RECIPE-sweep"),
-    ] = None,
+    output: Annotated[Path | None, output_option("Folder of the trials.", "DIR", "runs/RECIPE-sweep")] = None,
     space: SpaceOption = None,
     search: Annotated[
         str, typer.Option(help="How trials are chosen: grid, random or tpe (Optuna).", metavar="METHOD")

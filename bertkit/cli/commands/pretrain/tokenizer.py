@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertkit.cli.commands.pretrain.recipe import DocumentsOption
-from bertkit.cli.options import SetOption, merge_changes
+from bertkit.cli.options import SetOption, merge_changes, output_option
 from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 
@@ -32,7 +32,7 @@ TypeOption = Annotated[
     ),
 ]
 KindOption = Annotated[str | None, typer.Option(hidden=True)]
-FolderOption = Annotated[Path, typer.Option("--output", "-o", help="Folder to write; new or empty.", metavar="DIR")]
+FolderOption = Annotated[Path, output_option("Folder to write; new or empty.", "DIR")]
 SizeOption = Annotated[
     int | None,
     typer.Option(

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from bertkit.cli.options import output_option
 from bertkit.cli.output import print_file, print_line, print_notes, print_result, print_table
 from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import ResourceError, UsageError
@@ -33,9 +34,7 @@ def command(
             help="text, markdown, latex or csv.", metavar="FORMAT", show_default="text, or as --output is called"
         ),
     ] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="File to write: .md, .tex or .csv.", metavar="FILE")
-    ] = None,
+    output: Annotated[Path | None, output_option("File to write: .md, .tex or .csv.", "FILE")] = None,
 ) -> None:
     """Tabulate the scores of finished runs: a row for each model, a column for each task.
 

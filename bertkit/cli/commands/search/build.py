@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import refuse_options
+from bertkit.cli.options import output_option, refuse_options
 from bertkit.cli.output import format_count, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -53,9 +53,7 @@ TextsArgument = Annotated[
     ),
 ]
 
-OutputOption = Annotated[
-    Path, typer.Option("--output", "-o", help="Folder of the index, to be created.", metavar="INDEX")
-]
+OutputOption = Annotated[Path, output_option("Folder of the index, to be created.", "INDEX")]
 DocumentPromptOption = Annotated[
     str | None,
     typer.Option(
