@@ -9,6 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from bertkit.cli.output import json_output
+
 _READ_RECIPES = {"run", "runs", "recipe", "task"}  # arguments and options of commands that load one
 _TRUST = "Run the code that the recipe of a model's folder names: its task, objective or metrics."
 _WIDEST = 100  # columns; longer lines are hard to read
@@ -47,32 +49,36 @@ class _Readable:
 
 
 class ReadableCommand(_Readable, TyperCommand):
-    """A command whose help fits the terminal; those that read the recipe of a model's folder may trust it."""
+    """A command whose help fits the terminal, with --json and, where it reads the recipe of a folder, --trust."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        if _READ_RECIPES & {parameter.name for parameter in self.params}:
-            self.params.insert(-1, _trust_option())
+        reads_recipe = bool(_READ_RECIPES & {parameter.name for parameter in self.params})
+        self.params += _process_options()[0 if reads_recipe else 1 :]
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command, which need not take the option: it is about the process, and parsing changes nothing."""
+        """Run the command, which need not take these options: they are about the process; parsing changes nothing."""
         if ctx.params.pop("trust", False):
             from bertkit.recipe.plugins import trust_folders
 
             trust_folders()
-        return super().invoke(ctx)
+        with json_output(ctx.params.pop("json")):
+            return super().invoke(ctx)
 
 
 @cache
-def _trust_option() -> Any:
-    """Build the option as typer does for a function, once for all commands."""
+def _process_options() -> list[Any]:
+    """Build the options as typer does for a function, once for all commands."""
 
-    def command(trust: bool = typer.Option(False, "--trust", help=_TRUST)) -> None:
-        """Hold the option."""
+    def command(
+        trust: bool = typer.Option(False, "--trust", help=_TRUST),
+        json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+    ) -> None:
+        """Hold the options."""
 
     holder = typer.Typer(add_completion=False)
     holder.command()(command)
-    return typer.main.get_command(holder).params[0]
+    return typer.main.get_command(holder).params[:2]
 
 
 class ReadableGroup(_Readable, TyperGroup):

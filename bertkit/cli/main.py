@@ -30,19 +30,30 @@ _ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer 
 
 
 def find_commands(package: ModuleType) -> list[ModuleType]:
-    """Import the modules of a package of commands and return them in the order of the help: by ORDER, then by NAME."""
+    """Import the modules of a package of commands and return them in the order of the help: by ORDER, then by name."""
     names = [f"{package.__name__}.{module.name}" for module in pkgutil.iter_modules(package.__path__)]
-    return sorted(map(importlib.import_module, names), key=lambda module: (module.ORDER, module.NAME))
+    return sorted(map(importlib.import_module, names), key=lambda module: (module.ORDER, name_command(module)))
+
+
+def name_command(module: ModuleType) -> str:
+    """Return what is typed for a command or a group: the name of its file or folder, or its NAME."""
+    return str(getattr(module, "NAME", module.__name__.rpartition(".")[2].replace("_", "-")))
 
 
 def add_commands(group: typer.Typer, package: ModuleType) -> None:
     """Add every module of a package to a group: a module is a command, a package is a group of commands."""
     for module in find_commands(package):
         if hasattr(module, "__path__"):
-            add_commands(module.app, module)
-            group.add_typer(module.app, name=module.NAME)
+            subgroup = _make_group(module.HELP, getattr(module, "GROUP", ReadableGroup))
+            add_commands(subgroup, module)
+            group.add_typer(subgroup, name=name_command(module))
         else:
-            group.command(module.NAME, cls=ReadableCommand, epilog=f"Example: {module.EXAMPLE}")(module.command)
+            name, example = name_command(module), f"Example: {module.EXAMPLE}"
+            group.command(name, cls=ReadableCommand, epilog=example)(module.command)
+
+
+def _make_group(help: str, cls: type[ReadableGroup], **settings: Any) -> typer.Typer:
+    return typer.Typer(cls=cls, help=help, no_args_is_help=True, rich_markup_mode=None, **settings)
 
 
 class _OrderedGroup(ReadableGroup):
@@ -50,21 +61,17 @@ class _OrderedGroup(ReadableGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands in the order of the help."""
-        return [module.NAME for module in find_commands(commands)]
+        return [name_command(module) for module in find_commands(commands)]
 
 
 def make_app() -> typer.Typer:
     """Build the command line from the modules of `bertkit.cli.commands`."""
-    group = typer.Typer(
-        name="bertkit",
-        cls=_OrderedGroup,
-        help="Pretrain, fine-tune, distill, evaluate and use BERT-family encoders.\n\n"
-        "Start with: bertkit finetune cola --model demo --data demo",
-        no_args_is_help=True,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        rich_markup_mode=None,
+    about = (
+        "Pretrain, fine-tune, distill, evaluate and use BERT-family encoders.\n\n"
+        "Start with: bertkit finetune cola --model demo --data demo"
     )
+    context = {"help_option_names": ["-h", "--help"]}
+    group = _make_group(about, _OrderedGroup, name="bertkit", pretty_exceptions_enable=False, context_settings=context)
     add_commands(group, commands)
     return group
 

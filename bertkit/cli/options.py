@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 if TYPE_CHECKING:
-    from bertkit.recipe import PretrainRecipe, Recipe, SeveralTasks
+    from bertkit.recipe import Recipe
 
 
 def complete_recipe(incomplete: str) -> list[str]:
@@ -56,42 +57,80 @@ def refuse_rows(context: typer.Context, recipe: str | None) -> str | None:
     raise UsageError(what, f"write e.g. `{line}`; see `bertkit {listing} list`")
 
 
+def output_option(help: str, metavar: str, default: str | bool = True) -> Any:
+    """Return the option of where a result goes; `default` says where it goes without the option, if it is shown."""
+    return typer.Option("--output", "-o", help=help, metavar=metavar, show_default=default)
+
+
 FROM_RECIPE = "the recipe's"
 """The default of an option that overrides a key of the recipe."""
+
+RECIPE_NAME: dict[str, Any] = {"autocompletion": complete_recipe, "callback": refuse_rows}
+"""The settings of an argument that names a recipe."""
 
 RecipeArgument = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
         help="A shipped recipe (see `bertkit recipes list`) or a YAML file.",
-        autocompletion=complete_recipe,
-        callback=refuse_rows,
-        show_default=False,
+        **RECIPE_NAME,
     ),
 ]
-RunArgument = Annotated[
-    str,
+_RUN = typer.Argument(
+    metavar="RUN",
+    help="Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
+    **RECIPE_NAME,
+)
+RunArgument = Annotated[str, _RUN]
+OptionalRunArgument = Annotated[str | None, _RUN]
+RowsFileArgument = Annotated[
+    str | None,
     typer.Argument(
-        metavar="RUN",
-        help="Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
-        autocompletion=complete_recipe,
-        callback=refuse_rows,
-        show_default=False,
+        metavar="FILE",
+        help="Rows to read: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), or `-` for stdin.",
     ),
+]
+TrainedArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.")]
+CheckpointRecipeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Recipe of a checkpoint that is not of a run.",
+        metavar="RECIPE",
+        autocompletion=complete_recipe,
+        show_default="the run's",
+    ),
+]
+PredictionsSplitOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Split whose predictions to look at.", metavar="SPLIT", show_default="the first validation split"
+    ),
+]
+PredictionsRecipeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Recipe of the task; for files of predictions, which name none.",
+        metavar="RECIPE",
+        show_default="that of the first run",
+    ),
+]
+TrainingRowsOption = Annotated[
+    Literal["refuse", "drop", "keep"],
+    typer.Option(
+        help="If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` and mark them.",
+        metavar="CHOICE",
+    ),
+]
+PretrainedOption = Annotated[
+    str, typer.Option(help="Pretrained model: hub name, directory or `demo`.", metavar="MODEL")
 ]
 ModelOption = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        help="Pretrained model: hub name, directory or `demo`.",
-        metavar="MODEL",
-        show_default=FROM_RECIPE,
-    ),
+    typer.Option(help="Pretrained model: hub name, directory or `demo`.", metavar="MODEL", show_default=FROM_RECIPE),
 ]
 CheckpointOption = Annotated[
     str | None,
     typer.Option(
-        "--model",
         help="Fine-tuned checkpoint of a recipe: run folder, directory or hub name.",
         metavar="CKPT",
         show_default="the run",
@@ -99,20 +138,13 @@ CheckpointOption = Annotated[
 ]
 DataOption = Annotated[
     str | None,
-    typer.Option(
-        "--data",
-        help="Data set: hub name, directory, file or `demo`.",
-        metavar="DATA",
-        show_default=FROM_RECIPE,
-    ),
+    typer.Option(help="Data set: hub name, directory, file or `demo`.", metavar="DATA", show_default=FROM_RECIPE),
 ]
 LimitOption = Annotated[
-    int | None,
-    typer.Option("--limit", help="Use only the first N rows of each split.", metavar="N", show_default="all"),
+    int | None, typer.Option(help="Use only the first N rows of each split.", metavar="N", show_default="all")
 ]
 MaxLengthOption = Annotated[
-    int | None,
-    typer.Option("--max-length", help="Maximum tokens per text or text pair.", metavar="N", show_default=FROM_RECIPE),
+    int | None, typer.Option(help="Maximum tokens per text or text pair.", metavar="N", show_default=FROM_RECIPE)
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -128,10 +160,8 @@ SeedOption = Annotated[int | None, typer.Option(help="Random seed.", show_defaul
 SeedsOption = Annotated[
     str | None,
     typer.Option(
-        "--seeds",
         help="Train with several seeds and summarize them: a number of seeds, or a list such as 1,2,7.",
         metavar="N|LIST",
-        show_default=False,
     ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan; train nothing.")]
@@ -144,37 +174,22 @@ ZeroShotOption = Annotated[
         "natural language inference (`mnli`), or for sentence vectors.",
     ),
 ]
-PageOption = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Write a page to this .html file.", metavar="FILE", show_default=False),
+PageOption = Annotated[Path | None, output_option("Write a page to this .html file.", "FILE")]
+PairOption = Annotated[str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT")]
+FirstRowsOption = Annotated[
+    int | None, typer.Option(help="Use only the first N rows.", metavar="N", show_default="all", min=1)
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print the result as one JSON object.")]
-TextOption = Annotated[
-    str | None,
-    typer.Option("--text", help="One text; short for --row text=TEXT.", metavar="TEXT", show_default=False),
-]
+TextOption = Annotated[str | None, typer.Option(help="One text; short for --row text=TEXT.", metavar="TEXT")]
 RowOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--row",
-        metavar="COLUMN=VALUE",
-        help="One row: one --row per canonical column, several for a column that is a list.",
-        show_default=False,
+        metavar="COLUMN=VALUE", help="One row: one --row per canonical column, several for a column that is a list."
     ),
 ]
 RecordsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="File to write: .jsonl, .csv, .tsv or .parquet.",
-        metavar="FILE",
-        show_default="JSON lines on stdout",
-    ),
+    Path | None, output_option("File to write: .jsonl, .csv, .tsv or .parquet.", "FILE", "JSON lines on stdout")
 ]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Run folder.", metavar="DIR", show_default="runs/RECIPE")
-]
+OutputOption = Annotated[Path | None, output_option("Run folder.", "DIR", "runs/RECIPE")]
 
 
 def common_settings(
@@ -198,12 +213,32 @@ def common_settings(
     }
 
 
-def load(name: str, settings: dict[str, Any], assignments: list[str] | None) -> Recipe:
-    """Load a recipe with the options that are not None, and then the `--set` assignments, which win."""
-    from bertkit.recipe import load_recipe, parse_changes
+def merge_changes(settings: Mapping[str, Any], assignments: list[str] | None) -> dict[str, Any]:
+    """Return the options that are not None as recipe keys and values, and then the `--set` assignments, which win."""
+    from bertkit.recipe import parse_changes
 
-    changes = {key: value for key, value in settings.items() if value is not None}
-    return load_recipe(name, {**changes, **parse_changes(assignments or [])})
+    given = {key: value for key, value in settings.items() if value is not None}
+    return given | parse_changes(assignments or [])
+
+
+def load(name: str, settings: Mapping[str, Any], assignments: list[str] | None) -> Recipe:
+    """Load a recipe with the options that are not None, and then the `--set` assignments, which win."""
+    from bertkit.recipe import load_recipe
+
+    return load_recipe(name, merge_changes(settings, assignments))
+
+
+def refuse_options(options: Mapping[str, object], why: str, remedy: str) -> None:
+    """Refuse options, by their names, that were given all the same.
+
+    Raises:
+        UsageError: one was.
+    """
+    from bertkit.errors import UsageError
+
+    for name, value in options.items():
+        if not (value is None or value is False or value == []):
+            raise UsageError(f"{name} {why}", remedy)
 
 
 def find_trained(name: str, model: str | None) -> tuple[str, str]:
@@ -247,29 +282,6 @@ def zero_shot_task(name: str) -> str:
         what = f"--zero-shot with {name}, whose task family is {family}"
         raise UsageError(what, "name a recipe that classifies texts, e.g. sst2")
     return "zero_shot"
-
-
-def names_several(name: str) -> bool:
-    """Tell whether a recipe is one of several tasks."""
-    from bertkit.recipe import names_several
-
-    return names_several(name)
-
-
-def load_tasks(name: str, settings: dict[str, Any], assignments: list[str] | None) -> SeveralTasks:
-    """Load a recipe of several tasks with the options that are not None, and then the `--set` assignments."""
-    from bertkit.recipe import load_several, parse_changes
-
-    changes = {key: value for key, value in settings.items() if value is not None}
-    return load_several(name, {**changes, **parse_changes(assignments or [])})
-
-
-def load_pretraining(name: str, settings: dict[str, Any], assignments: list[str] | None) -> PretrainRecipe:
-    """Load a pretraining recipe with the options that are not None, and then the `--set` assignments, which win."""
-    from bertkit.recipe import load_pretrain_recipe, parse_changes
-
-    changes = {key: value for key, value in settings.items() if value is not None}
-    return load_pretrain_recipe(name, {**changes, **parse_changes(assignments or [])})
 
 
 def parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] | None:

@@ -9,9 +9,11 @@ import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from bertkit.cli import stdio
 from bertkit.storage import files
@@ -26,6 +28,8 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud8
 _LEAST_TEXT = 16  # columns, of a text beside its name
 
 Cells = Sequence[Sequence[str]]
+
+_as_json = False  # whether the command that runs was called with --json
 
 
 def terminal_width() -> int | None:
@@ -62,23 +66,100 @@ def print_text(line: str) -> None:
         print_line(part)
 
 
+def print_notes(notes: Iterable[str]) -> None:
+    """Print what is to be said below a line or a table, a note a line, indented."""
+    for note in notes:
+        print_text(f"  {note}")
+
+
+def print_next(*commands: str) -> None:
+    """Print the commands that a user may want to run next."""
+    print_line("\nNext:")
+    for command in commands:
+        print_line(f"  {command}")
+
+
+def print_plan(facts: Mapping[str, str]) -> None:
+    """Print what a command would do: names of at most eight letters and, beside them, the values that are not empty."""
+    for name, value in facts.items():
+        if value:
+            print_text(f"{name:<8} {value}")
+
+
+@contextmanager
+def json_output(wanted: bool = True) -> Iterator[None]:
+    """Let results be printed as JSON objects meanwhile, as --json asks for."""
+    global _as_json
+    before, _as_json = _as_json, wanted
+    try:
+        yield
+    finally:
+        _as_json = before
+
+
+def is_json_wanted() -> bool:
+    """Tell whether results are printed as JSON objects."""
+    return _as_json
+
+
 def print_json(values: Mapping[str, Any]) -> None:
     """Print one JSON object with the status of a finished command; NaN and infinity become null."""
     print_line(to_json({"schema_version": _SCHEMA, "status": "done", **values}))
 
 
-def end_with_error(values: Mapping[str, Any], error: BertkitError) -> NoReturn:
-    """Print what a command has found all the same and its error, as one JSON object, and end with the error's code."""
-    import typer
+def print_result(
+    result: Any,
+    show: Callable[[Any], object],
+    *,
+    page: Path | None = None,
+    write: Callable[[Any, Path], object] | None = None,
+    error: BertkitError | None = None,
+) -> None:
+    """Print a result as one JSON object if --json was given, else as `show` prints it, and end with its error.
 
-    print_json({**values, "status": "error", "error": error.as_dict()})
-    logging.getLogger("bertkit").error(f"error: {error}")
-    raise typer.Exit(error.exit_code)
+    Args:
+        result: a dataclass or a mapping, whose fields are those of the object.
+        show: prints the result for people.
+        page: the page about it, which is named last.
+        write: writes the page, if that has not been done.
+        error: what went wrong all the same; as JSON, it is printed in the same object.
+
+    Raises:
+        BertkitError: the error.
+        typer.Exit: the same as JSON, with the code of the error.
+    """
+    if page is not None and write is not None:
+        write(result, page)
+    if _as_json:
+        values = to_plain(result) | ({} if page is None else {"file": str(page)})
+        if error is None:
+            print_json(values)
+            return
+        import typer
+
+        print_json({**values, "status": "error", "error": error.as_dict()})
+        logging.getLogger("bertkit").error(f"error: {error}")
+        raise typer.Exit(error.exit_code)
+    show(result)
+    if page is not None:
+        print_line(f"{page}: written")
+        print_next(f"open {page}")
+    if error is not None:
+        raise error
 
 
-def print_records(title: str, records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+def to_plain(value: Any) -> Any:
+    """Return a value with a dictionary for each dataclass that is in it, in dictionaries and lists."""
+    if isinstance(value, Mapping):
+        return {name: to_plain(item) for name, item in value.items()}
+    if isinstance(value, (list, Iterator)):
+        return list(map(to_plain, value))
+    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+
+
+def print_records(title: str, records: Iterable[Mapping[str, Any]]) -> None:
     """Print records as JSON lines as they come, or all of them in one JSON object under the title."""
-    if as_json:
+    if _as_json:
         print_json({title: list(records)})
         return
     for record in records:
@@ -96,11 +177,8 @@ def to_json(values: Mapping[str, Any]) -> str:
     return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", files.to_json(values))
 
 
-def print_pairs(title: str, values: Mapping[str, str], *, as_json: bool) -> None:
-    """Print names and values in two columns, or as one JSON object under the title."""
-    if as_json:
-        print_json({title: values})
-        return
+def print_pairs(values: Mapping[str, str]) -> None:
+    """Print names and values in two columns."""
     width, columns = max(map(len, values), default=0), terminal_width()
     for name, value in values.items():
         room = len(value) + 1 if columns is None else max(columns - width - 2, _LEAST_TEXT)
@@ -113,22 +191,27 @@ def print_pairs(title: str, values: Mapping[str, str], *, as_json: bool) -> None
 def print_table(title: str, rows: Sequence[Mapping[str, Any]], max_rows: int = 30) -> None:
     """Print a table with its first column aligned left and the others right; nothing if there are no rows.
 
-    In a terminal that is too narrow, the first column wraps; where that is not enough, each row becomes a list.
+    Its columns are those that any row fills. In a terminal that is too narrow, the first column wraps; where that is
+    not enough, each row becomes a list.
+
+    Args:
+        title: stands above it.
+        rows: column -> text, count, score, interval, or None for what there is no number of.
+        max_rows: are shown.
     """
-    if not rows:
+    columns = dict.fromkeys(name for row in rows for name in row)
+    names = [name for name in columns if any(row.get(name, "") != "" for row in rows)]
+    if not names:
         return
-    cells = [list(rows[0]), *([_cell(value) for value in row.values()] for row in rows[:max_rows])]
+    cells = [names, *([_cell(row.get(name, "")) for name in names] for row in rows[:max_rows])]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     room = terminal_width()
     print_text(f"  {title}")
-    if room is None or _table_width(widths) <= room:
-        lines = _plain_lines(cells, widths)
-    elif (least := _table_width([_LEAST_TEXT, *widths[1:]])) <= room:
-        lines = _wrapped_lines(cells, [_LEAST_TEXT + room - least, *widths[1:]])
-    else:
-        lines = [f"    {line}" for row in cells[1:] for line in _listed(cells[0], row)]
-    for line in lines:
-        print_text(line)
+    if room is not None and _table_width(widths) > room:
+        widths[0] = max(widths[0] + room - _table_width(widths), _LEAST_TEXT)
+    is_list = room is not None and _table_width(widths) > room
+    for line in _list_rows(cells) if is_list else _align_rows(cells, widths):
+        print_text(f"    {line}")
     if len(rows) > max_rows:
         print_line(f"    ... {len(rows) - max_rows:,} more with --json")
 
@@ -154,44 +237,56 @@ def print_highlighted(words: Iterable[tuple[str, float]]) -> None:
     Console(highlight=False).print(line, soft_wrap=False)
 
 
-def print_file(file: Path, rows: int, *, as_json: bool, next_command: str = "") -> None:
+def print_file(file: Path, rows: int, next_command: str = "") -> None:
     """Print which file a command wrote, and how many rows it has or which command to run next."""
-    if as_json:
+    if _as_json:
         print_json({"file": str(file), "rows": rows})
     elif next_command:
-        print_line(f"{file}: written\n\nNext:\n  {next_command}")
+        print_line(f"{file}: written")
+        print_next(next_command)
     else:
         print_line(f"{file}: {format_rows(rows)}")
 
 
-def print_found(found: Any, page: Path | None, show: Callable[[], None], *, as_json: bool) -> None:
-    """Print the fields of a dataclass as JSON, or what `show` prints; then the page, if one was written about it."""
-    if as_json:
-        print_json(dataclasses.asdict(found) | ({} if page is None else {"file": str(page)}))
-        return
-    show()
-    if page is not None:
-        print_file(page, 0, as_json=False, next_command=f"open {page}")
+def format_count(count: int, unit: str) -> str:
+    """Return a number of things.
 
-
-def format_rows(rows: int) -> str:
-    """Return a number of rows.
-
-    >>> format_rows(1), format_rows(1200)
-    ('1 row', '1,200 rows')
+    >>> format_count(1, "seed"), format_count(1200, "seed")
+    ('1 seed', '1,200 seeds')
     """
-    return f"{rows:,} {'row' if rows == 1 else 'rows'}"
+    return f"{count:,} {unit if count == 1 else unit + 's'}"
+
+
+format_rows = partial(format_count, unit="row")
+
+
+def format_splits(rows: Mapping[str, int | None]) -> str:
+    """Return how many rows each split has.
+
+    >>> format_splits({"train": 1200, "test": None})
+    'train 1,200, test streamed'
+    """
+    return ", ".join(f"{split} {'streamed' if count is None else f'{count:,}'}" for split, count in rows.items())
 
 
 def format_number(value: float | None) -> str:
-    """Return a score in seven characters.
+    """Return a score.
 
     >>> format_number(0.5), format_number(-128.5), format_number(None)
-    (' 0.5000', '-128.500', '    n/a')
+    ('0.5000', '-128.500', 'n/a')
     """
     if value is None or not math.isfinite(value):
-        return "    n/a"
-    return f"{value:7.4f}" if abs(value) < 100 else f"{value:7.3f}"
+        return "n/a"
+    return f"{value:.4f}" if abs(value) < 100 else f"{value:.3f}"
+
+
+def format_signed(value: float) -> str:
+    """Return a difference with its sign.
+
+    >>> format_signed(0.5), format_signed(math.nan)
+    ('+0.5000', 'n/a')
+    """
+    return f"{value:+.4f}" if math.isfinite(value) else "n/a"
 
 
 def format_interval(interval: Sequence[float] | None) -> str:
@@ -200,50 +295,74 @@ def format_interval(interval: Sequence[float] | None) -> str:
     >>> format_interval((0.25, 1.0)), format_interval(None)
     ('0.2500 to 1.0000', 'n/a')
     """
-    return "n/a" if interval is None else " to ".join(format_number(end).strip() for end in interval)
+    return "n/a" if interval is None else " to ".join(map(format_number, interval))
 
 
-def format_duration(seconds: float | None) -> str:
-    """Return seconds with the units that people use; a dash for an unknown duration.
+def format_scored(score: float | None, interval: Sequence[float] | None) -> str:
+    """Return a score and its interval.
 
-    >>> format_duration(4.25), format_duration(200), format_duration(7500), format_duration(None)
-    ('4.2 s', '3 min 20 s', '2 h 05 min', '-')
+    >>> format_scored(0.5, (0.25, 1.0))
+    '0.5000 (0.2500 to 1.0000)'
     """
-    if seconds is None:
-        return "-"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+    return f"{format_number(score)} ({format_interval(interval)})"
 
 
-def _plain_lines(cells: Cells, widths: Sequence[int]) -> list[str]:
-    return [
-        "    " + "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]).rstrip()
-        for first, *others in cells
-    ]
+def difference_cells(found: Any) -> dict[str, str]:
+    """Return the cells of a difference: a record of `difference`, `interval`, `p` and `p_holm`, or None for none."""
+    from bertkit.reports.text import p_text
+
+    if found is None:
+        return {}
+    return {
+        "difference": format_signed(found.difference),
+        "95% CI": format_interval(found.interval),
+        "p": p_text(found.p),
+        "p (Holm)": "" if found.p_holm is None else p_text(found.p_holm),
+    }
 
 
-def _wrapped_lines(cells: Cells, widths: Sequence[int]) -> list[str]:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, show_header=False)
-    for number, width in enumerate(widths):
-        table.add_column(justify="right" if number else "left", overflow="fold", width=width)
-    for row in cells:
-        table.add_row(*map(Text, row))
-    console = Console(width=_table_width(widths), color_system=None, force_terminal=False)
-    with console.capture() as captured:
-        console.print(table)
-    return [f"    {line}".rstrip() for line in captured.get().splitlines()]
+def size_cells(name: str, model: Any, unit: str = "row") -> dict[str, Any]:
+    """Return the cells of a model's size and speed: a record of what was measured, or its fields; no speed for None."""
+    measured = model if isinstance(model, Mapping) else vars(model)
+    size = {"model": name, "parameters": measured["parameters"], "MB": f"{measured['disk_bytes'] / 1e6:,.1f}"}
+    if measured["row_seconds"] is None:
+        return size
+    speed = measured["rows_per_second"]
+    return {
+        **size,
+        f"ms/{unit}": f"{1000 * measured['row_seconds']:,.2f}",
+        f"{unit}s/s": f"{speed:,.0f}" if speed >= 100 else f"{speed:,.1f}",
+    }
 
 
-def _listed(names: Sequence[str], row: Sequence[str]) -> list[str]:
-    """Write a row as a list of its cells, the first as its title."""
-    cells = zip(names[1:], row[1:], strict=True)
-    return [row[0], *(f"  {name}: {value}" if name else f"  {value}" for name, value in cells if value)]
+def group_by_reason(reasons: Mapping[Any, str | None]) -> dict[str, list[str]]:
+    """Return reason -> the names that it holds for.
+
+    >>> group_by_reason({1: "nan", 2: "", 3: "nan"})
+    {'nan': ['1', '3']}
+    """
+    grouped: dict[str, list[str]] = {}
+    for name, reason in reasons.items():
+        if reason:
+            grouped.setdefault(reason, []).append(str(name))
+    return grouped
+
+
+def _align_rows(cells: Cells, widths: Sequence[int]) -> Iterator[str]:
+    """Yield the lines of a table, whose first column is wrapped to its width."""
+    for name, *others in cells:
+        first, *more = textwrap.wrap(name, widths[0], replace_whitespace=False, break_on_hyphens=False) or [""]
+        yield "  ".join([first.ljust(widths[0]), *map(str.rjust, others, widths[1:])]).rstrip()
+        yield from more
+
+
+def _list_rows(cells: Cells) -> Iterator[str]:
+    """Yield each row as a list of its cells, the first as its title."""
+    for title, *others in cells[1:]:
+        yield title
+        for name, value in zip(cells[0][1:], others, strict=True):
+            if value:
+                yield f"  {name}: {value}" if name else f"  {value}"
 
 
 def _table_width(widths: Sequence[int]) -> int:
@@ -252,8 +371,10 @@ def _table_width(widths: Sequence[int]) -> int:
 
 
 def _cell(value: Any) -> str:
-    if isinstance(value, float):
-        return format_number(value).strip()
+    if isinstance(value, float) or value is None:
+        return format_number(value)
+    if isinstance(value, (tuple, list)):
+        return format_interval(value)
     return f"{value:,}" if isinstance(value, int) else _one_line(str(value))
 
 

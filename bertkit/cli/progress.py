@@ -8,7 +8,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from bertkit.cli.output import format_duration, printable
+from bertkit.cli.output import printable
+from bertkit.reports.text import duration_text
 from bertkit.storage.runs import is_main_process
 
 _INTERVAL = 10.0  # seconds between lines where stderr is no terminal
@@ -49,9 +50,7 @@ class TerminalProgress:
         elif self.shows and time.monotonic() - self.last_line >= _INTERVAL:
             self.last_line = time.monotonic()
             left = (self.last_line - began) / max(done - before, 1) * (total - done)
-            sys.stderr.write(
-                "  ".join([f"{what}: {_count(done, total)}", *texts, f"eta {format_duration(left)}"]) + "\n"
-            )
+            sys.stderr.write("  ".join([f"{what}: {_count(done, total)}", *texts, f"eta {duration_text(left)}"]) + "\n")
 
     def finish(self) -> None:
         """End the innermost stage."""

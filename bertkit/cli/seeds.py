@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertkit.cli.output import (
-    end_with_error,
-    format_interval,
+    format_count,
     format_number,
     format_rows,
-    print_json,
-    print_line,
+    group_by_reason,
+    print_next,
+    print_notes,
     print_table,
     print_text,
 )
-from bertkit.errors import BertkitError, UsageError
+from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
     from bertkit.evaluation.seeds import SeedsSummary
@@ -63,40 +62,32 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(range(1, numbers[0] + 1)) if len(numbers) == 1 else tuple(numbers)
 
 
-def end_seeds(summary: SeedsSummary, error: BertkitError | None, *, as_json: bool) -> None:
-    """Print the summary, and end as the first run ended that diverged.
+def name_seeds(seeds: Sequence[object]) -> str:
+    """Return what seeds are called.
 
-    Raises:
-        BertkitError: that run's; as JSON, it is printed in the same object as the summary.
+    >>> name_seeds([3]), name_seeds([1, 2])
+    ('seed 3', 'seeds 1, 2')
     """
-    if as_json:
-        values = dataclasses.asdict(summary)
-        print_json(values) if error is None else end_with_error(values, error)
-        return
-    print_seeds(summary)
-    if error is not None:
-        raise error
+    return f"seed{'s' if len(seeds) > 1 else ''} {', '.join(map(str, seeds))}"
 
 
 def print_seeds(summary: SeedsSummary) -> None:
     """Print what the seeds scored: the spread of each metric, every run, and what to make of the best one."""
-    count = len(summary.runs)
     for split in summary.splits:
-        seeds = f"{count} seed{'s' if count > 1 else ''}"
+        seeds = format_count(len(summary.runs), "seed")
         print_text(f"{summary.recipe}, {split.split}: {format_rows(split.rows)}, {seeds}, {summary.model}")
         print_table("scores over seeds", _spread_table(split.spreads, split.baseline))
-        for why, metrics in _group(split.spreads).items():
-            print_text(f"  n/a: interval of {', '.join(metrics)} ({why})")
+        reasons = {
+            name: spread.no_interval if spread else "no run has such a score" for name, spread in split.spreads.items()
+        }
+        print_notes(f"n/a: interval of {', '.join(names)} ({why})" for why, names in group_by_reason(reasons).items())
     if summary.splits:
         print_text("  95% CI: of the mean, over seeds and rows (Student; variance between seeds and of resampled rows)")
     print_table("runs", run_table(summary))
-    for failure in dict.fromkeys(run.failure for run in summary.failed):
-        alike = [str(run.seed) for run in summary.failed if run.failure == failure]
-        print_text(f"  failed: seed{'s' if len(alike) > 1 else ''} {', '.join(alike)}. {failure}")
+    failures = group_by_reason({run.seed: run.failure for run in summary.failed})
+    print_notes(f"failed: {name_seeds(seeds)}. {failure}" for failure, seeds in failures.items())
     _print_best(summary)
-    print_line("\nNext:")
-    folder = shlex.quote(summary.folder)
-    print_line(f"  open {folder}/report.html")
+    print_next(f"open {shlex.quote(summary.folder)}/report.html")
 
 
 def run_table(summary: SeedsSummary) -> list[dict[str, Any]]:
@@ -107,46 +98,31 @@ def run_table(summary: SeedsSummary) -> list[dict[str, Any]]:
     rows = [
         {
             "seed": str(run.seed),
-            **{metric: format_number(run.scores.get(first.split, {}).get(metric)).strip() for metric in first.spreads},
+            **{metric: run.scores.get(first.split, {}).get(metric) for metric in first.spreads},
             "": run.status if run.status != "finished" else "failed" if run.failure else "",
         }
         for run in summary.runs
     ]
     if summary.soup is not None:
-        scores = summary.soup[first.split]
-        cells = {metric: format_number(scores.get(metric)).strip() for metric in first.spreads}
-        rows.append({"seed": "soup", **cells, "": ""})
-    return rows if any(row[""] for row in rows) else [{k: v for k, v in row.items() if k} for row in rows]
+        rows.append({"seed": "soup", **{metric: summary.soup[first.split].get(metric) for metric in first.spreads}})
+    return rows
 
 
-def _spread_table(spreads: Mapping[str, Any], baseline: Mapping[str, float | None]) -> list[dict[str, str]]:
-    def cell(value: float | None) -> str:
-        return format_number(value).strip()
-
+def _spread_table(spreads: Mapping[str, Any], baseline: Mapping[str, float | None]) -> list[dict[str, Any]]:
     return [
         {
             "metric": metric,
-            "mean": cell(spread.mean),
-            "sd": cell(spread.standard_deviation),
-            "min": cell(spread.minimum),
-            "median": cell(spread.median),
-            "max": cell(spread.maximum),
-            "95% CI of the mean": format_interval(spread.interval),
-            "null model": cell(baseline.get(metric)),
+            "mean": spread.mean,
+            "sd": spread.standard_deviation,
+            "min": spread.minimum,
+            "median": spread.median,
+            "max": spread.maximum,
+            "95% CI of the mean": spread.interval,
+            "null model": baseline.get(metric),
         }
         for metric, spread in spreads.items()
         if spread is not None
     ]
-
-
-def _group(spreads: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Group the metrics that have no interval by the reason."""
-    grouped: dict[str, list[str]] = {}
-    for metric, spread in spreads.items():
-        reason = "no run has such a score" if spread is None else spread.no_interval
-        if reason:
-            grouped.setdefault(reason, []).append(metric)
-    return grouped
 
 
 def _print_best(summary: SeedsSummary) -> None:
@@ -154,10 +130,15 @@ def _print_best(summary: SeedsSummary) -> None:
     spread = summary.splits[0].spreads.get(metric) if summary.splits else None
     if spread is None or spread.runs < 2:
         return
-    best = spread.expected_best[-1]
-    print_text(f"  best of {spread.runs}: {metric} {format_number(best).strip()} (seed {summary.best_seed})")
-    print_text(f"  expected best {metric} of k runs: {_expected(spread.expected_best)}")
+    best = format_number(spread.expected_best[-1])
+    print_text(f"  best of {spread.runs}: {metric} {best} (seed {summary.best_seed})")
+    print_text(f"  expected best {metric} of k runs: {number_values(spread.expected_best)}")
 
 
-def _expected(values: Sequence[float]) -> str:
-    return ", ".join(f"{number}: {format_number(value).strip()}" for number, value in enumerate(values, start=1))
+def number_values(values: Sequence[float]) -> str:
+    """Return values with their numbers from 1.
+
+    >>> number_values([0.5, 0.75])
+    '1: 0.5000, 2: 0.7500'
+    """
+    return ", ".join(f"{number}: {format_number(value)}" for number, value in enumerate(values, start=1))

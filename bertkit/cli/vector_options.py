@@ -11,14 +11,11 @@ if TYPE_CHECKING:
 
 FROM_MODEL = "the model's"
 
-ColumnOption = Annotated[str, typer.Option("--column", help="Column with the texts.", metavar="NAME")]
+ColumnOption = Annotated[str, typer.Option(help="Column with the texts.", metavar="NAME")]
 EncoderOption = Annotated[
     str,
     typer.Option(
-        "--model",
-        help="Encoder: hub name, directory (of sentence-transformers, too), run folder or `demo`.",
-        metavar="MODEL",
-        show_default=False,
+        help="Encoder: hub name, directory (of sentence-transformers, too), run folder or `demo`.", metavar="MODEL"
     ),
 ]
 PoolingOption = Annotated[
@@ -39,8 +36,7 @@ DimensionOption = Annotated[
     ),
 ]
 TextLengthOption = Annotated[
-    int | None,
-    typer.Option("--max-length", help="Maximum tokens per text.", metavar="N", min=4, show_default=FROM_MODEL),
+    int | None, typer.Option(help="Maximum tokens per text.", metavar="N", min=4, show_default=FROM_MODEL)
 ]
 PrecisionOption = Annotated[
     Literal["auto", "fp32", "bf16"],
@@ -49,17 +45,13 @@ PrecisionOption = Annotated[
 PromptOption = Annotated[
     str | None,
     typer.Option(
-        "--prompt",
         help="Name of a prompt of the model, such as query, to put before each text.",
         metavar="NAME",
         show_default=FROM_MODEL,
     ),
 ]
 PromptTextOption = Annotated[
-    str | None,
-    typer.Option(
-        "--prompt-text", help="Put this before each text instead, e.g. 'query: '.", metavar="TEXT", show_default=False
-    ),
+    str | None, typer.Option(help="Put this before each text instead, e.g. 'query: '.", metavar="TEXT")
 ]
 DataSettingsOption = Annotated[
     list[str] | None,

@@ -8,9 +8,8 @@ from typing import Any
 
 from bertkit.metrics import Numbers
 from bertkit.reports.confidence import draw_reliability, draw_risk
-from bertkit.reports.html import score_text
-from bertkit.reports.templates import load_template
-from bertkit.storage.files import write_text
+from bertkit.reports.templates import write_page
+from bertkit.reports.text import score_text
 
 CALIBRATION_PAGE = "calibration.html"
 
@@ -32,6 +31,5 @@ def write_calibration_page(
     risk = draw_risk(confidence["after"], right) if result["per"] == "row" else None
     if risk is not None:
         pictures.append((f"Risk and coverage · mean risk {score_text(risk[0])}", risk[1]))
-    facts = {"result": result, "pictures": pictures, "has_risk": risk is not None}
-    page = load_template("calibration.html.j2", score=score_text).render(facts)
-    write_text(folder / CALIBRATION_PAGE, page)
+    page = folder / CALIBRATION_PAGE
+    write_page(page, "calibration.html.j2", result=result, pictures=pictures, has_risk=risk is not None)

@@ -104,11 +104,6 @@ def text_width(text: str) -> float:
     return 9.0 * len(text)
 
 
-def shorten(text: str, max_characters: int) -> str:
-    """Return a text of at most so many characters."""
-    return text if len(text) <= max_characters else text[: max_characters - 1] + "…"
-
-
 def escape_text(text: str) -> Markup:
     """Return text as it stands in an SVG element or attribute; what XML cannot hold becomes a space."""
     return escape(_NOT_XML.sub(" ", text))

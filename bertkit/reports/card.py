@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Template
-
 from bertkit.metrics.tag_schemes import is_entity_tag
 from bertkit.recipe import PretrainRecipe, Recipe
-from bertkit.reports.examples import is_finite
-from bertkit.reports.html import Facts, cell_text, duration_text, metric_names, score_text
+from bertkit.reports.html import Facts, metric_names
 from bertkit.reports.templates import load_template, name_model
+from bertkit.reports.text import is_finite
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelCardData
@@ -81,7 +78,7 @@ def model_card(facts: Facts, card: CardFacts) -> str:
         metrics=list(facts.scores),
         eval_results=_results(facts, card) or None,
     )
-    body = _template("card.md.j2").render(
+    body = load_template("card.md.j2").render(
         facts=facts,
         card=card,
         vectors_class=vectors_class,
@@ -108,7 +105,7 @@ def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str
         tags=["bertkit", "pretrained"],
     )
     settings = recipe.training.model_dump(exclude_defaults=True) | recipe.options
-    body = _template("pretrained.md.j2").render(
+    body = load_template("pretrained.md.j2").render(
         result=result,
         model=name_model(result.model),
         about=recipe.about,
@@ -125,10 +122,6 @@ def pretrained_card(recipe: PretrainRecipe, result: Any, command: str, mask: str
 def _with_front_matter(data: ModelCardData, body: str) -> str:
     """Return a card whose front matter asks, in comments, for what only the author knows."""
     return f"---\n{data.to_yaml()}\n{'' if data.license and data.language else _TO_FILL_IN}---\n\n{body}"
-
-
-def _template(name: str) -> Template:
-    return load_template(name, score=score_text, duration=duration_text, cell=cell_text, plain=plain)
 
 
 def _results(facts: Facts, card: CardFacts) -> list[Any]:
@@ -149,13 +142,3 @@ def _results(facts: Facts, card: CardFacts) -> list[Any]:
         for metric, value in facts.scores.items()
         if value is not None and is_finite(value)
     ]
-
-
-def plain(value: Any) -> str:
-    r"""Write a value on one line of Markdown, escaped so that it neither opens a tag nor ends a table cell.
-
-    >>> print(plain("<b>a|b</b>"))
-    &lt;b>a\|b&lt;/b>
-    """
-    text = " ".join(str(value).split()).replace("&", "&amp;").replace("<", "&lt;")
-    return re.sub(r"([\\|`*\[\]])", r"\\\1", text)

@@ -9,11 +9,11 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bertkit.metrics.basic import LOWER_IS_BETTER, with_direction
+from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.reports import svg
-from bertkit.reports.examples import is_finite
-from bertkit.reports.html import MAX_POINTS, score_text
-from bertkit.reports.templates import load_template, write_page
+from bertkit.reports.html import draw_log
+from bertkit.reports.templates import write_page
+from bertkit.reports.text import is_finite, score_text
 
 MAX_CURVES = 4  # in one picture; more could not be told apart
 COLORS = ("var(--accent)", "var(--other)", "var(--good)", "var(--bad)")
@@ -40,9 +40,11 @@ class ComparedPage:
 
 def write_compared(file: Path, page: ComparedPage) -> None:
     """Write the page with everything inline."""
-    filters: dict[str, Any] = {"score": score_text, "p": p_text, "directed": with_direction, "verdict": name_worse}
-    text = load_template("compare.html.j2", **filters).render(
+    write_page(
+        file,
+        "compare.html.j2",
         page=page,
+        verdict=name_worse,
         worse_side="right" if page.metric in LOWER_IS_BETTER else "left",
         headline=_headline(page),
         differences=_differences(page),
@@ -50,16 +52,6 @@ def write_compared(file: Path, page: ComparedPage) -> None:
         colors=list(zip([system.name for system in page.systems], COLORS, strict=False)),
         metrics=list(dict.fromkeys([page.metric, *page.systems[0].scores])),
     )
-    write_page(file, text)
-
-
-def p_text(p: float | None) -> str:
-    """Return a p to three digits after the point, or that it is less than these can say.
-
-    >>> p_text(0.0412), p_text(0.0004), p_text(None)
-    ('0.041', '<0.001', 'n/a')
-    """
-    return "n/a" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def name_worse(found: Any, name: str, page: ComparedPage) -> str:
@@ -97,19 +89,15 @@ def _differences(page: ComparedPage) -> Markup | None:
 
 def _curves(page: ComparedPage) -> list[tuple[str, Markup]]:
     """Draw the logs of the first systems, of each its first run, as (caption, picture)."""
-    drawn = []
     panels = {
         f"{page.metric} on the evaluation rows": f"eval_{page.metric}",
         "Training loss": "loss",
         "Evaluation loss": "eval_loss",
         "Learning rate": "learning_rate",
     }
-    for caption, key in panels.items():
-        lines = {}
-        for name, logs in list(page.logs.items())[:MAX_CURVES]:
-            entries = [entry for log in logs[:1] for entry in log if is_finite(entry.get("step"), entry.get(key))]
-            if entries:
-                lines[name] = svg.thin([(entry["step"], entry[key]) for entry in entries], MAX_POINTS)
-        if lines:
-            drawn.append((caption, svg.line_chart(lines, name=caption, x="step", has_legend=False)))
-    return drawn
+    first = {name: logs[0] for name, logs in list(page.logs.items())[:MAX_CURVES] if logs}
+    charts = {
+        caption: draw_log({name: (log, key) for name, log in first.items()}, caption, has_legend=False)
+        for caption, key in panels.items()
+    }
+    return [(caption, chart) for caption, chart in charts.items() if chart]

@@ -9,21 +9,17 @@ from typing import Any
 from markupsafe import Markup
 
 from bertkit.reports import svg
-from bertkit.reports.html import score_text
-from bertkit.reports.templates import load_template, write_page
+from bertkit.reports.templates import write_page
 
 
 def write_deployment(file: Path, found: Any) -> None:
     """Write the page; `found` as `bertkit.workflows.bench.deploy` returns it."""
     several = len({way.model for way in found.ways}) > 1
     names = [f"{Path(way.model).name}, {way.way}" if several else way.way for way in found.ways]
-    text = load_template("deploy.html.j2", score=score_text).render(
-        found=found, several=several, picture=_draw(found, names)
-    )
-    write_page(file, text)
+    write_page(file, "deploy.html.j2", found=found, several=several, picture=_draw_ways(found, names))
 
 
-def _draw(found: Any, names: Sequence[str]) -> Markup:
+def _draw_ways(found: Any, names: Sequence[str]) -> Markup:
     """Draw scores beside the milliseconds of a row, and a line through the ways that nothing beats, with names."""
     points = [
         svg.Point(

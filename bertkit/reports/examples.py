@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from bertkit.reports.text import is_finite
 
 AnswerValue = str | float | list[str]
 """A label name or other text, a number, or the label names of a multi-label row."""
@@ -80,11 +81,6 @@ def find_mistakes(
     wrong.sort(key=lambda pair: -pair[0])
     rows = [(row, note.format(weight) if weight >= 0 else "") for weight, row in wrong[:MAX_MISTAKES]]
     return {"title": title, "count": len(wrong), "rows": rows}
-
-
-def is_finite(*values: Any) -> bool:
-    """Tell whether all values are finite numbers."""
-    return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
 
 
 def confidence_of(example: Example, gold: frozenset[str], predicted: frozenset[str]) -> float:

@@ -23,9 +23,9 @@ from bertkit.reports.examples import (
     find_measured,
     find_mistakes,
     find_named,
-    is_finite,
 )
-from bertkit.reports.templates import load_template, name_paths
+from bertkit.reports.templates import name_paths, write_page
+from bertkit.reports.text import is_finite, score_text
 
 MAX_POINTS = 1500
 
@@ -93,7 +93,10 @@ class Facts:
 def write_report(folder: Path, facts: Facts) -> Path:
     """Write `report.html` with everything inline, and return its path."""
     named, measured = find_named(facts.examples, facts.labels), find_measured(facts.examples)
-    page = load_template("report.html.j2", score=score_text, duration=duration_text, cell=cell_text).render(
+    path = folder / "report.html"
+    write_page(
+        path,
+        "report.html.j2",
         facts=facts,
         run=shlex.quote(name_paths(str(folder))),
         metrics=metric_names(facts),
@@ -101,15 +104,15 @@ def write_report(folder: Path, facts: Facts) -> Path:
         curves=_curves(facts),
         tables={**facts.tables, "trained parameters": _stages(facts.history)},
         confusion=_confusion(named, facts.labels),
-        label_scores=_label_scores(named, facts.labels),
+        label_scores=statistics.label_scores([row[1] for row in named], [row[2] for row in named], facts.labels)
+        if named
+        else [],
         reliability=_reliability(named),
         risk=_risk(facts.examples, named),
         lengths=_lengths(facts.examples, named),
         numbers=_number_pictures(measured),
         mistakes=find_mistakes(facts.examples, named, measured),
     )
-    path = folder / "report.html"
-    path.write_text(page, encoding="utf-8", errors="xmlcharrefreplace")
     return path
 
 
@@ -117,40 +120,6 @@ def metric_names(facts: Facts) -> list[str]:
     """Return the names of all scores, the best metric first."""
     others = [name for scores in facts.other_splits.values() for name in scores]
     return list(dict.fromkeys([facts.best_metric, *facts.scores, *others]))
-
-
-def score_text(value: Any) -> str:
-    """Format a score, or a range of two, for the report and the card.
-
-    >>> score_text(0.85714), score_text([0.56, 0.6]), score_text(float("nan")), score_text(None)
-    ('0.8571', '0.5600 – 0.6000', 'n/a', 'n/a')
-    """
-    if isinstance(value, list | tuple):
-        return " – ".join(score_text(end) for end in value) if is_finite(*value) else "n/a"
-    if not is_finite(value):
-        return "n/a"
-    return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}"
-
-
-def cell_text(value: Any) -> str:
-    """Format a cell of the table of compared models: a score, an interval, or a text; nothing for None.
-
-    >>> cell_text(0.5), cell_text((0.25, 1.0)), cell_text("1,024"), cell_text(None)
-    ('0.5000', '0.2500 – 1.0000', '1,024', '')
-    """
-    return "" if value is None else value if isinstance(value, str) else score_text(value)
-
-
-def duration_text(seconds: float) -> str:
-    """Format a duration in its two largest units.
-
-    >>> duration_text(8.25), duration_text(204), duration_text(7512)
-    ('8.2 s', '3 min 24 s', '2 h 5 min')
-    """
-    if seconds < 59.95:
-        return f"{seconds:.1f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _headline(facts: Facts) -> Markup | None:
@@ -188,16 +157,27 @@ def _curves(facts: Facts) -> list[tuple[str, Markup]]:
         "Learning rate": {"learning rate": "learning_rate"},
         "Gradient norm": {"gradient norm": "grad_norm"},
     }
-    drawn = []
-    for caption, keys in panels.items():
-        lines = {}
-        for label, key in keys.items():
-            log = [entry for entry in facts.history if is_finite(entry.get("step"), entry.get(key))]
-            if log:
-                lines[label] = svg.thin([(entry["step"], entry[key]) for entry in log], MAX_POINTS)
-        if lines:
-            drawn.append((caption, svg.line_chart(lines, name=caption, x="step", marked=facts.best_step)))
-    return drawn
+    charts = {
+        caption: draw_log({label: (facts.history, key) for label, key in keys.items()}, caption, marked=facts.best_step)
+        for caption, keys in panels.items()
+    }
+    return [(caption, chart) for caption, chart in charts.items() if chart]
+
+
+def draw_log(logs: Mapping[str, tuple[Sequence[Mapping[str, Any]], str]], caption: str, **style: Any) -> Markup | None:
+    """Draw what logs have of a key over their steps; None where they have nothing.
+
+    Args:
+        logs: name of each line -> the entries of a log, and the key.
+        caption: name of the picture.
+        style: see `bertkit.reports.svg.line_chart`.
+    """
+    lines = {}
+    for label, (entries, key) in logs.items():
+        points = [(entry["step"], entry[key]) for entry in entries if is_finite(entry.get("step"), entry.get(key))]
+        if points:
+            lines[label] = svg.thin(points, MAX_POINTS)
+    return svg.line_chart(lines, name=caption, x="step", **style) if lines else None
 
 
 def _stages(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -212,10 +192,6 @@ def _confusion(named: Sequence[NamedAnswer], labels: Sequence[str]) -> list[tupl
         return []
     pairs = [(*gold, *predicted) for _, gold, predicted in named]
     return statistics.confusion_table([gold for gold, _ in pairs], [predicted for _, predicted in pairs], labels)
-
-
-def _label_scores(named: Sequence[NamedAnswer], labels: Sequence[str]) -> list[statistics.LabelScore]:
-    return statistics.label_scores([row[1] for row in named], [row[2] for row in named], labels) if named else []
 
 
 def _reliability(named: Sequence[NamedAnswer]) -> tuple[float, Markup] | None:

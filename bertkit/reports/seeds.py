@@ -9,8 +9,7 @@ from typing import Any
 from markupsafe import Markup
 
 from bertkit.reports import svg
-from bertkit.reports.html import duration_text, score_text
-from bertkit.reports.templates import load_template
+from bertkit.reports.templates import load_template, write_page
 from bertkit.storage.files import write_text
 
 
@@ -23,16 +22,16 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
         command: the command that trained them.
     """
     names = dict.fromkeys([summary["best_metric"], *(metric for of in summary["splits"] for metric in of["spreads"])])
-    facts = {
+    facts: dict[str, Any] = {
         "summary": summary,
         "command": command,
         "failed": [run for run in summary["runs"] if run["failure"]],
         "metrics": list(names),
         "plots": [plot for of_split in summary["splits"] for plot in _plots(of_split, summary["runs"], list(names))],
-        "best": _best(summary),
+        "best": summary["splits"][0]["spreads"].get(summary["best_metric"]) if summary["splits"] else None,
     }
-    for template, name in (("seeds.html.j2", "report.html"), ("seeds.md.j2", "README.md")):
-        write_text(folder / name, load_template(template, score=score_text, duration=duration_text).render(facts))
+    write_page(folder / "report.html", "seeds.html.j2", **facts)
+    write_text(folder / "README.md", load_template("seeds.md.j2").render(facts))
 
 
 def _plots(
@@ -58,9 +57,3 @@ def _plots(
             )
             drawn.append((caption, picture))
     return drawn
-
-
-def _best(summary: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """Return the spread of the best metric on the first split; None where no run has a score."""
-    spreads: Mapping[str, Any] = summary["splits"][0]["spreads"] if summary["splits"] else {}
-    return spreads.get(summary["best_metric"])

@@ -7,6 +7,7 @@ from typing import NamedTuple, TypeVar
 
 from markupsafe import Markup
 
+from bertkit.errors import shorten
 from bertkit.reports.canvas import (
     WIDTH,
     Area,
@@ -17,7 +18,6 @@ from bertkit.reports.canvas import (
     draw_whisker,
     escape_text,
     fit_area,
-    shorten,
     text_width,
     ticks,
 )

@@ -13,9 +13,7 @@ from markupsafe import Markup
 
 from bertkit.recipe.space import Axis, name_point, name_value, parse_axis
 from bertkit.reports import canvas, svg
-from bertkit.reports.html import duration_text, score_text
-from bertkit.reports.templates import load_template
-from bertkit.storage.files import write_text
+from bertkit.reports.templates import write_page
 
 
 @dataclass(frozen=True)
@@ -41,9 +39,11 @@ def write_sweep_report(folder: Path, summary: Mapping[str, Any], command: str) -
     names = [f"{trial['folder']}: {trial['scores'][metric]:.4f}" for trial in finished]
     points = [trial["settings"] for trial in finished]
     axes = [parse_axis(f"{key}={text}") for key, text in summary["space"].items()]
-    template = load_template("sweep.html.j2", score=score_text, duration=duration_text, value=name_value)
-    page = template.render(
+    write_page(
+        folder / "report.html",
+        "sweep.html.j2",
         summary=summary,
+        value=name_value,
         command=command,
         finished=finished,
         hovers=[f"{name}, {name_point(point)}" for name, point in zip(names, points, strict=True)],
@@ -51,7 +51,6 @@ def write_sweep_report(folder: Path, summary: Mapping[str, Any], command: str) -
         scores=make_score_track(metric, scores),
         curve=draw_curves(summary["curve"], metric),
     )
-    write_text(folder / "report.html", page)
 
 
 def draw_curves(points: Sequence[Mapping[str, Any]], metric: str) -> Markup | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from collections.abc import Callable
 from functools import cache
@@ -11,20 +13,36 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 from markupsafe import Markup, escape
 
+from bertkit.reports.text import cell_text, duration_text, p_text, plain, score_text
 from bertkit.storage.files import write_text
 
 _ABSOLUTE = re.compile(r"""(?<![\w.:~/-])/[^\s'",:;()/]+(?:/[^\s'",:;()/]+)+""")
 """A path of at least two parts, and no end of a relative path or of an address."""
 
 
-def write_page(file: Path, text: str) -> None:
-    """Write a page in ASCII, with references for all other characters, so that it reads the same in any encoding."""
-    write_text(file, text.encode("ascii", "xmlcharrefreplace").decode())
+def write_page(file: Path, name: str, *, script: str = "", **values: Any) -> None:
+    """Fill a template and write the page in ASCII, so that it reads the same in any encoding.
+
+    Args:
+        file: to be written.
+        name: of the template.
+        script: of the page; a browser runs what has its hash, `digest`, and nothing else.
+        values: what the template shows.
+    """
+    page = load_template(name).render(script=Markup(script), digest=hash_script(script), **values)
+    write_text(file, page.encode("ascii", "xmlcharrefreplace").decode())
+
+
+def hash_script(script: str) -> str:
+    """Return the hash by which a page names the script that a browser may run."""
+    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 @cache
 def load_template(name: str, **filters: Callable[..., Any]) -> Template:
-    """Load a template with these filters; what a page (``.html.j2``) shows is escaped, what Markdown shows is not."""
+    """Load a template, with filters of its own; a page (``.html.j2``) escapes what it shows, and Markdown does not."""
+    from bertkit.metrics.basic import with_direction  # with numpy, which a command that finds a mistake needs not
+
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent),
         autoescape=name.endswith(".html.j2"),
@@ -33,9 +51,7 @@ def load_template(name: str, **filters: Callable[..., Any]) -> Template:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    environment.filters.update(
-        filters, unbroken=keep_words, breakable=break_names, named=name_model, pathless=name_paths
-    )
+    environment.filters.update(_FILTERS | filters, directed=with_direction)
     return environment.get_template(name)
 
 
@@ -88,3 +104,17 @@ def break_names(name: str) -> Markup:
     card_<wbr>arrival &lt;1&gt;
     """
     return escape(name).replace("_", Markup("_<wbr>"))
+
+
+_FILTERS: dict[str, Callable[..., Any]] = {
+    "score": score_text,
+    "cell": cell_text,
+    "duration": duration_text,
+    "p": p_text,
+    "plain": plain,
+    "unbroken": keep_words,
+    "breakable": break_names,
+    "named": name_model,
+    "pathless": name_paths,
+}
+"""What every template may write values by."""

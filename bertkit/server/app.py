@@ -97,10 +97,8 @@ def _add_state(app: FastAPI, service: Service) -> None:
     """Add the addresses that tell of the server itself."""
 
     async def health() -> Response:
-        return JSONResponse(
-            {"status": "ok"} if service.computer.is_alive else {"status": "failed"},
-            200 if service.computer.is_alive else 503,
-        )
+        is_alive = service.computer.is_alive
+        return JSONResponse({"status": "ok" if is_alive else "failed"}, 200 if is_alive else 503)
 
     async def ready() -> Response:
         is_ready = service.computer.is_alive and not service.is_draining

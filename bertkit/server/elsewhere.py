@@ -15,7 +15,6 @@ from bertkit.modeling.sentence.modules import SentenceModules, read_modules
 from bertkit.recipe.options import read_option
 from bertkit.server.runs import SavedModel, find_models
 from bertkit.server.schemas import classifies_texts, pair_to_rank
-from bertkit.tasks import Task
 
 VLLM, TEI = "vllm", "tei"
 SERVERS = {VLLM: "vLLM", TEI: "text-embeddings-inference"}
@@ -64,12 +63,12 @@ def hand_over(runs: Sequence[str], server: str, recipe: str | None = None) -> li
 
 def _hand_over(model: SavedModel, server: str) -> HandOver:
     head = _find_head(model)
-    if head not in _ADDRESSES[server]:
-        what = f"{SERVERS[server]} does not serve {head or 'what this run answers'}"
-        raise UsageError(what, f"use replicas of bertkit serve {model.folder}", file=model.folder)
     folder, modules = model.folder.resolve(), read_modules(model.folder) if head == _VECTORS else SentenceModules()
-    if len(modules.pooling) > 1 or modules.pooling[0] not in _POOLING[server]:
-        what = f"{SERVERS[server]} does not pool by {', '.join(modules.pooling)}"
+    lacks = "" if head in _ADDRESSES[server] else f"serve {head or 'what this run answers'}"
+    if not lacks and (len(modules.pooling) > 1 or modules.pooling[0] not in _POOLING[server]):
+        lacks = f"pool by {', '.join(modules.pooling)}"
+    if lacks:
+        what = f"{SERVERS[server]} does not {lacks}"
         raise UsageError(what, f"use replicas of bertkit serve {model.folder}", file=model.folder)
     if server == VLLM:
         words = ["vllm", "serve", str(folder), "--runner", "pooling", "--served-model-name", model.name]
@@ -89,23 +88,17 @@ def _find_head(model: SavedModel) -> str:
     if model.saved is None or model.saved.members:
         return ""
     task = model.saved.task
-    head = (
-        _CLASSES if classifies_texts(task) else _RANKING if pair_to_rank(task) else _TAGS if _tags_words(task) else ""
-    )
+    tags_words = task.COLUMNS.given == ("tokens",)
+    head = _CLASSES if classifies_texts(task) else _RANKING if pair_to_rank(task) else _TAGS if tags_words else ""
     names = read_config(model.saved.folder).get("architectures") or [""]
     return head if head and names[0].endswith(_HEADS[head]) else ""
-
-
-def _tags_words(task: Task) -> bool:
-    return task.COLUMNS.given == ("tokens",)
 
 
 def _left_out(model: SavedModel, head: str, server: str) -> list[str]:
     """List what of a run another server does not do."""
     if model.saved is None or head == _VECTORS:
-        modules, how = read_modules(model.folder), "add them to the texts yourself"
-        if server == TEI:
-            how = "ask for them by prompt_name"
+        modules = read_modules(model.folder)
+        how = "ask for them by prompt_name" if server == TEI else "add them to the texts yourself"
         left = [f"prompts ({', '.join(modules.prompts)}): {how}"] if any(modules.prompts.values()) else []
         if modules.dimension is not None:
             left.append(f"truncate_dim {modules.dimension}: ask for it by dimensions")
@@ -124,12 +117,8 @@ def _left_out(model: SavedModel, head: str, server: str) -> list[str]:
     elif way != "head":
         left.append(f"long_text {way}: long texts are truncated or refused")
     length = model.saved.recipe.training.max_length
-    how = (
-        "send truncate_prompt_tokens with each request"
-        if server == VLLM
-        else "longer texts are read to the model's end"
-    )
-    left.append(f"max_length {length}: {how}")
+    longer = {VLLM: "send truncate_prompt_tokens with each request", TEI: "longer texts are read to the model's end"}
+    left.append(f"max_length {length}: {longer[server]}")
     return left
 
 

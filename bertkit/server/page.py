@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import re
 from functools import cache
 from pathlib import Path
 
 from starlette.responses import HTMLResponse
+
+from bertkit.reports.templates import hash_script
 
 _FILE = Path(__file__).with_name("page.html")
 
@@ -18,12 +18,11 @@ def read_page() -> tuple[str, dict[str, str]]:
     """Read the page, and build the headers by which a browser runs nothing but its own script and style."""
     text = _FILE.read_text(encoding="utf-8")
     script, style = (
-        base64.b64encode(hashlib.sha256(re.search(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[1].encode()).digest())  # type: ignore[index]
-        for tag in ("script", "style")
+        hash_script(re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[0]) for tag in ("script", "style")
     )
     policy = (
         f"default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
-        f"frame-ancestors 'none'; script-src 'sha256-{script.decode()}'; style-src 'sha256-{style.decode()}'"
+        f"frame-ancestors 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'"
     )
     return text, {
         "Content-Security-Policy": policy,

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from bertkit.data.columns import PAIR
-from bertkit.server.batching import BusyError, Lane, Ticket
+from bertkit.server.batching import BusyError, Lane
 from bertkit.server.guard import NOTES
 from bertkit.server.refusals import CLIENT_GONE, RefusedError, refusal_of
 from bertkit.server.schemas import (
@@ -149,13 +149,8 @@ async def _embed(service: Service, request: Request, model: ServedModel, body: E
     finish = _finisher(model, is_normal=body.normalize, dimension=body.dimensions)
     if not body.normalize and model.vectorizer is not None and model.vectorizer.is_normal:
         raise RefusedError(422, "normalize: the model itself makes vectors of length 1")
-    answers = await _vectors(
-        service,
-        request,
-        model,
-        [(text, body.prompt_name) for text in texts],
-        lambda one: json.dumps(finish(one[0]).tolist()),
-    )
+    inputs = [(text, body.prompt_name) for text in texts]
+    answers = await _vectors(service, request, model, inputs, lambda answer: json.dumps(finish(answer[0]).tolist()))
     return _json(f"[{', '.join(answers)}]")
 
 
@@ -226,7 +221,9 @@ async def compute(
     finally:
         gone.cancel()
         ticket.is_abandoned = True
-    notes.update(_timing(ticket))
+    now = time.perf_counter()
+    waited, total = (ticket.begun or now) - ticket.arrived, now - ticket.arrived
+    notes.update(tokens=ticket.tokens, waited_ms=round(1000 * waited, 2), total_ms=round(1000 * total, 2))
     if not ticket.done.done():
         if gone.done() and not gone.cancelled():
             raise RefusedError(CLIENT_GONE, "the client has gone")
@@ -241,16 +238,6 @@ async def _wait_until_gone(request: Request) -> None:
     with contextlib.suppress(Exception):
         while (await request.receive())["type"] != "http.disconnect":
             pass
-
-
-def _timing(ticket: Ticket) -> dict[str, Any]:
-    now = time.perf_counter()
-    waited = (ticket.begun or now) - ticket.arrived
-    return {
-        "tokens": ticket.tokens,
-        "waited_ms": round(1000 * waited, 2),
-        "total_ms": round(1000 * (now - ticket.arrived), 2),
-    }
 
 
 def _json(content: str) -> Response:

@@ -248,11 +248,11 @@ def _add_others(state: _State, folder: Path, model: str) -> None:
 
 def _write_summary(summary: GlueSummary) -> None:
     """Write the page and glue.json; with these, the command counts as finished."""
-    from bertkit.reports.glue import write_glue_report
+    from bertkit.reports.templates import write_page
 
     folder, content = Path(summary.folder), without_folder(summary)
     with disk_errors(folder):
-        write_glue_report(folder, content, runs.command())
+        write_page(folder / "report.html", "glue.html.j2", summary=content, command=runs.command())
         write_json(folder / SUMMARY, {"schema_version": _SCHEMA, "command": runs.command(), **content})
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.cli.options import common_settings, complete_recipe, find_trained, load, load_pretraining, zero_shot_task
+from bertkit.cli.options import common_settings, complete_recipe, find_trained, load, merge_changes, zero_shot_task
 from bertkit.errors import RecipeError, UsageError
+from bertkit.recipe import load_pretrain_recipe
 
 OWN = """extends: classify
 data: {source: mine, files: {train: a.csv}}
@@ -39,14 +40,14 @@ def test_another_source_drops_the_files_of_the_recipe(here):
 
 
 def test_another_text_drops_the_config_of_the_recipe():
-    assert load_pretraining("mlm", {}, None).data.config == "wikitext-103-raw-v1"
-    data = load_pretraining("mlm", {"data.source": "text.txt"}, None).data
+    assert load_pretrain_recipe("mlm").data.config == "wikitext-103-raw-v1"
+    data = load_pretrain_recipe("mlm", merge_changes({"data.source": "text.txt"}, None)).data
     assert (data.config, data.documents) == (None, "auto")
 
 
 def test_epochs_replace_the_steps_of_a_pretraining_recipe():
-    assert load_pretraining("mlm", {}, None).training.steps == 100_000
-    training = load_pretraining("mlm", {"training.epochs": 2}, None).training
+    assert load_pretrain_recipe("mlm").training.steps == 100_000
+    training = load_pretrain_recipe("mlm", merge_changes({"training.epochs": 2}, None)).training
     assert (training.steps, training.epochs) == (None, 2)
 
 

@@ -6,11 +6,22 @@ import io
 import json
 import math
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from bertkit.cli.output import print_file, print_json, print_line, print_pairs, print_table, print_text
+from bertkit.cli.output import (
+    json_output,
+    print_file,
+    print_json,
+    print_line,
+    print_pairs,
+    print_plan,
+    print_result,
+    print_table,
+    print_text,
+)
 
 
 def test_json_is_strict_and_one_line(capsys):
@@ -26,6 +37,43 @@ def test_json_is_strict_and_one_line(capsys):
         "scores": {"f1": [None, 0.5]},
         "word": "é",
     }
+
+
+@dataclass
+class Scores:
+    scores: list[Score]
+    folder: Path
+
+
+@dataclass
+class Score:
+    value: float
+
+
+def test_a_result_is_one_json_object_or_lines_and_its_page(capsys):
+    result = Scores([Score(0.5)], Path("runs"))
+    for printed in (result, vars(result)):
+        with json_output():
+            print_result(printed, pytest.fail, page=Path("a.html"))
+        fields = {"scores": [{"value": 0.5}], "folder": "runs", "file": "a.html"}
+        assert json.loads(capsys.readouterr().out) == {"schema_version": 2, "status": "done", **fields}
+    print_result(result, lambda shown: print_line(f"in {shown.folder}"), page=Path("a.html"))
+    assert capsys.readouterr().out == "in runs\na.html: written\n\nNext:\n  open a.html\n"
+
+
+def test_a_table_has_the_columns_that_any_row_fills(capsys):
+    print_table("scores", [{"model": "a", "p": "", "score": None}, {"model": "b", "95% CI": (0.25, 1)}])
+    assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
+        ["scores"],
+        ["model", "score", "95%", "CI"],
+        ["a", "n/a"],
+        ["b", "0.2500", "to", "1.0000"],
+    ]
+
+
+def test_a_plan_has_a_line_for_each_value(capsys):
+    print_plan({"rows": "train 5", "labels": "", "disk": "1 MB"})
+    assert capsys.readouterr().out == "rows     train 5\ndisk     1 MB\n"
 
 
 def test_only_the_first_process_prints(capsys, monkeypatch):
@@ -70,7 +118,7 @@ def terminal(monkeypatch):
 
 def test_long_values_are_wrapped_beside_their_names_in_a_terminal(terminal):
     out = terminal(80)
-    print_pairs("recipes", {"a": "word " * 30, "long-name": ""}, as_json=False)
+    print_pairs({"a": "word " * 30, "long-name": ""})
     lines = out.getvalue().splitlines()
     assert lines[0].startswith("a          word word")
     assert lines[1].startswith("           word")
@@ -79,7 +127,7 @@ def test_long_values_are_wrapped_beside_their_names_in_a_terminal(terminal):
 
 
 def test_in_a_pipe_each_value_stays_in_one_line(capsys):
-    print_pairs("recipes", {"a": "word " * 30, "long-name": ""}, as_json=False)
+    print_pairs({"a": "word " * 30, "long-name": ""})
     print_text("word " * 30)
     assert [len(line.split()) for line in capsys.readouterr().out.splitlines()] == [31, 1, 30]
 
@@ -127,10 +175,11 @@ def test_the_first_column_of_a_table_wraps_before_the_table_becomes_a_list(termi
 
 
 def test_a_file_is_printed_with_its_rows_or_the_next_command(capsys):
-    print_file(Path("p.csv"), 1, as_json=False)
-    print_file(Path("p.csv"), 2000, as_json=False)
-    print_file(Path("m.yaml"), 1, as_json=False, next_command="bertkit finetune m.yaml")
-    print_file(Path("p.csv"), 3, as_json=True)
+    print_file(Path("p.csv"), 1)
+    print_file(Path("p.csv"), 2000)
+    print_file(Path("m.yaml"), 1, next_command="bertkit finetune m.yaml")
+    with json_output():
+        print_file(Path("p.csv"), 3)
     *lines, last = capsys.readouterr().out.splitlines()
     assert lines == ["p.csv: 1 row", "p.csv: 2,000 rows", "m.yaml: written", "", "Next:", "  bertkit finetune m.yaml"]
     assert json.loads(last) == {"schema_version": 2, "status": "done", "file": "p.csv", "rows": 3}

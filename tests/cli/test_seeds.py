@@ -7,7 +7,8 @@ import json
 import pytest
 import typer
 
-from bertkit.cli.seeds import end_seeds, parse_seeds, print_seeds
+from bertkit.cli.output import json_output, print_result
+from bertkit.cli.seeds import parse_seeds, print_seeds
 from bertkit.errors import DivergedError, UsageError
 from bertkit.evaluation.seeds import SeedRun, SeedsOfSplit, SeedsSummary
 from bertkit.metrics.seeds import describe_spread
@@ -63,10 +64,10 @@ def test_the_spread_every_run_and_the_best_of_several_are_printed(capsys):
 def test_a_run_that_diverged_ends_the_command_and_json_stays_one_object(capsys):
     error = DivergedError("seed 3 diverged: the loss is nan", "lower it")
     with pytest.raises(DivergedError):
-        end_seeds(summary_of([0.6, 0.7]), error, as_json=False)
+        print_result(summary_of([0.6, 0.7]), print_seeds, error=error)
     assert "best of 2" in capsys.readouterr().out
-    with pytest.raises(typer.Exit) as ended:
-        end_seeds(summary_of([0.6, 0.7]), error, as_json=True)
+    with pytest.raises(typer.Exit) as ended, json_output():
+        print_result(summary_of([0.6, 0.7]), print_seeds, error=error)
     assert ended.value.exit_code == 7
     printed = json.loads(capsys.readouterr().out)
     assert (printed["status"], printed["error"]["code"], printed["best_seed"]) == ("error", 7, 2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.reports.canvas import draw_picture, escape_text, fit_area, shorten, ticks
+from bertkit.reports.canvas import draw_picture, escape_text, fit_area, ticks
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,6 @@ def test_an_area_maps_the_ends_of_its_axes_to_its_corners():
 def test_texts_stay_texts():
     assert escape_text('a < b\x00 & "c"') == "a &lt; b  &amp; &#34;c&#34;"
     assert 'aria-label="a &lt; b"' in draw_picture(10, "a < b", [])
-    assert shorten("abcdef", 4) == "abc…" and shorten("abcd", 4) == "abcd"
 
 
 def test_long_numbers_of_the_y_axis_stand_in_the_picture():

@@ -152,7 +152,7 @@ COMPARED = [
 def test_a_distillation_shows_teachers_student_and_baseline(tmp_path: Path) -> None:
     page, parsed = report(tmp_path, replace(BARE, compared=COMPARED))
     assert "compared" in parsed.ids
-    assert 'class="name">teacher &lt;b&gt;</th><td>1,024</td><td>0.9000</td><td>0.8000 – 1.0000</td>' in page
+    assert 'class="name">teacher &lt;b&gt;</th><td>1,024</td><td>0.9000</td><td>0.8000 &#8211; 1.0000</td>' in page
     assert 'class="name">baseline</th><td></td><td>0.5000</td><td></td>' in page
     assert "compared" not in report(tmp_path, BARE)[1].ids
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,31 +9,30 @@ import typer
 
 from bertkit.cli.options import (
     FROM_RECIPE,
+    RECIPE_NAME,
     DataOption,
-    JsonOption,
     LimitOption,
     MaxLengthOption,
     ModelOption,
     SetOption,
-    complete_recipe,
     load,
-    refuse_rows,
+    output_option,
+    refuse_options,
 )
 from bertkit.cli.output import (
-    format_duration,
-    format_interval,
     format_rows,
-    print_json,
-    print_line,
+    format_signed,
+    print_notes,
+    print_result,
     print_table,
     print_text,
 )
 from bertkit.cli.progress import TerminalProgress
+from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
-    from bertkit.workflows.bench import Bench, Deployed, Speed
+    from bertkit.workflows.bench import Bench, Deployed, Deployment, Speed
 
-NAME = "bench"
 ORDER = 6
 EXAMPLE = "bertkit bench cola --model demo --data demo"
 
@@ -44,15 +42,9 @@ DeployOption = Annotated[
         "--deploy",
         metavar="RUN",
         help="Measure the ways to deploy a run or an exported folder; repeat it to compare several.",
-        show_default=False,
     ),
 ]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output", "-o", help="With --deploy: write a page to this .html file.", metavar="FILE", show_default=False
-    ),
-]
+OutputOption = Annotated[Path | None, output_option("With --deploy: write a page to this .html file.", "FILE")]
 
 
 def command(
@@ -62,8 +54,7 @@ def command(
             metavar="RECIPE",
             help="A shipped recipe (see `bertkit recipes list`) or a YAML file.",
             show_default="cola",
-            autocompletion=complete_recipe,
-            callback=refuse_rows,
+            **RECIPE_NAME,
         ),
     ] = None,
     model: ModelOption = None,
@@ -86,7 +77,6 @@ def command(
     changes: SetOption = None,
     deployed: DeployOption = None,
     output: OutputOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Measure a model's training speed and memory use, or with --deploy the ways to deploy a run.
 
@@ -98,13 +88,10 @@ def command(
     """
     if deployed:
         others = {"--model": model, "--precision": precision, "--batch-size": batch_size, "--max-length": max_length}
-        _refuse_with_deploy({**others, "--set": changes})
-        _deploy(deployed, recipe, data, limit, output, as_json=json)
+        refuse_options({**others, "--set": changes}, "with --deploy", "a run is measured as it was trained")
+        _deploy(deployed, recipe, data, limit, output)
         return
-    if output is not None:
-        from bertkit.errors import UsageError
-
-        raise UsageError("--output without --deploy", "the page is that of --deploy RUN")
+    refuse_options({"--output": output}, "without --deploy", "the page is that of --deploy RUN")
     recipe = recipe or "cola"
     settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
     recipes = [
@@ -114,41 +101,27 @@ def command(
     ]
     from bertkit.workflows.bench import bench
 
-    print_bench(bench(recipes, steps=steps, progress=TerminalProgress()), as_json=json)
+    print_result(bench(recipes, steps=steps, progress=TerminalProgress()), print_bench)
 
 
-def _refuse_with_deploy(options: dict[str, Any]) -> None:
-    from bertkit.errors import UsageError
-
-    name = next((name for name, value in options.items() if value), None)
-    if name:
-        raise UsageError(f"{name} with --deploy", "a run is measured as it was trained; leave the option out")
-
-
-def _deploy(
-    models: list[str], recipe: str | None, data: str | None, limit: int | None, output: Path | None, *, as_json: bool
-) -> None:
-    from bertkit.hardware.speed import describe_spreads
+def _deploy(models: list[str], recipe: str | None, data: str | None, limit: int | None, output: Path | None) -> None:
     from bertkit.workflows.bench import check_output, deploy, write_page
 
     page = None if output is None else check_output(output, models)
     found = deploy(models, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
-    if page is not None:
-        write_page(found, page)
-    if as_json:
-        print_json(dataclasses.asdict(found))
-        return
+    print_result(found, _print_deployment, page=page, write=write_page)
+
+
+def _print_deployment(found: Deployment) -> None:
+    from bertkit.hardware.speed import describe_spreads
+
     print_text(f"{found.recipe}, {found.split}: {format_rows(found.rows)}, threads: {found.threads}")
     print_text(f"  score: {found.metric}; ms: one row; *: none is both faster and better")
     for name in dict.fromkeys(way.model for way in found.ways):
         print_table(name, [_way_line(way) for way in found.ways if way.model == name])
-    for note in found.notes:
-        print_text(f"  not measured: {note}")
+    print_notes(f"not measured: {note}" for note in found.notes)
     spreads = [way.spread for way in found.ways if way.spread is not None]
-    for note in describe_spreads(spreads) or [f"rounds of timing differ by up to {max(spreads, default=0):.0%}"]:
-        print_text(f"  {note}")
-    if output is not None:
-        print_line(f"{output}: written")
+    print_notes(describe_spreads(spreads) or [f"rounds of timing differ by up to {max(spreads, default=0):.0%}"])
 
 
 def _way_line(way: Deployed) -> dict[str, Any]:
@@ -158,17 +131,14 @@ def _way_line(way: Deployed) -> dict[str, Any]:
         "ms": f"{way.row_milliseconds:.2f}",
         "rows/s": f"{way.rows_per_second:,.0f}",
         "score": way.score,
-        "change": f"{way.difference:+.4f}",
-        "95% CI": format_interval(way.interval),
+        "change": format_signed(way.difference),
+        "95% CI": way.interval,
         "": "*" if way.is_best else "",
     }
 
 
-def print_bench(bench: Bench, *, as_json: bool) -> None:
+def print_bench(bench: Bench) -> None:
     """Print one line per precision and batch size: first the training speed, then the estimated times."""
-    if as_json:
-        print_json(dataclasses.asdict(bench))
-        return
     print_text(
         f"{bench.recipe}, {bench.model}: {bench.rows:,} rows of {bench.tokens:,} tokens, {bench.epochs:g} epochs"
     )
@@ -176,8 +146,7 @@ def print_bench(bench: Bench, *, as_json: bool) -> None:
     title = f"training speed, measured over {steps} steps" if steps else "training speed"
     print_table(title, [_speed_line(speed, is_fastest=speed is bench.fastest) for speed in bench.speeds])
     print_table("evaluation speed and estimated times", [_time_line(speed) for speed in bench.speeds])
-    for note in dict.fromkeys(note for speed in bench.speeds for note in speed.notes):
-        print_text(f"  {note}")
+    print_notes(dict.fromkeys(note for speed in bench.speeds for note in speed.notes))
     print_text("  The recipe's time includes evaluation, but not startup, scoring and saving.")
 
 
@@ -199,8 +168,8 @@ def _time_line(speed: Speed) -> dict[str, Any]:
         "precision": speed.precision,
         "batch": speed.batch_size,
         "evaluation rows/s": _format(speed.evaluation_rows_per_second, "{:,.1f}"),
-        "epoch": format_duration(speed.epoch_seconds),
-        "recipe": format_duration(speed.recipe_seconds),
+        "epoch": duration_text(speed.epoch_seconds),
+        "recipe": duration_text(speed.recipe_seconds),
     }
 
 

@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bertkit.cli.options import (
     CheckpointOption,
     DataOption,
-    JsonOption,
     LimitOption,
     MaxLengthOption,
     RunArgument,
     SetOption,
+    TrainingRowsOption,
     find_trained,
     load,
 )
-from bertkit.cli.output import format_interval, format_rows, print_json, print_table, print_text
+from bertkit.cli.output import (
+    format_rows,
+    format_scored,
+    print_result,
+    print_table,
+    print_text,
+)
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.workflows.calibrate import CalibrationResult
 
-NAME = "calibrate"
 ORDER = 3
 EXAMPLE = "bertkit calibrate runs/cola"
 
@@ -44,22 +48,13 @@ def command(
     coverage: Annotated[
         list[float] | None,
         typer.Option(
-            help="Measure prediction sets that hold the right label this often; repeat it for several.",
-            metavar="P",
-            show_default=False,
+            help="Measure prediction sets that hold the right label this often; repeat it for several.", metavar="P"
         ),
     ] = None,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
-    training_rows: Annotated[
-        Literal["refuse", "drop", "keep"],
-        typer.Option(
-            help="If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` them.",
-            metavar="CHOICE",
-        ),
-    ] = "refuse",
+    training_rows: TrainingRowsOption = "refuse",
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Calibrate the probabilities of a fine-tuned checkpoint.
 
@@ -79,13 +74,11 @@ def command(
         training_rows=training_rows,
         progress=TerminalProgress(),
     )
-    if json:
-        print_json(dataclasses.asdict(result))
-    else:
-        _print(result)
+    print_result(result, print_calibration)
 
 
-def _print(result: CalibrationResult) -> None:
+def print_calibration(result: CalibrationResult) -> None:
+    """Print the temperature, what it changed, and from which probability on a model is as right as asked."""
     words = f", {result.decisions:,} words" if result.per == "word" else ""
     print_text(f"{result.model}, {result.split}: {format_rows(result.rows)}{words} ({result.source})")
     if result.training_rows:
@@ -94,8 +87,7 @@ def _print(result: CalibrationResult) -> None:
     table = []
     for name in result.before:
         sides = ((side, getattr(result, side)[name]) for side in ("before", "after"))
-        ends = {side: f"{one['value']:.4f} ({format_interval(one['interval'])})" for side, one in sides}
-        table.append({"measure": name, **ends})
+        table.append({"measure": name, **{side: format_scored(of["value"], of["interval"]) for side, of in sides}})
     of_each = {"row": "", "label": "of each label, ", "word": "of each word, "}[result.per]
     print_table(f"{of_each}on rows that the temperature was not fitted to (95% CI over rows)", table)
     if result.f1_macro is not None:
@@ -105,27 +97,24 @@ def _print(result: CalibrationResult) -> None:
         print_table("thresholds", kept) if kept else print_text("  thresholds stay at 0.5, since others are no better")
     shown = [
         {
-            "precision": one["asked"],
-            "abstain below": one["threshold"],
-            "answered": one["coverage"],
-            "right": one["precision"],
+            "precision": asked["asked"],
+            "abstain below": asked.get("threshold", "not shown"),
+            "answered": asked.get("coverage", ""),
+            "right": asked.get("precision", ""),
         }
-        if "threshold" in one
-        else {"precision": one["asked"], "abstain below": "not shown", "answered": "", "right": ""}
-        for one in result.abstention
+        for asked in result.abstention
     ]
     if shown:
         print_table("thresholds that have a precision, with 95% confidence", shown)
         print_table("risk and coverage", result.risk_coverage)
-    if result.prediction_sets:
-        sets = [
-            {
-                "coverage": one["asked"],
-                "held": f"{one['held']:.4f} ({format_interval(one['interval'])})",
-                "mean size": one["mean_size"],
-                "one label": one["single"],
-            }
-            for one in result.prediction_sets
-        ]
-        print_table("prediction sets, on rows that they were not fitted to (95% CI)", sets)
+    sets = [
+        {
+            "coverage": measured["asked"],
+            "held": format_scored(measured["held"], measured["interval"]),
+            "mean size": measured["mean_size"],
+            "one label": measured["single"],
+        }
+        for measured in result.prediction_sets
+    ]
+    print_table("prediction sets, on rows that they were not fitted to (95% CI)", sets)
     print_text(f"  written: {result.file}, and calibration.html beside it")

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bertkit.cli.options import (
     DataOption,
-    JsonOption,
     LimitOption,
     MaxLengthOption,
     RecipeArgument,
     SetOption,
     load,
 )
-from bertkit.cli.output import print_json, print_line, print_text
+from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import shorten
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from bertkit.checks import Finding
     from bertkit.workflows.check import CheckResult
 
-NAME = "check"
 ORDER = 1
 EXAMPLE = "bertkit check cola --model demo --data demo"
 
@@ -38,6 +36,7 @@ _GROUPS = {
     "splits": "Splits",
 }
 """Group of findings -> its heading."""
+LEVELS = ("good", "warn", "fail")
 
 
 def command(
@@ -70,13 +69,11 @@ def command(
             help="New folder for a copy without rows that lack a text or a label, and without training rows that "
             "repeat others or are in another split.",
             metavar="DIR",
-            show_default=False,
         ),
     ] = None,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Check the rows of a recipe's data, without training.
 
@@ -89,20 +86,24 @@ def command(
 
     chosen = CheckSettings(label_errors, long_text, fix, needs_model=model is not None)
     result = check(loaded, chosen, progress=TerminalProgress())
-    print_result(result, fix if result.rows.get("train") else None, as_json=json)  # else there is no copy
+    copy = fix if result.rows.get("train") else None  # without training rows there is none
+    print_result(_as_record(result, copy), lambda _: print_findings(result, copy))
     if result.count("fail") or (strict and result.count("warn")):
         raise typer.Exit(3)
 
 
-def print_result(result: CheckResult, fix: Path | None, *, as_json: bool) -> None:
+def _as_record(result: CheckResult, fix: Path | None) -> dict[str, Any]:
+    findings = [
+        {**dataclasses.asdict(finding), "places": [place._asdict() for place in finding.places]}
+        for finding in result.findings
+    ]
+    label_errors = [error._asdict() for error in result.label_errors]
+    fields = {**dataclasses.asdict(result), "findings": findings, "label_errors": label_errors}
+    return {**fields, "counts": {level: result.count(level) for level in LEVELS}, "fixed": fix}
+
+
+def print_findings(result: CheckResult, fix: Path | None) -> None:
     """Print the findings under their headings, what was left out, and what the copy lacks."""
-    counts = {level: result.count(level) for level in ("good", "warn", "fail")}
-    if as_json:
-        records = [_as_record(finding) for finding in result.findings]
-        label_errors = [error._asdict() for error in result.label_errors]
-        fields = {**dataclasses.asdict(result), "findings": records, "label_errors": label_errors}
-        print_json({**fields, "counts": counts, "fixed": None if fix is None else str(fix)})
-        return
     print_text(f"{result.recipe}: {result.source}")
     counted = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
     unread = f"; columns that are not read: {', '.join(result.unread)}" if result.unread else ""
@@ -124,9 +125,8 @@ def print_result(result: CheckResult, fix: Path | None, *, as_json: bool) -> Non
             print_text(f"    {shorten(error.text, 200)}")
     if fix is not None:
         print_text(f"{fix}: a copy of the files" + ("" if result.removed else ", in which no row was left out"))
-        for why, count in result.removed.items():
-            print_text(f"  left out: {count:,} {why}")
-    print_line(f"{counts['fail']} fail, {counts['warn']} warn, {counts['good']} good")
+        print_notes(f"left out: {count:,} {why}" for why, count in result.removed.items())
+    print_line(", ".join(f"{result.count(level)} {level}" for level in reversed(LEVELS)))
 
 
 def _print_finding(finding: Finding, source: str) -> None:
@@ -135,7 +135,3 @@ def _print_finding(finding: Finding, source: str) -> None:
     if finding.places and finding.count and str(finding.places[0]) not in finding.text:
         places = ", ".join(str(place).removeprefix(f"{source.rstrip('/')}/") for place in finding.places)
         print_text(f"        {places}{', ...' if finding.count > len(finding.places) else ''}")
-
-
-def _as_record(finding: Finding) -> dict[str, object]:
-    return {**dataclasses.asdict(finding), "places": [place._asdict() for place in finding.places]}

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import format_rows, print_json, print_line, print_text
+from bertkit.cli.options import output_option, refuse_options
+from bertkit.cli.output import format_rows, print_line, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
     ColumnOption,
@@ -23,7 +22,6 @@ from bertkit.errors import shorten
 if TYPE_CHECKING:
     from bertkit.workflows.cluster import ClusterResult
 
-NAME = "cluster"
 ORDER = 6
 EXAMPLE = "bertkit cluster reviews.csv --column review --model sentence-transformers/all-MiniLM-L6-v2 --save topics"
 
@@ -31,45 +29,28 @@ _SHOWN = 8  # words of a cluster
 _EXAMPLE_LENGTH = 100  # characters
 
 TextsArgument = Annotated[
-    Path,
-    typer.Argument(metavar="FILE", help="Rows with texts: csv, tsv, jsonl, json, parquet, txt.", show_default=False),
+    Path, typer.Argument(metavar="FILE", help="Rows with texts: csv, tsv, jsonl, json, parquet, txt.")
 ]
 VectorsOption = Annotated[
     Path | None,
     typer.Option(
         help="Vectors of the rows, in their order, instead of --model: .parquet, .jsonl, .npy or .safetensors.",
         metavar="FILE",
-        show_default=False,
     ),
 ]
 RowsOption = Annotated[
     Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="File for the rows with their cluster and its words: .jsonl, .csv, .tsv or .parquet.",
-        metavar="FILE",
-        show_default=False,
-    ),
+    output_option("File for the rows with their cluster and its words: .jsonl, .csv, .tsv or .parquet.", "FILE"),
 ]
 SaveOption = Annotated[
-    Path | None,
-    typer.Option(help="Folder to create: the clusters and a map of the rows.", metavar="DIR", show_default=False),
+    Path | None, typer.Option(help="Folder to create: the clusters and a map of the rows.", metavar="DIR")
 ]
 AssignOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="Assign rows to the clusters of this folder, and find no new ones.", metavar="DIR", show_default=False
-    ),
+    Path | None, typer.Option(help="Assign rows to the clusters of this folder, and find no new ones.", metavar="DIR")
 ]
 EmbeddingModelOption = Annotated[
     str | None,
-    typer.Option(
-        "--model",
-        help="Model that computes the vectors: hub name, directory, run folder or `demo`.",
-        metavar="MODEL",
-        show_default=False,
-    ),
+    typer.Option(help="Model that computes the vectors: hub name, directory, run folder or `demo`.", metavar="MODEL"),
 ]
 
 
@@ -84,8 +65,7 @@ def command(
         Literal["kmeans", "agglomerative", "hdbscan"], typer.Option(help="How clusters are found.", metavar="METHOD")
     ] = "kmeans",
     clusters: Annotated[
-        int | None,
-        typer.Option(help="Number of clusters.", metavar="N", min=2, show_default="chosen by silhouette"),
+        int | None, typer.Option(help="Number of clusters.", metavar="N", min=2, show_default="chosen by silhouette")
     ] = None,
     min_size: Annotated[int, typer.Option(help="Fewest rows of a cluster of hdbscan.", metavar="N", min=2)] = 10,
     seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=2**32 - 1)] = 42,
@@ -93,7 +73,6 @@ def command(
     save: SaveOption = None,
     assign: AssignOption = None,
     changes: DataSettingsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Group the texts of a file by meaning.
 
@@ -105,7 +84,8 @@ def command(
     from bertkit.workflows.cluster import assign as assign_rows
 
     if assign is not None:
-        refuse_with_assign({"--clusters": clusters, "--save": save})
+        given = {"--clusters": clusters, "--save": save}
+        refuse_options(given, "with --assign", "the clusters are those of the folder; leave it out")
     data = read_data_options(column, changes)
     files = () if vectors is None else (typed_path(vectors),)
     source = VectorSource(model, files, prompt, prompt_text)
@@ -118,23 +98,12 @@ def command(
         settings = ClusterSettings(method, clusters, min_size, seed)
         folder = None if save is None else typed_path(save)
         result = cluster(texts, source, settings, output=rows_file, save=folder, progress=TerminalProgress())
-    print_clusters(result, as_json=json, written=[str(path) for path in (rows_file, save) if path is not None])
+    written = [str(path) for path in (rows_file, save) if path is not None]
+    print_result({**vars(result), "written": written}, lambda _: print_clusters(result, written))
 
 
-def refuse_with_assign(options: dict[str, object]) -> None:
-    """Refuse options that find clusters where rows are assigned to given ones."""
-    from bertkit.errors import UsageError
-
-    name = next((name for name, value in options.items() if value is not None), None)
-    if name is not None:
-        raise UsageError(f"{name} with --assign", "the clusters are those of the folder; leave it out")
-
-
-def print_clusters(result: ClusterResult, *, as_json: bool, written: list[str]) -> None:
+def print_clusters(result: ClusterResult, written: list[str]) -> None:
     """Print what each cluster is about, the largest first."""
-    if as_json:
-        print_json({**dataclasses.asdict(result), "written": written})
-        return
     chosen = ""
     if result.silhouettes:
         best = max(result.silhouettes.values())

@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import JsonOption, PageOption
-from bertkit.cli.output import format_interval, format_rows, print_found, print_table, print_text
+from bertkit.cli.options import PageOption, PredictionsRecipeOption, PredictionsSplitOption
+from bertkit.cli.output import (
+    difference_cells,
+    format_rows,
+    format_signed,
+    print_notes,
+    print_result,
+    print_table,
+    print_text,
+)
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -17,7 +24,6 @@ if TYPE_CHECKING:
     from bertkit.metrics.paired import Difference
     from bertkit.workflows.compare import Comparison
 
-NAME = "compare"
 ORDER = 3
 EXAMPLE = "bertkit compare runs/cola runs/cola-2 --output compare.html"
 
@@ -26,19 +32,13 @@ RunsArgument = Annotated[
     typer.Argument(
         metavar="RUN RUN...",
         help="Run folders, folders of seeds, or what `eval --output` has written. The first is the baseline.",
-        show_default=False,
     ),
 ]
 
 
 def command(
     runs: RunsArgument,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            help="Split whose predictions to compare.", metavar="SPLIT", show_default="the first validation split"
-        ),
-    ] = None,
+    split: PredictionsSplitOption = None,
     on: Annotated[
         str | None,
         typer.Option(
@@ -48,20 +48,11 @@ def command(
         ),
     ] = None,
     by: Annotated[
-        str | None,
-        typer.Option(help="Column of the data whose values are slices too.", metavar="COLUMN", show_default=False),
+        str | None, typer.Option(help="Column of the data whose values are slices too.", metavar="COLUMN")
     ] = None,
     rows: Annotated[int, typer.Option(help="How many rows that are won, and lost, to show.", metavar="N", min=0)] = 5,
-    recipe: Annotated[
-        str | None,
-        typer.Option(
-            help="Recipe with the metrics; for files of predictions, which name none.",
-            metavar="RECIPE",
-            show_default="that of the first run",
-        ),
-    ] = None,
+    recipe: PredictionsRecipeOption = None,
     output: PageOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Compare runs by their stored predictions: is the difference real, and where does it come from?
 
@@ -74,17 +65,14 @@ def command(
     page = None if output is None else check_page(output)
     loaded = None if recipe is None else load_recipe(recipe)
     compared = compare(runs, recipe=loaded, split=split, by=by, shown=rows, on=on, progress=TerminalProgress())
-    if page is not None:
-        write_page(compared, page)
-    print_found(compared, page, lambda: _print(compared), as_json=json)
+    print_result(compared, _print_comparison, page=page, write=write_page)
 
 
-def _print(compared: Comparison) -> None:
+def _print_comparison(compared: Comparison) -> None:
     baseline = compared.systems[0]
     rows = format_rows(compared.rows) + ("" if compared.rows == compared.units else f", {compared.units:,} queries")
     print_text(f"{compared.recipe}, {compared.split}: {rows}; baseline: {_with_seeds(baseline.name, baseline.seeds)}")
-    for note in compared.notes:
-        print_text(f"  {note}")
+    print_notes(compared.notes)
     for system in compared.systems[1:]:
         print_text(f"{_with_seeds(system.name, system.seeds)} - {baseline.name}")
         differences = compared.differences[system.name]
@@ -100,29 +88,19 @@ def _with_seeds(name: str, seeds: list[int | None]) -> str:
 
 
 def _tabulate(differences: Mapping[str, Difference], baseline: str, name: str) -> list[dict[str, Any]]:
-    """Return the rows of the table of scores, with the columns that any of them fills."""
     from bertkit.metrics.basic import with_direction
-    from bertkit.reports.compare import p_text
+    from bertkit.reports.text import p_text
 
-    table = [
+    return [
         {
             "metric": with_direction(metric),
             baseline: found.first,
             name: found.second,
-            "difference": _signed(found.difference),
-            "95% CI": format_interval(found.interval),
-            "p": p_text(found.p),
-            "p (Holm)": p_text(found.p_holm),
-            "McNemar": p_text(found.mcnemar),
+            **difference_cells(found),
+            "McNemar": "" if found.mcnemar is None else p_text(found.mcnemar),
         }
         for metric, found in differences.items()
     ]
-    unused = {column for column in ("p (Holm)", "McNemar") if all(row[column] == "n/a" for row in table)}
-    return [{column: value for column, value in row.items() if column not in unused} for row in table]
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.4f}" if math.isfinite(value) else "n/a"
 
 
 def describe_tests(differences: Mapping[str, Difference]) -> str:
@@ -164,15 +142,15 @@ def _print_changes(changes: Changes, name: str, baseline: str) -> None:
         f"{with_direction(changes.slice_metric)} by slice (not tested)",
         [
             {
-                "slice": f"{one.by}: {one.value}",
-                "rows": one.rows,
-                baseline: one.first,
-                name: one.second,
-                "difference": _signed(one.second - one.first),
-                "won": one.won,
-                "lost": one.lost,
+                "slice": f"{part.by}: {part.value}",
+                "rows": part.rows,
+                baseline: part.first,
+                name: part.second,
+                "difference": format_signed(part.second - part.first),
+                "won": part.won,
+                "lost": part.lost,
             }
-            for one in changes.slices
+            for part in changes.slices
         ],
         max_rows=60,
     )

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bertkit.cli.commands.cluster import EmbeddingModelOption, TextsArgument
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import format_rows, print_json, print_line, print_table, print_text
+from bertkit.cli.options import output_option
+from bertkit.cli.output import format_rows, print_line, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
     ColumnOption,
@@ -24,7 +23,6 @@ from bertkit.errors import shorten
 if TYPE_CHECKING:
     from bertkit.workflows.dedup import DedupResult
 
-NAME = "dedup"
 ORDER = 6
 EXAMPLE = "bertkit dedup reviews.csv --column review --output clean.csv"
 
@@ -32,46 +30,29 @@ _EXAMPLE_LENGTH = 80  # characters
 
 
 CleanOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="File for the rows that stay: .jsonl, .csv, .tsv or .parquet.",
-        metavar="FILE",
-        show_default="only counted",
-    ),
+    Path | None, output_option("File for the rows that stay: .jsonl, .csv, .tsv or .parquet.", "FILE", "only counted")
 ]
 AgainstOption = Annotated[
     list[Path] | None,
-    typer.Option(
-        help="Remove rows that repeat one of this file too, e.g. training rows; repeatable.",
-        metavar="FILE",
-        show_default=False,
-    ),
+    typer.Option(help="Remove rows that repeat one of this file too, e.g. training rows; repeatable.", metavar="FILE"),
 ]
 VectorFilesOption = Annotated[
     list[Path] | None,
     typer.Option(
-        help="Vectors of the rows, in their order, instead of --model; repeat it for each --against.",
-        metavar="FILE",
-        show_default=False,
+        help="Vectors of the rows, in their order, instead of --model; repeat it for each --against.", metavar="FILE"
     ),
 ]
 PairsOption = Annotated[
     Path | None,
     typer.Option(
-        help="Choose the threshold by labeled pairs: columns text, text_pair and label, 1 or 0.",
-        metavar="FILE",
-        show_default=False,
+        help="Choose the threshold by labeled pairs: columns text, text_pair and label, 1 or 0.", metavar="FILE"
     ),
 ]
 SampleOption = Annotated[
-    Path | None,
-    typer.Option(help="File for pairs of rows to label, for --pairs.", metavar="FILE", show_default=False),
+    Path | None, typer.Option(help="File for pairs of rows to label, for --pairs.", metavar="FILE")
 ]
 ReportOption = Annotated[
-    Path | None,
-    typer.Option(help="File for every group of duplicates, row by row.", metavar="FILE", show_default=False),
+    Path | None, typer.Option(help="File for every group of duplicates, row by row.", metavar="FILE")
 ]
 
 
@@ -88,8 +69,7 @@ def command(
     prompt: PromptOption = None,
     prompt_text: PromptTextOption = None,
     threshold: Annotated[
-        float | None,
-        typer.Option(help="Cosine from which texts are duplicates in meaning.", metavar="COSINE", show_default=False),
+        float | None, typer.Option(help="Cosine from which texts are duplicates in meaning.", metavar="COSINE")
     ] = None,
     pairs: PairsOption = None,
     precision: Annotated[
@@ -102,7 +82,6 @@ def command(
     report: ReportOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Count duplicates; write no --output.")] = False,
     changes: DataSettingsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Remove rows that repeat others: word for word, nearly so, or in meaning.
 
@@ -128,14 +107,11 @@ def command(
         dry_run=dry_run,
         progress=TerminalProgress(),
     )
-    print_duplicates(result, as_json=json)
+    print_result(result, print_duplicates)
 
 
-def print_duplicates(result: DedupResult, *, as_json: bool) -> None:
+def print_duplicates(result: DedupResult) -> None:
     """Print how many rows repeat others, and in what way."""
-    if as_json:
-        print_json(dataclasses.asdict(result))
-        return
     _print_curves(result)
     gone = sum(result.duplicates.values())
     print_text(f"{format_rows(result.rows)}: {gone:,} repeat others, {result.kept:,} stay")
@@ -145,8 +121,7 @@ def print_duplicates(result: DedupResult, *, as_json: bool) -> None:
         if count:
             print_text(f"  {count:,}: {names[reason]}{at}")
     if len(result.of_files) > 1:
-        for name, count in result.of_files.items():
-            print_text(f"  {count:,} repeat a row of {name}")
+        print_notes(f"{count:,} repeat a row of {name}" for name, count in result.of_files.items())
     if result.recall is not None:
         print_text(f"  the search was approximate: it finds {result.recall:.1%} of the pairs of a sample")
     for name in result.written:

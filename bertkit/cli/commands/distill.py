@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +17,6 @@ from bertkit.cli.options import (
     DryRunOption,
     EpochsOption,
     FreshOption,
-    JsonOption,
     LearningRateOption,
     LimitOption,
     MaxLengthOption,
@@ -27,47 +25,46 @@ from bertkit.cli.options import (
     SetOption,
     common_settings,
     load,
+    output_option,
 )
-from bertkit.cli.output import format_interval, format_number, print_json, print_table, print_text
+from bertkit.cli.output import (
+    format_number,
+    format_scored,
+    print_notes,
+    print_result,
+    print_table,
+    size_cells,
+)
 from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
     from bertkit.workflows.distill import ComparedModel, Distilled
 
-NAME = "distill"
 ORDER = 2
 EXAMPLE = "bertkit distill cola --teacher runs/cola --model demo --data demo"
 
 TeacherOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--teacher",
         metavar="CKPT",
         help="Checkpoint fine-tuned for this task; repeat it to learn from the mean of several.",
         show_default=FROM_RECIPE,
     ),
 ]
-StudentOption = Annotated[
-    str | None,
-    typer.Option("--model", help="Student: hub name, directory or `demo`.", metavar="STUDENT", show_default=False),
-]
+StudentOption = Annotated[str | None, typer.Option(help="Student: hub name, directory or `demo`.", metavar="STUDENT")]
 LayersOption = Annotated[
     str | None,
     typer.Option(
-        "--student-layers",
         metavar="LAYERS",
         help="Build the student from these layers of the first teacher (0,2,4), or from this many (3).",
-        show_default=False,
     ),
 ]
 TemperatureOption = Annotated[
-    float | None,
-    typer.Option(help="Divides the logits; higher values give softer targets.", show_default="2"),
+    float | None, typer.Option(help="Divides the logits; higher values give softer targets.", show_default="2")
 ]
 SoftWeightOption = Annotated[
-    float | None,
-    typer.Option(help="Weight of the soft targets in the loss, from 0 to 1.", show_default="0.5"),
+    float | None, typer.Option(help="Weight of the soft targets in the loss, from 0 to 1.", show_default="0.5")
 ]
 
 
@@ -79,10 +76,7 @@ def command(
     temperature: TemperatureOption = None,
     soft_weight: SoftWeightOption = None,
     data: DataOption = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Run folder.", metavar="DIR", show_default="runs/RECIPE-distilled"),
-    ] = None,
+    output: Annotated[Path | None, output_option("Run folder.", "DIR", "runs/RECIPE-distilled")] = None,
     epochs: EpochsOption = None,
     learning_rate: LearningRateOption = None,
     batch_size: BatchSizeOption = None,
@@ -92,7 +86,6 @@ def command(
     changes: SetOption = None,
     dry_run: DryRunOption = False,
     fresh: FreshOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Distill fine-tuned teachers into a smaller student encoder.
 
@@ -113,7 +106,7 @@ def command(
             raise UsageError(what, "leave out --model, --soft-weight and any second --teacher")
         options = {"options.student_layers": student_layers, "options.temperature": temperature}
         settings = {**common, **options, "model": teacher[0] if teacher else None}
-        run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, fresh=fresh, json=json)
+        run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, fresh=fresh)
         return
     settings = {
         **common,
@@ -128,51 +121,35 @@ def command(
     from bertkit.workflows.distill import dry_run as check
 
     if dry_run:
-        print_dry_run(check(loaded, output=output, fresh=fresh), as_json=json)
+        print_result(check(loaded, output=output, fresh=fresh), print_dry_run)
     else:
-        print_distilled(distill(loaded, output=output, fresh=fresh, progress=TerminalProgress()), as_json=json)
+        distilled = distill(loaded, output=output, fresh=fresh, progress=TerminalProgress())
+        print_result(distilled, print_distilled)
 
 
-def print_distilled(distilled: Distilled, *, as_json: bool) -> None:
+def print_distilled(distilled: Distilled) -> None:
     """Print the student's scores, and then the teachers and the student in comparison."""
-    if as_json:
-        print_json(dataclasses.asdict(distilled))
-        return
-    print_results(distilled.results, as_json=False)
+    print_results(distilled.results)
     from bertkit.hardware.speed import describe_spreads
 
-    metric = distilled.best_metric
-    print_table("size and speed on this machine", [_size_line(model) for model in distilled.compared_models])
-    for note in describe_spreads(model.spread for model in distilled.compared_models):
-        print_text(f"  {note}")
-    scores = [_score_line(model, metric) for model in distilled.compared_models]
+    metric, models = distilled.best_metric, distilled.compared_models
+    print_table("size and speed on this machine", [size_cells(_name_model(model), model) for model in models])
+    print_notes(describe_spreads(model.spread for model in models))
+    scores = [_score_line(model, metric) for model in models]
     for result in distilled.results[:1]:
         if metric in result.baseline:
-            score = format_number(result.baseline[metric]).strip()
-            scores.append({"model": "baseline", "score": score, "student - teacher": ""})
+            scores.append({"model": "baseline", "score": format_number(result.baseline[metric])})
     print_table(f"{metric} with 95% CI (of differences: bootstrap)", scores)
     print_next_steps(distilled.results)
 
 
-def _size_line(model: ComparedModel) -> dict[str, Any]:
-    return {
-        "model": f"{model.role} {model.model}",
-        "parameters": model.parameters,
-        "MB": f"{model.disk_bytes / 1e6:,.1f}",
-        "ms/row": f"{1000 * model.row_seconds:,.2f}",
-        "rows/s": f"{model.rows_per_second:,.0f}",
-    }
+def _name_model(model: ComparedModel) -> str:
+    return f"{model.role} {model.model}"
 
 
 def _score_line(model: ComparedModel, metric: str) -> dict[str, Any]:
-    def with_interval(score: float | None, interval: tuple[float, float] | None) -> str:
-        return f"{format_number(score).strip()} ({format_interval(interval)})"
-
-    difference = ""
+    line = {"model": _name_model(model), "score": format_scored(model.scores[metric], model.intervals[metric])}
     if metric in model.difference:
-        difference = with_interval(model.difference[metric], model.difference_intervals[metric])
-    return {
-        "model": f"{model.role} {model.model}",
-        "score": with_interval(model.scores[metric], model.intervals[metric]),
-        "student - teacher": difference,
-    }
+        interval = model.difference_intervals[metric]
+        line["student - teacher"] = format_scored(model.difference[metric], interval)
+    return line

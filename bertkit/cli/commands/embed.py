@@ -7,8 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line, print_records
+from bertkit.cli.options import RowsFileArgument, output_option
+from bertkit.cli.output import print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
     FROM_MODEL,
@@ -24,30 +24,14 @@ from bertkit.cli.vector_options import (
     read_data_options,
 )
 
-NAME = "embed"
 ORDER = 6
 EXAMPLE = "bertkit embed reviews.csv --column review --model demo --output reviews.parquet"
 
 Unit = Literal["text", "word", "token", "target"]
 Dtype = Literal["float32", "float16", "int8", "binary"]
 
-FileArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="FILE",
-        help="Rows to embed: csv, tsv, jsonl, json, parquet, txt (one text per line), ..., or `-` for stdin.",
-        show_default=False,
-    ),
-]
 VectorFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="File to write: .parquet, .npy, .safetensors or .jsonl.",
-        metavar="FILE",
-        show_default="JSON lines on stdout",
-    ),
+    Path | None, output_option("File to write: .parquet, .npy, .safetensors or .jsonl.", "FILE", "JSON lines on stdout")
 ]
 UnitOption = Annotated[
     Unit,
@@ -60,8 +44,7 @@ LayersOption = Annotated[
     str, typer.Option(help="Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", metavar="LAYERS")
 ]
 NormalizeOption = Annotated[
-    bool | None,
-    typer.Option("--normalize/--no-normalize", help="Scale vectors to length 1.", show_default=FROM_MODEL),
+    bool | None, typer.Option("--normalize/--no-normalize", help="Scale vectors to length 1.", show_default=FROM_MODEL)
 ]
 DtypeOption = Annotated[
     Dtype, typer.Option(help="How vectors are stored: float32, float16, int8 or binary.", metavar="DTYPE")
@@ -69,9 +52,9 @@ DtypeOption = Annotated[
 
 
 def command(
-    file: FileArgument = None,
+    file: RowsFileArgument = None,
     model: EncoderOption = ...,  # type: ignore[assignment]
-    text: Annotated[str | None, typer.Option(help="Embed one text.", metavar="TEXT", show_default=False)] = None,
+    text: Annotated[str | None, typer.Option(help="Embed one text.", metavar="TEXT")] = None,
     output: VectorFileOption = None,
     column: ColumnOption = "text",
     unit: UnitOption = "text",
@@ -88,7 +71,6 @@ def command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start over; the parts of an interrupted command are deleted.")
     ] = False,
-    json: JsonOption = False,
 ) -> None:
     """Turn texts into vectors with an encoder.
 
@@ -118,10 +100,12 @@ def command(
     )
     progress = TerminalProgress()
     if output is None:
-        print_records("vectors", embed(embedder, source, unit=unit, progress=progress), as_json=json)
+        print_records("vectors", embed(embedder, source, unit=unit, progress=progress))
         return
     about = embed_to_file(embedder, source, output, unit=unit, dtype=dtype, fresh=fresh, progress=progress)
-    if json:
-        print_json({"file": str(output), **about})
-    elif about:
-        print_line(f"{output}: {about['vectors']:,} vectors of {about['width']:,} dimensions, {dtype}")
+
+    def show(_: object) -> None:
+        if about:
+            print_line(f"{output}: {about['vectors']:,} vectors of {about['width']:,} dimensions, {dtype}")
+
+    print_result({"file": output, **about}, show)

@@ -2,73 +2,68 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line, print_table, print_text
+from bertkit.cli.output import print_line, print_result, print_table, print_text
 
-NAME = "encoders"
+if TYPE_CHECKING:
+    from bertkit.storage.hub.encoders import PublishedEncoder
+
 ORDER = 8
 EXAMPLE = "bertkit encoders --language en --max-parameters 50"
 
 
 def command(
-    language: Annotated[
-        str | None, typer.Option(help="Only those for a language, e.g. de.", metavar="CODE", show_default=False)
-    ] = None,
+    language: Annotated[str | None, typer.Option(help="Only those for a language, e.g. de.", metavar="CODE")] = None,
     license: Annotated[
         str | None,
         typer.Option(
-            help="Only those with this license, e.g. MIT; `open` for all that allow commercial use.",
-            metavar="NAME",
-            show_default=False,
+            help="Only those with this license, e.g. MIT; `open` for all that allow commercial use.", metavar="NAME"
         ),
     ] = None,
     min_tokens: Annotated[
         int, typer.Option(help="Only those that read inputs of at least N tokens.", metavar="N", min=0)
     ] = 0,
     max_parameters: Annotated[
-        float | None,
-        typer.Option(help="Only those with at most N million parameters.", metavar="N", min=0, show_default=False),
+        float | None, typer.Option(help="Only those with at most N million parameters.", metavar="N", min=0)
     ] = None,
     vectors: Annotated[
         bool | None,
         typer.Option(
-            "--vectors/--no-vectors",
-            help="Only those that were trained for vectors of sentences, or only the others.",
-            show_default=False,
+            "--vectors/--no-vectors", help="Only those that were trained for vectors of sentences, or only the others."
         ),
     ] = None,
-    json: JsonOption = False,
 ) -> None:
     """List published encoders and what each is for.
 
     Any encoder that transformers has a class for will do, and need not be listed here.
     """
-    from bertkit.storage.hub.encoders import as_table, list_encoders
+    from bertkit.storage.hub.encoders import list_encoders
 
-    found = list_encoders(
+    encoders = list_encoders(
         language=language,
         license=license,
         min_tokens=min_tokens,
         max_parameters=max_parameters,
         vectors=vectors,
     )
-    if json:
-        print_json({"encoders": [dataclasses.asdict(one) for one in found]})
-        return
-    if not found:
+    print_result({"encoders": encoders}, lambda _: _print_encoders(encoders, language))
+
+
+def _print_encoders(encoders: list[PublishedEncoder], language: str | None) -> None:
+    from bertkit.storage.hub.encoders import as_table
+
+    if not encoders:
         print_line("no encoder meets all conditions; leave one out")
         return
-    rows = as_table(found)
+    rows = as_table(encoders)
     uses = [row.pop("for") for row in rows]
     print_table("encoders", rows, max_rows=len(rows))
     print_line()
     width = max(len(row["encoder"]) for row in rows)
     for row, use in zip(rows, uses, strict=True):
         print_text(f"  {row['encoder']:<{width}}  {use}")
-    if language is not None and any(isinstance(one.languages, int) for one in found):
+    if language is not None and any(isinstance(encoder.languages, int) for encoder in encoders):
         print_text("  Of those with a number of languages, the card on the hub says whether yours is one of them.")

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption, PageOption
-from bertkit.cli.output import format_interval, format_rows, print_found, print_table, print_text
+from bertkit.cli.options import PageOption, PredictionsRecipeOption, PredictionsSplitOption
+from bertkit.cli.output import (
+    difference_cells,
+    format_rows,
+    print_notes,
+    print_result,
+    print_table,
+    print_text,
+)
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -17,7 +24,6 @@ if TYPE_CHECKING:
     from bertkit.insight.mistakes.slices import ComparedSlice
     from bertkit.workflows.errors import Disagreement, Mistakes
 
-NAME = "errors"
 ORDER = 3
 EXAMPLE = "bertkit errors runs/cola --output errors.html"
 
@@ -26,7 +32,6 @@ RunsArgument = Annotated[
     typer.Argument(
         metavar="RUN [RUN]",
         help="A run folder, or what `eval --output` has written; of two, the rows where they differ are shown.",
-        show_default=False,
     ),
 ]
 Sort = Literal["confidence", "length", "label", "error"]
@@ -34,26 +39,11 @@ SortOption = Annotated[
     Sort, typer.Option(help="How wrong rows are sorted: confidence, length, label or error.", metavar="KEY")
 ]
 ByOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Column of the data whose values are slices too; repeatable.", metavar="COLUMN"),
+    list[str] | None, typer.Option(help="Column of the data whose values are slices too; repeatable.", metavar="COLUMN")
 ]
 RobustnessOption = Annotated[
     bool,
     typer.Option("--robustness", help="Change the texts a little, predict them again, and count answers that flip."),
-]
-SplitOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Split whose predictions to look at.", metavar="SPLIT", show_default="the first validation split"
-    ),
-]
-TaskRecipeOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Recipe of the task; for files of predictions, which name none.",
-        metavar="RECIPE",
-        show_default="that of the run",
-    ),
 ]
 
 
@@ -64,10 +54,9 @@ def command(
     by: ByOption = None,
     robustness: RobustnessOption = False,
     limit: Annotated[int, typer.Option(help="How many rows --robustness changes.", metavar="N")] = 500,
-    split: SplitOption = None,
-    recipe: TaskRecipeOption = None,
+    split: PredictionsSplitOption = None,
+    recipe: PredictionsRecipeOption = None,
     output: PageOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Show what a run gets wrong, and the slices of rows where it is worse than chance would have it.
 
@@ -90,20 +79,17 @@ def command(
         found = find_errors(runs[0], settings, recipe=loaded, progress=progress)
     else:
         found = find_disagreement(runs[0], runs[1], settings, recipe=loaded, progress=progress)
-    if page is not None:
-        write_page(found, page)
-    print_found(found, page, lambda: _print(found, rows), as_json=json)
+    print_result(found, lambda _: _print_errors(found, rows), page=page, write=write_page)
 
 
-def _print(found: Mistakes | Disagreement, rows: int) -> None:
+def _print_errors(found: Mistakes | Disagreement, rows: int) -> None:
     from bertkit.workflows.errors import Mistakes
 
     if isinstance(found, Mistakes):
         _print_mistakes(found, rows)
     else:
         _print_disagreement(found, rows)
-    for note in found.notes:
-        print_text(f"  {note}")
+    print_notes(found.notes)
 
 
 def _print_mistakes(found: Mistakes, shown: int) -> None:
@@ -138,8 +124,6 @@ def _print_disagreement(found: Disagreement, shown: int) -> None:
 
 
 def _print_slices(slices: Sequence[ComparedSlice], test: str, columns: tuple[str, str], what: str) -> None:
-    from bertkit.reports.compare import p_text
-
     found = [one for one in slices if one.is_beyond_chance]
     tested = sum(part.p is not None for part in slices)
     summary = "no slice" if not found else "1 slice" if len(found) == 1 else f"{len(found)} slices"
@@ -147,20 +131,15 @@ def _print_slices(slices: Sequence[ComparedSlice], test: str, columns: tuple[str
     print_text(f"  {summary} {what} beyond chance, of {tested} ({test}; p < .05 after Holm's correction)")
     if tested < len(slices):
         print_text(f"  not tested (p n/a), for they have too few rows or errors: {len(slices) - tested} slices")
-    if not slices:
-        return
-    table: list[dict[str, Any]] = [
+    table = [
         {
-            "slice": f"{'* ' if one.is_beyond_chance else '  '}{one.by}: {one.value}",
-            "rows": one.units,
-            columns[0]: one.rate,
-            columns[1]: one.rest,
-            "difference": f"{one.difference:+.4f}",
-            "95% CI": format_interval(one.interval),
-            "p": p_text(one.p),
-            "p (Holm)": p_text(one.p_holm),
+            "slice": f"{'* ' if part.is_beyond_chance else '  '}{part.by}: {part.value}",
+            "rows": part.units,
+            columns[0]: part.rate,
+            columns[1]: part.rest,
+            **difference_cells(part),
         }
-        for one in slices
+        for part in slices
     ]
     print_table("slices", table)
 
@@ -172,9 +151,9 @@ def _print_robustness(robustness: Robustness) -> None:
             "rows": one.rows,
             "flips": one.flipped,
             "share": f"{one.share:.1%}",
-            "95% CI": format_interval(one.interval),
-            "right to wrong": "n/a" if one.may_flip else one.lost,
-            "wrong to right": "n/a" if one.may_flip else one.won,
+            "95% CI": one.interval,
+            "right to wrong": None if one.may_flip else one.lost,
+            "wrong to right": None if one.may_flip else one.won,
         }
         for one in robustness.edits
     ]

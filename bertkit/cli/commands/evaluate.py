@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from bertkit.cli.options import (
     CheckpointOption,
     DataOption,
-    JsonOption,
     LimitOption,
     MaxLengthOption,
+    OptionalRunArgument,
     SetOption,
+    TrainingRowsOption,
     ZeroShotOption,
-    complete_recipe,
     find_trained,
     load,
-    refuse_rows,
+    output_option,
+    refuse_options,
     zero_shot_task,
 )
 from bertkit.cli.output import (
     format_interval,
     format_number,
     format_rows,
-    print_json,
+    format_signed,
+    group_by_reason,
     print_line,
+    print_notes,
+    print_result,
     print_table,
     print_text,
 )
@@ -44,23 +47,11 @@ NAME = "eval"
 ORDER = 3
 EXAMPLE = "bertkit eval runs/cola --split test"
 
-OptionalRun = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="RUN",
-        help="Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file. None "
-        "with --benchmark.",
-        autocompletion=complete_recipe,
-        callback=refuse_rows,
-        show_default=False,
-    ),
-]
 BenchmarkOption = Annotated[
     str | None,
     typer.Option(
-        help="Score the vectors of any encoder on a task of MTEB instead, e.g. mteb:STSBenchmark.",
+        help="Score the vectors of any encoder on a task of MTEB, e.g. mteb:STSBenchmark, in place of a RUN.",
         metavar="NAME",
-        show_default=False,
     ),
 ]
 SplitOption = Annotated[
@@ -69,17 +60,7 @@ SplitOption = Annotated[
         help="Split to score; `all` scores every row of a file.", metavar="SPLIT", show_default="validation splits"
     ),
 ]
-PredictionsOption = Annotated[
-    Path | None,
-    typer.Option("--output", "-o", help="Folder to write the predictions to.", metavar="DIR", show_default=False),
-]
-TrainingRowsOption = Annotated[
-    Literal["refuse", "drop", "keep"],
-    typer.Option(
-        help="If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` and mark them.",
-        metavar="CHOICE",
-    ),
-]
+PredictionsOption = Annotated[Path | None, output_option("Folder to write the predictions to.", "DIR")]
 StrictLabelsOption = Annotated[
     bool, typer.Option("--strict-labels", help="Refuse rows with a label that the checkpoint lacks.")
 ]
@@ -88,7 +69,6 @@ LanguagesOption = Annotated[
     typer.Option(
         help="Score rows of each language, which the recipe or --data names as {language}; e.g. en,de,fr.",
         metavar="LIST",
-        show_default=False,
     ),
 ]
 OracleOption = Annotated[
@@ -101,7 +81,7 @@ OracleOption = Annotated[
 
 
 def command(
-    run: OptionalRun = None,
+    run: OptionalRunArgument = None,
     model: CheckpointOption = None,
     data: DataOption = None,
     split: SplitOption = None,
@@ -115,7 +95,6 @@ def command(
     benchmark: BenchmarkOption = None,
     zero_shot: ZeroShotOption = False,
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Score a run, or any fine-tuned checkpoint, on a recipe's data.
 
@@ -124,22 +103,28 @@ def command(
     from bertkit.errors import UsageError
 
     if benchmark is not None:
-        encoder = _check_benchmark(
-            model,
-            {"a RUN": run, "--data": data, "--split": split, "--limit": limit, "--output": output},
-            {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes or None},
-            {"--strict-labels": strict_labels or None, "--zero-shot": zero_shot or None},
-            {"--languages": languages, "--oracle": oracle or None},
-        )
+        given: dict[str, object] = {
+            "a RUN": run,
+            "--data": data,
+            "--split": split,
+            "--limit": limit,
+            "--output": output,
+        }
+        given |= {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes}
+        given |= {"--strict-labels": strict_labels, "--zero-shot": zero_shot, "--languages": languages}
+        refuse_options(given | {"--oracle": oracle}, "with --benchmark", "leave it out: a benchmark has its own rows")
+        if model is None:
+            raise UsageError("--benchmark without --model", "name the encoder: --model MODEL")
         from bertkit.workflows.evaluate import evaluate_benchmark
 
-        scores = evaluate_benchmark(benchmark, encoder, max_length=max_length, progress=TerminalProgress())
-        print_benchmark(scores, as_json=json)
+        scores = evaluate_benchmark(benchmark, model, max_length=max_length, progress=TerminalProgress())
+        print_result({"results": scores}, lambda _: print_benchmark(scores))
         return
     if run is None:
         raise UsageError("no run", "name one, e.g. `bertkit eval runs/cola`")
-    if oracle and languages is None:
-        raise UsageError("--oracle without --languages", "name the languages with commas, e.g. --languages en,de,fr")
+    if languages is None:
+        remedy = "name the languages with commas, e.g. --languages en,de,fr"
+        refuse_options({"--oracle": oracle}, "without --languages", remedy)
     recipe, checkpoint = find_trained(run, model)
     settings = {"model": checkpoint, "data.source": data, "data.limit": limit, "training.max_length": max_length}
     settings |= {"task": zero_shot_task(recipe) if zero_shot else None}
@@ -149,12 +134,13 @@ def command(
         from bertkit.workflows.evaluate import evaluate_languages
 
         scored = evaluate_languages(recipes, **rows, oracle=oracle, progress=TerminalProgress())
-        print_languages(scored, as_json=json)
+        print_result(scored, print_languages)
         return
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 
-    print_results(evaluate(loaded, **rows, progress=TerminalProgress()), as_json=json)
+    results = evaluate(loaded, **rows, progress=TerminalProgress())
+    print_result({"results": results}, lambda _: print_results(results))
 
 
 def _load_languages(
@@ -177,42 +163,18 @@ def _load_languages(
     return recipes
 
 
-def _check_benchmark(model: str | None, *given: Mapping[str, object]) -> str:
-    """Return the encoder to score; no option may be about rows, which a benchmark has itself.
-
-    Raises:
-        UsageError: one is, or there is no encoder.
-    """
-    from bertkit.errors import UsageError
-
-    if model is None:
-        raise UsageError("--benchmark without --model", "name the encoder: --model MODEL")
-
-    for name, value in (option for options in given for option in options.items()):
-        if value is not None:
-            raise UsageError(f"{name} with --benchmark", "leave it out: a benchmark has its own rows")
-    return model
-
-
-def print_benchmark(scores: Sequence[BenchmarkScores], *, as_json: bool) -> None:
-    """Print the main score of each split and subset; as JSON, all scores."""
-    if as_json:
-        print_json({"results": [dataclasses.asdict(result) for result in scores]})
-        return
+def print_benchmark(scores: Sequence[BenchmarkScores]) -> None:
+    """Print the main score of each split and subset."""
     for result in scores:
         where = result.split if result.subset == "default" else f"{result.split} ({result.subset})"
         print_text(f"{result.benchmark}, {where}: {result.model}")
-        print_text(f"  {result.metric}  {format_number(result.score)}")
+        print_text(f"  {result.metric}  {format_number(result.score):>7}")
 
 
-def print_results(results: Sequence[Result], *, as_json: bool, next_steps: Callable[[], None] | None = None) -> None:
+def print_results(results: Sequence[Result], next_steps: Callable[[], None] = lambda: None) -> None:
     """Print the scores of every split, the next steps, and last which split is not above its baselines."""
-    if as_json:
-        print_json({"results": [dataclasses.asdict(result) for result in results]})
-        return
     _print_scores(results)
-    if next_steps:
-        next_steps()
+    next_steps()
     for result in results:
         if result.lead and not result.lead["is_clear"]:
             print_line()
@@ -233,32 +195,29 @@ def _print_scores(results: Sequence[Result]) -> None:
             print_text(f"  training rows: {share}. New rows may score lower.")
         width = max(map(len, result.scores), default=0)
         for name, score in result.scores.items():
-            line = f"  {name:<{width}} {format_number(score)}"
+            line = f"  {name:<{width}} {format_number(score):>7}"
             if name in result.intervals:
                 line += f"  95% CI {format_interval(result.intervals[name]):<18}"
             if name in result.baseline:
-                line += f"  baseline {format_number(result.baseline[name])}"
+                line += f"  baseline {format_number(result.baseline[name]):>7}"
             print_text(line.rstrip())
         if result.lead:
             print_text(f"  {_describe_lead(result.lead)}")
         if result.interval_methods:
             print_text(f"  95% CI: {describe_methods(result.interval_methods)}")
-        _print_undefined(result.undefined)
+        print_notes(_explain_undefined(result.undefined))
         print_table("baselines", _with_interval(tabulate(result.baselines), result.lead))
         for title, table in result.tables.items():
             print_table(title, table)
-        for warning in result.warnings[: -1 if result.lead and not result.lead["is_clear"] else None]:
-            print_text(f"  {warning}")
+        print_notes(result.warnings[: -1 if result.lead and not result.lead["is_clear"] else None])
 
 
 def _with_interval(table: list[dict[str, Any]], lead: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """Return the table of baselines with the interval of the strongest one."""
     if not lead or not lead["score_interval"]:
         return table
-    interval = format_interval(lead["score_interval"])
-    return [
-        {**row, f"95% CI ({lead['metric']})": interval if row["baseline"] == lead["baseline"] else ""} for row in table
-    ]
+    interval = {f"95% CI ({lead['metric']})": lead["score_interval"]}
+    return [row | interval if row["baseline"] == lead["baseline"] else row for row in table]
 
 
 def _describe_lead(lead: Mapping[str, Any]) -> str:
@@ -269,11 +228,8 @@ def _describe_lead(lead: Mapping[str, Any]) -> str:
     return f"{lead['metric']}: {word} than {lead['baseline']} by {abs(lead['difference']):.4f}{interval}"
 
 
-def print_languages(scored: LanguageScores, *, as_json: bool) -> None:
+def print_languages(scored: LanguageScores) -> None:
     """Print a table of languages, with the gap of each to the language of training, and what the table cannot show."""
-    if as_json:
-        print_json(dataclasses.asdict(scored))
-        return
     reference = scored.reference
     for table in scored.tables:
         splits = ", ".join(dict.fromkeys(score.split for score in table.scores))
@@ -281,8 +237,7 @@ def print_languages(scored: LanguageScores, *, as_json: bool) -> None:
         lines = [_language_line(score, reference, scored.results) for score in table.scores]
         for mean in table.means:
             what = "mean" if len(mean.languages) == len(table.scores) else f"mean without {reference}"
-            cells = {"language": what, "rows": "", "score": format_number(mean.score).strip()}
-            lines.append({**dict.fromkeys(lines[0], ""), **cells, "95% CI": format_interval(mean.interval)})
+            lines.append({"language": what, "score": mean.score, "95% CI": mean.interval})
         print_table(table.metric, lines)
     print_text(f"  {_describe_gap(scored)}")
     if scored.checkpoints:
@@ -292,24 +247,22 @@ def print_languages(scored: LanguageScores, *, as_json: bool) -> None:
         for result in results:
             if result.training_rows:
                 print_text(f"  {language}: {result.training_rows:,} of {format_rows(result.rows)} are training rows")
-            for warning in result.warnings:
-                print_text(f"  {language}: {warning}")
+            print_notes(f"{language}: {warning}" for warning in result.warnings)
 
 
-def _language_line(score: LanguageScore, reference: str, scored: Mapping[str, object]) -> dict[str, str]:
-    line = {
+def _language_line(score: LanguageScore, reference: str, scored: Mapping[str, object]) -> dict[str, Any]:
+    line: dict[str, Any] = {
         "language": score.language,
-        "rows": f"{score.rows:,}",
-        "score": format_number(score.score).strip(),
-        "95% CI": format_interval(score.interval),
+        "rows": score.rows,
+        "score": score.score,
+        "95% CI": score.interval,
     }
     if reference in scored:
-        has_gap = score.gap is not None
-        line[f"gap to {reference}"] = f"{score.gap:+.4f}" if has_gap else ""
-        line["95% CI of gap"] = format_interval(score.gap_interval) if has_gap else ""
+        line[f"gap to {reference}"] = "" if score.gap is None else format_signed(score.gap)
+        line["95% CI of gap"] = "" if score.gap is None else score.gap_interval
     if score.oracle is not None:
-        line |= {"best checkpoint": format_number(score.oracle).strip(), "its step": f"{score.oracle_step:,}"}
-    return line | ({} if score.baseline is None else {"baseline": format_number(score.baseline).strip()})
+        line |= {"best checkpoint": score.oracle, "its step": score.oracle_step}
+    return line | ({} if score.baseline is None else {"baseline": score.baseline})
 
 
 def _describe_gap(scored: LanguageScores) -> str:
@@ -322,11 +275,10 @@ def _describe_gap(scored: LanguageScores) -> str:
     return f"The run does not say its language, so gaps are to the first one, {reference}. {independent}"
 
 
-def _print_undefined(undefined: Mapping[str, Mapping[str, str]]) -> None:
-    """Print why there is no number; where a metric is undefined, so are its interval and its baseline."""
-    shown: set[str] = set()
+def _explain_undefined(undefined: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+    """Yield why there is no number; where a metric is undefined, so are its interval and its baseline."""
+    scores = undefined.get("scores", {})
     for part, of in (("scores", ""), ("intervals", "interval of "), ("baselines", "baseline of ")):
-        reasons = {name: reason for name, reason in undefined.get(part, {}).items() if name not in shown}
-        for reason in dict.fromkeys(reasons.values()):
-            print_text(f"  n/a: {of}{', '.join(name for name in reasons if reasons[name] == reason)} ({reason})")
-        shown |= reasons.keys() if part == "scores" else set()
+        others = {name: why for name, why in undefined.get(part, {}).items() if part == "scores" or name not in scores}
+        for reason, names in group_by_reason(others).items():
+            yield f"n/a: {of}{', '.join(names)} ({reason})"

@@ -2,30 +2,35 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from bertkit.cli.options import (
-    JsonOption,
+    CheckpointRecipeOption,
+    FirstRowsOption,
     MaxLengthOption,
     PageOption,
     RowOption,
     SetOption,
     TextOption,
+    TrainedArgument,
     load,
     parse_row,
+    refuse_options,
 )
 from bertkit.cli.output import (
-    format_interval,
+    format_count,
     format_rows,
+    format_scored,
+    format_signed,
     print_file,
     print_highlighted,
-    print_json,
     print_line,
+    print_result,
     print_table,
     print_text,
+    to_json,
 )
 from bertkit.cli.progress import TerminalProgress
 
@@ -33,32 +38,19 @@ if TYPE_CHECKING:
     from bertkit.insight.explanations import Explanation
     from bertkit.workflows.explain import ExplainedRow, FaithfulnessResult
 
-NAME = "explain"
 ORDER = 4
 EXAMPLE = 'bertkit explain runs/cola --text "The dog chased old the bird."'
 
 _MOST_WORDS = 10  # in a table; those with the largest values
 
-RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.", show_default=False)
-]
 DataOption = Annotated[
-    str | None,
-    typer.Option(
-        "--data", help="Explain the rows of a file, or with `-` those of stdin.", metavar="FILE", show_default=False
-    ),
+    str | None, typer.Option(help="Explain the rows of a file, or with `-` those of stdin.", metavar="FILE")
 ]
 MistakesOption = Annotated[
     int | None,
     typer.Option(
-        metavar="N",
-        help="Explain the N validation rows that the run is most confidently wrong about.",
-        min=1,
-        show_default=False,
+        metavar="N", help="Explain the N validation rows that the run is most confidently wrong about.", min=1
     ),
-]
-LimitOption = Annotated[
-    int | None, typer.Option(help="Use only the first N rows of the file.", metavar="N", show_default="all", min=1)
 ]
 TargetOption = Annotated[
     list[str] | None,
@@ -69,8 +61,7 @@ TargetOption = Annotated[
     ),
 ]
 FaithfulnessOption = Annotated[
-    bool,
-    typer.Option("--faithfulness", help="Measure over the rows of --data how faithful the explanations are."),
+    bool, typer.Option("--faithfulness", help="Measure over the rows of --data how faithful the explanations are.")
 ]
 BaselineOption = Annotated[
     Literal["mask", "padding"], typer.Option(help="Token that stands for no information.", metavar="TOKEN")
@@ -78,28 +69,23 @@ BaselineOption = Annotated[
 StepsOption = Annotated[
     int, typer.Option(help="At most so many steps of integrated gradients.", metavar="N", min=1, max=8192)
 ]
-RecipeOption = Annotated[
-    str | None,
-    typer.Option(help="Recipe of a checkpoint that is no run folder.", metavar="RECIPE", show_default="the run's"),
-]
 
 
 def command(
-    run: RunArgument,
+    run: TrainedArgument,
     text: TextOption = None,
     row: RowOption = None,
     data: DataOption = None,
     mistakes: MistakesOption = None,
-    limit: LimitOption = None,
+    limit: FirstRowsOption = None,
     target: TargetOption = None,
     faithfulness: FaithfulnessOption = False,
     baseline: BaselineOption = "mask",
     integration_steps: StepsOption = 512,
     output: PageOption = None,
-    recipe: RecipeOption = None,
+    recipe: CheckpointRecipeOption = None,
     max_length: MaxLengthOption = None,
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Explain a prediction: what each word adds to it.
 
@@ -119,8 +105,8 @@ def command(
             "nothing to explain" if given.count(None) == 3 else "more than one of --text or --row, --data, --mistakes"
         )
         raise UsageError(what, "give --text, --row column=value, --data FILE or --mistakes N")
-    if limit is not None and data is None:
-        raise UsageError("--limit without --data", "it is for the rows of a file")
+    if data is None:
+        refuse_options({"--limit": limit}, "without --data", "it is for the rows of a file")
     if faithfulness and (data is None or output is not None):
         what = "--faithfulness without --data" if data is None else "--faithfulness and --output"
         raise UsageError(what, "name a file of rows" if data is None else "leave one of them out")
@@ -130,25 +116,21 @@ def command(
     settings = Settings(tuple(target or ()), baseline, integration_steps)
     progress = TerminalProgress()
     if faithfulness and data is not None:
-        _print_measured(
-            explain.measure(loaded, source=data, limit=limit, settings=settings, progress=progress), as_json=json
-        )
+        result = explain.measure(loaded, source=data, limit=limit, settings=settings, progress=progress)
+        print_result(result, print_faithfulness)
         return
     rows = explain.explain(
         loaded, source=data, row=single, mistakes=mistakes, limit=limit, settings=settings, progress=progress
     )
     if output is not None:
-        print_file(output, explain.write_page(rows, output, loaded, data), as_json=json)
-    elif json:
-        print_json({"rows": [one.as_record() for one in rows]})
-    else:
-        for one in rows:
-            _print(one)
+        print_file(output, explain.write_page(rows, output, loaded, data))
+        return
+    records = {"rows": [explained.as_record() for explained in rows]}
+    print_result(records, lambda _: list(map(print_row, rows)))
 
 
-def _print(row: ExplainedRow) -> None:
-    from bertkit.cli.output import to_json
-
+def print_row(row: ExplainedRow) -> None:
+    """Print what is predicted of a row, and what its words add to that."""
     print_line(to_json({"id": row.id, **({} if row.gold is None else {"gold": row.gold}), **row.prediction}))
     for one in row.explanations:
         _print_explanation(one)
@@ -162,39 +144,34 @@ def _print_explanation(one: Explanation) -> None:
     if not one.words:
         print_text("  nothing to explain: no word is read")
         return
-    steps = f"{one.steps} step{'s' * (one.steps > 1)}"
-    if one.is_complete:
-        print_text(f"  the words add up to the difference within {one.gap:.2%} ({steps})")
-    else:
-        print_text(
-            f"  NOT COMPLETE: the words miss the difference by {one.gap:.1%} after {steps}; try --integration-steps"
-        )
+    steps = format_count(one.steps, "step")
+    added_up = f"the words add up to the difference within {one.gap:.2%} ({steps})"
+    missed = f"NOT COMPLETE: the words miss the difference by {one.gap:.1%} after {steps}; try --integration-steps"
+    print_text(f"  {added_up if one.is_complete else missed}")
     print_highlighted([(word.word, word.integrated_gradients) for word in one.words])
     ranked = sorted(one.words, key=lambda word: -abs(word.integrated_gradients))
     table = [
         {
             "word": word.word,
-            "integrated gradients": f"{word.integrated_gradients:+.4f}",
-            "masked": f"{word.occlusion:+.4f}",
+            "integrated gradients": format_signed(word.integrated_gradients),
+            "masked": format_signed(word.occlusion),
         }
         for word in ranked
     ]
     print_table("what each word adds", table, _MOST_WORDS)
 
 
-def _print_measured(result: FaithfulnessResult, *, as_json: bool) -> None:
-    if as_json:
-        print_json(dataclasses.asdict(result))
-        return
+def print_faithfulness(result: FaithfulnessResult) -> None:
+    """Print how much predictions rest on the words that each method finds, beside random ones."""
     print_text(f"{format_rows(result.rows)}; integrated gradients add up within 1 % in {result.complete:,}")
-    table: list[dict[str, Any]] = [
+    table = [
         {
-            "method": one.method,
-            "comprehensiveness": f"{one.comprehensiveness:.4f} ({format_interval(one.comprehensiveness_interval)})",
-            "above random": format_interval(one.above_random),
-            "sufficiency": f"{one.sufficiency:.4f} ({format_interval(one.sufficiency_interval)})",
-            "below random": format_interval(one.below_random),
+            "method": measured.method,
+            "comprehensiveness": format_scored(measured.comprehensiveness, measured.comprehensiveness_interval),
+            "above random": measured.above_random,
+            "sufficiency": format_scored(measured.sufficiency, measured.sufficiency_interval),
+            "below random": measured.below_random,
         }
-        for one in result.methods
+        for measured in result.methods
     ]
     print_table(f"drop of the {result.score} without the words that count most, and with them alone (95% CI)", table)

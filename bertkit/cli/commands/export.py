@@ -2,54 +2,46 @@
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption, LimitOption
-from bertkit.cli.output import format_interval, format_rows, print_json, print_line, print_table, print_text
+from bertkit.cli.options import CheckpointRecipeOption, LimitOption, output_option
+from bertkit.cli.output import (
+    format_rows,
+    format_signed,
+    print_next,
+    print_notes,
+    print_result,
+    print_table,
+    print_text,
+)
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.evaluation.parity import Parity
     from bertkit.workflows.export import ExportResult
 
-NAME = "export"
 ORDER = 7
 EXAMPLE = "bertkit export runs/cola --to onnx --output exported/cola"
 
 RunArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN", help="Run folder, a checkpoint of a run, or any fine-tuned checkpoint.", show_default=False
-    ),
+    str, typer.Argument(metavar="RUN", help="Run folder, a checkpoint of a run, or any fine-tuned checkpoint.")
 ]
 ScoredOption = Annotated[
-    str | None,
-    typer.Option("--data", help="Rows to score both on.", metavar="DATA", show_default="those of the run"),
+    str | None, typer.Option(help="Rows to score both on.", metavar="DATA", show_default="those of the run")
 ]
-TaskRecipeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--recipe", help="Recipe of a checkpoint that is not of a run.", metavar="RECIPE", show_default="the run's"
-    ),
-]
-NewFolderOption = Annotated[
-    Path, typer.Option("--output", "-o", help="Folder to write; it must not exist.", metavar="DIR", show_default=False)
-]
+NewFolderOption = Annotated[Path, output_option("Folder to write; it must not exist.", "DIR")]
 
 
 def command(
     run: RunArgument,
     output: NewFolderOption,
     to: Annotated[Literal["onnx", "openvino"], typer.Option(help="What runs it.", metavar="BACKEND")] = "onnx",
-    recipe: TaskRecipeOption = None,
+    recipe: CheckpointRecipeOption = None,
     data: ScoredOption = None,
     limit: LimitOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Export a fine-tuned model to ONNX or OpenVINO, which run without torch.
 
@@ -59,20 +51,14 @@ def command(
     from bertkit.workflows.export import export
 
     result = export(run, output, to=to, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
-    if json:
-        print_json(dataclasses.asdict(result))
-    else:
-        print_export(result)
+    print_result(result, print_export)
 
 
 def print_export(result: ExportResult) -> None:
     """Print what was exported, how it compares, and what to do next."""
     print_text(f"{result.model}, {result.recipe}: {result.backend}, {result.precision}, {result.bytes / 1e6:,.1f} MB")
     print_parity(result.parity, "torch", result.backend)
-    print_line()
-    print_line("Next:")
-    print_line(f"  bertkit eval {result.folder}")
-    print_line(f"  bertkit predict {result.folder} FILE")
+    print_next(f"bertkit eval {result.folder}", f"bertkit predict {result.folder} FILE")
 
 
 _FLIPS = {"model": "from the model's", "alone": "between a row alone and in a batch"}
@@ -96,15 +82,13 @@ def print_parity(parity: Parity, before: str, after: str) -> None:
         for row in parity.latency
     ]
     print_table("milliseconds per batch", speed)
-    for note in describe_spreads(row["spread"] for row in parity.latency):
-        print_text(f"  {note}")
+    print_notes(describe_spreads(row["spread"] for row in parity.latency))
     if parity.scores:
         print_table(f"{parity.split}, {format_rows(parity.rows)}", tabulate_scores(parity, before, after))
     for name, whose in _FLIPS.items():
         if name in parity.flips:
             print_text(f"  labels that differ {whose}: {parity.flips[name]} of {format_rows(parity.rows)}")
-    for note in parity.notes:
-        print_text(f"  {note}")
+    print_notes(parity.notes)
 
 
 def tabulate_scores(parity: Parity, before: str, after: str) -> list[dict[str, Any]]:
@@ -114,8 +98,8 @@ def tabulate_scores(parity: Parity, before: str, after: str) -> list[dict[str, A
             "metric": name,
             before: found["before"],
             after: found["after"],
-            "difference": f"{found['difference']:+.4f}" if math.isfinite(found["difference"]) else "n/a",
-            "95% CI": format_interval(found["interval"]),
+            "difference": format_signed(found["difference"]),
+            "95% CI": found["interval"],
         }
         for name, found in parity.scores.items()
     ]

@@ -8,39 +8,24 @@ from typing import Annotated, Any
 import typer
 
 from bertkit.cli import stdio
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line
+from bertkit.cli.options import PretrainedOption
+from bertkit.cli.output import print_line, print_result
 from bertkit.cli.progress import TerminalProgress
 
-NAME = "fill-mask"
 ORDER = 5
 EXAMPLE = 'bertkit fill-mask "The doctors [MASK] in the house." --model demo'
 
 
 def command(
     texts: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="TEXT...", help="Texts with [MASK] for each word to predict.", show_default=False),
+        list[str] | None, typer.Argument(metavar="TEXT...", help="Texts with [MASK] for each word to predict.")
     ] = None,
-    model: Annotated[
-        str,
-        typer.Option(
-            "--model",
-            help="Pretrained model: hub name, directory or `demo`.",
-            metavar="MODEL",
-            show_default=False,
-        ),
-    ] = ...,  # type: ignore[assignment]
+    model: PretrainedOption = ...,  # type: ignore[assignment]
     top: Annotated[int, typer.Option(help="Number of answers per mask.", metavar="K", min=1)] = 5,
-    targets: Annotated[
-        str | None,
-        typer.Option(help="Score only these words, e.g. cat,dog.", metavar="WORDS", show_default=False),
-    ] = None,
+    targets: Annotated[str | None, typer.Option(help="Score only these words, e.g. cat,dog.", metavar="WORDS")] = None,
     file: Annotated[
-        str | None,
-        typer.Option(help="File with one text per line; `-` for stdin.", metavar="FILE", show_default=False),
+        str | None, typer.Option(help="File with one text per line; `-` for stdin.", metavar="FILE")
     ] = None,
-    json: JsonOption = False,
 ) -> None:
     """Predict the masked words of texts with a pretrained model.
 
@@ -65,16 +50,12 @@ def command(
         raise UsageError("--targets names no word", "give e.g. cat,dog")
     from bertkit.workflows.fill_mask import fill_mask
 
-    print_answers(
-        fill_mask(model, texts or [], top=top, targets=target_words, progress=TerminalProgress()), as_json=json
-    )
+    records = fill_mask(model, texts or [], top=top, targets=target_words, progress=TerminalProgress())
+    print_result({"texts": records}, lambda _: print_answers(records))
 
 
-def print_answers(records: Iterable[Mapping[str, Any]], *, as_json: bool) -> None:
+def print_answers(records: Iterable[Mapping[str, Any]]) -> None:
     """Print the answers for each mask of each text, the most probable first."""
-    if as_json:
-        print_json({"texts": list(records)})
-        return
     for record in records:
         print_line(record["text"])
         for mask in record["masks"]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -17,7 +16,6 @@ from bertkit.cli.options import (
     DryRunOption,
     EpochsOption,
     FreshOption,
-    JsonOption,
     LearningRateOption,
     LimitOption,
     MaxLengthOption,
@@ -28,12 +26,12 @@ from bertkit.cli.options import (
     SetOption,
     common_settings,
     load,
-    load_tasks,
-    names_several,
+    merge_changes,
+    output_option,
 )
-from bertkit.cli.output import print_json, print_line, print_text
+from bertkit.cli.output import format_splits, print_line, print_next, print_plan, print_result
 from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.seeds import choose_seeds, end_seeds
+from bertkit.cli.seeds import choose_seeds, print_seeds
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -42,13 +40,12 @@ if TYPE_CHECKING:
     from bertkit.workflows.finetune.inputs import DryRun
 
 JobsOption = Annotated[
-    int, typer.Option("--jobs", help="With --seeds: train so many at the same time, each in a process.", metavar="N")
+    int, typer.Option(help="With --seeds: train so many at the same time, each in a process.", metavar="N")
 ]
 SoupOption = Annotated[
     bool, typer.Option("--soup", help="With --seeds: average the weights of the runs, and score that model too.")
 ]
 
-NAME = "finetune"
 ORDER = 1
 EXAMPLE = "bertkit finetune cola --model demo --data demo"
 
@@ -58,10 +55,7 @@ def command(
     model: ModelOption = None,
     data: DataOption = None,
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Run folder.", metavar="DIR", show_default="runs/RECIPE; with --seeds RECIPE-seeds"
-        ),
+        Path | None, output_option("Run folder.", "DIR", "runs/RECIPE; with --seeds RECIPE-seeds")
     ] = None,
     epochs: EpochsOption = None,
     learning_rate: LearningRateOption = None,
@@ -75,7 +69,6 @@ def command(
     changes: SetOption = None,
     dry_run: DryRunOption = False,
     fresh: FreshOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Fine-tune an encoder with a recipe, and score it.
 
@@ -83,15 +76,17 @@ def command(
     printed. Options override the recipe.
     """
     common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
+    from bertkit.recipe import load_several, names_several
+
     if names_several(recipe):
         if seeds is not None or soup or jobs != 1:
             raise UsageError("--seeds, --soup or --jobs with a recipe of several tasks", "run one --seed at a time")
-        several = load_tasks(recipe, {**common, "model": model}, changes)
-        _finetune_several(several, output, dry_run=dry_run, fresh=fresh, json=json)
+        several = load_several(recipe, merge_changes({**common, "model": model}, changes))
+        _finetune_several(several, output, dry_run=dry_run, fresh=fresh)
         return
     loaded = load(recipe, {**common, "model": model}, changes)
     if chosen := choose_seeds(seeds, seed, changes):
-        _finetune_seeds(loaded, chosen, output, dry_run=dry_run, fresh=fresh, soup=soup, jobs=jobs, json=json)
+        _finetune_seeds(loaded, chosen, output, dry_run=dry_run, fresh=fresh, soup=soup, jobs=jobs)
         return
     if soup or jobs != 1:
         raise UsageError(f"{'--soup' if soup else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
@@ -100,73 +95,67 @@ def command(
     if dry_run:
         from bertkit.workflows.finetune.inputs import dry_run as check
 
-        print_dry_run(check(loaded, output=output, fresh=fresh), as_json=json)
+        print_result(check(loaded, output=output, fresh=fresh), print_dry_run)
         return
     results = finetune(loaded, output=output, fresh=fresh, progress=TerminalProgress())
-    print_results(results, as_json=json, next_steps=lambda: print_next_steps(results))
+    _end_training(results, lambda: print_next_steps(results))
 
 
-def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bool, fresh: bool, json: bool) -> None:
+def _end_training(results: Sequence[Result], next_steps: Callable[[], None]) -> None:
+    print_result({"results": results}, lambda _: print_results(results, next_steps))
+
+
+def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bool, fresh: bool) -> None:
     from bertkit.workflows.finetune.several import dry_run as check
     from bertkit.workflows.finetune.several import finetune_several
 
     if dry_run:
-        print_dry_run(check(several, output=output, fresh=fresh), as_json=json)
+        print_result(check(several, output=output, fresh=fresh), print_dry_run)
         return
     results = finetune_several(several, output=output, fresh=fresh, progress=TerminalProgress())
-    print_results(results, as_json=json)
-    if results and not json:
+
+    def print_next_commands() -> None:
         from bertkit.tasks import example_row, load_task
 
         folder = shlex.quote(str(Path(str(results[0].folder)).parent))
-        rows = {example_row(load_task(own), own) for own in several.recipes.values()}
-        print_line("\nNext:")
+        rows = {example_row(load_task(of_task), of_task) for of_task in several.recipes.values()}
         # tasks that read different columns are predicted from a file that has them all
-        print_line(f"  bertkit predict {folder} {rows.pop() if len(rows) == 1 else 'FILE'}")
-        for name in several.recipes:
-            print_line(f"  bertkit eval {folder}/{name}")
+        predict = f"bertkit predict {folder} {rows.pop() if len(rows) == 1 else 'FILE'}"
+        print_next(predict, *(f"bertkit eval {folder}/{name}" for name in several.recipes))
+
+    _end_training(results, print_next_commands)
 
 
 def _finetune_seeds(
-    recipe: Recipe,
-    seeds: Sequence[int],
-    output: Path | None,
-    *,
-    dry_run: bool,
-    fresh: bool,
-    soup: bool,
-    jobs: int,
-    json: bool,
+    recipe: Recipe, seeds: Sequence[int], output: Path | None, *, dry_run: bool, fresh: bool, soup: bool, jobs: int
 ) -> None:
     from bertkit.workflows.finetune.seeds import dry_run as check
     from bertkit.workflows.finetune.seeds import finetune_seeds
 
     if dry_run:
-        print_dry_run(check(recipe, seeds, output=output, fresh=fresh, jobs=jobs), as_json=json, runs=len(seeds))
+        plan = check(recipe, seeds, output=output, fresh=fresh, jobs=jobs)
+        print_result(plan, lambda _: print_dry_run(plan, len(seeds)))
         return
     summary, error = finetune_seeds(
         recipe, seeds, output=output, fresh=fresh, jobs=jobs, soup=soup, progress=TerminalProgress()
     )
-    end_seeds(summary, error, as_json=json)
+    print_result(summary, print_seeds, error=error)
 
 
-def print_dry_run(plan: DryRun, *, as_json: bool, runs: int = 1) -> None:
+def print_dry_run(plan: DryRun, runs: int = 1) -> None:
     """Print what a run, or several that differ in their seed, would do."""
-    if as_json:
-        print_json(dataclasses.asdict(plan))
-        return
-    print_line(plan.resolved.rstrip())
-    print_line()
-    counts = {split: "streamed" if rows is None else f"{rows:,}" for split, rows in plan.rows.items()}
-    print_text(f"rows     {', '.join(f'{split} {count}' for split, count in counts.items())}")
-    if plan.unread:
-        print_text(f"not read {', '.join(plan.unread)}")
-    if plan.labels:
-        from bertkit.data.labels import list_names
+    from bertkit.data.labels import list_names
 
-        print_text(f"labels   {list_names(plan.labels[:20])}")
-    print_line(f"steps    {plan.steps:,}" + (f" in each of {runs} runs" if runs > 1 else ""))
-    print_text(f"disk     {plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}")
+    print_line(f"{plan.resolved.rstrip()}\n")
+    print_plan(
+        {
+            "rows": format_splits(plan.rows),
+            "not read": ", ".join(plan.unread),
+            "labels": list_names(plan.labels[:20]) if plan.labels else "",
+            "steps": f"{plan.steps:,}" + (f" in each of {runs} runs" if runs > 1 else ""),
+            "disk": f"{plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}",
+        }
+    )
     print_line("Nothing was trained or written.")
 
 
@@ -181,9 +170,10 @@ def print_next_steps(results: Sequence[Result]) -> None:
     folder = shlex.quote(str(results[0].folder))
     recipe = load_recipe(f"{results[0].folder}/recipe.yaml")
     recipe._may_run_code = True  # it has been run just now
-    print_line("\nNext:")
-    print_line(f"  open {folder}/report.html")
     trust = " --trust" if "." in recipe.task or any(map(is_script, recipe.metrics)) else ""
-    print_line(f"  bertkit predict {folder} {example_row(load_task(recipe), recipe)}{trust}")
-    print_line(f"  bertkit eval {folder}{trust}")
-    print_line(f"  hf upload YOUR_NAME/{shlex.quote(recipe.name)} {folder}")
+    print_next(
+        f"open {folder}/report.html",
+        f"bertkit predict {folder} {example_row(load_task(recipe), recipe)}{trust}",
+        f"bertkit eval {folder}{trust}",
+        f"hf upload YOUR_NAME/{shlex.quote(recipe.name)} {folder}",
+    )

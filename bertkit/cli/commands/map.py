@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line, print_table, print_text
+from bertkit.cli.options import FirstRowsOption, output_option
+from bertkit.cli.output import print_line, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
     ColumnOption,
@@ -23,7 +22,6 @@ from bertkit.cli.vector_options import (
 if TYPE_CHECKING:
     from bertkit.workflows.map import MapResult
 
-NAME = "map"
 ORDER = 6
 EXAMPLE = "bertkit map reviews.csv --column review --model demo --label stars --output reviews.html"
 
@@ -34,36 +32,24 @@ FileArgument = Annotated[
     typer.Argument(
         metavar="FILE",
         help="Rows to draw: csv, tsv, jsonl, json, parquet, txt (one text per line), ..., or `-` for stdin.",
-        show_default=False,
     ),
 ]
 PageOption = Annotated[
-    Path,
-    typer.Option(
-        "--output", "-o", help="Page to write, .html; its points are written beside it as .parquet.", metavar="FILE"
-    ),
+    Path, output_option("Page to write, .html; its points are written beside it as .parquet.", "FILE")
 ]
 WordOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--word", help="Draw every occurrence of this word, whole and in any case; repeatable.", metavar="WORD",
-        show_default=False,
-    ),
-]  # fmt: skip
+    typer.Option(help="Draw every occurrence of this word, whole and in any case; repeatable.", metavar="WORD"),
+]
 UnitOption = Annotated[
     Literal["text", "target"],
     typer.Option(
         help="What a point stands for: text, or target, the word that the column `target` points to.", metavar="UNIT"
     ),
 ]
-LabelOption = Annotated[
-    str | None, typer.Option("--label", help="Column that colors the points.", metavar="COLUMN", show_default=False)
-]
+LabelOption = Annotated[str | None, typer.Option(help="Column that colors the points.", metavar="COLUMN")]
 ClustersOption = Annotated[
-    int | None,
-    typer.Option(
-        "--clusters", help="Color the points by N clusters instead (k-means).", metavar="N", min=2, show_default=False
-    ),
+    int | None, typer.Option(help="Color the points by N clusters instead (k-means).", metavar="N", min=2)
 ]
 LayersOption = Annotated[
     str, typer.Option(help="Layers of the slider: all, last, or numbers such as 0,3,6.", metavar="LAYERS")
@@ -72,11 +58,7 @@ ReduceOption = Annotated[
     Literal["pca", "umap"], typer.Option(help="How vectors become points: pca, or umap.", metavar="METHOD")
 ]
 PictureOption = Annotated[
-    Path | None,
-    typer.Option("--picture", help="Draw all layers side by side in an .svg file.", metavar="FILE", show_default=False),
-]
-LimitOption = Annotated[
-    int | None, typer.Option("--limit", help="Use only the first N rows.", metavar="N", show_default="all", min=1)
+    Path | None, typer.Option(help="Draw all layers side by side in an .svg file.", metavar="FILE")
 ]
 
 
@@ -92,13 +74,12 @@ def command(
     layers: LayersOption = "all",
     reduce: ReduceOption = "pca",
     picture: PictureOption = None,
-    limit: LimitOption = None,
+    limit: FirstRowsOption = None,
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
     seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=2**32 - 1)] = 42,
     changes: DataSettingsOption = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Replace files that are there.")] = False,
-    json: JsonOption = False,
 ) -> None:
     """Draw the vectors of texts, or of a word in them, at every layer: one page with a slider.
 
@@ -114,21 +95,18 @@ def command(
     files = MapFiles(output, picture, fresh)
     reader = LayerReader(model, max_length, precision)
     result = draw_map(reader, source, files, settings, TerminalProgress())
-    print_map(result, as_json=json)
+    print_result({**vars(result), "shown": result.shown._asdict()}, lambda _: print_map(result))
 
 
-def print_map(result: MapResult, *, as_json: bool) -> None:
+def print_map(result: MapResult) -> None:
     """Print what was drawn, and what is measured at each layer."""
     from bertkit.insight.maps.layers import layer_rows
     from bertkit.workflows.map import METHODS
 
-    if as_json:
-        print_json({**dataclasses.asdict(result), "shown": result.shown._asdict()})
-        return
     what = "texts" if result.unit == "text" else "words in their texts"
     print_text(f"{result.points:,} {what} by {METHODS[result.reduce]}")
-    for name, count in list(result.labels.items())[:_SHOWN_LABELS]:
-        print_text(f"  {name}: {count:,} ({count / result.points:.1%})")
+    labels = list(result.labels.items())[:_SHOWN_LABELS]
+    print_notes(f"{name}: {count:,} ({count / result.points:.1%})" for name, count in labels)
     if len(result.labels) > _SHOWN_LABELS:
         print_text(f"  ... {len(result.labels) - _SHOWN_LABELS:,} more with --json")
     title = "layers"

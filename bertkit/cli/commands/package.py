@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.commands.export import NewFolderOption, TaskRecipeOption
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line, print_text
+from bertkit.cli.commands.export import NewFolderOption
+from bertkit.cli.options import CheckpointRecipeOption
+from bertkit.cli.output import print_next, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.workflows.package import PackageResult
 
-NAME = "package"
 ORDER = 7
 EXAMPLE = "bertkit package runs/cola --output packages/cola"
 
 ModelArgument = Annotated[
     str,
     typer.Argument(
-        metavar="RUN",
-        help="Run folder, a checkpoint of a run, any fine-tuned checkpoint, or an exported folder.",
-        show_default=False,
+        metavar="RUN", help="Run folder, a checkpoint of a run, any fine-tuned checkpoint, or an exported folder."
     ),
 ]
 
@@ -38,16 +34,12 @@ def command(
         Literal["onnx", "openvino"] | None,
         typer.Option(help="What runs it.", metavar="BACKEND", show_default="onnx, or that of an exported folder"),
     ] = None,
-    recipe: TaskRecipeOption = None,
+    recipe: CheckpointRecipeOption = None,
     name: Annotated[
         str | None,
         typer.Option(help="Name of the Python module.", metavar="NAME", show_default="that of the run, with _model"),
     ] = None,
-    wheel: Annotated[
-        str | None,
-        typer.Option(help="Write a wheel of this version too.", metavar="VERSION", show_default=False),
-    ] = None,
-    json: JsonOption = False,
+    wheel: Annotated[str | None, typer.Option(help="Write a wheel of this version too.", metavar="VERSION")] = None,
 ) -> None:
     """Package a model with the code that it needs, to predict without torch and without bertkit.
 
@@ -57,10 +49,7 @@ def command(
     from bertkit.workflows.package import package
 
     result = package(run, output, to=to, recipe=recipe, name=name, wheel=wheel, progress=TerminalProgress())
-    if json:
-        print_json(dataclasses.asdict(result))
-    else:
-        print_package(result)
+    print_result(result, print_package)
 
 
 def print_package(result: PackageResult) -> None:
@@ -72,11 +61,8 @@ def print_package(result: PackageResult) -> None:
     if (start := result.cold_start) is not None:
         cost = f"{start.seconds:.2f} s of processor time, {start.memory / 1e6:,.0f} MB of memory"
         print_text(f"  from start to first answer: {cost}; imported {', '.join(start.imported)}")
-    for note in result.notes:
-        print_text(f"  {note}")
+    print_notes(result.notes)
     print_text(f"  needs {', '.join(result.requirements)}")
     if result.wheel is not None:
         print_text(f"  wheel: {Path(result.wheel).name}")
-    print_line()
-    print_line("Next:")
-    print_line(f"  cd {quote(result.folder)} && python -m {result.name} --file FILE")
+    print_next(f"cd {quote(result.folder)} && python -m {result.name} --file FILE")

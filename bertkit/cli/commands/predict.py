@@ -9,18 +9,17 @@ import typer
 
 from bertkit.cli.options import (
     CheckpointOption,
-    JsonOption,
     MaxLengthOption,
     RecordsOption,
     RowOption,
+    RowsFileArgument,
     RunArgument,
     SetOption,
     TextOption,
     ZeroShotOption,
     find_trained,
     load,
-    load_tasks,
-    names_several,
+    merge_changes,
     parse_row,
     zero_shot_task,
 )
@@ -30,15 +29,13 @@ from bertkit.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bertkit.recipe import Recipe, SeveralTasks
 
-NAME = "predict"
 ORDER = 4
 EXAMPLE = 'bertkit predict runs/cola --text "The dog chased old the bird."'
 
 EscapeOption = Annotated[
     bool,
     typer.Option(
-        "--escape-formulas",
-        help="Put a ' before text that a spreadsheet would take for a formula (.csv and .tsv).",
+        "--escape-formulas", help="Put a ' before text that a spreadsheet would take for a formula (.csv and .tsv)."
     ),
 ]
 ColumnsOption = Annotated[
@@ -50,8 +47,7 @@ ColumnsOption = Annotated[
     ),
 ]
 DelimiterOption = Annotated[
-    str | None,
-    typer.Option(help="Delimiter of a .csv or .tsv file.", metavar="CHAR", show_default="that of FILE"),
+    str | None, typer.Option(help="Delimiter of a .csv or .tsv file.", metavar="CHAR", show_default="that of FILE")
 ]
 EncodingOption = Annotated[
     str | None,
@@ -72,34 +68,20 @@ PrecisionOption = Annotated[
     typer.Option(
         help="Mark rows to abstain from, so that this share of the others is right; needs `bertkit calibrate`.",
         metavar="P",
-        show_default=False,
     ),
 ]
 CoverageOption = Annotated[
     float | None,
     typer.Option(
-        help="Add the set of labels that holds the right one this often; needs `bertkit calibrate`.",
-        metavar="P",
-        show_default=False,
+        help="Add the set of labels that holds the right one this often; needs `bertkit calibrate`.", metavar="P"
     ),
 ]
-AbstainOption = Annotated[
-    float | None, typer.Option(help="Mark rows whose probability is below this.", metavar="P", show_default=False)
-]
-FileArgument = Annotated[
-    str | None,
-    typer.Argument(
-        metavar="FILE",
-        help="Rows to predict: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), "
-        "or `-` for stdin.",
-        show_default=False,
-    ),
-]
+AbstainOption = Annotated[float | None, typer.Option(help="Mark rows whose probability is below this.", metavar="P")]
 
 
 def command(
     run: RunArgument,
-    file: FileArgument = None,
+    file: RowsFileArgument = None,
     model: CheckpointOption = None,
     text: TextOption = None,
     row: RowOption = None,
@@ -115,7 +97,6 @@ def command(
     max_length: MaxLengthOption = None,
     zero_shot: ZeroShotOption = False,
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Predict rows with a fine-tuned checkpoint.
 
@@ -140,10 +121,10 @@ def command(
 
     progress = TerminalProgress()
     if output is None:
-        print_records("predictions", predict(loaded, source=file, row=single_row, progress=progress), as_json=json)
+        print_records("predictions", predict(loaded, source=file, row=single_row, progress=progress))
         return
     rows = predict_to_file(loaded, output, source=file, row=single_row, layout=layout, progress=progress)
-    print_file(output, rows, as_json=json)
+    print_file(output, rows)
 
 
 def split_names(text: str | None) -> tuple[str, ...]:
@@ -166,12 +147,13 @@ def _load_recipe(
 ) -> Recipe | SeveralTasks:
     """Load the recipe of a task, with the thresholds of its calibration, or that of several tasks."""
     from bertkit.errors import UsageError
+    from bertkit.recipe import load_several, names_several
 
     if names_several(recipe):
         if precision or coverage or settings["options.abstain_below"] or zero_shot:
             what = "--zero-shot, --precision, --abstain-below or --coverage with a recipe of several tasks"
             raise UsageError(what, "name the recipe of one task")
-        return load_tasks(recipe, settings, changes)
+        return load_several(recipe, merge_changes(settings, changes))
     from bertkit.workflows.calibrate import with_thresholds
 
     settings["task"] = zero_shot_task(recipe) if zero_shot else None

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import FROM_RECIPE, JsonOption, SetOption, complete_recipe, refuse_rows
-from bertkit.cli.output import format_interval, print_found, print_table, print_text
+from bertkit.cli.options import (
+    RECIPE_NAME,
+    DataOption,
+    PageOption,
+    SetOption,
+    merge_changes,
+)
+from bertkit.cli.output import (
+    format_count,
+    format_signed,
+    print_notes,
+    print_result,
+    print_table,
+    print_text,
+)
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption, PrecisionOption, TextLengthOption
 
 if TYPE_CHECKING:
     from bertkit.workflows.probe import ProbeResult
 
-NAME = "probe"
 ORDER = 4
 EXAMPLE = "bertkit probe pos --model demo --data demo --output probe.html"
 
@@ -25,15 +36,7 @@ TaskArgument = Annotated[
         metavar="RECIPE",
         help="A recipe whose labels are probed, or a task that is made from the rows: length, content, shift; with "
         "columns of Universal Dependencies also depth, arcs, relations, tense, number.",
-        autocompletion=complete_recipe,
-        callback=refuse_rows,
-        show_default=False,
-    ),
-]
-DataOption = Annotated[
-    str | None,
-    typer.Option(
-        "--data", help="Data set: hub name, directory, file or `demo`.", metavar="DATA", show_default=FROM_RECIPE
+        **RECIPE_NAME,
     ),
 ]
 LimitOption = Annotated[
@@ -51,9 +54,6 @@ MetricOption = Annotated[
         show_default="the first of the recipe's that fits",
     ),
 ]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="New HTML page.", metavar="FILE", show_default=False)
-]
 
 
 def command(
@@ -67,57 +67,51 @@ def command(
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
     changes: SetOption = None,
-    output: OutputOption = None,
-    json: JsonOption = False,
+    output: PageOption = None,
 ) -> None:
     """Show what each layer of an encoder knows, by linear probes.
 
     Of each layer: the score with its interval, selectivity beside a control task, and how short a code of the labels
     becomes. Vectors of all layers are computed once and kept.
     """
-    from bertkit.recipe import parse_changes
     from bertkit.workflows.probe import ProbeSettings, check_new_page, load_probe_recipe, probe, write_page
 
     page = None if output is None else check_new_page(output)
-    given = {"model": model, **({} if data is None else {"data.source": data}), **parse_changes(changes or [])}
-    recipe = load_probe_recipe(task, given)
+    recipe = load_probe_recipe(task, merge_changes({"model": model, "data.source": data}, changes))
     settings = ProbeSettings(metric, seeds, limit, items, max_length, precision)
     result = probe(recipe, settings, progress=TerminalProgress())
-    if page is not None:
-        write_page(result, page)
-    print_found(result, page, lambda: _print(result), as_json=json)
+    print_result(result, print_probe, page=page, write=write_page)
 
 
-def _print(result: ProbeResult) -> None:
+def print_probe(result: ProbeResult) -> None:
+    """Print what probes score at each layer, what stands beside that, and where in the layers it is."""
     from bertkit.reports.insight.probe import count_items, describe_control
 
     probed = result.probed
-    seeds = "1 seed" if result.seeds == 1 else f"{result.seeds} seeds"
+    seeds = format_count(result.seeds, "seed")
     print_text(f"{result.task} in {result.model}: {result.about}")
     print_text(
         f"  a probe learns from {count_items(probed.train_items, result.unit)} of {result.train_rows:,} rows; "
         f"{count_items(probed.test_items, result.unit)} of {result.test_rows:,} others are scored; {seeds}"
     )
-    table: list[dict[str, Any]] = [
+    table = [
         {
-            "layer": f"{'* ' if one.layer == probed.best_layer else '  '}{one.layer or '0 (embeddings)'}",
-            result.metric: one.score,
-            "95% CI": format_interval(one.interval),
-            "control": one.control,
-            "selectivity": f"{one.selectivity:+.4f}",
-            "code, kbit": "n/a" if one.bits is None else f"{one.bits / 1000:.2f}",
-            "compression": "n/a" if one.compression is None else f"{one.compression:.2f}",
+            "layer": f"{'* ' if layer.layer == probed.best_layer else '  '}{layer.layer or '0 (embeddings)'}",
+            result.metric: layer.score,
+            "95% CI": layer.interval,
+            "control": layer.control,
+            "selectivity": format_signed(layer.selectivity),
+            "code, kbit": None if layer.bits is None else f"{layer.bits / 1000:.2f}",
+            "compression": None if layer.compression is None else f"{layer.compression:.2f}",
             "in the mix": f"{share:.0%}",
         }
-        for one, share in zip(probed.layers, probed.mixing, strict=True)
+        for layer, share in zip(probed.layers, probed.mixing, strict=True)
     ]
     print_table("what a linear probe scores at each layer", table, len(table))
-    for name, score in probed.baselines.items():
-        print_text(f"  {name}: {score:.4f}")
+    print_notes(f"{name}: {score:.4f}" for name, score in probed.baselines.items())
     print_text(f"  control task: {describe_control(result.control, result.group)}")
     deviation = "" if probed.center_deviation is None else f", standard deviation {probed.center_deviation:.2f}"
     print_text(
         f"  best layer: {probed.best_layer}; center of gravity of the mix: {probed.center_of_gravity:.2f}{deviation}"
     )
-    for note in probed.notes:
-        print_text(f"  note: {note}")
+    print_notes(f"note: {note}" for note in probed.notes)

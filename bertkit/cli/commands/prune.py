@@ -2,40 +2,45 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import DataOption, JsonOption, LimitOption, MaxLengthOption, SetOption, complete_recipe
+from bertkit.cli.options import (
+    CheckpointRecipeOption,
+    DataOption,
+    LimitOption,
+    MaxLengthOption,
+    SetOption,
+    merge_changes,
+    output_option,
+)
 from bertkit.cli.output import (
     format_interval,
-    format_number,
     format_rows,
-    print_json,
-    print_line,
+    format_scored,
+    format_signed,
+    print_next,
+    print_notes,
+    print_result,
     print_table,
     print_text,
+    size_cells,
 )
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
-    from bertkit.compression.compare_pruned import PrunedSide
     from bertkit.workflows.prune import Pruned
 
-NAME = "prune"
 ORDER = 4
 EXAMPLE = "bertkit prune runs/cola -o pruned --intermediate 64"
 
 
 AnyModelArgument = Annotated[
-    str,
-    typer.Argument(metavar="MODEL", help="Run folder, or any checkpoint: directory or hub name.", show_default=False),
+    str, typer.Argument(metavar="MODEL", help="Run folder, or any checkpoint: directory or hub name.")
 ]
-PrunedOption = Annotated[
-    Path, typer.Option("--output", "-o", help="Folder to write the pruned model to.", metavar="DIR", show_default=False)
-]
+PrunedOption = Annotated[Path, output_option("Folder to write the pruned model to.", "DIR")]
 KeptLayersOption = Annotated[
     str | None,
     typer.Option(
@@ -49,8 +54,7 @@ HeadsOption = Annotated[
     typer.Option(metavar="N", help="Keep so many heads per layer, where the config can say so.", show_default="all"),
 ]
 IntermediateOption = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Keep so many neurons of each layer's feed-forward.", show_default="all"),
+    int | None, typer.Option(metavar="N", help="Keep so many neurons of each layer's feed-forward.", show_default="all")
 ]
 VocabularyOption = Annotated[
     list[str] | None,
@@ -59,15 +63,6 @@ VocabularyOption = Annotated[
         help="Keep the tokens of a file or folder of text, of all `rows` of the run, or of its `train` rows; "
         "repeatable.",
         show_default="all",
-    ),
-]
-ScoringRecipeOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="RECIPE",
-        help="Recipe that scores a checkpoint which is no run.",
-        autocompletion=complete_recipe,
-        show_default="the run's",
     ),
 ]
 
@@ -79,13 +74,12 @@ def command(
     heads: HeadsOption = None,
     intermediate: IntermediateOption = None,
     vocabulary: VocabularyOption = None,
-    recipe: ScoringRecipeOption = None,
+    recipe: CheckpointRecipeOption = None,
     data: DataOption = None,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     rows: Annotated[int, typer.Option(help="Training rows to measure importance on.", metavar="N", min=1)] = 512,
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Prune a checkpoint to fewer layers, heads, feed-forward neurons or tokens.
 
@@ -93,24 +87,20 @@ def command(
     models. Size, speed and scores are compared with those before. Fine-tune or distill the result afterwards.
     """
     from bertkit.compression.target_shape import make_shape
-    from bertkit.recipe import parse_changes
 
     shape = make_shape(layers, heads, intermediate, vocabulary)
     settings = {"data.source": data, "data.limit": limit, "training.max_length": max_length}
-    given: dict[str, Any] = {key: value for key, value in settings.items() if value is not None}
-    given |= parse_changes(changes or [])
+    given = merge_changes(settings, changes)
     from bertkit.workflows.prune import prune
 
     pruned = prune(model, output, shape, recipe=recipe, changes=given, measured_rows=rows, progress=TerminalProgress())
-    if json:
-        print_json(dataclasses.asdict(pruned))
-    else:
-        print_pruned(pruned)
+    print_result(pruned, print_pruned)
 
 
 def print_pruned(pruned: Pruned) -> None:
     """Print what is left, size, speed and scores before and after, and what to do next."""
     from bertkit.hardware.speed import describe_spreads
+    from bertkit.reports.text import p_text
 
     print_text(f"{pruned.folder}: pruned from {pruned.model}")
     measured = f" (chosen on {format_rows(pruned.measured_rows)})" if pruned.measured_rows else ""
@@ -123,34 +113,24 @@ def print_pruned(pruned: Pruned) -> None:
     if pruned.vocabulary is not None:
         print_text(f"  tokens: {pruned.vocabulary:,} ({pruned.texts:,} texts split as before)")
     sides = (("before", pruned.before), ("after", pruned.after))
-    print_table("size and speed on this machine", [_size_line(name, side) for name, side in sides])
-    for note in describe_spreads(side.spread for _, side in sides):
-        print_text(f"  {note}")
+    sizes = [
+        size_cells(name, side) | {"spread": "" if side.spread is None else f"{side.spread:.0%}"} for name, side in sides
+    ]
+    print_table("size and speed on this machine", sizes)
+    print_notes(describe_spreads(side.spread for _, side in sides))
     if pruned.best_metric is not None:
         title = f"{pruned.best_metric} on {format_rows(pruned.rows)} of {pruned.split} (95% CI)"
-        print_table(title, [_score_line(name, side, pruned.best_metric) for name, side in sides])
-        one = pruned.differences[pruned.best_metric]
-        p = "n/a" if one.p is None else f"{one.p:.3g}"
-        difference = f"{one.difference:+.4f}"
-        print_text(f"  after - before: {difference} ({format_interval(one.interval)}), {one.test} p {p}")
+        scored = [(side.scores[pruned.best_metric], side.intervals.get(pruned.best_metric)) for _, side in sides]
+        table = [
+            {"model": name, "score": format_scored(*score)} for (name, _), score in zip(sides, scored, strict=True)
+        ]
+        print_table(title, table)
+        found = pruned.differences[pruned.best_metric]
+        difference = f"{format_signed(found.difference)} ({format_interval(found.interval)})"
+        print_text(f"  after - before: {difference}, {found.test} p {p_text(found.p)}")
     if pruned.changed_rows:
         print_text(f"  {format_rows(pruned.changed_rows)} of {pruned.split} have other tokens than before")
-    print_line("\nNext:")
-    for line in _next_steps(pruned):
-        print_line(f"  {line}")
-
-
-def _size_line(name: str, side: PrunedSide) -> dict[str, Any]:
-    line: dict[str, Any] = {"model": name, "parameters": side.parameters, "MB": f"{side.disk_bytes / 1e6:,.1f}"}
-    if side.row_seconds is not None and side.rows_per_second is not None:
-        line |= {"ms/row": f"{1000 * side.row_seconds:,.2f}", "rows/s": f"{side.rows_per_second:,.0f}"}
-        line |= {} if side.spread is None else {"spread": f"{side.spread:.0%}"}
-    return line
-
-
-def _score_line(name: str, side: PrunedSide, metric: str) -> dict[str, Any]:
-    score = format_number(side.scores[metric]).strip()
-    return {"model": name, "score": f"{score} ({format_interval(side.intervals.get(metric))})"}
+    print_next(*_next_steps(pruned))
 
 
 def _next_steps(pruned: Pruned) -> list[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Annotated, Literal
 
 import typer
@@ -10,15 +9,13 @@ import typer
 from bertkit.cli.commands.export import (
     NewFolderOption,
     RunArgument,
-    TaskRecipeOption,
     print_export,
     print_parity,
 )
-from bertkit.cli.options import JsonOption, LimitOption
-from bertkit.cli.output import end_with_error, print_json
+from bertkit.cli.options import CheckpointRecipeOption, LimitOption
+from bertkit.cli.output import print_result
 from bertkit.cli.progress import TerminalProgress
 
-NAME = "quantize"
 ORDER = 7
 EXAMPLE = "bertkit quantize runs/cola --to openvino-int8 --output exported/cola-int8"
 
@@ -34,13 +31,12 @@ def command(
         float, typer.Option(help="The share of the score that may be lost, with 95% confidence.", metavar="P")
     ] = 0.01,
     rows: Annotated[int, typer.Option(help="Training rows that tell the ranges of activations.", metavar="N")] = 256,
-    recipe: TaskRecipeOption = None,
+    recipe: CheckpointRecipeOption = None,
     data: Annotated[
         str | None,
-        typer.Option("--data", help="Rows to calibrate and score on.", metavar="DATA", show_default="those of the run"),
+        typer.Option(help="Rows to calibrate and score on.", metavar="DATA", show_default="those of the run"),
     ] = None,
     limit: LimitOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Export a fine-tuned model in int8 or bf16, unless it loses too much.
 
@@ -60,11 +56,7 @@ def command(
             progress=TerminalProgress(),
         )
     except MarginError as error:
-        if json:
-            end_with_error({"parity": dataclasses.asdict(error.parity)}, error)
-        print_parity(error.parity, "torch", to)
-        raise
-    if json:
-        print_json(dataclasses.asdict(result))
-    else:
-        print_export(result)
+        parity = error.parity
+        print_result({"parity": parity}, lambda _: print_parity(parity, "torch", to), error=error)
+        return
+    print_result(result, print_export)

@@ -8,7 +8,6 @@ import typer
 
 from bertkit.cli.options import (
     DataOption,
-    JsonOption,
     LimitOption,
     MaxLengthOption,
     PageOption,
@@ -17,19 +16,18 @@ from bertkit.cli.options import (
     load,
 )
 from bertkit.cli.output import (
-    format_duration,
-    format_interval,
-    format_number,
-    print_found,
+    format_count,
+    print_notes,
+    print_result,
     print_table,
     print_text,
 )
 from bertkit.cli.progress import TerminalProgress
+from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.workflows.rank import RankedEncoder, Ranking
 
-NAME = "rank"
 ORDER = 1
 EXAMPLE = "bertkit rank cola --models answerdotai/ModernBERT-base google-bert/bert-base-uncased"
 
@@ -40,19 +38,17 @@ _UNITS = {
     "word": "words",
     "target": "words to tell the senses of",
 }
+_LAYERS = {"mean": "the mean of layers", "last": "the last layer", "best": "the best layer"}
 
 ModelsOption = Annotated[
     list[str] | None,
     typer.Option(
         help="Encoders to rank: two or more hub names, directories, runs or `demo`; may be repeated.",
         metavar="MODEL...",
-        show_default=False,
     ),
 ]
 # what follows the first value of --models; so these may be given one after the other
-MoreArgument = Annotated[
-    list[str] | None, typer.Argument(metavar="[MODEL]...", help="More of --models.", show_default=False)
-]
+MoreArgument = Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="More of --models.")]
 
 
 def command(
@@ -75,7 +71,6 @@ def command(
     max_length: MaxLengthOption = None,
     changes: SetOption = None,
     output: PageOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Rank encoders for a recipe without fine-tuning any: which one to take, and what it costs.
 
@@ -92,37 +87,35 @@ def command(
     loaded = load(recipe, overrides, changes)
     check_models(named, layers)
     found = rank(loaded, named, settings, progress=TerminalProgress())
-    if page is not None:
-        write_page(found, page)
-    print_found(found, page, lambda: _print(found), as_json=json)
+    print_result(found, _print_ranking, page=page, write=write_page)
 
 
-def _print(found: Ranking) -> None:
+def _print_ranking(found: Ranking) -> None:
     from bertkit.reports.insight.rank import SCORE_NAMES
 
     classes = "numbers" if found.classes is None else f"{found.classes} classes"
-    unit = _UNITS[found.unit]
     print_text(
-        f"{found.recipe}, {found.split}: {found.examples:,} {unit}, {classes}; "
-        f"{SCORE_NAMES[found.by]} of {_layers_text(found.layers)}"
+        f"{found.recipe}, {found.split}: {found.examples:,} {_UNITS[found.unit]}, {classes}; "
+        f"{SCORE_NAMES[found.by]} of {_LAYERS.get(found.layers, f'layer {found.layers}')}"
     )
     print_table("scores", [_score_row(one, found, SCORE_NAMES) for one in found.encoders], len(found.encoders))
     print_table("cost", [_cost_row(one) for one in found.encoders], len(found.encoders))
-    print_text(f"  speed: {found.precision}, {found.threads} thread{'s' * (found.threads > 1)}, in turns")
-    for line in describe_order(found):
-        print_text(f"  {line}")
-    for note in found.notes:
-        print_text(f"  {note}")
-    print_text(f"  took {format_duration(found.seconds)}; nothing was trained")
+    print_text(f"  speed: {found.precision}, {format_count(found.threads, 'thread')}, in turns")
+    print_notes([*describe_order(found), *found.notes])
+    print_text(f"  took {duration_text(found.seconds)}; nothing was trained")
 
 
 def _score_row(one: RankedEncoder, found: Ranking, names: dict[str, str]) -> dict[str, Any]:
-    own = {names[found.by]: format_number(one.scores[found.by]).strip(), "95% CI": format_interval(one.interval)}
-    own["shuffled"] = format_number(one.shuffled).strip()
-    own["gain"] = format_number(one.scores[found.by] - one.shuffled).strip()
-    others = {names[name]: value for name, value in one.scores.items() if name != found.by}
-    layer = {"layer": str(one.layer)} if found.layers == "best" else {}
-    return {"encoder": f"{'* ' if one.is_efficient else '  '}{one.model}", **own, **others, **layer}
+    score = one.scores[found.by]
+    return {
+        "encoder": f"{'* ' if one.is_efficient else '  '}{one.model}",
+        names[found.by]: score,
+        "95% CI": one.interval,
+        "shuffled": one.shuffled,
+        "gain": score - one.shuffled,
+        **{names[name]: value for name, value in one.scores.items() if name != found.by},
+        "layer": str(one.layer) if found.layers == "best" else "",
+    }
 
 
 def _cost_row(one: RankedEncoder) -> dict[str, Any]:
@@ -158,9 +151,3 @@ def describe_order(found: Ranking) -> list[str]:
     if chance:
         lines.append(f"no better than with shuffled gold values: {', '.join(chance)}; read more rows")
     return lines
-
-
-def _layers_text(layers: str) -> str:
-    return {"mean": "the mean of layers", "last": "the last layer", "best": "the best layer"}.get(
-        layers, f"layer {layers}"
-    )

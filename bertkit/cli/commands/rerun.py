@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import FreshOption, JsonOption
-from bertkit.cli.output import end_with_error, format_number, print_json, print_line, print_table, print_text
+from bertkit.cli.options import FreshOption, output_option
+from bertkit.cli.output import (
+    print_line,
+    print_result,
+    print_table,
+    print_text,
+)
 from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import shorten
 
 if TYPE_CHECKING:
     from bertkit.errors import BertkitError
     from bertkit.workflows.rerun import Rerun
 
-NAME = "rerun"
 ORDER = 3
 EXAMPLE = "bertkit rerun runs/cola"
 
@@ -25,22 +29,18 @@ _DIGEST = 12  # hex digits of a checksum that are shown
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.", show_default=False)],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="New run folder.", metavar="DIR", show_default="RUN-rerun")
-    ] = None,
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    output: Annotated[Path | None, output_option("New run folder.", "DIR", "RUN-rerun")] = None,
     data: Annotated[
-        str | None, typer.Option("--data", help="Where its data is now.", metavar="DATA", show_default="as in the run")
+        str | None, typer.Option(help="Where its data is now.", metavar="DATA", show_default="as in the run")
     ] = None,
     model: Annotated[
-        str | None,
-        typer.Option("--model", help="Where its model is now.", metavar="MODEL", show_default="as in the run"),
+        str | None, typer.Option(help="Where its model is now.", metavar="MODEL", show_default="as in the run")
     ] = None,
     ignore_changes: Annotated[
         bool, typer.Option("--ignore-changes", help="Train even if data or model have changed since.")
     ] = False,
     fresh: FreshOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Repeat a finished run, and compare its scores and weights with the first ones.
 
@@ -54,23 +54,18 @@ def command(
         run, output=output, changes=changes, ignore_changes=ignore_changes, fresh=fresh, progress=TerminalProgress()
     )
     error = None if result.scores_agree else _disagreement(result)
-    if json:
-        values = {**dataclasses.asdict(result), "scores_agree": result.scores_agree}
-        print_json(values) if error is None else end_with_error(values, error)
-        return
-    print_rerun(result)
-    if error is not None:
-        raise error
+    values = {**vars(result), "scores_agree": result.scores_agree}
+    print_result(values, lambda _: print_rerun(result), error=error)
 
 
 def print_rerun(result: Rerun) -> None:
     """Print the scores of both runs, whether the weights are the same, and what differs around them."""
     print_text(f"{result.run}, repeated in {result.folder}")
     print_table("scores", [_score_line(score) for score in result.scores])
-    print_table(
-        "what differs",
-        [{"": item.what, "before": _cell(item.before), "now": _cell(item.now)} for item in result.differences],
-    )
+    differences = [
+        {"": item.what, "before": _shorten(item.before), "now": _shorten(item.now)} for item in result.differences
+    ]
+    print_table("what differs", differences)
     if not result.differences:
         print_text("  No difference in versions, machine, settings, data or model.")
     weights = {True: "the same to the last bit", False: "different", None: "not known, since the run has no checksums"}
@@ -81,21 +76,21 @@ def print_rerun(result: Rerun) -> None:
         print_line("  Scores: the same to the last digit.")
 
 
-def _score_line(score: Any) -> dict[str, str]:
+def _score_line(score: Any) -> dict[str, Any]:
     known = score.before is not None and score.now is not None
     difference = f"{score.now - score.before:+.2g}" if known and score.now != score.before else ""
     return {
         "metric": f"{score.split} {score.metric}",
-        "before": format_number(score.before).strip(),
-        "now": format_number(score.now).strip(),
+        "before": score.before,
+        "now": score.now,
         "difference": difference or ("none" if score.before == score.now else "n/a"),
     }
 
 
-def _cell(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = "" if value is None else str(value)
     is_digest = len(text) == 64 and set(text) <= set("0123456789abcdef")
-    return text[:_DIGEST] if is_digest else text if len(text) <= 60 else f"{text[:57]}..."
+    return text[:_DIGEST] if is_digest else shorten(text, 60)
 
 
 def _disagreement(result: Rerun) -> BertkitError:

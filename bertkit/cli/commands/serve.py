@@ -8,57 +8,36 @@ from typing import Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line
+from bertkit.cli.output import is_json_wanted, print_line, print_result
 from bertkit.cli.progress import TerminalProgress
 
-NAME = "serve"
 ORDER = 5
 EXAMPLE = "bertkit serve runs/sst2 runs/ner --port 8000"
 
 RunsArgument = Annotated[
     list[str],
     typer.Argument(
-        metavar="RUN...",
-        help="Run folders, or NAME=RUN; also folders of sentence-transformers, or of seeds.",
-        show_default=False,
+        metavar="RUN...", help="Run folders, or NAME=RUN; also folders of sentence-transformers, or of seeds."
     ),
 ]
 ForOption = Annotated[
     Literal["vllm", "tei"] | None,
-    typer.Option(
-        "--for", help="Serve nothing: print the command by which vLLM or TEI serves a run.", show_default=False
-    ),
+    typer.Option("--for", help="Serve nothing: print the command by which vLLM or TEI serves a run."),
 ]
 ServedRecipeOption = Annotated[
-    str | None,
-    typer.Option(
-        "--recipe", help="How rows are read by folders that are no runs.", metavar="RECIPE", show_default=False
-    ),
+    str | None, typer.Option(help="How rows are read by folders that are no runs.", metavar="RECIPE")
 ]
 HostOption = Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all networks.", metavar="HOST")]
 PortOption = Annotated[int, typer.Option(help="Port; 0 for a free one.", metavar="PORT", min=0, max=65535)]
 KeyOption = Annotated[
     str | None,
-    typer.Option(
-        "--api-key-file",
-        help="File with a key that requests must carry; or the variable BERTKIT_API_KEY.",
-        metavar="FILE",
-        show_default=False,
-    ),
+    typer.Option(help="File with a key that requests must carry; or the variable BERTKIT_API_KEY.", metavar="FILE"),
 ]
 OriginOption = Annotated[
-    list[str] | None,
-    typer.Option("--cors-origin", help="Website whose pages may ask this server; repeatable.", metavar="URL"),
+    list[str] | None, typer.Option(help="Website whose pages may ask this server; repeatable.", metavar="URL")
 ]
 RootOption = Annotated[
-    str,
-    typer.Option(
-        "--root-path",
-        help="Prefix below which a proxy shows the server, such as /bert.",
-        metavar="PATH",
-        show_default=False,
-    ),
+    str, typer.Option(help="Prefix below which a proxy shows the server, such as /bert.", metavar="PATH")
 ]
 QueueOption = Annotated[int, typer.Option(help="Rows of a model that may wait; more get 429.", metavar="ROWS", min=1)]
 RequestRowsOption = Annotated[int, typer.Option(help="Rows of a request; more get 413.", metavar="ROWS", min=1)]
@@ -98,7 +77,6 @@ def command(
     connections: ConnectionsOption = 1024,
     drain: DrainOption = 1.0,
     log: LogOption = "text",
-    json: JsonOption = False,
 ) -> None:
     """Serve trained models over HTTP.
 
@@ -112,13 +90,12 @@ def command(
     if log == "json":  # before anything is logged
         log_json_lines()
     if for_server is not None:
-        found = serve_elsewhere(runs, for_server, recipe)
-        if json:
-            print_json({"commands": [one._asdict() for one in found]})
-        for one in () if json else found:
-            print_line(one.command)
+        commands = serve_elsewhere(runs, for_server, recipe)
+        lines = "\n".join(command.command for command in commands)
+        values = {"commands": [command._asdict() for command in commands]}
+        print_result(values, lambda _: print_line(lines))
         return
-    if json:
+    if is_json_wanted():
         raise UsageError("--json without --for", "a server prints no result; see --log json")
     check_packages()
     from bertkit.server.batching import Limits

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.options import JsonOption, RecordsOption
-from bertkit.cli.output import print_file, print_json, print_line, print_records
+from bertkit.cli.options import RecordsOption
+from bertkit.cli.output import print_file, print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption, PoolingOption, PromptOption
 
-NAME = "similar"
 ORDER = 6
 EXAMPLE = 'bertkit similar "How old are you?" "What is your age?" --model sentence-transformers/all-MiniLM-L6-v2'
 
@@ -20,11 +19,10 @@ TextsArgument = Annotated[
     typer.Argument(
         metavar="TEXT TEXT | FILE",
         help="Two texts; or a file with a pair per row, in any format that `predict` reads, or `-` for stdin.",
-        show_default=False,
     ),
 ]
 FirstColumnOption = Annotated[str, typer.Option(help="Column with the first texts.", metavar="NAME")]
-PairColumnOption = Annotated[str, typer.Option("--pair-column", help="Column with the second texts.", metavar="NAME")]
+PairColumnOption = Annotated[str, typer.Option(help="Column with the second texts.", metavar="NAME")]
 
 
 def command(
@@ -35,7 +33,6 @@ def command(
     pooling: PoolingOption = None,
     prompt: PromptOption = None,
     output: RecordsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Say how similar two texts are: the cosine of their vectors.
 
@@ -55,14 +52,11 @@ def command(
     if len(texts) == 2:
         first, second = texts
         (result,) = similar(embedder, [({"text": first, "text_pair": second}, first, second)], progress=progress)
-        if json:
-            print_json(result)
-        else:
-            print_line(f"{result['cosine']:.4f}")
+        print_result(result, lambda _: print_line(f"{result['cosine']:.4f}"))
         return
     pairs = read_pairs(texts[0], (column, pair_column))
     if output is not None:
         rows = similar_to_file(embedder, pairs, output, source=texts[0], progress=progress)
-        print_file(output, rows, as_json=json)
+        print_file(output, rows)
         return
-    print_records("pairs", similar(embedder, pairs, progress=progress), as_json=json)
+    print_records("pairs", similar(embedder, pairs, progress=progress))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
 from collections import Counter
 from pathlib import Path
@@ -16,7 +15,6 @@ from bertkit.cli.options import (
     DryRunOption,
     EpochsOption,
     FreshOption,
-    JsonOption,
     LearningRateOption,
     LimitOption,
     MaxLengthOption,
@@ -25,32 +23,38 @@ from bertkit.cli.options import (
     SeedOption,
     SetOption,
     common_settings,
+    merge_changes,
+    output_option,
 )
 from bertkit.cli.output import (
-    format_duration,
-    format_interval,
+    format_count,
     format_number,
     format_rows,
-    print_json,
+    format_splits,
+    group_by_reason,
     print_line,
+    print_next,
+    print_notes,
+    print_plan,
+    print_result,
     print_table,
     print_text,
 )
 from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.seeds import number_values
 from bertkit.errors import UsageError
+from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from bertkit.evaluation.sweeps import SweepSummary
     from bertkit.workflows.sweep import SweepPlan
 
-NAME = "sweep"
 ORDER = 1
 EXAMPLE = 'bertkit sweep cola --model demo --data demo --space "training.learning_rate=log:1e-4..1e-2" --search random'
 
 SpaceOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--space",
         help="Search a key of the recipe: KEY=16,32 (values), KEY=int:2..4, KEY=float:0..0.3 or KEY=log:1e-5..1e-4 "
         "(ranges); repeatable.",
         metavar="KEY=VALUES",
@@ -63,13 +67,10 @@ def command(
     recipe: RecipeArgument,
     model: ModelOption = None,
     data: DataOption = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="Folder of the trials.", metavar="DIR", show_default="runs/RECIPE-sweep"),
-    ] = None,
+    output: Annotated[Path | None, output_option("Folder of the trials.", "DIR", "runs/RECIPE-sweep")] = None,
     space: SpaceOption = None,
     search: Annotated[
-        str, typer.Option("--search", help="How trials are chosen: grid, random or tpe (Optuna).", metavar="METHOD")
+        str, typer.Option(help="How trials are chosen: grid, random or tpe (Optuna).", metavar="METHOD")
     ] = "grid",
     trials: Annotated[
         int | None,
@@ -87,73 +88,59 @@ def command(
     changes: SetOption = None,
     dry_run: DryRunOption = False,
     fresh: FreshOption = False,
-    json: JsonOption = False,
 ) -> None:
     """Fine-tune with many settings, and rank them by score.
 
     Each trial is an ordinary run folder. After an interruption, the same command resumes the trial that was broken off
     and trains the missing ones. Options override the recipe in all trials.
     """
-    from bertkit.recipe import parse_changes
     from bertkit.recipe.space import make_search
 
     if fresh and join:
         raise UsageError("--fresh and --join are both given", "--fresh begins a sweep, --join takes part in one")
     given = {**common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed), "model": model}
-    settings = {key: value for key, value in given.items() if value is not None} | parse_changes(changes or [])
+    settings = merge_changes(given, changes)
     chosen = make_search(search, space or (), trials)
     from bertkit.workflows.sweep import dry_run as check
     from bertkit.workflows.sweep import sweep
 
     if dry_run:
-        print_plan(check(recipe, chosen, settings, output=output, fresh=fresh, join=join), as_json=json)
+        plan = check(recipe, chosen, settings, output=output, fresh=fresh, join=join)
+        print_result(plan, print_sweep_plan)
         return
     summary = sweep(recipe, chosen, settings, output=output, fresh=fresh, join=join, progress=TerminalProgress())
-    if json:
-        print_json(dataclasses.asdict(summary))
-        return
-    print_sweep(summary)
+    print_result(summary, print_sweep)
 
 
 def print_sweep(summary: SweepSummary) -> None:
     """Print the trials of a sweep, the best first, and what to make of the best."""
     metric, names = summary.best_metric, short_names(summary.space)
-    trials = f"{len(summary.trials)} trial{'s' if len(summary.trials) > 1 else ''}"
+    trials = format_count(len(summary.trials), "trial")
     print_text(f"{summary.recipe}, {summary.split}: {format_rows(summary.rows)}, {trials}, {summary.model}")
     print_table(f"trials by {metric}", trial_table(summary), max_rows=max(30, len(summary.trials)))
     print_table(f"{metric} by training rows, 95% intervals", curve_table(summary), max_rows=len(summary.curve))
-    for failure in dict.fromkeys(trial.failure for trial in summary.trials if trial.status == "diverged"):
-        alike = [trial.folder for trial in summary.trials if trial.failure == failure]
-        print_text(f"  diverged: {', '.join(alike)}. {failure}")
-    shares = {names[key]: f"{100 * share:.0f}%" for key, share in summary.importance.items() if share is not None}
+    failures = group_by_reason({trial.folder: trial.failure for trial in summary.trials if trial.status == "diverged"})
+    print_notes(f"diverged: {', '.join(folders)}. {failure}" for failure, folders in failures.items())
+    shares = [f"{names[key]} {share:.0%}" for key, share in summary.importance.items() if share is not None]
     if shares:
-        print_text(
-            f"  share of the variance of {metric}: {', '.join(f'{key} {share}' for key, share in shares.items())}"
-        )
+        print_text(f"  share of the variance of {metric}: {', '.join(shares)}")
     finished = summary.finished
     if len(finished) > 1:
-        best = format_number(finished[0].scores[metric]).strip()
+        best = format_number(finished[0].scores[metric])
         print_text(f"  best of {len(finished)}: {metric} {best} ({summary.best}), chosen by the rows that score it")
         if summary.selection is not None:
-            estimate = format_number(summary.selection.estimate).strip()
-            share = f"{100 * summary.selection.chosen[0]:.0f}%"
-            print_text(
-                f"  to expect on other rows: {estimate} (each of 200 resamples chooses anew, {share} of them alike)"
-            )
+            estimate, share = format_number(summary.selection.estimate), f"{summary.selection.chosen[0]:.0%}"
+            how = f"each of 200 resamples chooses anew, {share} of them alike"
+            print_text(f"  to expect on other rows: {estimate} ({how})")
         else:
             print_text(f"  to expect on other rows: n/a ({summary.no_selection})")
     if summary.expected_best:
-        values = enumerate(summary.expected_best, start=1)
-        expected = ", ".join(f"{number}: {format_number(value).strip()}" for number, value in values)
-        print_text(f"  expected best {metric} of k random trials: {expected}")
+        print_text(f"  expected best {metric} of k random trials: {number_values(summary.expected_best)}")
     if summary.unfinished:
         print_text(f"  {summary.unfinished} more not finished: another process trains them, or --join does")
         return
     folder = shlex.quote(summary.folder)
-    print_line("\nNext:")
-    print_line(f"  open {folder}/report.html")
-    if summary.best:
-        print_line(f"  bertkit eval {folder}/{summary.best}")
+    print_next(f"open {folder}/report.html", *([f"bertkit eval {folder}/{summary.best}"] if summary.best else []))
 
 
 def trial_table(summary: SweepSummary) -> list[dict[str, Any]]:
@@ -162,17 +149,16 @@ def trial_table(summary: SweepSummary) -> list[dict[str, Any]]:
     metrics = list(summary.finished[0].scores) if summary.finished else [summary.best_metric]
     from bertkit.recipe.space import name_value
 
-    rows = [
+    return [
         {
             "trial": trial.folder.removeprefix("trial-"),
             **{names[key]: name_value(value) for key, value in trial.settings.items()},
-            **{metric: format_number(trial.scores.get(metric)).strip() for metric in metrics},
-            "time": format_duration(trial.seconds),
+            **{metric: trial.scores.get(metric) for metric in metrics},
+            "time": duration_text(trial.seconds),
             "": "" if trial.status == "finished" else trial.status,
         }
         for trial in summary.trials
     ]
-    return rows if any(row[""] for row in rows) else [{k: v for k, v in row.items() if k} for row in rows]
 
 
 def curve_table(summary: SweepSummary) -> list[dict[str, Any]]:
@@ -184,11 +170,11 @@ def curve_table(summary: SweepSummary) -> list[dict[str, Any]]:
     limit = next((name for key, name in names.items() if key in ROW_KEYS), "")
     return [
         {
-            limit: f"{point.limit:,}",
+            limit: point.limit,
             **{names[key]: name_value(value) for key, value in point.settings.items()},
             "seeds": point.seeds,
-            summary.best_metric: format_number(point.score).strip(),
-            "95% CI": format_interval(point.interval),
+            summary.best_metric: point.score,
+            "95% CI": point.interval,
         }
         for point in summary.curve
     ]
@@ -204,11 +190,8 @@ def short_names(space: dict[str, str]) -> dict[str, str]:
     return {key: end if ends[end := key.rpartition(".")[2]] == 1 else key for key in space}
 
 
-def print_plan(plan: SweepPlan, *, as_json: bool) -> None:
+def print_sweep_plan(plan: SweepPlan) -> None:
     """Print what a sweep would do."""
-    if as_json:
-        print_json(dataclasses.asdict(plan))
-        return
     from bertkit.recipe.space import name_value
 
     rows = [
@@ -216,9 +199,7 @@ def print_plan(plan: SweepPlan, *, as_json: bool) -> None:
         for number, point in enumerate(plan.settings, start=1)
     ]
     print_table(f"{plan.trials} trials", rows, max_rows=len(rows))
-    counts = {split: "streamed" if count is None else f"{count:,}" for split, count in plan.rows.items()}
     if not rows:
         print_line(f"{plan.trials} trials; each follows from the scores of those before")
-    print_text(f"rows     {', '.join(f'{split} {count}' for split, count in counts.items())}")
-    print_text(f"disk     {plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}")
+    print_plan({"rows": format_splits(plan.rows), "disk": f"{plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}"})
     print_line("Nothing was trained or written.")

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line, print_table, print_text
+from bertkit.cli.options import PairOption
+from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
 if TYPE_CHECKING:
     from bertkit.insight.tokenization import TextFigures, TextTokens
 
-NAME = "tokenize"
 ORDER = 5
 EXAMPLE = 'bertkit tokenize "Bank is located in the city of London" --model demo'
 
@@ -24,30 +22,20 @@ SourceArgument = Annotated[
     typer.Argument(
         metavar="TEXT|FILE",
         help="A text; or a file of texts (csv, jsonl, parquet, txt, ...), or `-` for stdin, to be measured.",
-        show_default=False,
     ),
 ]
 ModelOption = Annotated[
-    str,
-    typer.Option(
-        "--model", help="Model whose tokenizer to use: hub name, directory or `demo`.", metavar="MODEL",
-        show_default=False,
-    ),
-]  # fmt: skip
+    str, typer.Option(help="Model whose tokenizer to use: hub name, directory or `demo`.", metavar="MODEL")
+]
 
 
 def command(
     source: SourceArgument,
     model: ModelOption = ...,  # type: ignore[assignment]
-    pair: Annotated[
-        str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT", show_default=False)
-    ] = None,
-    beside: Annotated[
-        str | None, typer.Option(help="Another model, to be shown beside.", metavar="MODEL", show_default=False)
-    ] = None,
+    pair: PairOption = None,
+    beside: Annotated[str | None, typer.Option(help="Another model, to be shown beside.", metavar="MODEL")] = None,
     column: ColumnOption = "text",
     changes: DataSettingsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Show the tokens of a text, or measure how a tokenizer splits the texts of a file.
 
@@ -60,22 +48,16 @@ def command(
     models = [model] if beside is None else [model, beside]
     if not is_file(source):
         tokenized = tokenize_text(source, models, pair=pair)
-        if json:
-            print_json({"tokenizers": [dataclasses.asdict(one) for one in tokenized]})
-            return
-        for one in tokenized:
-            _print_text(one)
+        print_result({"tokenizers": tokenized}, lambda _: list(map(_print_tokens, tokenized)))
         return
     if pair is not None:
         raise UsageError("--pair is for a text, not for a file", "leave it out")
     figures = measure_file(source, models, data=read_data_options(column, changes), progress=TerminalProgress())
-    if json:
-        print_json({"file": source, "tokenizers": [dataclasses.asdict(one) for one in figures]})
-    else:
-        _print_figures(source, figures)
+    values = {"file": source, "tokenizers": figures}
+    print_result(values, lambda _: _print_figures(source, figures))
 
 
-def _print_text(tokenized: TextTokens) -> None:
+def _print_tokens(tokenized: TextTokens) -> None:
     limit = "" if tokenized.max_tokens is None else f", up to {tokenized.max_tokens:,} per input"
     print_text(f"{tokenized.model}: {tokenized.type}, {tokenized.vocabulary:,} tokens{limit}")
     has_pair = any(token.segment for token in tokenized.tokens)

@@ -15,7 +15,8 @@ from bertkit.metrics import Numbers
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.paired import count_units, take
 from bertkit.recipe import Row
-from bertkit.reports.examples import Example, confidence_of, find_named, is_finite
+from bertkit.reports.examples import Example, confidence_of, find_named
+from bertkit.reports.text import is_finite
 from bertkit.tasks import Compared
 
 _SAME = 1e-6

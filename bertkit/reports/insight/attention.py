@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from markupsafe import Markup
 
-from bertkit.reports.templates import load_template
-from bertkit.storage.files import write_text
+from bertkit.reports.templates import write_page
 
 _SHARED = "attention_page.js"  # before the script of each page
 MOST_BYTES = 1_900_000
@@ -53,7 +51,8 @@ def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[in
         "layer": at[0],
         "head": at[1],
     }
-    text = render_page(
+    write_script_page(
+        file,
         "insight/attention.html.j2",
         "attention.js",
         data,
@@ -64,17 +63,14 @@ def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[in
         is_pair=any(token.segment == 1 for token in attended.tokens),
         precision=1 / levels,
     )
-    write_text(file, text)
 
 
-def render_page(template: str, script: str, data: Mapping[str, Any], **values: Any) -> str:
-    """Fill a template with a script, the hash that lets a browser run it and no other, and the data that it reads."""
+def write_script_page(file: Path, template: str, script: str, data: Mapping[str, Any], **values: Any) -> None:
+    """Write a page with a script and the data that it reads."""
     code = "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in (_SHARED, script))
-    digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     # "<" as an escape of JSON: no text can end the element that holds the data
     embedded = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
-    page = load_template(template).render(script=Markup(code), digest=digest, data=Markup(embedded), **values)
-    return page.encode("ascii", "xmlcharrefreplace").decode()
+    write_page(file, template, script=code, data=Markup(embedded), **values)
 
 
 def _pack_weights(weights: np.ndarray, rollout: np.ndarray) -> tuple[int, str, str]:
@@ -97,7 +93,7 @@ def _pack_products(attended: Any, room: int, first: int) -> dict[int, dict[str, 
     if attended.queries is None or attended.keys is None:
         return {}
     packed: dict[int, dict[str, Any]] = {}
-    for layer in _order(len(attended.queries), first):
+    for layer in [first, *(layer for layer in range(len(attended.queries)) if layer != first)]:
         one: dict[str, Any] = {}
         for name, values in (("queries", attended.queries[layer]), ("keys", attended.keys[layer])):
             steps = np.maximum(np.abs(values).max(axis=(1, 2)), np.finfo(np.float32).tiny) / _SIGNED
@@ -108,10 +104,6 @@ def _pack_products(attended: Any, room: int, first: int) -> dict[int, dict[str, 
             break
         packed[layer] = one
     return packed
-
-
-def _order(layers: int, first: int) -> Sequence[int]:
-    return [first, *(layer for layer in range(layers) if layer != first)]
 
 
 def pack(values: np.ndarray) -> str:

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.reports.html import score_text
-from bertkit.reports.insight.attention import pack, render_page
-from bertkit.reports.templates import load_template, write_page
-from bertkit.storage.files import write_text
+from bertkit.reports.insight.attention import pack, write_script_page
+from bertkit.reports.templates import write_page
+from bertkit.reports.text import score_text
 
 _BYTE = 255
 _ENTROPY = "entropy"
@@ -33,11 +32,8 @@ def write_heads(file: Path, found: Any, patterns: Mapping[str, str]) -> None:
         "most": most,
         "distances": pack(np.rint(distances / most * _BYTE).astype(np.uint8)),
     }
-    text = render_page(
-        "insight/attention_heads.html.j2", "attention_heads.js", data,
-        page=found, maps=_maps(found, patterns), score=score_text,
-    )  # fmt: skip
-    write_text(file, text)
+    template, maps = "insight/attention_heads.html.j2", _draw_maps(found, patterns)
+    write_script_page(file, template, "attention_heads.js", data, page=found, maps=maps, score=score_text)
 
 
 def write_importance(file: Path, found: Any) -> None:
@@ -46,7 +42,9 @@ def write_importance(file: Path, found: Any) -> None:
     layers: dict[int, list[Any]] = {}
     for one in sorted(found.heads, key=lambda one: (one.layer, one.head)):
         layers.setdefault(one.layer, []).append(one)
-    text = load_template("insight/attention_importance.html.j2").render(
+    write_page(
+        file,
+        "insight/attention_importance.html.j2",
         page=found,
         layers=list(layers.values()),
         ranked=found.ranked(),
@@ -56,19 +54,17 @@ def write_importance(file: Path, found: Any) -> None:
         share=lambda one: round(100 * abs(one.difference) / most),
         score=score_text,
     )
-    write_page(file, text)
 
 
-def _maps(found: Any, patterns: Mapping[str, str]) -> list[dict[str, Any]]:
+def _draw_maps(found: Any, patterns: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return a heat map per pattern, and one of entropies: rows of cells, each (share of the full color, number)."""
-    maps = []
+    shape, maps = (found.layers, found.heads), []
     for name, meaning in patterns.items():
-        values = np.array([one.shares[name] for one in found.measured]).reshape(found.layers, found.heads)
+        shares = np.array([head.shares[name] for head in found.measured]).reshape(shape)
         note = f"to {meaning}; uniform attention: {found.uniform[name]:.2f}"
-        maps.append({"name": name, "note": note, "rows": _cells(values, values)})
-    shape = (found.layers, found.heads)
-    entropy = np.array([one.entropy for one in found.measured]).reshape(shape)
-    normalized = np.array([one.normalized_entropy for one in found.measured]).reshape(shape)
+        maps.append({"name": name, "note": note, "rows": _cells(shares, shares)})
+    entropy = np.array([head.entropy for head in found.measured]).reshape(shape)
+    normalized = np.array([head.normalized_entropy for head in found.measured]).reshape(shape)
     note = "in nats; the full color is that of uniform attention"
     return [*maps, {"name": _ENTROPY, "note": note, "rows": _cells(normalized, entropy)}]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,11 +9,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from bertkit.metrics.basic import with_direction
 from bertkit.reports import svg
-from bertkit.reports.compare import p_text
-from bertkit.reports.html import score_text
-from bertkit.reports.templates import load_template, name_model, write_page
+from bertkit.reports.templates import name_model, write_page
 
 MAX_ROWS = 2000  # of a table; a page of them has about 1 MB
 _MAX_SPANS = 12
@@ -74,7 +69,7 @@ def write_mistakes(file: Path, found: Any) -> None:
         for one in found.mistakes[:MAX_ROWS]
     ]
     table = ErrorTable("mistakes", "What it gets wrong", columns, rows, len(found.mistakes))
-    _write(file, found, f"{found.recipe}: mistakes of {name_model(found.run)}", [table])
+    _write_tables(file, found, f"{found.recipe}: mistakes of {name_model(found.run)}", [table])
 
 
 def write_disagreement(file: Path, found: Any) -> None:
@@ -95,23 +90,15 @@ def write_disagreement(file: Path, found: Any) -> None:
             for one, other in pairs[:MAX_ROWS]
         ]
         tables.append(ErrorTable(name, f"Only {worse} is wrong, or more so", columns, rows, len(pairs)))
-    _write(file, found, f"{found.recipe}: {found.first} and {found.second}", tables)
+    _write_tables(file, found, f"{found.recipe}: {found.first} and {found.second}", tables)
 
 
-def _write(file: Path, found: Any, title: str, tables: Sequence[ErrorTable]) -> None:
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
-    text = load_template("insight/errors.html.j2", score=score_text, p=p_text, directed=with_direction).render(
-        page=found,
-        title=title,
-        tables=tables,
-        picture=_picture(found.slices),
-        script=Markup(SCRIPT),
-        digest=digest,
-    )
-    write_page(file, text)
+def _write_tables(file: Path, found: Any, title: str, tables: Sequence[ErrorTable]) -> None:
+    facts = {"page": found, "title": title, "tables": tables, "picture": _draw_slices(found.slices)}
+    write_page(file, "insight/errors.html.j2", script=SCRIPT, **facts)
 
 
-def _picture(slices: Sequence[Any]) -> Markup | None:
+def _draw_slices(slices: Sequence[Any]) -> Markup | None:
     """Draw the differences of the first slices from the rest, with their intervals, beside zero."""
     spans = [svg.Span("the rest", "0", 0.0, 0.0, 0.0, own=True)]
     with_interval = [one for one in slices if one.interval is not None]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bertkit.reports.templates import load_template
+from bertkit.reports.templates import write_page
 
 METHODS = {"integrated_gradients": "integrated gradients", "occlusion": "masked one by one"}
 _CLOSING = frozenset(".,;:!?)]}%’”")
@@ -14,27 +14,16 @@ _CLOSING = frozenset(".,;:!?)]}%’”")
 
 def write_explanations(file: Path, records: Sequence[Mapping[str, Any]], *, model: str) -> None:
     """Write a page that opens from disk with what `bertkit explain --json` lists."""
-    page = load_template("insight/explain.html.j2").render(
-        model=model,
-        rows=[_describe(record) for record in records],
-        complete=all(one["is_complete"] for record in records for one in record["explanations"]),
-    )
-    file.write_text(page, encoding="utf-8", errors="xmlcharrefreplace")
+    complete = all(explained["is_complete"] for record in records for explained in record["explanations"])
+    write_page(file, "insight/explain.html.j2", model=model, rows=list(map(_paint_record, records)), complete=complete)
 
 
-def _describe(record: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        "id": record["id"],
-        "prediction": record["prediction"],
-        "gold": record.get("gold"),
-        "explanations": [
-            {
-                **one,
-                "methods": [(title, paint(one["words"], method)) for method, title in METHODS.items()],
-            }
-            for one in record["explanations"]
-        ],
-    }
+def _paint_record(record: Mapping[str, Any]) -> dict[str, Any]:
+    explanations = [
+        {**explained, "methods": [(title, paint(explained["words"], method)) for method, title in METHODS.items()]}
+        for explained in record["explanations"]
+    ]
+    return {"gold": None, **record, "explanations": explanations}
 
 
 def paint(words: Iterable[Mapping[str, Any]], method: str) -> list[list[dict[str, Any]]]:

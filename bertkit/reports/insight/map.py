@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import json
 import zlib
 from collections import Counter
@@ -13,12 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from markupsafe import Markup
 
 from bertkit.reports import svg
 from bertkit.reports.canvas import escape_text
-from bertkit.reports.templates import load_template
-from bertkit.storage.files import write_text
+from bertkit.reports.templates import write_page
 
 Numbers = np.ndarray[Any, Any]
 
@@ -115,7 +112,10 @@ def write_map(
     length = TEXT_LENGTH
     while True:
         packed, shortened = _pack_texts(shown, length)
-        html = load_template("insight/map.html.j2").render(
+        write_page(
+            file,
+            "insight/map.html.j2",
+            script=_read_script(),
             page=page,
             facts=facts,
             points=_base64(coordinates),
@@ -126,14 +126,10 @@ def write_map(
             length=length,
             shortened=shortened,
             whole=file.with_suffix(".parquet").name,
-            script=Markup(_script()),
-            digest=base64.b64encode(hashlib.sha256(_script().encode()).digest()).decode(),
         )
-        if len(html.encode("utf-8", "xmlcharrefreplace")) <= MAX_BYTES or length <= _LEAST_TEXT:
-            break
+        if file.stat().st_size <= MAX_BYTES or length <= _LEAST_TEXT:
+            return ShownMap(len(shown), length, shortened)
         length = max(_LEAST_TEXT, length * 3 // 4)
-    write_text(file, html.encode("utf-8", "xmlcharrefreplace").decode())
-    return ShownMap(len(shown), length, shortened)
 
 
 def color_of(group: int) -> str:
@@ -200,7 +196,7 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: 
     return f'{head} role="img" aria-label="{label}"><style>{style}</style>{"".join(elements)}</svg>\n'
 
 
-def _script() -> str:
+def _read_script() -> str:
     return "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _SCRIPTS)
 
 

@@ -16,7 +16,7 @@ function described(i) {
   body.dir = "auto";
   if (end > start) body.append(text.slice(0, start), element("mark", text.slice(start, end)), text.slice(end));
   else body.append(text);
-  return [body, element("small", [labels.length > 1 ? labels[labelOf[i]].name : "", "row " + idOf(i)].filter(Boolean).join(" · "))];
+  return [body, element("small", [labels.length > 1 ? labels[labelOf[i]].name : "", "row " + idOf(i)].filter(Boolean).join(" \u00b7 "))];
 }
 
 function setHovered(i) {

@@ -8,20 +8,21 @@ from typing import Any
 from markupsafe import Markup
 
 from bertkit.reports import svg
-from bertkit.reports.html import score_text
 from bertkit.reports.insight.layer_chart import LayerPoint, layer_chart
-from bertkit.reports.templates import load_template, write_page
+from bertkit.reports.templates import write_page
 
 
 def write_probe(file: Path, result: Any) -> None:
     """Write the page; `result` as `bertkit.workflows.probe.probe` returns it."""
-    text = load_template("insight/probe.html.j2", score=score_text, count=count_items).render(
+    write_page(
+        file,
+        "insight/probe.html.j2",
         page=result,
+        count=count_items,
         picture=draw_layers(result),
         mixing=_draw_mixing(result),
         control=describe_control(result.control, result.group),
     )
-    write_page(file, text)
 
 
 def count_items(items: int, unit: str) -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from bertkit.errors import shorten
 from bertkit.reports import svg
-from bertkit.reports.html import score_text
 from bertkit.reports.insight.errors import SCRIPT
-from bertkit.reports.templates import load_template, name_model, write_page
+from bertkit.reports.templates import name_model, write_page
 
 SCORE_NAMES = {"h_score": "H-score", "logme": "LogME", "knn": "kNN", "linear_probe": "linear probe"}
 _MOST_CHARACTERS = 28  # of a name in the picture
@@ -20,21 +18,21 @@ _MOST_CHARACTERS = 28  # of a name in the picture
 
 def write_ranking(file: Path, found: Any) -> None:
     """Write the page of a ranking; `found` as `bertkit.workflows.rank.rank` returns it."""
-    digest = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
     notes = found.notes
     for one in found.encoders:
         notes = [note.replace(one.model, name_model(one.model)) for note in notes]
-    page = load_template("insight/rank.html.j2", score=score_text, size=size_text).render(
+    write_page(
+        file,
+        "insight/rank.html.j2",
+        script=SCRIPT,
         page=found,
+        size=size_text,
         notes=notes,
         columns=[SCORE_NAMES[name] for name in found.encoders[0].scores],
         by=SCORE_NAMES[found.by],
         frontier=draw_frontier(found),
         strip=_draw_scores(found),
-        script=Markup(SCRIPT),
-        digest=digest,
     )
-    write_page(file, page)
 
 
 def draw_frontier(found: Any) -> Markup:
@@ -73,7 +71,7 @@ def short_name(model: str) -> str:
     ('ModernBERT-base', 'mlm')
     """
     name = model.rstrip("/").rpartition("/")[2] or model
-    return name if len(name) <= _MOST_CHARACTERS else f"{name[: _MOST_CHARACTERS - 1]}…"
+    return shorten(name, _MOST_CHARACTERS)
 
 
 def size_text(count: int | None, unit: str = "") -> str:

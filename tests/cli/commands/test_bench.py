@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from bertkit.cli.commands.bench import print_bench
 from bertkit.workflows.bench import Bench, Speed
 
@@ -29,7 +27,7 @@ def bench(*speeds: Speed) -> Bench:
 
 
 def test_the_tables_fit_80_columns_and_name_the_fastest(capsys):
-    print_bench(bench(FAST, Speed("fp32", 32, steps=20, tokens_per_second=9.0)), as_json=False)
+    print_bench(bench(FAST, Speed("fp32", 32, steps=20, tokens_per_second=9.0)))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "cola, demo: 100 rows of 1,084 tokens, 3 epochs"
     assert lines[1] == "  training speed, measured over 20 steps"
@@ -40,17 +38,11 @@ def test_the_tables_fit_80_columns_and_name_the_fastest(capsys):
 
 
 def test_a_note_is_printed_once(capsys):
-    print_bench(bench(UNMEASURED, UNMEASURED), as_json=False)
+    print_bench(bench(UNMEASURED, UNMEASURED))
     out = capsys.readouterr().out
     assert out.splitlines()[1] == "  training speed"
     assert out.count("a note") == 1
     assert "fastest" not in out
-
-
-def test_json_has_every_figure(capsys):
-    print_bench(bench(FAST), as_json=True)
-    (printed,) = json.loads(capsys.readouterr().out)["speeds"]
-    assert printed["peak_memory_bytes"] == 1_234_000_000
 
 
 def test_the_ways_to_deploy_have_a_table_per_model_of_80_columns(capsys, monkeypatch):

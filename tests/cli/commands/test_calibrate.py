@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from bertkit.cli.commands.calibrate import _print
+from bertkit.cli.commands.calibrate import print_calibration
 from bertkit.workflows.calibrate import CalibrationResult
 
 ONE = CalibrationResult(
@@ -22,7 +22,7 @@ ONE = CalibrationResult(
 
 
 def test_measures_stand_side_by_side_and_thresholds_below(capsys):
-    _print(ONE)
+    print_calibration(ONE)
     text = capsys.readouterr().out
     assert "  temperature 1.731\n" in text
     assert "0.1000 (0.0800 to 0.1200)" in text and "0.0200 (n/a)" in text
@@ -30,7 +30,7 @@ def test_measures_stand_side_by_side_and_thresholds_below(capsys):
 
 
 def test_several_labels_have_thresholds_and_f1(capsys):
-    _print(replace(ONE, abstention=[], thresholds={"joy": 0.25}, f1_macro={"before": 0.5, "after": 0.6}))
+    print_calibration(replace(ONE, abstention=[], thresholds={"joy": 0.25}, f1_macro={"before": 0.5, "after": 0.6}))
     text = capsys.readouterr().out
     assert "joy       0.2500" in text and "f1_macro 0.5000 at 0.5, 0.6000 at thresholds that were tuned" in text
     assert "risk" not in text
@@ -38,7 +38,7 @@ def test_several_labels_have_thresholds_and_f1(capsys):
 
 def test_words_and_prediction_sets_have_their_lines(capsys):
     one = {"asked": 0.9, "held": 0.91, "interval": (0.88, 0.93), "mean_size": 1.2, "single": 0.8}
-    _print(replace(ONE, per="word", decisions=7000, prediction_sets=[one]))
+    print_calibration(replace(ONE, per="word", decisions=7000, prediction_sets=[one]))
     text = capsys.readouterr().out
     assert "500 rows, 7,000 words" in text and "of each word, on rows" in text
     assert "0.9100 (0.8800 to 0.9300)     1.2000     0.8000" in text

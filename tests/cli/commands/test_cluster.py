@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from bertkit.cli.commands.cluster import print_clusters
 from bertkit.vectors.groups.cluster_folder import Topic
 from bertkit.workflows.cluster import ClusterResult
@@ -14,7 +12,7 @@ RESULT = ClusterResult(
 
 
 def test_each_cluster_has_its_words_and_an_example(capsys):
-    print_clusters(RESULT, as_json=False, written=["a.csv"])
+    print_clusters(RESULT, written=["a.csv"])
     assert capsys.readouterr().out.splitlines() == [
         "2 clusters of 10 rows by kmeans, their number by silhouette (0.250, the best of 1 tried)",
         "  0  8 rows (80.0%)  cat, dog",
@@ -23,6 +21,3 @@ def test_each_cluster_has_its_words_and_an_example(capsys):
         "  in no cluster: 1 row",
         "a.csv: written",
     ]
-    print_clusters(RESULT, as_json=True, written=["a.csv"])
-    printed = json.loads(capsys.readouterr().out)
-    assert (printed["silhouettes"], printed["written"]) == ({"2": 0.25}, ["a.csv"])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 from bertkit.cli.commands.dedup import print_duplicates
 from bertkit.workflows.dedup import DedupResult
 
@@ -12,7 +10,7 @@ COUNTS = {"exact": 0, "near": 0, "meaning": 2}
 
 def test_curves_come_before_the_counts(capsys):
     steps = [{"threshold": 0.8, "precision": 0.5, "low": 0.1, "recall": 1.0, "pairs": 4}]
-    print_duplicates(DedupResult(9, 7, COUNTS, {"a": 2}, 0.8, steps, recall=0.995), as_json=False)
+    print_duplicates(DedupResult(9, 7, COUNTS, {"a": 2}, 0.8, steps, recall=0.995))
     assert capsys.readouterr().out.splitlines() == [
         "  labeled pairs whose cosine is at least the threshold",
         "    threshold  precision  recall  pairs",
@@ -26,7 +24,7 @@ def test_curves_come_before_the_counts(capsys):
 def test_without_a_threshold_neighbors_are_shown(capsys):
     curve = [{"threshold": 0.9, "share": 0.25, "text": "a\nb", "text_pair": "c" * 100}, {"threshold": 0.5, "share": 1}]
     result = DedupResult(9, 9, dict.fromkeys(COUNTS, 0), {"a": 0}, curve=curve)
-    print_duplicates(result, as_json=False)
+    print_duplicates(result)
     assert capsys.readouterr().out.splitlines() == [
         "  cosine 0.90: 25.0% of the rows have a neighbor as near",
         "      a b",
@@ -34,5 +32,3 @@ def test_without_a_threshold_neighbors_are_shown(capsys):
         "  cosine 0.50: 100.0% of the rows have a neighbor as near",
         "9 rows: 0 repeat others, 9 stay",
     ]
-    print_duplicates(result, as_json=True)
-    assert json.loads(capsys.readouterr().out)["kept"] == 9

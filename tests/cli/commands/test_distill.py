@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from bertkit.cli.commands.distill import print_distilled
@@ -33,7 +31,7 @@ def test_teachers_and_student_are_compared_within_80_columns(capsys, monkeypatch
         "cola", "m", "validation", {}, 100, 1.0, baselines={"most frequent label": {"accuracy": 0.6}}, folder=""
     )
     monkeypatch.setattr("bertkit.cli.commands.distill.print_next_steps", lambda results: None)
-    print_distilled(Distilled([result], [TEACHER, STUDENT], "accuracy"), as_json=False)
+    print_distilled(Distilled([result], [TEACHER, STUDENT], "accuracy"))
     _, *lines = capsys.readouterr().out.splitlines()
     assert lines == [
         "  size and speed on this machine",
@@ -48,13 +46,6 @@ def test_teachers_and_student_are_compared_within_80_columns(capsys, monkeypatch
         "    baseline                              0.6000",
     ]
     assert max(map(len, lines)) <= 80
-
-
-def test_json_has_every_model(capsys):
-    print_distilled(Distilled([], [TEACHER, STUDENT], "accuracy"), as_json=True)
-    printed = json.loads(capsys.readouterr().out)
-    assert [model["role"] for model in printed["compared_models"]] == ["teacher", "student"]
-    assert printed["best_metric"] == "accuracy"
 
 
 @pytest.mark.parametrize(

@@ -6,15 +6,16 @@ import json
 
 import pytest
 
-from bertkit.cli.output import print_records
+from bertkit.cli.output import json_output, print_records
 from tests.kills import HEAVY, slow_unless
 
 
 def test_vectors_are_json_lines_or_one_object(capsys):
     records = [{"id": "é", "embedding": [0.5]}]
-    print_records("vectors", iter(records), as_json=False)
+    print_records("vectors", iter(records))
     assert capsys.readouterr().out == '{"id": "é", "embedding": [0.5]}\n'
-    print_records("vectors", iter(records), as_json=True)
+    with json_output():
+        print_records("vectors", iter(records))
     assert json.loads(capsys.readouterr().out)["vectors"] == records
 
 

@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from bertkit.cli.commands.evaluate import print_benchmark, print_languages, print_results
+from bertkit.cli.output import json_output, print_result
 from bertkit.evaluation.languages import LanguageScores, tabulate_languages, with_oracle
 from bertkit.evaluation.scoring import Result
 from bertkit.vectors.benchmark import BenchmarkScores
@@ -30,7 +31,7 @@ RESULT = Result(
 
 
 def test_scores_stand_beside_their_interval_and_baseline(capsys):
-    print_results([RESULT], as_json=False)
+    print_results([RESULT])
     lines = capsys.readouterr().out.splitlines()
     assert lines == [
         "cola, validation: 1,043 rows (demo), runs/cola",
@@ -47,10 +48,8 @@ def test_scores_stand_beside_their_interval_and_baseline(capsys):
 
 
 def test_training_rows_are_marked_above_the_scores(capsys):
-    print_results([replace(RESULT, training_rows=50)], as_json=False)
+    print_results([replace(RESULT, training_rows=50)])
     assert capsys.readouterr().out.splitlines()[1] == "  training rows: 50 of 1,043 (4.8%). New rows may score lower."
-    print_results([replace(RESULT, training_rows=50)], as_json=True)
-    assert json.loads(capsys.readouterr().out)["results"][0]["training_rows"] == 50
 
 
 def test_a_number_that_is_undefined_says_why(capsys):
@@ -69,7 +68,7 @@ def test_a_number_that_is_undefined_says_why(capsys):
         },
         tables={},
     )
-    print_results([result], as_json=False)
+    print_results([result])
     assert capsys.readouterr().out.splitlines() == [
         "cola, validation: 1 row (demo), runs/cola",
         "  spearmanr     n/a  95% CI n/a                 baseline     n/a",
@@ -87,7 +86,7 @@ def test_the_strongest_baseline_stands_beside_the_score_and_all_below(capsys):
         "text alone": {"accuracy": 0.4, "f1": None},
     }
     result = replace(RESULT, scores={"accuracy": 0.6}, interval_methods={}, baselines=baselines, tables={})
-    print_results([result], as_json=False)
+    print_results([result])
     assert capsys.readouterr().out.splitlines()[1:] == [
         "  accuracy  0.6000  95% CI 0.5500 to 0.7400    baseline  0.5000",
         "  baselines",
@@ -99,7 +98,8 @@ def test_the_strongest_baseline_stands_beside_the_score_and_all_below(capsys):
 
 
 def test_json_has_every_field(capsys):
-    print_results([RESULT], as_json=True)
+    with json_output():
+        print_result({"results": [RESULT]}, pytest.fail)
     (printed,) = json.loads(capsys.readouterr().out)["results"]
     assert printed["scores"] == {"matthews_correlation": -0.1, "accuracy": 0.65, "f1": None}
     assert printed["intervals"]["accuracy"] == [0.55, 0.74]
@@ -125,7 +125,7 @@ def by_language(reference, is_recorded):
 
 
 def test_languages_stand_beside_each_other_with_their_gaps_and_means(capsys):
-    print_languages(by_language("en", True), as_json=False)
+    print_languages(by_language("en", True))
     head, metric, *lines = capsys.readouterr().out.splitlines()
     assert (head, metric) == ("xnli, validation: 3 languages, runs/xnli", "  accuracy")
     assert [" ".join(line.split()) for line in lines[:6]] == [
@@ -144,7 +144,7 @@ def test_the_best_checkpoint_of_a_language_stands_beside_its_score(capsys):
     scored = by_language("en", True)
     by_step = {step: {language: {"validation": score} for language in scored.results} for step, score in ((5, 0.75),)}
     scored = replace(scored, tables=[with_oracle(scored.tables[0], by_step)], checkpoints=[5])
-    print_languages(scored, as_json=False)
+    print_languages(scored)
     printed = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert printed[2].endswith("95% CI of gap best checkpoint its step baseline")
     assert printed[4] == "de 1,043 0.6000 0.5000 to 0.7000 -0.2000 -0.3414 to -0.0586 0.7500 5 0.6700"
@@ -152,9 +152,9 @@ def test_the_best_checkpoint_of_a_language_stands_beside_its_score(capsys):
 
 
 def test_a_table_of_languages_says_which_language_it_cannot_know(capsys):
-    print_languages(by_language("fr", True), as_json=False)
+    print_languages(by_language("fr", True))
     assert "  no gaps: fr, the language of training, is not among --languages" in capsys.readouterr().out
-    print_languages(by_language("en", False), as_json=False)
+    print_languages(by_language("en", False))
     assert "The run does not say its language, so gaps are to the first one, en." in capsys.readouterr().out
 
 
@@ -181,18 +181,16 @@ def test_a_checkpoint_must_be_named(run):
     assert (ended.code, ended.last) == (2, expected)
 
 
-def test_a_benchmark_has_its_main_score_and_as_json_all(capsys):
+def test_a_benchmark_has_its_main_score(capsys):
     scores = {"cosine_spearman": 0.81234, "cosine_pearson": 0.8}
     result = BenchmarkScores("mteb:STS17", "minilm", "test", "en-en", "cosine_spearman", 0.81234, scores)
-    print_benchmark([result, replace(result, subset="default")], as_json=False)
+    print_benchmark([result, replace(result, subset="default")])
     assert capsys.readouterr().out.splitlines() == [
         "mteb:STS17, test (en-en): minilm",
         "  cosine_spearman   0.8123",
         "mteb:STS17, test: minilm",
         "  cosine_spearman   0.8123",
     ]
-    print_benchmark([result], as_json=True)
-    assert json.loads(capsys.readouterr().out)["results"][0]["scores"] == scores
 
 
 def test_a_benchmark_needs_an_encoder(run):

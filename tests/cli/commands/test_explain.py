@@ -42,7 +42,7 @@ def make_row(**changes):
 
 
 def test_words_are_listed_by_what_they_add(capsys):
-    explain._print(make_row())
+    explain.print_row(make_row())
     assert capsys.readouterr().out.splitlines() == [
         '{"id": 0, "prediction": "good"}',
         "  good: log-odds 1.0000, with all words masked 0.5000",
@@ -53,15 +53,15 @@ def test_words_are_listed_by_what_they_add(capsys):
         "    a                  +0.2500  +0.5000",
         "",
     ]
-    explain._print(make_row(is_complete=False, gap=0.5, steps=64))
+    explain.print_row(make_row(is_complete=False, gap=0.5, steps=64))
     assert "NOT COMPLETE: the words miss the difference by 50.0% after 64 steps" in capsys.readouterr().out
-    explain._print(ExplainedRow(0, {}, {"prediction": []}, []))
+    explain.print_row(ExplainedRow(0, {}, {"prediction": []}, []))
     assert "nothing to explain: no word is read" in capsys.readouterr().out
 
 
 def test_faithfulness_is_a_table(capsys):
     methods = summarize({"ours": [(0.5, 0.1), (0.7, 0.2), (0.6, 0.0)], "random": [(0.1, 0.3), (0.2, 0.4), (0.0, 0.6)]})
-    explain._print_measured(FaithfulnessResult(3, "probability", methods, 2), as_json=False)
+    explain.print_faithfulness(FaithfulnessResult(3, "probability", methods, 2))
     printed = capsys.readouterr().out
     assert "3 rows; integrated gradients add up within 1 % in 2" in printed
     assert "drop of the probability" in printed

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from types import SimpleNamespace
 
 import pytest
@@ -24,18 +23,11 @@ PLAN = DryRun(
 
 
 def test_a_plan_has_its_rows_labels_steps_and_disk(capsys):
-    print_dry_run(PLAN, as_json=False)
+    print_dry_run(PLAN)
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == ["name: cola", "", "rows     train streamed, validation 1,043"]
     assert lines[3].endswith("label18, label19")
     assert lines[4:] == ["steps    1,200", "disk     10 MB in runs/cola", "Nothing was trained or written."]
-
-
-def test_a_plan_as_json_has_every_field(capsys):
-    print_dry_run(PLAN, as_json=True)
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["rows"] == {"train": None, "validation": 1043}
-    assert len(printed["labels"]) == 30
 
 
 @pytest.mark.parametrize(("metric", "trust"), [("evaluate:./mine.py", " --trust"), ("f1_macro", "")])

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from bertkit.cli.options import parse_row
-from bertkit.cli.output import print_records
+from bertkit.cli.output import json_output, print_records
 from bertkit.errors import UsageError
 
 
@@ -32,9 +32,10 @@ def test_an_assignment_without_a_value_is_refused():
 
 def test_predictions_are_json_lines_or_one_object(capsys):
     records = [{"id": 0, "prediction": "é"}, {"id": 1, "prediction": math.nan}]
-    print_records("predictions", iter(records), as_json=False)
+    print_records("predictions", iter(records))
     first, second = capsys.readouterr().out.splitlines()
     assert first == '{"id": 0, "prediction": "é"}'
     assert json.loads(second) == {"id": 1, "prediction": None}
-    print_records("predictions", iter(records), as_json=True)
+    with json_output():
+        print_records("predictions", iter(records))
     assert len(json.loads(capsys.readouterr().out)["predictions"]) == 2

@@ -11,7 +11,7 @@ from tests.reports.insight.test_probe import make_result
 
 
 def test_layers_are_a_table(capsys):
-    probe._print(make_result(task="arcs"))
+    probe.print_probe(make_result(task="arcs"))
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "arcs in m: a & b"
     assert lines[1] == (

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from bertkit.cli.commands.sweep import print_plan, print_sweep, short_names
+from bertkit.cli.commands.sweep import print_sweep, print_sweep_plan, short_names
 from bertkit.evaluation.sweeps import CurvePoint, SweepSummary, Trial
 from bertkit.metrics.selection import Selection
 from bertkit.workflows.sweep import SweepPlan
@@ -82,13 +80,11 @@ def test_keys_that_end_alike_keep_their_whole_names():
 
 def test_a_plan_lists_its_trials(capsys):
     plan = SweepPlan("runs/a", 2, [{SIZE: 16}, {SIZE: 32}], {"train": None, "validation": 40}, 3_000_000)
-    print_plan(plan, as_json=False)
+    print_sweep_plan(plan)
     out = capsys.readouterr().out
     assert "2 trials" in out and "rows     train streamed, validation 40" in out and "disk     3 MB in runs/a" in out
-    print_plan(SweepPlan("runs/a", 2, [], {}, 0), as_json=False)
+    print_sweep_plan(SweepPlan("runs/a", 2, [], {}, 0))
     assert "each follows from the scores of those before" in capsys.readouterr().out
-    print_plan(plan, as_json=True)
-    assert json.loads(capsys.readouterr().out)["settings"] == [{SIZE: 16}, {SIZE: 32}]
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bertkit.cli.commands.attention import WARNING
-from bertkit.cli.options import JsonOption, PageOption
-from bertkit.cli.output import format_interval, format_rows, print_file, print_json, print_table, print_text
+from bertkit.cli.options import PageOption
+from bertkit.cli.output import (
+    format_interval,
+    format_rows,
+    print_file,
+    print_result,
+    print_table,
+    print_text,
+)
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, EncoderOption, read_data_options
 
 if TYPE_CHECKING:
     from bertkit.insight.attention.heads import MeasuredHeads
 
-NAME = "heads"
 ORDER = 2
 EXAMPLE = "bertkit attention heads UD_English-EWT/en_ewt-ud-dev.conllu --model demo"
 
@@ -28,7 +33,6 @@ def command(
             metavar="FILE",
             help="Rows of texts or of words: a file in any format that `predict` reads, `-` for stdin, a folder of "
             "splits, or the hub name of a data set.",
-            show_default=False,
         ),
     ],
     model: EncoderOption = ...,  # type: ignore[assignment]
@@ -41,7 +45,6 @@ def command(
     max_length: Annotated[int, typer.Option(help="Leave out rows of more tokens.", metavar="N", min=4)] = 512,
     output: PageOption = None,
     changes: DataSettingsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Measure what every head of an encoder attends to over the rows of a file.
 
@@ -55,14 +58,12 @@ def command(
     progress = TerminalProgress()
     found = measure(source, model, data=data, split=split, max_tokens=max_length, output=output, progress=progress)
     if output is not None:
-        print_file(output, found.rows, as_json=json)
-    elif json:
-        print_json(dataclasses.asdict(found))
+        print_file(output, found.rows)
     else:
-        _print(found)
+        print_result(found, _print_heads)
 
 
-def _print(found: MeasuredHeads) -> None:
+def _print_heads(found: MeasuredHeads) -> None:
     left_out = f", {found.left_out:,} left out (empty, or over {found.max_tokens:,} tokens)" if found.left_out else ""
     print_text(
         f"{found.model}: {found.layers} layers of {found.heads} heads, over {format_rows(found.rows)} of {found.file} "
@@ -70,31 +71,30 @@ def _print(found: MeasuredHeads) -> None:
     )
     rows = [
         {
-            "head": f"{one.layer}.{one.head}",
-            "described as": one.described_as,
-            **{name: f"{share:.2f}" for name, share in one.shares.items()},
-            "entropy": f"{one.entropy:.2f}",
-            "nearest": f"{one.nearest[0]}.{one.nearest[1]} ({one.nearest_distance:.2f})",
+            "head": f"{head.layer}.{head.head}",
+            "described as": head.described_as,
+            **{name: f"{share:.2f}" for name, share in head.shares.items()},
+            "entropy": f"{head.entropy:.2f}",
+            "nearest": f"{head.nearest[0]}.{head.nearest[1]} ({head.nearest_distance:.2f})",
         }
-        for one in found.measured
+        for head in found.measured
     ]
-    uniform: dict[str, Any] = dict.fromkeys(rows[0], "")
-    uniform |= {"head": "uniform", **{name: f"{share:.2f}" for name, share in found.uniform.items()}}
+    uniform = {"head": "uniform", **{name: f"{share:.2f}" for name, share in found.uniform.items()}}
     print_table("shares of attention (layer.head)", [*rows, uniform], max_rows=len(rows) + 1)
     print_text("  nearest: the most similar head, and the Jensen-Shannon divergence from it in bits")
     if found.relations:
         relations = [
             {
-                "relation": one.relation,
-                "words": one.words,
-                "head": f"{one.layer}.{one.head}",
-                "direction": one.direction,
-                "accuracy": f"{one.accuracy:.3f} ({format_interval(one.interval)})",
-                "offset": f"{one.offset:+d}",
-                "its accuracy": f"{one.offset_accuracy:.3f}",
-                "difference": format_interval(one.difference_interval),
+                "relation": relation.relation,
+                "words": relation.words,
+                "head": f"{relation.layer}.{relation.head}",
+                "direction": relation.direction,
+                "accuracy": f"{relation.accuracy:.3f} ({format_interval(relation.interval)})",
+                "offset": f"{relation.offset:+d}",
+                "its accuracy": f"{relation.offset_accuracy:.3f}",
+                "difference": relation.difference_interval,
             }
-            for one in found.relations
+            for relation in found.relations
         ]
         title = "best head per relation, chosen on half of the rows and scored on the other (95% CI)"
         print_table(title, relations, max_rows=len(relations))

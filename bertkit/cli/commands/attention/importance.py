@@ -6,35 +6,43 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import DataOption, JsonOption, MaxLengthOption, PageOption, SetOption, load
-from bertkit.cli.output import format_interval, format_number, format_rows, print_found, print_table, print_text
+from bertkit.cli.options import (
+    CheckpointRecipeOption,
+    DataOption,
+    MaxLengthOption,
+    PageOption,
+    SetOption,
+    TrainedArgument,
+    load,
+)
+from bertkit.cli.output import (
+    format_rows,
+    format_scored,
+    format_signed,
+    print_result,
+    print_table,
+    print_text,
+)
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.workflows.attention import ImportantHeads
 
-NAME = "importance"
 ORDER = 3
 EXAMPLE = "bertkit attention importance runs/cola --rows 128"
 
 
 def command(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.", show_default=False)
-    ],
+    run: TrainedArgument,
     data: DataOption = None,
     split: Annotated[
         str | None, typer.Option(help="Split to score.", metavar="SPLIT", show_default="validation")
     ] = None,
     rows: Annotated[int, typer.Option(help="Score the first N rows, once for each head.", metavar="N", min=2)] = 256,
-    recipe: Annotated[
-        str | None,
-        typer.Option(help="Recipe of a checkpoint that is no run folder.", metavar="RECIPE", show_default="the run's"),
-    ] = None,
+    recipe: CheckpointRecipeOption = None,
     max_length: MaxLengthOption = None,
     output: PageOption = None,
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Score a run without each of its heads: which ones does it need?
 
@@ -47,21 +55,21 @@ def command(
     settings = {"model": run, "data.source": data, "training.max_length": max_length}
     loaded = load(recipe or recipe_of(run), settings, changes)
     found = rank_by_importance(loaded, split=split, rows=rows, output=output, progress=TerminalProgress())
-    print_found(found, output, lambda: _print(found), as_json=json)
+    print_result(found, _print_importance, page=output)
 
 
-def _print(found: ImportantHeads) -> None:
-    score = f"{format_number(found.score).strip()} ({format_interval(found.interval)})"
+def _print_importance(found: ImportantHeads) -> None:
+    score = format_scored(found.score, found.interval)
     print_text(f"{found.run}: {found.metric} {score} on {format_rows(found.rows)} of {found.split}, with all heads")
     table = [
         {
-            "head": f"{one.layer}.{one.head}",
-            "score": format_number(one.score).strip(),
-            "difference": f"{one.difference:+.4f}",
-            "95% CI": format_interval(one.interval),
-            "gradient": f"{one.gradient:.3g}",
+            "head": f"{head.layer}.{head.head}",
+            "score": head.score,
+            "difference": format_signed(head.difference),
+            "95% CI": head.interval,
+            "gradient": f"{head.gradient:.3g}",
         }
-        for one in found.ranked()
+        for head in found.ranked()
     ]
     print_table(f"{found.metric} without each head (layer.head)", table, max_rows=len(table))
     print_text("  Intervals are of one head each, and not corrected for how many there are.")

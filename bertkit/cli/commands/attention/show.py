@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from bertkit.cli.commands.attention import WARNING
-from bertkit.cli.options import JsonOption, PageOption
-from bertkit.cli.output import print_file, print_json, print_table, print_text
+from bertkit.cli.options import PageOption, PairOption, refuse_options
+from bertkit.cli.output import print_file, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption
 
 if TYPE_CHECKING:
     from bertkit.workflows.attention import ShownAttention
 
-NAME = "show"
 ORDER = 1
 EXAMPLE = 'bertkit attention show "The cat sat on the mat." --model demo --output page.html'
 
@@ -25,11 +24,9 @@ _DIGITS = 6
 
 
 def command(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads.", show_default=False)],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads.")],
     model: EncoderOption = ...,  # type: ignore[assignment]
-    pair: Annotated[
-        str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT", show_default=False)
-    ] = None,
+    pair: PairOption = None,
     layer: Annotated[
         int | None,
         typer.Option(
@@ -44,26 +41,22 @@ def command(
     ] = None,
     max_length: Annotated[int, typer.Option(help="Refuse an input of more tokens.", metavar="N", min=3)] = 128,
     output: PageOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Show what the heads of an encoder attend to in a text, or in a pair of texts.
 
     The page has all layers and heads, each token's weights, attention rollout, and queries and keys. Without --output,
     a table shows the strongest attention of each layer, or with --layer that of each token.
     """
-    from bertkit.errors import UsageError
     from bertkit.workflows.attention import show
 
-    if head is not None and layer is None:
-        raise UsageError("--head without --layer", "name the layer too")
+    if layer is None:
+        refuse_options({"--head": head}, "without --layer", "name the layer too")
     at = (layer or 0, head or 0)
     shown = show(text, model, pair=pair, max_tokens=max_length, at=at, output=output, progress=TerminalProgress())
     if output is not None:
-        print_file(output, 1, as_json=json)
-    elif json:
-        print_json(_as_record(shown, layer, head))
+        print_file(output, 1)
     else:
-        _print(shown, layer, head)
+        print_result(_as_record(shown, layer, head), lambda _: _print_attention(shown, layer, head))
 
 
 def _as_record(shown: ShownAttention, layer: int | None, head: int | None) -> dict[str, Any]:
@@ -80,7 +73,7 @@ def _as_record(shown: ShownAttention, layer: int | None, head: int | None) -> di
     }
 
 
-def _print(shown: ShownAttention, layer: int | None, head: int | None) -> None:
+def _print_attention(shown: ShownAttention, layer: int | None, head: int | None) -> None:
     layers, heads, count, _ = shown.text.weights.shape
     print_text(f"{shown.text.model}: {layers} layers of {heads} heads, {count} tokens")
     if layer is None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import typer
-
 from bertkit.cli.help import ReadableGroup
 
-NAME = "pretrain"
 ORDER = 7
+HELP = (
+    "Pretrain an encoder on text, or train a tokenizer for it.\n\n"
+    "Start with: bertkit pretrain tokenizer --data text.txt --output tok, then "
+    "bertkit pretrain mlm --data text.txt --tokenizer tok --size small"
+)
 
 
 class RecipeOrCommand(ReadableGroup):
@@ -20,11 +22,4 @@ class RecipeOrCommand(ReadableGroup):
         return super().resolve_command(ctx, args if args[0] in self.commands else ["recipe", *args])
 
 
-app = typer.Typer(
-    cls=RecipeOrCommand,
-    help="Pretrain an encoder on text, or train a tokenizer for it.\n\n"
-    "Start with: bertkit pretrain tokenizer --data text.txt --output tok, then "
-    "bertkit pretrain mlm --data text.txt --tokenizer tok --size small",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+GROUP = RecipeOrCommand

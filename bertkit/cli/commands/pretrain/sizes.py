@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_table
+from bertkit.cli.output import print_result, print_table
 
-NAME = "sizes"
 ORDER = 2
 EXAMPLE = "bertkit pretrain sizes"
 
 
-def command(json: JsonOption = False) -> None:
+def command() -> None:
     """List the named sizes of new models."""
     from bertkit.modeling.sizes import find_size, size_names
 
@@ -20,8 +18,6 @@ def command(json: JsonOption = False) -> None:
         | {"vocabulary": size.vocabulary, "parameters": size.parameters}
         for name, size in sizes.items()
     ]
-    if json:
-        print_json({"sizes": rows})
-    else:
-        shown = [row | {"parameters": f"{sizes[str(row['size'])].parameters / 1e6:,.1f}M"} for row in rows]
-        print_table("encoders with the vocabulary that they were published with", shown, max_rows=len(rows))
+    shown = [row | {"parameters": f"{sizes[str(row['size'])].parameters / 1e6:,.1f}M"} for row in rows]
+    title = "encoders with the vocabulary that they were published with"
+    print_result({"sizes": rows}, lambda _: print_table(title, shown, max_rows=len(rows)))

@@ -2,34 +2,27 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import JsonOption, SetOption, load_pretraining
-from bertkit.cli.output import print_json, print_line, print_text
+from bertkit.cli.commands.pretrain.recipe import DocumentsOption
+from bertkit.cli.options import SetOption, merge_changes, output_option
+from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.workflows.tokenizer import TokenizerReport
 
-NAME = "tokenizer"
 ORDER = 1
 EXAMPLE = "bertkit pretrain tokenizer --data demo --vocabulary-size 400 --output my_tokenizer"
 
 log = logging.getLogger("bertkit")
 
-TextOption = Annotated[
-    str | None,
-    typer.Option("--data", help="Text: hub data set, directory, file or `demo`.", metavar="DATA", show_default=False),
-]
-RecipeOption = Annotated[
-    str | None,
-    typer.Option("--recipe", help="Use the text of this pretraining recipe.", metavar="RECIPE", show_default=False),
-]
+TextOption = Annotated[str | None, typer.Option(help="Text: hub data set, directory, file or `demo`.", metavar="DATA")]
+RecipeOption = Annotated[str | None, typer.Option(help="Use the text of this pretraining recipe.", metavar="RECIPE")]
 TypeOption = Annotated[
     str,
     typer.Option(
@@ -38,11 +31,8 @@ TypeOption = Annotated[
         metavar="TYPE",
     ),
 ]
-KindOption = Annotated[str | None, typer.Option("--kind", hidden=True)]
-FolderOption = Annotated[
-    Path,
-    typer.Option("--output", "-o", help="Folder to write; new or empty.", metavar="DIR", show_default=False),
-]
+KindOption = Annotated[str | None, typer.Option(hidden=True)]
+FolderOption = Annotated[Path, output_option("Folder to write; new or empty.", "DIR")]
 SizeOption = Annotated[
     int | None,
     typer.Option(
@@ -57,16 +47,10 @@ LowercaseOption = Annotated[
     typer.Option("--lowercase/--cased", help="Lowercase the text or keep its case.", show_default="cased for bpe only"),
 ]
 FrequencyOption = Annotated[
-    int | None,
-    typer.Option(help="Minimum count of letters and of merged pairs.", metavar="N", min=1, show_default="2"),
+    int | None, typer.Option(help="Minimum count of letters and of merged pairs.", metavar="N", min=1, show_default="2")
 ]
-SpecialOption = Annotated[
-    list[str] | None, typer.Option(help="Add a special token; repeatable.", metavar="TOKEN", show_default=False)
-]
+SpecialOption = Annotated[list[str] | None, typer.Option(help="Add a special token; repeatable.", metavar="TOKEN")]
 LengthOption = Annotated[int, typer.Option(help="Maximum tokens per text.", metavar="N", min=4)]
-DocumentsOption = Annotated[
-    int | None, typer.Option("--limit", help="Use only the first N documents.", metavar="N", show_default=False)
-]
 
 
 def command(
@@ -82,20 +66,21 @@ def command(
     max_length: LengthOption = 512,
     limit: DocumentsOption = None,
     changes: SetOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Train a tokenizer on text.
 
     The same text always gives the same files. What the tokenizer does to words is measured on held-out documents.
     """
     from bertkit.errors import UsageError
+    from bertkit.recipe import load_pretrain_recipe
 
     if kind is not None:
         log.warning("--kind is now called --type; the old name will be removed in the next release")
         tokenizer_type = kind
     if data is None and recipe is None and not changes:
         raise UsageError("no text is named", "--data FILE, a directory, or a hub data set")
-    corpus = load_pretraining(recipe or "mlm", {"data.source": data, "data.limit": limit}, changes).data
+    settings = merge_changes({"data.source": data, "data.limit": limit}, changes)
+    corpus = load_pretrain_recipe(recipe or "mlm", settings).data
     from bertkit.tokens.train import make_spec
     from bertkit.workflows.tokenizer import train_tokenizer
 
@@ -108,14 +93,11 @@ def command(
         max_length=max_length,
     )
     report = train_tokenizer(corpus, spec, output=output, progress=TerminalProgress())
-    print_tokenizer(report, as_json=json)
+    print_result(report, print_tokenizer)
 
 
-def print_tokenizer(report: TokenizerReport, *, as_json: bool) -> None:
+def print_tokenizer(report: TokenizerReport) -> None:
     """Print what a new tokenizer does to held-out text."""
-    if as_json:
-        print_json(dataclasses.asdict(report))
-        return
     case = "lowercase" if report.lowercase else "cased"
     print_text(f"{report.folder}: {report.type}, {case}, {report.vocabulary_size:,} tokens")
     print_text(f"  on {report.held_out:,} held-out of {report.documents:,} documents ({report.words:,} words):")
@@ -124,5 +106,4 @@ def print_tokenizer(report: TokenizerReport, *, as_json: bool) -> None:
     print_line(f"  unknown tokens               {report.unknown_rate:7.3%}")
     print_line(f"  tokens per document          {report.tokens_per_document:7.1f}")
     print_line(f"  vocabulary unused there      {report.unseen_share:7.1%}")
-    for warning in report.warnings:
-        print_text(f"  warning: {warning}")
+    print_notes(f"warning: {warning}" for warning in report.warnings)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from bertkit.cli.options import JsonOption, RecipeArgument, SetOption
-from bertkit.cli.output import print_pairs
+from bertkit.cli.options import RecipeArgument, SetOption
+from bertkit.cli.output import print_pairs, print_result
 
-NAME = "check"
 ORDER = 4
 EXAMPLE = "bertkit recipes check mine.yaml"
 
 
-def command(recipe: RecipeArgument, changes: SetOption = None, json: JsonOption = False) -> None:
+def command(recipe: RecipeArgument, changes: SetOption = None) -> None:
     """Check the keys, values, task and metrics of a recipe."""
     from bertkit.recipe import PretrainRecipe, load_any_recipe, load_several, names_several, parse_changes
 
@@ -27,4 +26,4 @@ def command(recipe: RecipeArgument, changes: SetOption = None, json: JsonOption 
             from bertkit.tasks import load_task
 
             load_task(loaded)
-    print_pairs("checked", {recipe: "valid"}, as_json=json)
+    print_result({"checked": {recipe: "valid"}}, lambda found: print_pairs(found["checked"]))

@@ -7,10 +7,9 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.options import JsonOption, RecipeArgument
+from bertkit.cli.options import RecipeArgument
 from bertkit.cli.output import print_file
 
-NAME = "copy"
 ORDER = 3
 EXAMPLE = "bertkit recipes copy cola mine.yaml"
 
@@ -18,7 +17,6 @@ EXAMPLE = "bertkit recipes copy cola mine.yaml"
 def command(
     recipe: RecipeArgument,
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The new recipe; must not exist yet.")],
-    json: JsonOption = False,
 ) -> None:
     """Copy a recipe to a file of your own."""
     from bertkit.errors import UsageError
@@ -31,4 +29,4 @@ def command(
             stream.write(text)
     except FileExistsError:
         raise UsageError(f"{file} exists already", "nothing was written; choose another name") from None
-    print_file(file, 1, as_json=json, next_command=f"bertkit {recipe_command(recipe)} {file}")
+    print_file(file, 1, next_command=f"bertkit {recipe_command(recipe)} {file}")

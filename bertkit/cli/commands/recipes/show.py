@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from bertkit.cli.options import JsonOption, RecipeArgument, SetOption
-from bertkit.cli.output import print_json, print_line
+from bertkit.cli.options import RecipeArgument, SetOption
+from bertkit.cli.output import print_line, print_result
 
-NAME = "show"
 ORDER = 2
 EXAMPLE = "bertkit recipes show cola --set training.epochs=1"
 
 
-def command(recipe: RecipeArgument, changes: SetOption = None, json: JsonOption = False) -> None:
+def command(recipe: RecipeArgument, changes: SetOption = None) -> None:
     """Print a recipe with every default filled in."""
     from bertkit.recipe import load_any_recipe, parse_changes, write_yaml
 
     values = load_any_recipe(recipe, parse_changes(changes or [])).model_dump(mode="json")
-    if json:
-        print_json({"recipe": values})
-    else:
-        print_line(write_yaml(values).rstrip())
+    print_result({"recipe": values}, lambda _: print_line(write_yaml(values).rstrip()))

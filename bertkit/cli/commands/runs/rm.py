@@ -8,20 +8,15 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line, printable
+from bertkit.cli.output import print_line, print_result, printable
 
-NAME = "rm"
 ORDER = 5
 EXAMPLE = "bertkit runs rm runs/cola"
 
 
 def command(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of seeds.", show_default=False)
-    ],
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of seeds.")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
-    json: JsonOption = False,
 ) -> None:
     """Delete run folders, with their models, checkpoints and scores.
 
@@ -36,11 +31,8 @@ def command(
         return
     for folder in chosen:
         remove_run(folder)
-    if json:
-        print_json({"removed": list(map(str, chosen))})
-        return
-    for folder in chosen:
-        print_line(f"{folder}: deleted")
+    lines = "\n".join(f"{folder}: deleted" for folder in chosen)
+    print_result({"removed": chosen}, lambda _: print_line(lines))
 
 
 def _agrees(folders: list[Path]) -> bool:

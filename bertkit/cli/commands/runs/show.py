@@ -2,35 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import JsonOption
 from bertkit.cli.output import (
-    format_duration,
-    format_interval,
     format_number,
-    print_json,
     print_pairs,
+    print_result,
     print_table,
 )
+from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from bertkit.storage.summaries import RunSummary
 
-NAME = "show"
 ORDER = 2
 EXAMPLE = "bertkit runs show runs/cola"
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False)],
-    json: JsonOption = False,
+    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
 ) -> None:
     """Show what a run was, how it ended and what it scored.
 
@@ -45,13 +40,15 @@ def command(
         raise UsageError("not a run folder", "`bertkit runs list` shows the runs", file=folder)
     record: Mapping[str, Any] = (read_record(folder) if run.seeds is None and run.state != "damaged" else None) or {}
     changes, scores = list_changes(record), _scores(record)
-    if json:
-        settings = [{"setting": row["setting"], "recipe": row["recipe"], "run": row["run"]} for row in changes]
-        print_json({**dataclasses.asdict(run), "scores": scores, "settings": settings, "versions": _versions(record)})
-        return
-    print_pairs("run", _facts(run, record), as_json=False)
-    print_table("scores", [{**row, "95% CI": format_interval(row["95% CI"])} for row in scores])
-    print_table("settings that differ from the recipe", changes, max_rows=len(changes))
+    settings = [{"setting": row["setting"], "recipe": row["recipe"], "run": row["run"]} for row in changes]
+    values = {**vars(run), "scores": scores, "settings": settings, "versions": _versions(record)}
+
+    def show(_: object) -> None:
+        print_pairs(_facts(run, record))
+        print_table("scores", scores)
+        print_table("settings that differ from the recipe", changes, max_rows=len(changes))
+
+    print_result(values, show)
 
 
 def _facts(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
@@ -62,12 +59,10 @@ def _facts(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
         "reason": run.reason,
         "recipe": run.recipe,
         "model": run.model,
-        "mean score" if run.seeds else "score": ""
-        if run.score is None
-        else f"{run.metric} {format_number(run.score).strip()}",
+        "mean score" if run.seeds else "score": "" if run.score is None else f"{run.metric} {format_number(run.score)}",
         "seeds": str(run.seeds or ""),
         "steps": str(run.steps or ""),
-        "time": "" if run.seconds is None else format_duration(run.seconds),
+        "time": "" if run.seconds is None else duration_text(run.seconds),
         "size": f"{run.bytes / 1e6:,.1f} MB",
         "date": run.date,
         "machine": ", ".join(f"{key} {value}" for key, value in machine.items() if key != "reason"),

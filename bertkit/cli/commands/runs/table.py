@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_file, print_json, print_line, print_table, print_text
+from bertkit.cli.options import output_option
+from bertkit.cli.output import print_file, print_line, print_notes, print_result, print_table
 from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import ResourceError, UsageError
 
-NAME = "table"
 ORDER = 3
 EXAMPLE = "bertkit runs table runs/cola runs/cola-2 --rows folder --format markdown"
 
@@ -24,7 +22,6 @@ def command(
         typer.Argument(
             metavar="RUN",
             help="Run folders, folders of seeds, or folders that hold some, such as that of `bertkit glue`.",
-            show_default=False,
         ),
     ],
     rows: Annotated[
@@ -37,11 +34,7 @@ def command(
             help="text, markdown, latex or csv.", metavar="FORMAT", show_default="text, or as --output is called"
         ),
     ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="File to write: .md, .tex or .csv.", metavar="FILE", show_default=False),
-    ] = None,
-    json: JsonOption = False,
+    output: Annotated[Path | None, output_option("File to write: .md, .tex or .csv.", "FILE")] = None,
 ) -> None:
     """Tabulate the scores of finished runs: a row for each model, a column for each task.
 
@@ -59,17 +52,19 @@ def command(
 
         with claimed(output):
             write_text(output, FORMATS[name][1](table))
-        print_file(output, len(table.rows), as_json=json)
+        print_file(output, len(table.rows))
         return
-    if json:
-        print_json({**dataclasses.asdict(table), "cells": [{**dataclasses.asdict(c), "p": c.p} for c in table.cells]})
-    elif name != "text":
-        print_line(FORMATS[name][1](table).rstrip("\n"))
-    else:
+
+    def show(_: object) -> None:
+        if name != "text":
+            print_line(FORMATS[name][1](table).rstrip("\n"))
+            return
         head, *lines = make_grid(table)
         print_table("scores", [dict(zip(head, line, strict=True)) for line in lines], max_rows=len(lines))
-        for line in [*describe_marks(table), *table.notes]:
-            print_text(f"  {line}")
+        print_notes([*describe_marks(table), *table.notes])
+
+    cells = [{**vars(cell), "p": cell.p} for cell in table.cells]
+    print_result({**vars(table), "cells": cells}, show)
 
 
 def _find_format(format: str | None, output: Path | None) -> str:

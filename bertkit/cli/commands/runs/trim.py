@@ -7,19 +7,14 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_line
+from bertkit.cli.output import print_line, print_result
 
-NAME = "trim"
 ORDER = 4
 EXAMPLE = "bertkit runs trim runs/cola"
 
 
 def command(
-    folders: Annotated[
-        list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of several runs.", show_default=False)
-    ],
-    json: JsonOption = False,
+    folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of several runs.")],
 ) -> None:
     """Delete the optimizer states of finished runs, two thirds of each checkpoint.
 
@@ -30,8 +25,6 @@ def command(
 
     chosen = dict.fromkeys(run for folder in folders for run in find_trimmable(folder))
     freed = {str(run): trim_run(run) for run in chosen}
-    if json:
-        print_json({"trimmed": [{"folder": run, "bytes": count} for run, count in freed.items()]})
-        return
-    for run, count in freed.items():
-        print_line(f"{run}: {count / 1e6:,.1f} MB freed")
+    trimmed = {"trimmed": [{"folder": run, "bytes": count} for run, count in freed.items()]}
+    lines = "\n".join(f"{run}: {count / 1e6:,.1f} MB freed" for run, count in freed.items())
+    print_result(trimmed, lambda _: print_line(lines) if lines else None)

@@ -6,21 +6,16 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.commands.search.build import SkipEmptyOption, TextsArgument, print_index
-from bertkit.cli.options import JsonOption
+from bertkit.cli.commands.search.build import SkipEmptyOption, TextsArgument, end_change
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
-NAME = "add"
 ORDER = 2
 EXAMPLE = "bertkit search add index more.csv"
 
-IndexArgument = Annotated[
-    str, typer.Argument(metavar="INDEX", help="Folder that `search build` wrote.", show_default=False)
-]
+IndexArgument = Annotated[str, typer.Argument(metavar="INDEX", help="Folder that `search build` wrote.")]
 MovedModelOption = Annotated[
-    str | None,
-    typer.Option("--model", help="Where the model of the index is now.", metavar="MODEL", show_default="where it was"),
+    str | None, typer.Option(help="Where the model of the index is now.", metavar="MODEL", show_default="where it was")
 ]
 
 
@@ -31,7 +26,6 @@ def command(
     skip_empty: SkipEmptyOption = False,
     model: MovedModelOption = None,
     changes: DataSettingsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Add texts to an index.
 
@@ -41,4 +35,4 @@ def command(
     from bertkit.workflows.search import add
 
     rows = TextRows.open(file, column, skip_empty=skip_empty, data=read_data_options(column, changes))
-    print_index(add(index, rows, model=model, progress=TerminalProgress()), "added", as_json=json)
+    end_change(add(index, rows, model=model, progress=TerminalProgress()), "added")

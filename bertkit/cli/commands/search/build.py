@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import JsonOption
-from bertkit.cli.output import print_json, print_text
+from bertkit.cli.options import output_option, refuse_options
+from bertkit.cli.output import format_count, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
     ColumnOption,
@@ -26,14 +25,12 @@ if TYPE_CHECKING:
     from bertkit.vectors.search.coverage import Coverage
     from bertkit.workflows.search import IndexReport
 
-NAME = "build"
 ORDER = 1
 EXAMPLE = "bertkit search build texts.csv --model sentence-transformers/all-MiniLM-L6-v2 --output index"
 
 PassageTokensOption = Annotated[
     int | None,
     typer.Option(
-        "--passage-tokens",
         help="Most tokens of a passage, with special tokens and prompt.",
         metavar="N",
         show_default="256, or what the model reads",
@@ -42,10 +39,7 @@ PassageTokensOption = Annotated[
 OverlapOption = Annotated[
     int | None,
     typer.Option(
-        "--overlap",
-        help="Tokens that a passage may repeat of the one before, in whole sentences.",
-        metavar="N",
-        show_default="0",
+        help="Tokens that a passage may repeat of the one before, in whole sentences.", metavar="N", show_default="0"
     ),
 ]
 SkipEmptyOption = Annotated[
@@ -56,18 +50,13 @@ TextsArgument = Annotated[
     typer.Argument(
         metavar="FILE",
         help="Rows with the texts: csv, tsv, jsonl, json, parquet, conll, conllu or txt (one text per line).",
-        show_default=False,
     ),
 ]
 
-OutputOption = Annotated[
-    Path,
-    typer.Option("--output", "-o", help="Folder of the index, to be created.", metavar="INDEX", show_default=False),
-]
+OutputOption = Annotated[Path, output_option("Folder of the index, to be created.", "INDEX")]
 DocumentPromptOption = Annotated[
     str | None,
     typer.Option(
-        "--document-prompt",
         help="Name of the model's prompt for the texts.",
         metavar="NAME",
         show_default="document or passage, if the model has it",
@@ -76,10 +65,7 @@ DocumentPromptOption = Annotated[
 QueryPromptOption = Annotated[
     str | None,
     typer.Option(
-        "--query-prompt",
-        help="Name of the model's prompt for queries.",
-        metavar="NAME",
-        show_default="query, if the model has it",
+        help="Name of the model's prompt for queries.", metavar="NAME", show_default="query, if the model has it"
     ),
 ]
 SimilarityOption = Annotated[
@@ -88,7 +74,6 @@ SimilarityOption = Annotated[
 RecallQueriesOption = Annotated[
     str | None,
     typer.Option(
-        "--recall-queries",
         help="File of queries, in the column `text`, by which the recall of --approximate is measured.",
         metavar="FILE",
         show_default="by rows of the index",
@@ -126,19 +111,16 @@ def command(
     passage_tokens: PassageTokensOption = None,
     overlap: OverlapOption = None,
     changes: DataSettingsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Build an index of texts: their vectors, the words that they share (BM25), and the rows that they are in.
 
     A build that was killed goes on where it was when the command is repeated.
     """
-    from bertkit.errors import UsageError
-
-    if not passages and (passage_tokens is not None or overlap is not None):
-        option = "--overlap" if passage_tokens is None else "--passage-tokens"
-        raise UsageError(f"{option} without --passages", "add --passages")
-    if recall_queries is not None and approximate is None:
-        raise UsageError("--recall-queries without --approximate", "exact search finds all")
+    if not passages:
+        given = {"--passage-tokens": passage_tokens, "--overlap": overlap}
+        refuse_options(given, "without --passages", "add --passages")
+    if approximate is None:
+        refuse_options({"--recall-queries": recall_queries}, "without --approximate", "exact search finds all")
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.search.rows import TextRows
     from bertkit.workflows.search import IndexOptions, build
@@ -156,24 +138,29 @@ def command(
         ),
         progress=TerminalProgress(),
     )
-    print_index(report, "added", as_json=json)
+    end_change(report, "added")
 
 
-def print_index(report: IndexReport, done: str, *, as_json: bool) -> None:
+def end_change(report: IndexReport, done: str) -> None:
+    """Print what a command did to an index, for people or programs."""
+    values = {done if name == "changed" else name: value for name, value in vars(report).items()}
+    print_result(values, lambda _: print_index(report, done))
+
+
+def print_index(report: IndexReport, done: str) -> None:
     """Print what a command did to an index, and what it holds now."""
-    if as_json:
-        values: dict[str, Any] = dataclasses.asdict(report)
-        print_json({**values, "index": str(report.index), done: values.pop("changed")})
-        return
     unit = "passage" if report.passages else "row"
+    changed, rows = format_count(report.changed, unit), format_count(report.rows, unit)
     print_text(
-        f"{report.index}: {_count(report.changed, unit)} {done}; {_count(report.rows, unit)} with vectors of "
+        f"{report.index}: {changed} {done}; {rows} with vectors of "
         f"{report.dimension} ({report.similarity}), {report.bytes / 1e6:,.1f} MB"
     )
     if report.approximate:
         found = report.approximate
         recall, time = f"{found['recall_at_10']:.1%}", f"{found['milliseconds_per_query']:.2f} ms"
-        print_text(f"  {found['method']} finds {recall} of the 10 nearest of {_count(found['rows'], unit)} in {time}")
+        print_text(
+            f"  {found['method']} finds {recall} of the 10 nearest of {format_count(found['rows'], unit)} in {time}"
+        )
     if done == "added":
         print_coverage(report.coverage, report.max_length, is_split=report.passages is not None)
 
@@ -182,7 +169,7 @@ def print_coverage(coverage: Coverage, max_length: int, *, is_split: bool) -> No
     """Print how much of the text reaches the model, and what to do where that is not all."""
     line = f"  {coverage} of the text reaches the model"
     if is_split:
-        print_text(f"{line}, in passages of {_count(coverage.texts, 'text')}")
+        print_text(f"{line}, in passages of {format_count(coverage.texts, 'text')}")
     elif coverage.truncated:
         print_text(
             f"{line}: {coverage.truncated:,} of {coverage.texts:,} texts are truncated to {max_length} tokens; "
@@ -190,7 +177,3 @@ def print_coverage(coverage: Coverage, max_length: int, *, is_split: bool) -> No
         )
     else:
         print_text(line)
-
-
-def _count(number: int, unit: str) -> str:
-    return f"{number:,} {unit if number == 1 else unit + 's'}"

@@ -7,10 +7,8 @@ from typing import Annotated
 import typer
 
 from bertkit.cli.commands.search.add import IndexArgument
-from bertkit.cli.commands.search.build import print_index
-from bertkit.cli.options import JsonOption
+from bertkit.cli.commands.search.build import end_change
 
-NAME = "delete"
 ORDER = 3
 EXAMPLE = "bertkit search delete index --id 17 --id 23"
 
@@ -18,12 +16,8 @@ EXAMPLE = "bertkit search delete index --id 17 --id 23"
 def command(
     index: IndexArgument,
     ids: Annotated[
-        list[str],
-        typer.Option(
-            "--id", help="Id of a row, or of a document in passages; repeatable.", metavar="ID", show_default=False
-        ),
+        list[str], typer.Option("--id", help="Id of a row, or of a document in passages; repeatable.", metavar="ID")
     ],
-    json: JsonOption = False,
 ) -> None:
     """Delete rows from an index.
 
@@ -31,4 +25,4 @@ def command(
     """
     from bertkit.workflows.search import delete
 
-    print_index(delete(index, ids), "deleted", as_json=json)
+    end_change(delete(index, ids), "deleted")

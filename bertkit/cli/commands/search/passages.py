@@ -13,11 +13,10 @@ from bertkit.cli.commands.search.build import (
     SkipEmptyOption,
     TextsArgument,
 )
-from bertkit.cli.options import JsonOption, RecordsOption
+from bertkit.cli.options import RecordsOption
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
-NAME = "passages"
 ORDER = 6
 EXAMPLE = "bertkit search passages articles.jsonl --model sentence-transformers/all-MiniLM-L6-v2"
 
@@ -26,11 +25,7 @@ def command(
     file: TextsArgument,
     model: Annotated[
         str,
-        typer.Option(
-            help="Encoder whose tokens count: hub name, directory, run folder or `demo`.",
-            metavar="MODEL",
-            show_default=False,
-        ),
+        typer.Option(help="Encoder whose tokens count: hub name, directory, run folder or `demo`.", metavar="MODEL"),
     ],
     column: ColumnOption = "text",
     skip_empty: SkipEmptyOption = False,
@@ -39,7 +34,6 @@ def command(
     document_prompt: DocumentPromptOption = None,
     output: RecordsOption = None,
     changes: DataSettingsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Split texts into passages that a model reads whole.
 
@@ -56,6 +50,6 @@ def command(
     )
     records = passages(rows, Embedder(model), prompt=document_prompt)
     if output is None:
-        print_records("results", records, as_json=json)
+        print_records("results", records)
     else:
-        print_file(output, passages_to_file(records, output, file), as_json=json)
+        print_file(output, passages_to_file(records, output, file))

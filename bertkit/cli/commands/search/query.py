@@ -7,44 +7,35 @@ from typing import Annotated, Literal
 import typer
 
 from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
-from bertkit.cli.options import JsonOption, RecordsOption
+from bertkit.cli.options import RecordsOption
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
-NAME = "query"
 ORDER = 4
 EXAMPLE = 'bertkit search query index "how to open a file" -k 3'
 
 RerankOption = Annotated[
     str | None,
     typer.Option(
-        "--rerank",
         help="Rank anew by this model: run folder of the recipe `rerank` or `late-interaction`, directory or hub name.",
         metavar="MODEL",
-        show_default=False,
     ),
 ]
-CandidatesOption = Annotated[
-    int, typer.Option("--candidates", help="The best results that --rerank scores.", metavar="N", min=1)
-]
+CandidatesOption = Annotated[int, typer.Option(help="The best results that --rerank scores.", metavar="N", min=1)]
 QueryFileOption = Annotated[
     str | None,
     typer.Option(
-        "--file",
-        help="File with queries, one per row, in any format that `predict` reads; `-` for stdin.",
-        metavar="FILE",
-        show_default=False,
+        help="File with queries, one per row, in any format that `predict` reads; `-` for stdin.", metavar="FILE"
     ),
 ]
 ByOption = Annotated[
     Literal["vectors", "words", "hybrid"],
-    typer.Option("--by", help="Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
+    typer.Option(help="Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
 ]
 QueryPromptOption = Annotated[
     str | None,
     typer.Option(
-        "--prompt",
         help="Name of the prompt of the queries; another than the index was built for is refused.",
         metavar="NAME",
         show_default="the index's",
@@ -54,9 +45,7 @@ QueryPromptOption = Annotated[
 
 def command(
     index: IndexArgument,
-    queries: Annotated[
-        list[str] | None, typer.Argument(metavar="QUERY...", help="What to search for.", show_default=False)
-    ] = None,
+    queries: Annotated[list[str] | None, typer.Argument(metavar="QUERY...", help="What to search for.")] = None,
     file: QueryFileOption = None,
     k: Annotated[int, typer.Option("-k", "--top", help="Results per query.", metavar="K", min=1)] = 10,
     by: ByOption = "vectors",
@@ -73,7 +62,6 @@ def command(
     ] = False,
     output: RecordsOption = None,
     changes: DataSettingsOption = None,
-    json: JsonOption = False,
 ) -> None:
     """Find the rows of an index that fit queries best.
 
@@ -103,6 +91,6 @@ def command(
     opened = Index.open(typed_path(index), verify=verify, exact=exact)
     records = query(opened, asked, method, model=model, prompt=prompt, progress=progress)
     if output is None:
-        print_records("results", records, as_json=json)
+        print_records("results", records)
     else:
-        print_file(output, query_to_file(records, output, index=index, source=file), as_json=json)
+        print_file(output, query_to_file(records, output, index=index, source=file))

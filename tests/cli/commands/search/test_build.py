@@ -6,7 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from bertkit.cli.commands.search.build import print_index
+from bertkit.cli.commands.search.build import end_change, print_index
+from bertkit.cli.output import json_output
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.workflows.search import IndexReport
 from tests.conftest import toy_rows, write_csv
@@ -15,9 +16,9 @@ REPORT = IndexReport(Path("index"), 1, 1200, 384, "cosine", "demo", Coverage(10,
 
 
 def test_what_is_printed(capsys):
-    print_index(REPORT, "added", as_json=False)
+    print_index(REPORT, "added")
     found = {"method": "hnsw", "rows": 1200, "recall_at_10": 0.985, "milliseconds_per_query": 0.25}
-    print_index(replace(REPORT, approximate=found), "added", as_json=False)
+    print_index(replace(REPORT, approximate=found), "added")
     lines = capsys.readouterr().out.splitlines()
     assert lines[:3] == [
         "index: 1 row added; 1,200 rows with vectors of 384 (cosine), 2.0 MB",
@@ -25,7 +26,8 @@ def test_what_is_printed(capsys):
         "index: 1 row added; 1,200 rows with vectors of 384 (cosine), 2.0 MB",
     ]
     assert lines[3] == "  hnsw finds 98.5% of the 10 nearest of 1,200 rows in 0.25 ms"
-    print_index(REPORT, "deleted", as_json=True)
+    with json_output():
+        end_change(REPORT, "deleted")
     printed = json.loads(capsys.readouterr().out)
     assert (printed["index"], printed["deleted"], printed["rows"]) == ("index", 1, 1200)
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 from bertkit.cli.commands.search.evaluate import print_scores
+from bertkit.cli.output import json_output, print_result
 from bertkit.workflows.search import SearchScores
 from bertkit.workflows.search.evaluate import RankingScores
 
@@ -23,7 +24,7 @@ RANKINGS = [
 
 def test_each_ranking_has_its_scores_intervals_and_gain(capsys):
     result = SearchScores(Path("index"), 1200, 50, True, RANKINGS)
-    print_scores(result, as_json=False)
+    print_scores(result)
     assert capsys.readouterr().out.splitlines() == [
         "index: 1,200 queries, 50 passages; documents are ranked by their best",
         "  scores",
@@ -38,7 +39,8 @@ def test_each_ranking_has_its_scores_intervals_and_gain(capsys):
         "    ranking     over  ndcg@10      95% interval",
         "    hybrid   vectors  +0.2500  0.2000 to 0.3000",
     ]
-    print_scores(result, as_json=True)
+    with json_output():
+        print_result(result, print_scores)
     printed = json.loads(capsys.readouterr().out)
     assert printed["rankings"][1]["gain_intervals"] == {"ndcg@10": [0.2, 0.3], "map": None}
     assert printed["index"] == "index"

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 
-from bertkit.cli.output import print_records
+from bertkit.cli.output import json_output, print_records
 
 RESULT = {"query": "a film", "rank": 1, "score": 0.5, "id": 3, "text": "The film."}
 
 
 def test_results_are_json_lines_or_one_object(capsys):
-    print_records("results", [RESULT], as_json=False)
+    print_records("results", [RESULT])
     assert json.loads(capsys.readouterr().out) == RESULT
-    print_records("results", [RESULT], as_json=True)
+    with json_output():
+        print_records("results", [RESULT])
     assert json.loads(capsys.readouterr().out)["results"] == [RESULT]
 
 
