@@ -19,7 +19,7 @@ TEXT = "text;n\nGröße;1\n"
     [
         ("a.csv", TEXT.encode(), "out.csv", ";", "utf-8"),
         ("a.csv", b"\xef\xbb\xbf" + TEXT.encode(), "out.csv", ";", "utf-8-sig"),
-        ("a.csv.gz", gzip.compress(b"\xef\xbb\xbf" + TEXT.encode()), "out.csv", ";", "utf-8-sig"),
+        ("a.csv.gz", gzip.compress(b"\xef\xbb\xbf" + TEXT.encode(), mtime=0), "out.csv", ";", "utf-8-sig"),
         ("a.csv", TEXT.encode(), "out.tsv", "\t", "utf-8"),
         ("a.tsv", TEXT.replace(";", "\t").encode(), "out.csv", ",", "utf-8"),
         ("a.jsonl", b'{"text": "a"}\n', "out.csv", None, None),
