@@ -107,6 +107,9 @@ class LayerReader:
         self, folder: Path, origin: str, inputs: Sequence[Any], encode: Callable[..., UnitVectors], progress: Progress
     ) -> None:
         """Compute the vectors of some rows at a time; after a kill, go on behind the last ones that were written."""
+        from bertkit.modeling.weights import load_config
+
+        width = int(load_config(self.embedder.folder / self.embedder.modules.subfolder).hidden_size)
         dtypes = {"vectors": "<f4", "rows": "<i8", "index": "<i8"}
         with ColumnWriter(folder, dtypes, origin) as writer, stage(progress, "reading all layers", len(inputs)):
             for first in range(writer.state.get("done", 0), len(inputs), _ROWS_AT_ONCE):
@@ -117,12 +120,7 @@ class LayerReader:
                 writer.append("index", np.asarray(found.columns.get("index", [0] * len(found.rows)), dtype=np.int64))
                 writer.commit({"done": first + len(some)})
                 progress.update(first + len(some), {})
-            writer.finish({"vectors": writer.lengths["rows"], "width": self._width()})
-
-    def _width(self) -> int:
-        from bertkit.modeling.weights import load_config
-
-        return int(load_config(self.embedder.folder / self.embedder.modules.subfolder).hidden_size)
+            writer.finish({"vectors": writer.lengths["rows"], "width": width})
 
 
 def _read_pair(row: Row) -> tuple[str, str]:

@@ -112,7 +112,7 @@ def _estimate_variance(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarray]
 def _scale(variance: _Variance, rest: float, error: float, count: int) -> int | None:
     """Compute how many rows or seeds, of `count` now, bring the standard error down to `error`.
 
-    `rest` is the part of the variance that more of the other of the two would lower; None where it alone is too large.
+    `rest` is the part of the variance that they do not lower, with the interaction; None where it alone is too large.
     """
     stays = max(rest - variance.interaction, 0.0)
     shrinks = variance.total - stays

@@ -156,7 +156,8 @@ def _sum_up(
     flips, lost, won = [], 0, 0
     for number, value, answer in found:
         old, new, right = before[number]["prediction"], answer["prediction"], rows[number].get(gold)
-        if not (old != new if threshold is None else abs(old - new) > threshold):
+        is_flipped = old != new if threshold is None else abs(old - new) > threshold
+        if not is_flipped:
             continue
         lost, won = lost + (old == right), won + (new == right)
         flips.append(
