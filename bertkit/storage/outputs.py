@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from bertkit.errors import ResourceError, UsageError
+from bertkit.recipe import typed_path
 from bertkit.storage.files import locked, sync_folder
 
 _ANOTHER = "choose another --output"
@@ -35,6 +36,21 @@ def check_page_name(output: str | Path, example: str) -> None:
     """Check the name of a page; raises UsageError, with an example of a name, where it does not end in ``.html``."""
     if Path(output).suffix != ".html":
         raise UsageError("a page ends in .html", f"e.g. --output {example}", file=output)
+
+
+def check_page(output: str | Path) -> Path:
+    """Return the path of a page that is to be written.
+
+    Raises:
+        UsageError: it has another ending than .html.
+        ResourceError: its folder is missing.
+    """
+    file = typed_path(output)
+    if file.suffix.lower() not in (".html", ".htm"):
+        raise UsageError("the page is HTML", f"name it {file.name}.html", file=file)
+    if not file.parent.is_dir():
+        raise ResourceError("no such folder", "create it, or choose another --output", file=file.parent)
+    return file
 
 
 @contextmanager

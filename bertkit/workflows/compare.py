@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, unsplit_file
-from bertkit.errors import DataError, ResourceError, UsageError, shorten
+from bertkit.errors import DataError, UsageError, shorten
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.evaluation.stored import StoredRun, StoredSystem, recipe_of
@@ -248,21 +248,6 @@ def _short_names(names: Sequence[str]) -> list[str]:
         str(Path(*of_name[shared:])) if len(of_name) > shared else name
         for of_name, name in zip(parts, names, strict=True)
     ]
-
-
-def check_page(output: str | Path) -> Path:
-    """Return the path of a page that is to be written.
-
-    Raises:
-        UsageError: it has another ending than .html.
-        ResourceError: its folder is missing.
-    """
-    file = typed_path(output)
-    if file.suffix.lower() not in (".html", ".htm"):
-        raise UsageError("the page is HTML", f"name it {file.name}.html", file=file)
-    if not file.parent.is_dir():
-        raise ResourceError("no such folder", "create it, or choose another --output", file=file.parent)
-    return file
 
 
 def write_page(compared: Comparison, file: Path) -> None:

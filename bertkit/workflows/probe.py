@@ -11,8 +11,7 @@ from bertkit.errors import RecipeError, UsageError, closest
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, load_recipe, recipe_names
 from bertkit.storage import hub
-from bertkit.storage.outputs import claimed, sweep_locks
-from bertkit.workflows.compare import check_page
+from bertkit.storage.outputs import check_page, claimed, sweep_locks
 
 if TYPE_CHECKING:
     from bertkit.insight.layer_vectors import LayerReader

@@ -8,7 +8,8 @@ from scipy import stats
 from bertkit.errors import DataError, ResourceError, UsageError
 from bertkit.metrics.intervals import bootstrap_intervals
 from bertkit.recipe import load_recipe
-from bertkit.workflows.compare import check_page, compare, write_page
+from bertkit.storage.outputs import check_page
+from bertkit.workflows.compare import compare, write_page
 from tests.conftest import few_resamples
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 

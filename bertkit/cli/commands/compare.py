@@ -60,7 +60,8 @@ def command(
     of seeds are compared over seeds and rows together.
     """
     from bertkit.recipe import load_recipe
-    from bertkit.workflows.compare import check_page, compare, write_page
+    from bertkit.storage.outputs import check_page
+    from bertkit.workflows.compare import compare, write_page
 
     page = None if output is None else check_page(output)
     loaded = None if recipe is None else load_recipe(recipe)

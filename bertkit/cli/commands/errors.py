@@ -65,7 +65,7 @@ def command(
     """
     from bertkit.errors import UsageError
     from bertkit.recipe import load_recipe
-    from bertkit.workflows.compare import check_page
+    from bertkit.storage.outputs import check_page
     from bertkit.workflows.errors import ErrorSettings, find_disagreement, find_errors, write_page
 
     if len(runs) > 2:

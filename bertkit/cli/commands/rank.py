@@ -77,7 +77,7 @@ def command(
     Scores of their frozen vectors on training rows, with an interval, beside parameters, speed here, memory, license
     and languages. Vectors are kept on disk, so a second ranking is quick.
     """
-    from bertkit.workflows.compare import check_page
+    from bertkit.storage.outputs import check_page
     from bertkit.workflows.rank import RankSettings, check_models, rank, write_page
 
     page = None if output is None else check_page(output)
