@@ -152,7 +152,7 @@ def to_plain(value: Any) -> Any:
     """Return a value with a dictionary for each dataclass that is in it, in dictionaries and lists."""
     if isinstance(value, Mapping):
         return {name: to_plain(item) for name, item in value.items()}
-    if isinstance(value, (list, Iterator)):
+    if isinstance(value, (list, tuple, Iterator)):
         return list(map(to_plain, value))
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
 
