@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.cli import stdio
+from bertkit.reports.text import p_text
 from bertkit.storage import files
 from bertkit.storage.runs import is_main_process
 
@@ -309,8 +310,6 @@ def format_scored(score: float | None, interval: Sequence[float] | None) -> str:
 
 def difference_cells(found: Any) -> dict[str, str]:
     """Return the cells of a difference: a record of `difference`, `interval`, `p` and `p_holm`, or None for none."""
-    from bertkit.reports.text import p_text
-
     if found is None:
         return {}
     return {
