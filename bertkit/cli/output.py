@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.cli import stdio
+from bertkit.reports.text import p_text
 from bertkit.storage import files
 from bertkit.storage.runs import is_main_process
 
@@ -152,7 +153,7 @@ def to_plain(value: Any) -> Any:
     """Return a value with a dictionary for each dataclass that is in it, in dictionaries and lists."""
     if isinstance(value, Mapping):
         return {name: to_plain(item) for name, item in value.items()}
-    if isinstance(value, (list, Iterator)):
+    if isinstance(value, (list, tuple, Iterator)):
         return list(map(to_plain, value))
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
 
@@ -309,8 +310,6 @@ def format_scored(score: float | None, interval: Sequence[float] | None) -> str:
 
 def difference_cells(found: Any) -> dict[str, str]:
     """Return the cells of a difference: a record of `difference`, `interval`, `p` and `p_holm`, or None for none."""
-    from bertkit.reports.text import p_text
-
     if found is None:
         return {}
     return {

@@ -88,7 +88,8 @@ def command(
     """
     if deployed:
         others = {"--model": model, "--precision": precision, "--batch-size": batch_size, "--max-length": max_length}
-        refuse_options({**others, "--set": changes}, "with --deploy", "a run is measured as it was trained")
+        remedy = "a run is measured as it was trained; leave the option out"
+        refuse_options({**others, "--set": changes}, "with --deploy", remedy)
         _deploy(deployed, recipe, data, limit, output)
         return
     refuse_options({"--output": output}, "without --deploy", "the page is that of --deploy RUN")

@@ -113,12 +113,7 @@ def command(
         given |= {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes}
         given |= {"--strict-labels": strict_labels, "--zero-shot": zero_shot, "--languages": languages}
         refuse_options(given | {"--oracle": oracle}, "with --benchmark", "leave it out: a benchmark has its own rows")
-        if model is None:
-            raise UsageError("--benchmark without --model", "name the encoder: --model MODEL")
-        from bertkit.workflows.evaluate import evaluate_benchmark
-
-        scores = evaluate_benchmark(benchmark, model, max_length=max_length, progress=TerminalProgress())
-        print_result({"results": scores}, lambda _: print_benchmark(scores))
+        _score_benchmark(benchmark, model, max_length)
         return
     if run is None:
         raise UsageError("no run", "name one, e.g. `bertkit eval runs/cola`")
@@ -141,6 +136,16 @@ def command(
 
     results = evaluate(loaded, **rows, progress=TerminalProgress())
     print_result({"results": results}, lambda _: print_results(results))
+
+
+def _score_benchmark(name: str, model: str | None, max_length: int | None) -> None:
+    from bertkit.errors import UsageError
+    from bertkit.workflows.evaluate import evaluate_benchmark
+
+    if model is None:
+        raise UsageError("--benchmark without --model", "name the encoder: --model MODEL")
+    scores = evaluate_benchmark(name, model, max_length=max_length, progress=TerminalProgress())
+    print_result({"results": scores}, lambda _: print_benchmark(scores))
 
 
 def _load_languages(
