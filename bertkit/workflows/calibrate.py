@@ -29,7 +29,7 @@ from bertkit.storage.outputs import claimed
 from bertkit.workflows.evaluate import splits_to_score
 
 if TYPE_CHECKING:
-    from bertkit.metrics.calibration import Fold
+    from bertkit.metrics.calibration import Decisions, Fold
 
 log = logging.getLogger("bertkit")
 
@@ -85,14 +85,15 @@ def calibrate(
         check_share("--coverage", coverage)
     with stage(progress, "reading the data", total=1):
         saved = find_members(recipe)
-        if saved.task.gold_probabilities is None:
+        decide = saved.task.gold_probabilities
+        if decide is None:
             raise UsageError(f"{recipe.task} has no probabilities of labels to calibrate", "")
         if coverages:
             _check_sets(saved)
         if not Path(recipe.model).is_dir():
             what = f"{recipe.model} is not a folder, and a calibration is kept beside the weights"
             raise UsageError(what, f"hf download {recipe.model} --local-dir DIR, then --model DIR")
-        name, rows = next(iter(judge_training_rows(saved, splits_to_score(saved, split), training_rows).items()))
+        rows = next(iter(judge_training_rows(saved, splits_to_score(saved, split), training_rows).values()))
         count = len(set(digest_rows(rows.rows, saved.task.COLUMNS.gold).tolist()))
         if count < _LEAST_ROWS:
             which = "rows" if count == len(rows.rows) else "different rows"
@@ -101,20 +102,20 @@ def calibrate(
         with stage(progress, f"loading {recipe.model_name}"):
             checkpoint = saved.load(inference=True, calibrated=False)
         scored = score_split(checkpoint, rows, progress)
-        return _fit_calibration(saved, name, rows, scored, coverages)
+        decisions = decide(scored.predictions, rows.rows, scored.setup)
+        return _fit_calibration(saved, rows, scored, decisions, coverages)
 
 
 def _fit_calibration(
-    saved: SavedCheckpoint, name: str, split: Split, scored: Scored, coverages: Sequence[float]
+    saved: SavedCheckpoint, split: Split, scored: Scored, decisions: Decisions, coverages: Sequence[float]
 ) -> CalibrationResult:
+    """Fit the calibration to decisions, keep it, and measure what it changes."""
     import numpy as np
 
     from bertkit.metrics import calibration as metrics
     from bertkit.metrics import statistics
     from bertkit.reports.calibration import write_calibration_page
 
-    assert saved.task.gold_probabilities is not None  # `calibrate` has looked
-    decisions = saved.task.gold_probabilities(scored.predictions, split.rows, scored.setup)
     found, gold, numbers, per = decisions
     one, labels = per == "row", scored.setup.labels
     groups = digest_rows(split.rows, saved.task.COLUMNS.gold)[numbers]  # rows with the same input are in one fold
@@ -131,7 +132,7 @@ def _fit_calibration(
     calibration = SavedCalibration(
         model=fingerprint_all(saved.folder, saved.member_folders),
         task=saved.recipe.task,
-        split=name,
+        split=split.name,
         source=split.source,
         rows=len(split.rows),
         temperature=temperature,
@@ -146,7 +147,7 @@ def _fit_calibration(
     curve = metrics.risk_coverage(confidence, right) if one else []
     result = CalibrationResult(
         model=saved.recipe.model,
-        split=name,
+        split=split.name,
         source=split.source,
         rows=len(split.rows),
         temperature=temperature,
