@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from bertkit.modeling.info import tagger_head
 from bertkit.modeling.layers import count_layers, layers_to_take
 from bertkit.modeling.load import fingerprint, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder
-from bertkit.progress import Progress, stage
+from bertkit.progress import Progress, log, stage
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage import hub
 from bertkit.storage.arrays import read_arrays, write_arrays
@@ -31,7 +30,6 @@ from bertkit.tokens.long_texts import long_text, reads_windows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-log = logging.getLogger("bertkit")
 
 Logits = dict[str, Any]
 """Name of an output -> array of its logits for all features, one after the other; ``sizes``: how many each has."""

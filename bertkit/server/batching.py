@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import math
 import threading
 import time
@@ -18,9 +17,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertkit.errors import BertkitError
+from bertkit.progress import log
 from bertkit.server.engines import Encoded, Engine
-
-log = logging.getLogger("bertkit")
 
 _ENCODED_AT_ONCE = 256  # inputs; their texts are tokenized together
 

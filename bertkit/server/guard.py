@@ -10,10 +10,9 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
 
+from bertkit.progress import log
 from bertkit.server.refusals import CLIENT_GONE, RefusedError, refuse
 from bertkit.server.service import Service
-
-log = logging.getLogger("bertkit")
 
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,6 +11,7 @@ from torch.utils.data import DataLoader, Sampler
 
 from bertkit.data.streams import SORT_WINDOW
 from bertkit.errors import RecipeError
+from bertkit.progress import log
 from bertkit.recipe import Training
 from bertkit.tokens.feature_cache import items_of, lengths_of, occurring_tokens_of, texts_of
 from bertkit.tokens.features import Collator, Feature
@@ -19,7 +19,6 @@ from bertkit.tokens.features import Collator, Feature
 if TYPE_CHECKING:
     from bertkit.training.budget import Budget
 
-log = logging.getLogger("bertkit")
 
 Lengths = Sequence[int] | np.ndarray[Any, Any]
 

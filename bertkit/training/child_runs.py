@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import BertkitError, StoppedError, UsageError
+from bertkit.progress import log
 from bertkit.storage import runs
-
-log = logging.getLogger("bertkit")
 
 
 def refuse_launch(what: str, remedy: str) -> None:

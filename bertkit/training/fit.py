@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from bertkit.metrics.basic import rank_step
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.modeling.weights import restore_weights
-from bertkit.progress import Progress
+from bertkit.progress import Progress, log
 from bertkit.recipe import CommonTraining
 from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, newest_whole, read_manifest
 from bertkit.storage.disk import disk_errors
@@ -39,7 +38,6 @@ from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-log = logging.getLogger("bertkit")
 
 Evaluate = Callable[[Any, int], dict[str, float]]  # the model of a step -> metric -> value on the validation rows
 

@@ -6,7 +6,6 @@ The loss of a micro-batch is a share of its step's, so the optimizer sees the sa
 from __future__ import annotations
 
 import gc
-import logging
 import math
 import random
 from collections.abc import Callable, Iterator
@@ -19,12 +18,12 @@ from torch import nn
 
 from bertkit.errors import RecipeError, ResourceError
 from bertkit.modeling.info import info_of
+from bertkit.progress import log
 from bertkit.recipe import CommonTraining
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-log = logging.getLogger("bertkit")
 
 Batch = dict[str, torch.Tensor]
 """Tensors whose first axis is rows; ``input_ids`` of shape (rows, tokens) or (rows, choices, tokens)."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import pickle
 import shutil
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import BertkitError, DivergedError, ModelError, ResourceError, StoppedError
 from bertkit.hardware.precision import Machine, restore_hardware
 from bertkit.modeling.architectures import detect_machine
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import PretrainRecipe, Recipe, SeveralRecipe, write_yaml
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.checksums import list_files
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from bertkit.training.result import FitResult
 
-log = logging.getLogger("bertkit")
 
 AnyRecipe = Recipe | PretrainRecipe | SeveralRecipe
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from bertkit.data.streams import RowStream, StreamBuffers
 from bertkit.errors import UsageError
+from bertkit.progress import log
 from bertkit.recipe import Row, Training
 from bertkit.tokens.feature_cache import items_of, texts_of
 from bertkit.tokens.features import Collator, Feature, count_tokens
@@ -26,8 +26,6 @@ from bertkit.training.batching import (
 
 if TYPE_CHECKING:
     from bertkit.training.budget import Budget
-
-log = logging.getLogger("bertkit")
 
 
 class StreamedBatches(Dataset[Feature]):

@@ -7,7 +7,6 @@ counts its steps from the first one that it has.
 
 from __future__ import annotations
 
-import logging
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,6 +15,7 @@ from transformers import TrainerCallback
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.layerwise.depths import Depths, find_depths
+from bertkit.progress import log
 from bertkit.recipe import CommonTraining, Training
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
     from torch import nn
     from transformers import PreTrainedModel
-
-log = logging.getLogger("bertkit")
 
 
 _COUNT = "trainable_parameters"  # in metrics.jsonl

@@ -9,7 +9,6 @@ runs/mlm-ablation/
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,7 +26,7 @@ from bertkit.evaluation.ablations import (
     name_variants,
 )
 from bertkit.pretraining.objectives import load_objective
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, log
 from bertkit.recipe import PretrainRecipe, Recipe, load_pretrain_recipe, load_recipe
 from bertkit.recipe.space import Point, Search
 from bertkit.storage import runs
@@ -42,8 +41,6 @@ from bertkit.workflows.finetune.seeds import finetune_seeds
 from bertkit.workflows.pretrain import run_inputs
 from bertkit.workflows.pretrain.estimate import Estimate, estimate
 from bertkit.workflows.pretrain.inputs import read_inputs
-
-log = logging.getLogger("bertkit")
 
 SUMMARY = "ablation.json"
 _SCHEMA = 1

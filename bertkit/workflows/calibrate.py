@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -23,7 +22,7 @@ from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
 from bertkit.evaluation.scoring import Scored, score_split
 from bertkit.evaluation.training_rows import Choice, judge_training_rows
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.outputs import claimed
 from bertkit.workflows.evaluate import splits_to_score
@@ -31,7 +30,6 @@ from bertkit.workflows.evaluate import splits_to_score
 if TYPE_CHECKING:
     from bertkit.metrics.calibration import Decisions, Fold
 
-log = logging.getLogger("bertkit")
 
 _LEAST_ROWS = 20
 _PRECISIONS = (0.9, 0.95, 0.99)

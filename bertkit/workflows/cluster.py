@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.output import write_records, writer_for
 from bertkit.errors import DataError, UsageError
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.outputs import claimed, claimed_folder, refuse_existing, refuse_inputs, staged
 from bertkit.vectors.groups.cluster_folder import (
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from bertkit.vectors.groups.clusters import Labels
     from bertkit.vectors.groups.stored import Matrix
 
-log = logging.getLogger("bertkit")
 
 _TOPIC_WORDS = 5  # of a row's topic
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from bertkit.vectors.groups.stored import Matrix
     from bertkit.vectors.groups.texts import Rows
     from bertkit.vectors.groups.threshold import LabeledPair
-
-log = logging.getLogger("bertkit")
 
 
 @dataclass(frozen=True)

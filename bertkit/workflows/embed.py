@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import bertkit
 from bertkit.errors import DataError, UsageError, closest
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.outputs import claimed, refuse_inputs
@@ -25,8 +24,6 @@ if TYPE_CHECKING:
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.embedding.outputs import Vectors
     from bertkit.vectors.embedding.parts import PartFolder
-
-log = logging.getLogger("bertkit")
 
 
 def embed(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from bertkit.evaluation.parity import Compute, Parity
     from bertkit.modeling.inference.graphs.convert import Converted
 
-log = logging.getLogger("bertkit")
 
 _COMPARED = 64  # rows whose vectors are compared
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,7 +13,7 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
 from bertkit.modeling.weights import load_config
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.storage import hub
 from bertkit.storage.cache import say_once
 from bertkit.tokens.features import Feature, find_template
@@ -22,7 +21,6 @@ from bertkit.tokens.features import Feature, find_template
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
-log = logging.getLogger("bertkit")
 
 _SPELLINGS = ("[MASK]", "<mask>")
 _CHUNK = 256  # texts

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -25,7 +24,7 @@ from bertkit.evaluation.scoring import Result, read_results
 from bertkit.evaluation.seeds import SeedsSummary
 from bertkit.metrics.seeds import Spread
 from bertkit.modeling.load import fingerprint
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage import seeds as seeds_storage
@@ -38,8 +37,6 @@ from bertkit.workflows.finetune import finetune
 from bertkit.workflows.finetune.inputs import read_inputs
 from bertkit.workflows.finetune.seeds import finetune_seeds
 from bertkit.workflows.predict import predict_records
-
-log = logging.getLogger("bertkit")
 
 SUMMARY = "glue.json"
 _NAME = "the folder of the runs"

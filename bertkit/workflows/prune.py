@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
     from bertkit.metrics.paired import Difference
 
-log = logging.getLogger("bertkit")
 
 _RECIPE = "recipe.yaml"
 MEASURED_ROWS = 512

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from bertkit.data.checks import share_of
 from bertkit.data.row_digests import mark_training_rows, read_digests
 from bertkit.errors import UsageError
 from bertkit.modeling.layers import count_layers
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage import hub
 from bertkit.storage.outputs import claimed
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
     from bertkit.insight.ranking.examples import RankedExamples
     from bertkit.insight.ranking.measure import EncoderScores
 
-log = logging.getLogger("bertkit")
 
 MOST_EXAMPLES = 2000
 

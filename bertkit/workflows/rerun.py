@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -12,7 +11,7 @@ from typing import Any
 
 from bertkit.data.sources import as_recorded
 from bertkit.errors import BertkitError, DataError, ModelError, RecipeError, ResourceError, UsageError
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import PretrainRecipe, Recipe, typed_path
 from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.renamed import rename_keys
@@ -26,8 +25,6 @@ from bertkit.training.run import wait_for_all
 from bertkit.workflows import distill, finetune, pretrain
 from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.pretrain import inputs as pretrain_inputs
-
-log = logging.getLogger("bertkit")
 
 _RECIPE = "recipe.yaml"
 _LOCATION = ("source", "config", "revision", "files")  # keys of `data` that say where it is

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,14 +9,13 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from bertkit.errors import UnavailableError
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, log
 
 if TYPE_CHECKING:
     from bertkit.server.batching import Limits
     from bertkit.server.elsewhere import HandOver
     from bertkit.server.service import Service
 
-log = logging.getLogger("bertkit")
 
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 

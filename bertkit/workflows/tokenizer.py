@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.modeling.load import quiet_transformers
 from bertkit.pretraining.deduplicate import find_duplicates, split_documents
 from bertkit.pretraining.documents import find_corpus
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, log
 from bertkit.recipe import Corpus, typed_path
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.outputs import claimed_folder, refuse_existing, staged
@@ -22,7 +21,6 @@ from bertkit.tokens.train import TokenizerSpec, train_from_texts
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
-log = logging.getLogger("bertkit")
 
 _BATCH = 256  # documents
 _MAX_UNKNOWN = 0.001  # a larger share of unknown tokens is worth a warning

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
@@ -21,7 +20,7 @@ from bertkit.evaluation.scoring import run_model, run_part
 from bertkit.hardware.speed import fastest_products, peak_memory, restart_peak_memory, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
 from bertkit.modeling.load import load_tokenizer, read_config
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Setup, text_lengths
 from bertkit.training.automatic import choose_training
@@ -36,7 +35,6 @@ if TYPE_CHECKING:
     from bertkit.training.signals import StopFlag
     from bertkit.training.timing import TimedStep
 
-log = logging.getLogger("bertkit")
 
 _BUSY = 0.1  # a larger share of the time spent waiting is worth a word
 _EVALUATED = 8192  # tokens of the validation rows that the forward pass is timed on

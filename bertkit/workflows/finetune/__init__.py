@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -15,7 +14,7 @@ from bertkit.evaluation.scoring import Result, Scored, read_results
 from bertkit.evaluation.training_rows import write_training_rows
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import info_of
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.runs import is_main_process
 from bertkit.training.run import Run, open_run
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     from bertkit.training.result import FitResult
 
-log = logging.getLogger("bertkit")
 
 Compare = Callable[[Checkpoint, Scored, Path | None], list[dict[str, Any]]]
 """The trained model, its scores and the folder of its weights -> a record of each model that is compared."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -31,6 +30,7 @@ from bertkit.evaluation.training_rows import find_training_rows, open_training_r
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.layers import check_layers, count_layers
 from bertkit.modeling.load import fingerprint, load_tokenizer, loaded_weight_bytes, read_config
+from bertkit.progress import log
 from bertkit.recipe import WHAT_IS_KEPT, Recipe, Row, write_yaml
 from bertkit.storage import hub, runs
 from bertkit.storage.cache import say_once
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
 
     from bertkit.data.row_digests import Digests
 
-log = logging.getLogger("bertkit")
 
 # The model and the rows count by content, not by where they are, how they are checked or whether their features are
 # kept.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,7 +16,7 @@ from bertkit.evaluation.scoring import Scored, check_best_metric, run_part, scor
 from bertkit.metrics.basic import LOWER_IS_BETTER, rank_step
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_tokenizer
-from bertkit.progress import Progress, stage
+from bertkit.progress import Progress, log, stage
 from bertkit.tasks import Task
 from bertkit.tokens.features import Feature, Setup, max_tokens
 from bertkit.tokens.long_texts import reads_windows
@@ -27,9 +26,6 @@ from bertkit.workflows.finetune.inputs import FinetuneInputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-log = logging.getLogger("bertkit")
 
 
 def load_scorer(inputs: FinetuneInputs, run: Run, progress: Progress) -> StepScorer:

@@ -17,10 +17,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bertkit.errors import BertkitError, DivergedError, ResourceError
-from bertkit.progress import Progress, stage
+from bertkit.progress import Progress, log, stage
 from bertkit.recipe import Recipe
-
-log = logging.getLogger("bertkit")
 
 _PAUSE = 0.1  # seconds between two looks at the processes
 _ENTRY = "from bertkit.workflows.finetune.seed_jobs import work; work()"

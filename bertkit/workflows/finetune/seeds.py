@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,7 @@ from bertkit.errors import BertkitError, DivergedError, UsageError
 from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, summarize_split
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import fingerprint, load_tokenizer
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
 from bertkit.reports.seeds import write_seeds_report
 from bertkit.storage import runs
@@ -34,9 +33,6 @@ from bertkit.workflows.finetune.supervision import GoldSupervision
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-
-log = logging.getLogger("bertkit")
 
 
 def finetune_seeds(

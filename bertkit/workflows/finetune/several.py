@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,7 +16,7 @@ from bertkit.evaluation.training_rows import write_training_rows
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import info_of, tagger_head
 from bertkit.modeling.load import loaded_weight_bytes
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import WHAT_IS_KEPT, SeveralRecipe, SeveralTasks, write_yaml
 from bertkit.recipe.several import MEAN
 from bertkit.storage import runs
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from bertkit.training.result import FitResult
-
-log = logging.getLogger("bertkit")
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,13 +19,11 @@ from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, UsageError, closest
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe, Row, SeveralTasks, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.tasks import Prediction, Task, drop_private_keys, row_columns
 from bertkit.workflows.predict.together import Together, find_tasks, load_together
-
-log = logging.getLogger("bertkit")
 
 _Read = tuple[int, dict[str, Any], Row]
 """The line of a row, its columns, and the canonical ones."""

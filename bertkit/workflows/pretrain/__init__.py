@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertkit.metrics.baselines import Baselines, find_unbeaten
 from bertkit.modeling.info import info_of
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Pretraining, PretrainRecipe
 from bertkit.storage import runs
 from bertkit.training.budget import LEAST_BATCH
@@ -21,7 +20,6 @@ from bertkit.workflows.pretrain.publish import Pretrained, publish
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-log = logging.getLogger("bertkit")
 
 _OF_BUDGET = "budget_settings"
 _FEW_TOKENS = 5000  # of which 750 are masked

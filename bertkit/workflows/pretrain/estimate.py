@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, log
 from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.pretraining import Pretraining
 from bertkit.storage import runs
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from bertkit.training.pretrain_batches import PretrainBatches
     from bertkit.training.timing import TimedStep
 
-log = logging.getLogger("bertkit")
 
 _MOST_STEPS = 10**6
 _STEPS_PER_BATCH = 3

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from bertkit.modeling.load import fingerprint, fit_tokenizer, load_tokenizer, re
 from bertkit.modeling.weights import load_config
 from bertkit.pretraining.documents import find_corpus
 from bertkit.pretraining.objectives import Objective, PretrainSetup, load_objective
-from bertkit.progress import Progress, stage
+from bertkit.progress import Progress, log, stage
 from bertkit.recipe import WHAT_IS_KEPT, PretrainRecipe
 from bertkit.storage import hub, runs
 from bertkit.tokens.features import Feature
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from bertkit.pretraining.tokenized import TokenizedCorpus
 
-log = logging.getLogger("bertkit")
 
 # The model, the tokenizer and the text count by content; the result is the same with any number of workers, and
 # whichever checkpoints are kept.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import islice
@@ -10,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import DataError, UsageError
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.outputs import claimed_folder, sweep_locks
 from bertkit.vectors.embedder import Embedder
@@ -20,8 +19,6 @@ from bertkit.vectors.search.coverage import Coverage, measure_coverage
 from bertkit.vectors.search.index import Index, naming_damage
 from bertkit.vectors.search.models import choose_prompts, describe, embedder_of
 from bertkit.vectors.search.rows import TextRows, read_queries
-
-log = logging.getLogger("bertkit")
 
 _CHUNK = 4096  # rows that are embedded at a time: enough to sort by length
 

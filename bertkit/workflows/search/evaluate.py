@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.files import first_of
 from bertkit.errors import DataError
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import typed_path
 from bertkit.vectors.search.coverage import find_truncated
 from bertkit.vectors.search.index import Index
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.reranker import Reranker
 
-log = logging.getLogger("bertkit")
 
 _CHUNK = 256  # queries that are searched at a time
 

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from bertkit.data.output import write_new
+from bertkit.progress import log
 from bertkit.recipe import typed_path
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.models import choose_prompts
 from bertkit.vectors.search.rows import TextRows
-
-log = logging.getLogger("bertkit")
 
 
 def passages(rows: TextRows, embedder: Embedder, *, prompt: str | None = None) -> Iterator[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from pathlib import Path
@@ -10,15 +9,13 @@ from typing import Any
 
 from bertkit.data.output import write_new
 from bertkit.errors import UnavailableError, UsageError, shorten
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import typed_path
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import Index, naming_damage
 from bertkit.vectors.search.lexical import LexicalIndex
 from bertkit.vectors.search.models import embedder_of
 from bertkit.vectors.search.retrieval import SearchMethod, search
-
-log = logging.getLogger("bertkit")
 
 _CHUNK = 1024  # queries that are embedded and searched at a time
 _BY_VECTORS = SearchMethod()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import logging
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -26,7 +25,7 @@ from bertkit.evaluation.sweeps import (
 )
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.load import load_tokenizer
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe, load_recipe
 from bertkit.recipe.space import Point, Search, name_point
 from bertkit.reports.sweep import write_sweep_report
@@ -41,8 +40,6 @@ from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import FinetuneInputs, as_begun, read_inputs, read_labeled
 from bertkit.workflows.sweep.tpe import Tried, check_optuna, propose
-
-log = logging.getLogger("bertkit")
 
 _ENDED = ("finished", "diverged")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,6 +11,7 @@ from bertkit.cli.commands.pretrain.recipe import DocumentsOption
 from bertkit.cli.options import SetOption, merge_changes, output_option
 from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
+from bertkit.progress import log
 
 if TYPE_CHECKING:
     from bertkit.workflows.tokenizer import TokenizerReport
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 ORDER = 1
 EXAMPLE = "bertkit pretrain tokenizer --data demo --vocabulary-size 400 --output my_tokenizer"
 
-log = logging.getLogger("bertkit")
 
 TextOption = Annotated[str | None, typer.Option(help="Text: hub data set, directory, file or `demo`.", metavar="DATA")]
 RecipeOption = Annotated[str | None, typer.Option(help="Use the text of this pretraining recipe.", metavar="RECIPE")]
