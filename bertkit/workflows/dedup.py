@@ -118,16 +118,11 @@ def dedup(
             if threshold is None:
                 facts["curve"] = _draw_curve(scanned, remaining, vectors, outputs.sample)
             else:
-                similar, facts["recall"] = found_rows.find_meaning(
-                    remaining, vectors, threshold, scanned.fixed, progress
-                )
+                similar, recall = found_rows.find_meaning(remaining, vectors, threshold, scanned.fixed, progress)
+                facts |= {"recall": recall, "threshold": threshold}
                 found += similar
-                facts["threshold"] = threshold
         gone = found_rows.resolve(found, scanned.fixed)
-        if outputs.report is not None:
-            write_records(found_rows.group_rows(scanned, gone), outputs.report)
-        if outputs.clean is not None:
-            _write_clean(scanned, gone, outputs.clean)
+        _write_outputs(scanned, gone, outputs)
         reasons = Counter(duplicate.reason for duplicate in gone.values())
         return DedupResult(
             rows=scanned.totals[-1],
@@ -237,6 +232,15 @@ def _draw_curve(scanned: ScannedRows, rows: Rows, vectors: Matrix, sample: Path 
     if sample is not None:
         write_records((pair.as_record(texts) for pair in drawn), sample)
     return summarize(neighbors, drawn, texts)
+
+
+def _write_outputs(scanned: ScannedRows, gone: Mapping[int, Duplicate], outputs: DedupOutputs) -> None:
+    from bertkit.vectors.groups.duplicates import group_rows
+
+    if outputs.report is not None:
+        write_records(group_rows(scanned, gone), outputs.report)
+    if outputs.clean is not None:
+        _write_clean(scanned, gone, outputs.clean)
 
 
 def _write_clean(scanned: ScannedRows, gone: Mapping[int, Duplicate], output: Path) -> None:

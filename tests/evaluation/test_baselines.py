@@ -23,7 +23,9 @@ from bertkit.tasks import text_classification as task
 
 ROWS = [{"text": "a", "label": "good"}, {"text": "b", "label": "bad"}, {"text": "c", "label": "good"}]
 SETUP = SimpleNamespace(
-    labels=("bad", "good"), recipe=SimpleNamespace(labels=None, metrics=["accuracy"], options={}, task="")
+    labels=("bad", "good"),
+    label_ids={"bad": 0, "good": 1},
+    recipe=SimpleNamespace(labels=None, metrics=["accuracy"], options={}, task=""),
 )
 
 

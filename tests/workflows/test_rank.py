@@ -113,7 +113,7 @@ def test_wide_vectors_do_not_come_first_by_what_they_score_with_shuffled_labels(
         if by == "h_score":
             assert scored[0].scores[by] < scored[1].scores[by]
         cost = EncoderCost(1, 1.0, 1.0, 1, 1, "unknown", "unknown")
-        ordered = ranking._order(["narrow", "wide"], by, scored, [cost, cost], [0.0, 0.0])
+        ordered = ranking._order_encoders(["narrow", "wide"], by, scored, [cost, cost], [0.0, 0.0])
         assert [one.model for one in ordered] == ["narrow", "wide"]
         assert ordered[1].is_chance
 
