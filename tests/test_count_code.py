@@ -78,9 +78,10 @@ def run(*arguments):
 
 
 def test_the_total_fails_above_the_budget_only(tmp_path):
-    (tmp_path / "a.py").write_text("a = 1\n" * 45_000)
+    written = 'a = """' + "\n1" * 44_998 + '\n"""\n'  # each line of a statement counts
+    (tmp_path / "a.py").write_text(written)
     fine = run(str(tmp_path), "--total")
-    assert (fine.returncode, fine.stdout) == (0, "45,000 lines of code, 5.0 wide, 0.0 comments per 100 lines\n")
+    assert (fine.returncode, fine.stdout) == (0, "45,000 lines of code, 1.0 wide, 0.0 comments per 100 lines\n")
     assert json.loads(run(str(tmp_path), "--json").stdout)["in all"]["lines"] == 45_000
-    (tmp_path / "a.py").write_text("a = 1\n" * 45_001)
+    (tmp_path / "a.py").write_text(written + "b = 1\n")
     assert run(str(tmp_path), "--total").returncode == 1
