@@ -1,4 +1,4 @@
-"""Attack bertkit as a stranger would: kill its commands, damage its files, and feed it nonsense.
+"""Attack bertkit as an outside tester would: kill its commands, damage its files, and feed it nonsense.
 
     python tools/attack.py kills --count 300 --seed 1 --output kills.json
     python tools/attack.py damage --count 500

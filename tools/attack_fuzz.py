@@ -92,21 +92,21 @@ ANSWERED = {200, 400, 404, 405, 408, 413, 415, 422, 429}
 
 
 def mutate(data: bytes, rng: random.Random) -> bytes:
-    """Return bytes with one to four edits: a bit, a scrap, or a piece that is gone, doubled or elsewhere."""
+    """Return bytes with one to four edits: a bit, a scrap, or a range that is gone, doubled or elsewhere."""
     for _ in range(rng.randint(1, 4)):
         start = rng.randrange(len(data) + 1)
         end = min(len(data), start + rng.choice((1, 1, 4, 20, 200)))
-        piece, kind = data[start:end], rng.randrange(6)
-        if kind == 0 and piece:
-            data = data[:start] + bytes([piece[0] ^ 1 << rng.randrange(8)]) + data[start + 1 :]
+        span, kind = data[start:end], rng.randrange(6)
+        if kind == 0 and span:
+            data = data[:start] + bytes([span[0] ^ 1 << rng.randrange(8)]) + data[start + 1 :]
         elif kind in (1, 2):
             data = data[:start] + rng.choice(SCRAPS) + data[start:]
         elif kind == 3:
             data = data[:start] + data[end:]
         elif kind == 4:
-            data = data[:end] + piece + data[end:]
+            data = data[:end] + span + data[end:]
         else:
-            data = data[:start] if rng.random() < 0.3 else piece + data[:start] + data[end:]
+            data = data[:start] if rng.random() < 0.3 else span + data[:start] + data[end:]
     return data
 
 
@@ -282,8 +282,8 @@ def fuzz_socket(port: int, count: int, rng: random.Random, tally: Tally) -> None
     body = json.dumps(CLASSIFY)
     head = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
     whole = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
-    pieces = "".join(f"{len(body[at : at + 9]):x}\r\n{body[at : at + 9]}\r\n" for at in range(0, len(body), 9))
-    chunked = f"{head}Transfer-Encoding: chunked\r\n\r\n{pieces}0\r\n\r\n".encode()
+    chunks = "".join(f"{len(body[at : at + 9]):x}\r\n{body[at : at + 9]}\r\n" for at in range(0, len(body), 9))
+    chunked = f"{head}Transfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n".encode()
     expected = send(port, whole).partition(b"\r\n\r\n")[2]
     for number in range(count):
         data = mutate(whole if number % 2 else chunked, rng)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +51,8 @@ def _parse_line(line: str, number: int, file: Path) -> dict[str, Any]:
         what = f"the line does not begin with the index {number} and a tab"
         raise DataError(what, "name the file as the script has written it", file=file, row=number + 2)
     if answer.startswith("["):  # of several labels, the script writes the list as Python shows it
-        try:
+        with suppress(ValueError, SyntaxError):  # a label's name may begin so
             return {"prediction": ast.literal_eval(answer)}
-        except (ValueError, SyntaxError):
-            pass  # a label's name may begin so
     return {"prediction": answer}
 
 

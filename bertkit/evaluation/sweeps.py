@@ -70,11 +70,11 @@ class StoredTrials:
         compared = []
         for trial in trials:
             run, number = self.folder / trial.folder, trial.number
-            found = read_compared(run, self.records[number], self.task, self.split, self.setups[number])
+            on_rows = read_compared(run, self.records[number], self.task, self.split, self.setups[number])
             metric = self.metric_of(trial)
-            if found is None or not _agrees(self.task.score(*found).get(metric), trial.scores[metric]):
+            if on_rows is None or not _agrees(self.task.score(*on_rows).get(metric), trial.scores[metric]):
                 return None
-            compared.append(found)
+            compared.append(on_rows)
         return compared
 
 

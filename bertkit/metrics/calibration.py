@@ -29,7 +29,9 @@ def read_thresholds(value: Any) -> dict[str, float] | None:
     if value is None:
         return None
     numbers = value.values() if isinstance(value, dict) else [None]
-    if not all(isinstance(one, (int, float)) and not isinstance(one, bool) and 0 <= one <= 1 for one in numbers):
+    if not all(
+        isinstance(number, (int, float)) and not isinstance(number, bool) and 0 <= number <= 1 for number in numbers
+    ):
         raise ValueError("give label: number between 0 and 1, such as {joy: 0.4}")
     return {str(name): float(one) for name, one in value.items()}
 

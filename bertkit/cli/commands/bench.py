@@ -109,19 +109,21 @@ def _deploy(models: list[str], recipe: str | None, data: str | None, limit: int 
     from bertkit.workflows.bench import check_output, deploy, write_page
 
     page = None if output is None else check_output(output, models)
-    found = deploy(models, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
-    print_result(found, _print_deployment, page=page, write=write_page)
+    deployment = deploy(models, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
+    print_result(deployment, _print_deployment, page=page, write=write_page)
 
 
-def _print_deployment(found: Deployment) -> None:
+def _print_deployment(deployment: Deployment) -> None:
     from bertkit.hardware.speed import describe_spreads
 
-    print_text(f"{found.recipe}, {found.split}: {format_rows(found.rows)}, threads: {found.threads}")
-    print_text(f"  score: {found.metric}; ms: one row; *: none is both faster and better")
-    for name in dict.fromkeys(way.model for way in found.ways):
-        print_table(name, [_way_line(way) for way in found.ways if way.model == name])
-    print_notes(f"not measured: {note}" for note in found.notes)
-    spreads = [way.spread for way in found.ways if way.spread is not None]
+    print_text(
+        f"{deployment.recipe}, {deployment.split}: {format_rows(deployment.rows)}, threads: {deployment.threads}"
+    )
+    print_text(f"  score: {deployment.metric}; ms: one row; *: none is both faster and better")
+    for name in dict.fromkeys(way.model for way in deployment.ways):
+        print_table(name, [_way_line(way) for way in deployment.ways if way.model == name])
+    print_notes(f"not measured: {note}" for note in deployment.notes)
+    spreads = [way.spread for way in deployment.ways if way.spread is not None]
     print_notes(describe_spreads(spreads) or [f"rounds of timing differ by up to {max(spreads, default=0):.0%}"])
 
 

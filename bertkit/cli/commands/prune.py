@@ -125,9 +125,9 @@ def print_pruned(pruned: Pruned) -> None:
             {"model": name, "score": format_scored(*score)} for (name, _), score in zip(sides, scored, strict=True)
         ]
         print_table(title, table)
-        found = pruned.differences[pruned.best_metric]
-        difference = f"{format_signed(found.difference)} ({format_interval(found.interval)})"
-        print_text(f"  after - before: {difference}, {found.test} p {p_text(found.p)}")
+        change = pruned.differences[pruned.best_metric]
+        difference = f"{format_signed(change.difference)} ({format_interval(change.interval)})"
+        print_text(f"  after - before: {difference}, {change.test} p {p_text(change.p)}")
     if pruned.changed_rows:
         print_text(f"  {format_rows(pruned.changed_rows)} of {pruned.split} have other tokens than before")
     print_next(*_next_steps(pruned))

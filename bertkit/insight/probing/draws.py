@@ -63,7 +63,7 @@ def draw_control(
     if control == "types":
         types = sorted({*groups, *scored_groups})
         drawn = dict(zip(types, rng.choice(labels, size=len(types)).tolist(), strict=True))
-        return np.array([drawn[one] for one in groups]), np.array([drawn[one] for one in scored_groups])
+        return np.array([drawn[group] for group in groups]), np.array([drawn[group] for group in scored_groups])
     members = np.array(groups) if len(groups) else np.zeros(len(labels), dtype=np.int64)
     shuffled = labels.copy()
     for group in np.unique(members):

@@ -75,4 +75,4 @@ def are_whole(weights: Batch, shapes: Mapping[str, tuple[int, ...]]) -> bool:
     if {name: tuple(weight.shape) for name, weight in weights.items()} != shapes:
         return False
     # a sum is not finite if any of its values is not
-    return all(each.is_floating_point() and each.sum(dtype=torch.float32).isfinite() for each in weights.values())
+    return all(weight.is_floating_point() and weight.sum(dtype=torch.float32).isfinite() for weight in weights.values())
