@@ -116,8 +116,7 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
         log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
     else:
         runs.foresee_claim(inputs.plan.folder, inputs.plan.identity, fresh=fresh)
-        setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
-        check_batches(inputs.plan, inputs.supervision.load_model(inputs.task, inputs.model_folder, setup), inputs.rows)
+        check_batches(inputs.plan, load_setup(inputs)[1], inputs.rows)
     _report_long(inputs)
     steps, needed = plan_steps(inputs.plan, inputs.rows["train"], weights, fresh=fresh)
     return DryRun(
@@ -134,6 +133,15 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
         warnings=list(inputs.warnings),
         unread=list(find_unread(inputs.splits)),
     )
+
+
+def load_setup(inputs: FinetuneInputs) -> tuple[Setup, PreTrainedModel]:
+    """Load the tokenizer and the model that is trained."""
+    setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+    model = inputs.supervision.load_model(inputs.task, inputs.model_folder, setup)
+    # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
+    model.config.pad_token_id = setup.tokenizer.pad_token_id
+    return setup, model
 
 
 def check_batches(plan: RunPlan, model: PreTrainedModel, rows: Mapping[str, int | None]) -> None:

@@ -15,14 +15,13 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Scored, check_best_metric, run_part, score_split
 from bertkit.metrics.basic import LOWER_IS_BETTER, rank_step
 from bertkit.modeling.info import info_of
-from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import Progress, log, stage
 from bertkit.tasks import Task
 from bertkit.tokens.features import Feature, Setup, max_tokens
 from bertkit.tokens.long_texts import reads_windows
 from bertkit.tokens.vocabulary import report_foreign
 from bertkit.training.run import Run
-from bertkit.workflows.finetune.inputs import FinetuneInputs
+from bertkit.workflows.finetune.inputs import FinetuneInputs, load_setup
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -33,15 +32,6 @@ def load_scorer(inputs: FinetuneInputs, run: Run, progress: Progress) -> StepSco
     setup, model = load_setup(inputs)
     baselines = _score_baselines(inputs, setup)
     return StepScorer(inputs, Checkpoint(model, inputs.task, setup, run.machine), baselines, progress)
-
-
-def load_setup(inputs: FinetuneInputs) -> tuple[Setup, PreTrainedModel]:
-    """Load the tokenizer and the model that is trained."""
-    setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
-    model = inputs.supervision.load_model(inputs.task, inputs.model_folder, setup)
-    # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
-    model.config.pad_token_id = setup.tokenizer.pad_token_id
-    return setup, model
 
 
 class StepScorer:

@@ -24,9 +24,9 @@ from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.storage.records import without_folder
 from bertkit.training.run import Run, RunPlan, finish, finished_record, open_run, write_settings
-from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, check_batches, plan_steps, read_inputs
+from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, check_batches, load_setup, plan_steps, read_inputs
 from bertkit.workflows.finetune.publish import publish
-from bertkit.workflows.finetune.scorer import StepScorer, load_scorer, load_setup
+from bertkit.workflows.finetune.scorer import StepScorer, load_scorer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
