@@ -32,6 +32,7 @@ from bertkit.storage.files import write_json
 from bertkit.storage.records import without_folder
 from bertkit.tasks import Answer, Compared, Details, example_row
 from bertkit.tokens.features import count_tokens
+from bertkit.training.automatic import choose_epochs
 from bertkit.training.run import Run, export_model, finish, finished_record, write_settings
 from bertkit.workflows.finetune.inputs import FinetuneInputs
 
@@ -146,16 +147,22 @@ def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequ
         frequent: the label that most training rows have, if they are skewed.
     """
     training, steps = recipe.training, []
+    per_epoch = max(1, round(fit_result.steps / max(fit_result.epochs, 1e-9)))
+    enough = choose_epochs(per_epoch)
+    is_short = fit_result.planned < (enough - 1) * per_epoch and not recipe.data.streaming
+    if is_short:
+        longer = f"--set training.steps={enough * per_epoch}" if training.steps else f"--epochs {enough}"
+        steps.append(f"{longer} ({fit_result.planned:,} steps are few)")
     if (missing or frequent) and training.class_weights is None and not recipe.data.streaming:
         names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         why = f"no row is given the label {names}" if missing else f"most training rows have the label {frequent}"
         steps.append(f"--set training.class_weights=balanced ({why})")
-    if fit_result.best_step == fit_result.steps:
+    if fit_result.best_step < fit_result.steps:
+        steps.append(f"another --learning-rate than {training.learning_rate:g}")
+    elif not is_short:
         longer = f"--set training.steps={2 * training.steps}" if training.steps else f"--epochs {2 * training.epochs:g}"
         why = f" ({recipe.best_metric} was best at the last evaluation)" if fit_result.evaluations > 1 else ""
         steps.append(f"{longer}{why}")
-    else:
-        steps.append(f"another --learning-rate than {training.learning_rate:g}")
     steps += ["more --student-layers"] if recipe.distillation and recipe.distillation.student_layers else []
     return f" Try {', then '.join([*steps, 'more rows'])}."
 

@@ -75,8 +75,8 @@ def test_the_resolved_recipe_runs_again(trained, run):
     ("changes", "best_step", "missing", "remedy"),
     [
         ({}, 30, [], "another --learning-rate than 2e-05, then more rows"),
-        ({}, 40, [], "--epochs 6 (f1_macro was best at the last evaluation), then more rows"),
-        ({"training.steps": 40}, 40, [], "--set training.steps=80 (f1_macro was best at the last evaluation), then"),
+        ({}, 900, [], "--epochs 6 (f1_macro was best at the last evaluation), then more rows"),
+        ({"training.steps": 900}, 900, [], "--set training.steps=1800 (f1_macro was best at the last evaluation), th"),
         ({}, 30, ["b", "c"], "--set training.class_weights=balanced (no row is given the label b, c), then another"),
         ({"training.class_weights": "balanced"}, 30, ["b"], "another --learning-rate than 2e-05, then more rows"),
         ({"distillation.student_layers": 1}, 30, [], "another --learning-rate than 2e-05, then more --student-layers"),
@@ -85,19 +85,33 @@ def test_the_resolved_recipe_runs_again(trained, run):
 def test_the_remedy_names_what_helps_most_first(changes, best_step, missing, remedy):
     numbers = {"training.epochs": 3, "training.learning_rate": 2e-5}
     recipe = load_recipe("classify", {**numbers, **changes})
-    twice = [{"step": step, "eval_loss": 1.0} for step in (20, 40)]
-    fit_result = FitResult(twice, None, None, best_step, steps=40, planned=40, epochs=3.0)
+    twice = [{"step": step, "eval_loss": 1.0} for step in (450, 900)]
+    fit_result = FitResult(twice, None, None, best_step, steps=900, planned=900, epochs=3.0)
     assert _remedy(recipe, fit_result, missing).startswith(f" Try {remedy}")
     once = replace(fit_result, history=twice[1:])
     assert "last evaluation" not in _remedy(recipe, once, missing)
 
 
 def test_of_skewed_labels_weights_are_the_first_remedy_though_each_label_is_given():
-    fit_result = FitResult([], None, None, 40, steps=40, planned=40, epochs=3.0)
+    fit_result = FitResult([], None, None, 900, steps=900, planned=900, epochs=3.0)
     remedy = _remedy(load_recipe("classify", {"training.epochs": 3}), fit_result, [], "good")
     assert remedy.startswith(
         " Try --set training.class_weights=balanced (most training rows have the label good), then --"
     )
+
+
+@pytest.mark.parametrize(
+    ("changes", "remedy"),
+    [
+        ({"training.epochs": 3}, "--epochs 20"),
+        ({"training.steps": 36, "training.epochs": 3}, "--set training.steps=240"),
+    ],
+)
+def test_of_few_steps_more_of_them_are_the_first_remedy(changes, remedy):
+    fit_result = FitResult([], None, None, 36, steps=36, planned=36, epochs=3.0)
+    text = _remedy(load_recipe("classify", changes), fit_result, ["b"])
+    weights = "--set training.class_weights=balanced (no row is given the label b)"
+    assert text == f" Try {remedy} (36 steps are few), then {weights}, then more rows."
 
 
 def test_a_run_that_stops_early_says_so():
