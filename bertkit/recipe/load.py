@@ -66,6 +66,9 @@ def find_recipe(name: str, command: str = "") -> Path:
     for folder in commands:
         if name in recipe_names(folder):
             return recipe_folder() / folder / f"{name}.yaml"
+    other = "pretrain" if command == "finetune" else "finetune"
+    if command and name in recipe_names(other):
+        raise RecipeError(f"{name!r} is a recipe of `bertkit {other}`", f"`bertkit {other} {name}`, or {_LIST}")
     names = chain.from_iterable(map(recipe_names, commands))
     raise RecipeError(f"no recipe is called {shorten(repr(name))}", closest(name, names))
 

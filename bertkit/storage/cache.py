@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -16,11 +17,22 @@ from bertkit.recipe import typed_path
 from bertkit.storage import files
 
 _DAYS = 30
+_TEMPORARY = cache(tempfile.TemporaryDirectory)  # deleted when the process ends
 
 
 def cache_folder(content: str) -> Path:
     """Return the folder of cached files with this content, such as ``features``; BERTKIT_CACHE names its parent."""
-    return typed_path(os.environ.get("BERTKIT_CACHE") or "~/.cache/bertkit") / content
+    named = os.environ.get("BERTKIT_CACHE")
+    return (typed_path(named) if named else _home_cache()) / content
+
+
+def _home_cache() -> Path:
+    """Return the cache in the user's home, or a temporary one for a user without a home, as in many containers."""
+    try:
+        return Path("~/.cache/bertkit").expanduser()
+    except RuntimeError:
+        say_once("this user has no home, so what is cached is lost when the command ends; set BERTKIT_CACHE to keep it")
+        return Path(_TEMPORARY().name)
 
 
 @contextmanager

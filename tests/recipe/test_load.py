@@ -30,12 +30,18 @@ def test_the_command_of_a_recipe_is_where_it_lies_and_what_it_names(here):
 def test_a_recipe_is_found_by_name_or_path(here):
     assert find_recipe("cola").parts[-2:] == ("finetune", "cola.yaml")
     assert find_recipe("mlm", "pretrain").parts[-2:] == ("pretrain", "mlm.yaml")
-    with pytest.raises(RecipeError, match="no recipe is called 'mlm' - there are: "):
-        find_recipe("mlm", "finetune")
     with pytest.raises(RecipeError, match="did you mean cola"):
         find_recipe("colla")
     with pytest.raises(RecipeError, match=r"no such recipe file \(mine.yaml\)"):
         find_recipe("mine.yaml")
+
+
+@pytest.mark.parametrize(
+    ("command", "name", "other"), [("finetune", "mlm", "pretrain"), ("pretrain", "rte", "finetune")]
+)
+def test_a_recipe_of_the_other_command_is_named(command, name, other):
+    with pytest.raises(RecipeError, match=f"'{name}' is a recipe of `bertkit {other}`"):
+        find_recipe(name, command)
 
 
 def test_a_child_overrides_key_by_key_and_inherits_neither_name_nor_published_scores(here):

@@ -27,6 +27,16 @@ def test_the_folder_is_in_the_home_unless_it_is_named(monkeypatch, tmp_path):
     assert cache_folder("states") == tmp_path / ".cache" / "bertkit" / "states"
 
 
+def test_a_user_without_a_home_has_a_cache_until_the_command_ends(monkeypatch, caplog):
+    monkeypatch.delenv("BERTKIT_CACHE")
+    monkeypatch.delenv("HOME")
+    monkeypatch.setattr("pwd.getpwuid", {}.__getitem__)  # nor an entry among the users
+    caplog.set_level("INFO")
+    assert cache_folder("states") == cache_folder("states")
+    assert "no home" in caplog.text
+    assert cache_folder("states").parent.is_dir()
+
+
 def test_two_writers_of_one_file_do_not_meet(tmp_path):
     file = tmp_path / "new" / "kept"
     with writing(file) as first, writing(file) as second:

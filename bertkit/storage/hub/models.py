@@ -111,6 +111,10 @@ def _find_on_hub(name: str) -> Path:
         repository = look_up("model", name)
     except UnavailableError as error:
         folder = cached_folder("model", name)
+        if folder is None and typed_path(name).parent.is_dir() and "/" in name:
+            raise ModelError(
+                f"no such directory: {name}; as a name of the hub, {error.what}", _list_folders(typed_path(name).parent)
+            ) from None
         if folder is None or not _is_whole(folder):
             where = "neither a directory nor in the cache" if folder is None else "only in part in the cache"
             remedy = _alternatives(name) if constants.is_offline_mode() else error.remedy
@@ -204,8 +208,8 @@ def _alternatives(name: str) -> str:
     cached = cached_models()
     matches = closest(name, cached).rstrip("?") if cached else "the cache is empty"
     return (
-        f"{matches}; or use --model DIR (with config.json, weights and tokenizer.json), --model demo "
-        f"(comes with bertkit), or `hf download {name} --local-dir DIR` on a connected machine, then copy DIR here"
+        f"{matches}; or name a directory (with config.json, weights and tokenizer.json) or demo (comes with "
+        f"bertkit), or `hf download {name} --local-dir DIR` on a connected machine, then copy DIR here"
     )
 
 

@@ -138,6 +138,9 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
 def load_setup(inputs: FinetuneInputs) -> tuple[Setup, PreTrainedModel]:
     """Load the tokenizer and the model that is trained."""
     setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+    asked, limit = inputs.recipe.training.max_length, max_tokens(setup)
+    if limit < asked:
+        say_once(f"the model reads {limit:,} tokens, so inputs end there, not at training.max_length {asked:,}")
     model = inputs.supervision.load_model(inputs.task, inputs.model_folder, setup)
     # a config that named no padding token has its type's, and a checkpoint must not contradict its tokenizer
     model.config.pad_token_id = setup.tokenizer.pad_token_id

@@ -152,7 +152,7 @@ def _remedy(recipe: Recipe, fit_result: FitResult, missing: Sequence[str], frequ
     is_short = fit_result.planned < (enough - 1) * per_epoch and not recipe.data.streaming
     if is_short:
         longer = f"--set training.steps={enough * per_epoch}" if training.steps else f"--epochs {enough}"
-        steps.append(f"{longer} ({fit_result.planned:,} steps are few)")
+        steps.append(f"{longer} (too few steps so far: {fit_result.planned:,})")
     if (missing or frequent) and training.class_weights is None and not recipe.data.streaming:
         names = ", ".join(missing[:5]) + (", ..." if len(missing) > 5 else "")
         why = f"no row is given the label {names}" if missing else f"most training rows have the label {frequent}"

@@ -57,13 +57,21 @@ def test_a_model_of_the_cache_is_found_without_a_network(tmp_path, tiny_model, m
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))
     assert hub.cached_models() == ["me/tiny"]
     assert hub.find_model("me/tiny") == snapshot
-    with pytest.raises(UnavailableError, match="did you mean me/tiny; or use --model DIR"):
+    with pytest.raises(UnavailableError, match="did you mean me/tiny; or name a directory"):
         hub.find_model("me/tinyy")
 
 
 def test_names_that_are_no_names():
     with pytest.raises(ModelError, match="is neither a directory nor a hub name"):
         hub.find_model("no such name")
+
+
+def test_a_folder_that_is_missing_beside_others_is_no_question_of_the_network(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "runs" / "v1").mkdir(parents=True)
+    with pytest.raises(ModelError, match="no such directory: runs/v9") as raised:
+        hub.find_model("runs/v9")
+    assert raised.value.remedy.endswith("runs: v1")
 
 
 def test_only_what_is_read_is_fetched(loopback, crowded):

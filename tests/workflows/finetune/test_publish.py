@@ -111,7 +111,7 @@ def test_of_few_steps_more_of_them_are_the_first_remedy(changes, remedy):
     fit_result = FitResult([], None, None, 36, steps=36, planned=36, epochs=3.0)
     text = _remedy(load_recipe("classify", changes), fit_result, ["b"])
     weights = "--set training.class_weights=balanced (no row is given the label b)"
-    assert text == f" Try {remedy} (36 steps are few), then {weights}, then more rows."
+    assert text == f" Try {remedy} (too few steps so far: 36), then {weights}, then more rows."
 
 
 def test_a_run_that_stops_early_says_so():
