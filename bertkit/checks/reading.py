@@ -32,7 +32,7 @@ def read_all(recipe: Recipe, task: Task) -> Readings:
     """Read the training and validation rows as training does, and those of other splits, with labels or without.
 
     Raises:
-        DataError: the training or validation rows cannot be read to their end.
+        DataError: the training or validation rows cannot be found, or not be read at all.
     """
     names: list[str] = []
     readings = Readings()
@@ -46,9 +46,12 @@ def read_all(recipe: Recipe, task: Task) -> Readings:
             recipe, task.COLUMNS, _reader(task, recipe), choose, named=task.NAMED, collected=readings.faults
         )
     except DataError as error:
-        if not readings.faults:
+        if readings.faults:  # perhaps due to them
+            readings.findings.append(describe_refusal(error, "rows", "unreadable_rows"))
+        elif error.row is None:
             raise
-        readings.findings.append(describe_refusal(error, "rows", "unreadable_rows"))  # perhaps due to the faults
+        else:
+            readings.faults.append(error)
         return readings
     if "train" not in readings.splits:
         raise missing_split("train", recipe.data, readings.splits)

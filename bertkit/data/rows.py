@@ -22,7 +22,7 @@ from bertkit.data.columns import (
     takes_pair,
     unread_columns,
 )
-from bertkit.data.text import Record, describe_record
+from bertkit.data.text import Record, describe_record, name_lines
 from bertkit.errors import DataError
 from bertkit.progress import log
 from bertkit.recipe import Data, Row
@@ -258,10 +258,7 @@ def is_missing(value: Any) -> bool:
 def first_of(faults: list[DataError]) -> DataError:
     """Return the first fault, with the lines of the others that say the same."""
     first = faults[0]
-    alike = [str(fault.row) for fault in faults[1:] if fault.what == first.what]
-    if alike:
-        shown = ", ".join(alike[:10]) + (", ..." if len(alike) > 10 else "")
-        first.what += f" (also in line{'s' if len(alike) > 1 else ''} {shown})"
+    first.what += name_lines(fault.row for fault in faults[1:] if fault.what == first.what)
     return first
 
 

@@ -9,7 +9,7 @@ import re
 import unicodedata
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any
@@ -125,6 +125,17 @@ def excerpt(text: str, length: int = 60) -> str:
     """
     text = text.strip("\r\n")
     return repr(text if len(text) <= length else text[:length] + "...")
+
+
+def name_lines(lines: Iterable[int | None]) -> str:
+    """Return what follows the description of a fault that more lines have; empty without such lines.
+
+    >>> name_lines([3]), name_lines(range(4, 7)), name_lines([])
+    (' (also in line 3)', ' (also in lines 4, 5, 6)', '')
+    """
+    names = [str(line) for line in lines]
+    shown = ", ".join(names[:10]) + (", ..." if len(names) > 10 else "")
+    return f" (also in line{'s' if len(names) > 1 else ''} {shown})" if names else ""
 
 
 def _open_source(source: Source) -> AbstractContextManager[IO[bytes]]:

@@ -47,6 +47,8 @@ class CheckResult:
     findings: list[Finding]
     left_out: list[str]
     """What was not checked, and why."""
+    unavailable: list[str] = field(default_factory=list)
+    """What of it needs a package or a model that is not here."""
     label_errors: list[LabelError] = field(default_factory=list)
     """All rows whose label may be wrong, the likeliest first."""
     label_error_count: dict[str, int] = field(default_factory=dict)
@@ -157,7 +159,7 @@ def _check_with_model(
     except UnavailableError as error:
         if settings.needs_model:
             raise
-        result.left_out.append(f"tokens: {error.what}; name a model that is here with --model")
+        result.unavailable.append(f"tokens: {error.what}; name a model that is here with --model")
     else:
         with stage(progress, "counting tokens", total=1):
             found = find_lost_tokens(readings.splits, task, setup)
@@ -176,10 +178,10 @@ def _check_with_model(
     try:
         found_errors = find(readings.splits, task.COLUMNS, Embedder(recipe.model), progress)
     except UnavailableError as error:
-        result.left_out.append(f"label errors: {error.what}; {error.remedy}")
+        result.unavailable.append(f"label errors: {error.what}; {error.remedy}")
         return
     if found_errors is None:
-        result.left_out.append("label errors: they are looked for where each row, or each word, has one label")
+        result.left_out.append("label errors: they are looked for where each row, or each word, has one of some labels")
         return
     result.findings.append(found_errors.finding)
     result.label_errors.extend(found_errors.ranked)

@@ -184,13 +184,13 @@ def test_what_cannot_be_checked_is_said(tmp_path, tiny_model, monkeypatch):
     rows = write_rows(40, 1)
     missing = "nobody/no-model"
     result, _ = run_check(tmp_path / "data", missing, rows[:30], rows[30:])
-    assert result.left_out[0].startswith("tokens: ")
-    assert result.left_out[1].startswith("label errors: ")
+    assert result.unavailable[0].startswith("tokens: ")
+    assert result.left_out[0].startswith("label errors: ")
     with pytest.raises(UnavailableError):
         run_check(tmp_path / "data", missing, rows[:30], rows[30:], CheckSettings(needs_model=True))
     monkeypatch.setitem(sys.modules, "cleanlab.filter", None)
     result, _ = run_check(tmp_path / "data", tiny_model, rows[:30], rows[30:], CheckSettings(label_errors=True))
-    assert result.left_out == ["label errors: they need the package cleanlab; pip install 'bertkit[check]'"]
+    assert result.unavailable == ["label errors: they need the package cleanlab; pip install 'bertkit[check]'"]
 
 
 def test_data_that_cannot_be_read_at_all_is_refused(tmp_path, tiny_model):

@@ -62,7 +62,12 @@ def command(
             help="Score the fine-tuned --model on validation rows that are too long, read in each way, and advise one.",
         ),
     ] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="End with exit code 3 after warnings, too.")] = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict", help="End with exit code 3 after warnings, and with 5 where something cannot be checked here."
+        ),
+    ] = False,
     fix: Annotated[
         Path | None,
         typer.Option(
@@ -90,6 +95,8 @@ def command(
     print_result(_as_record(result, copy), lambda _: print_findings(result, copy))
     if result.count("fail") or (strict and result.count("warn")):
         raise typer.Exit(3)
+    if result.unavailable and (strict or label_errors):  # what was asked for was not done
+        raise typer.Exit(5)
 
 
 def _as_record(result: CheckResult, fix: Path | None) -> dict[str, Any]:
@@ -115,7 +122,7 @@ def print_findings(result: CheckResult, fix: Path | None) -> None:
         for finding in findings:
             _print_finding(finding, result.source)
     print_line()
-    for what in result.left_out:
+    for what in (*result.left_out, *result.unavailable):
         print_text(f"left out: {what}")
     if result.label_errors:
         print_text(f"likeliest label errors (all {len(result.label_errors):,} with --json)")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator
-from itertools import chain
+from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from bertkit.data.text import (
     Record,
     Source,
     excerpt,
+    name_lines,
     nul_remedy,
     read_lines,
     refuse_duplicates,
@@ -25,6 +27,7 @@ from bertkit.recipe.records import Data
 from bertkit.storage.cache import say_once
 
 _DELIMITERS = ",;\t|"
+_LOOKED_THROUGH = 100_000  # records after a faulty one, for more of them
 
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
@@ -50,6 +53,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     names = data.header or []
     refuse_duplicates(names, "rename one of them", name)
     row, blank, is_empty = 1, list[int](), True
+    is_file = isinstance(source, Path)  # of a stream, the rest may come tomorrow
     try:
         for fields in reader:
             if not fields:
@@ -58,7 +62,9 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
                 names = fields
                 refuse_duplicates(names, "rename one of them", name)
             elif len(fields) != len(names):
-                raise DataError(*_wrong_width(fields, names, record_lines, dialect), file=name, row=row)
+                what, remedy = _wrong_width(fields, names, record_lines, dialect)
+                more = _find_wrong_widths(reader, len(names), row, record_lines)
+                raise DataError(what + name_lines(more if is_file else ()), remedy, file=name, row=row)
             else:
                 if blank and len(names) == 1:
                     yield from ((line, {names[0]: ""}) for line in blank)
@@ -169,6 +175,18 @@ def _wrong_width(
     if width > expected:
         return what, f"put text that holds {mark!r} in double quotes, or --set data.delimiter=..."
     return what, "complete the row or delete it"
+
+
+def _find_wrong_widths(reader: Iterable[list[str]], width: int, row: int, record_lines: list[str]) -> Iterator[int]:
+    """Yield the lines of further records that do not have so many fields, up to a fault that ends the reading."""
+    with suppress(csv.Error):
+        row += len(record_lines)
+        record_lines.clear()
+        for fields in islice(reader, _LOOKED_THROUGH):
+            if fields and len(fields) != width:
+                yield row
+            row += len(record_lines)
+            record_lines.clear()
 
 
 def _explain_fault(fault: str, text: str, names: list[str], dialect: dict[str, Any]) -> tuple[str, str, str | None]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 from tests.conftest import toy_rows, write_csv
 
@@ -32,3 +34,23 @@ def test_mistakes(run, tiny_model, toy_data):
     ended = run("check", "classify", "--model", tiny_model, "--data", toy_data, "--fix", toy_data)
     assert ended.code == 2
     assert "exists already, and is kept as it is" in ended.last
+
+
+def test_a_file_that_cannot_be_parsed_is_a_finding_with_its_lines(run):
+    Path("rows.csv").write_text("text,label\ngood,a\nbad\nfine,b\nodd\nx,y,a\n")
+    ended = run("check", "classify", "--data", "rows.csv")
+    assert ended.code == 3
+    assert "1 field instead of 2: 'bad' (also in lines 5, 6)" in ended.out
+    assert "rows.csv:3" in ended.out
+    assert "every row can be read" not in ended.out
+
+
+def test_what_is_asked_for_and_cannot_be_done_is_no_success(run, monkeypatch, tiny_model, toy_data):
+    monkeypatch.setitem(sys.modules, "cleanlab.filter", None)
+    write_csv(toy_data / "train.csv", toy_rows(200, seed=3))
+    write_csv(toy_data / "validation.csv", toy_rows(200, seed=4))
+    command = ["check", "classify", "--data", toy_data, "--model"]
+    for asked in ("--label-errors", "--strict"):
+        ended = run(*command, tiny_model, "--label-errors", asked)
+        assert "left out: label errors: they need the package cleanlab" in ended.out
+        assert ended.code == (3 if asked == "--strict" and " 0 warn" not in ended.out else 5)
