@@ -156,3 +156,23 @@ def closest(name: str, names: Iterable[str]) -> str:
     names = list(names)
     matches = difflib.get_close_matches(name, names, n=3, cutoff=0.6)
     return f"did you mean {' or '.join(matches)}?" if matches else f"there are: {', '.join(names)}"
+
+
+def pip_install(extra: str = "") -> str:
+    """Return the command that installs bertkit with an extra from where this one came: a clone, a file or an index."""
+    import json
+    from importlib import metadata
+    from urllib.parse import urlparse
+    from urllib.request import url2pathname
+
+    try:
+        origin = json.loads(metadata.distribution("bertkit").read_text("direct_url.json") or "{}")
+    except (metadata.PackageNotFoundError, ValueError):
+        origin = {}
+    url, extras = urlparse(origin.get("url", "")), f"[{extra}]" if extra else ""
+    if "vcs_info" in origin:
+        return f"pip install 'bertkit{extras} @ {origin['vcs_info']['vcs']}+{url.geturl()}'"
+    if url.scheme == "file":
+        editable = "--editable " if origin.get("dir_info", {}).get("editable") else ""
+        return f"pip install {editable}'{url2pathname(url.path)}{extras}'"
+    return f"pip install 'bertkit{extras}'"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import json
+from types import SimpleNamespace
 
 import pytest
 
 from bertkit import errors
-from bertkit.errors import BertkitError, DataError, StoppedError, closest
+from bertkit.errors import BertkitError, DataError, StoppedError, closest, pip_install
 
 
 def test_the_table_lists_every_class_with_its_exit_code():
@@ -63,3 +65,19 @@ def test_a_value_of_thousands_of_characters_leaves_a_line_that_can_be_read():
     assert len(line) < 1300
     assert "9...9" in line
     assert "is unknown (a.csv:3) - x" in line
+
+
+@pytest.mark.parametrize(
+    ("origin", "command"),
+    [
+        (None, "pip install 'bertkit[map]'"),
+        ({"url": "file:///a%20b/c", "dir_info": {}}, "pip install '/a b/c[map]'"),
+        ({"url": "file:///clone", "dir_info": {"editable": True}}, "pip install --editable '/clone[map]'"),
+        ({"url": "file:///w/b-1-py3-none-any.whl", "archive_info": {}}, "pip install '/w/b-1-py3-none-any.whl[map]'"),
+        ({"url": "https://host/b", "vcs_info": {"vcs": "git"}}, "pip install 'bertkit[map] @ git+https://host/b'"),
+    ],
+)
+def test_an_extra_is_installed_from_where_bertkit_came(monkeypatch, origin, command):
+    text = None if origin is None else json.dumps(origin)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
+    assert pip_install("map") == command

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
 
 FOLDS = 5
-EXTRA = "pip install 'bertkit[check]'"
 _LEAST = FOLDS  # rows of a label, one for each fold
 _WARN = 0.01  # share of the rows
 _SURE = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5)  # of the rows, which may be the ones without doubt
@@ -156,7 +155,7 @@ def load_cleanlab() -> Any:
     Raises:
         UnavailableError: cleanlab is not installed.
     """
-    cleanlab = import_extra("cleanlab.filter", "they need the package cleanlab", EXTRA)
+    cleanlab = import_extra("cleanlab.filter", "they need the package cleanlab", "check")
 
     def rank(labels: Numbers, probabilities: Numbers) -> list[int]:
         options = {"return_indices_ranked_by": "self_confidence", "n_jobs": 1}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.checks import place_of
-from bertkit.checks.label_errors import EXTRA, FOLDS, LabelError, LabelErrors, describe
+from bertkit.checks.label_errors import FOLDS, LabelError, LabelErrors, describe
 from bertkit.data.checks import share_of
 from bertkit.data.rows import Columns, Split
 from bertkit.metrics import Numbers
@@ -149,4 +149,4 @@ def _load_cleanlab() -> Any:
         UnavailableError: cleanlab is not installed.
     """
     module = "cleanlab.token_classification.filter"
-    return import_extra(module, "they need the package cleanlab", EXTRA).find_label_issues
+    return import_extra(module, "they need the package cleanlab", "check").find_label_issues

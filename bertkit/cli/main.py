@@ -87,7 +87,7 @@ def main() -> NoReturn:
     # short command's time. Training lowers the threshold.
     gc.set_threshold(2_000_000, 50, 100)
     atexit.register(ignore_interrupts)  # both run after what libraries have to do at the end
-    atexit.register(gc.freeze)
+    atexit.register(_spare_collection)
     _log_to_stderr()
     code = _run()
     if (lost := stdio.lost_output()) and code == 0:
@@ -126,6 +126,12 @@ def _run() -> int:
         return _crash() if fault is None else _refuse(fault)
 
 
+def _spare_collection() -> None:
+    """Let the end of the process look for no garbage, unless a library then reports leaks, as triton does."""
+    if "triton" not in sys.modules:
+        gc.freeze()
+
+
 def _is_interrupt(error: BaseException) -> bool:
     """Tell whether an error came of Ctrl-C, which libraries wrap; typer also aborts where a file ends too soon."""
     before = error.__cause__ or error.__context__
@@ -134,12 +140,12 @@ def _is_interrupt(error: BaseException) -> bool:
 
 def _name_missing_package(error: Exception) -> BertkitError | None:
     """Build the error for a package that bertkit needs and that is not installed; None for any other error."""
-    from bertkit.errors import UnavailableError
+    from bertkit.errors import UnavailableError, pip_install
 
     if not isinstance(error, ModuleNotFoundError) or error.name is None or error.name.startswith("bertkit"):
         return None
     what = f"the Python module {error.name} is missing, which bertkit needs"
-    return UnavailableError(what, "install bertkit again with its dependencies: `pip install bertkit`")
+    return UnavailableError(what, f"install bertkit again with its dependencies: `{pip_install()}`")
 
 
 def _name_error(error: OSError) -> BertkitError:

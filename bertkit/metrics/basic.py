@@ -256,7 +256,7 @@ def _correlate(name: str, gold: Numbers, predicted: Numbers) -> float:
 
 def _compute_with_evaluate(name: str, gold: Numbers, predicted: Numbers) -> dict[str, float]:
     what = f"the metric evaluate:{name} needs the package evaluate"
-    evaluate = import_extra("evaluate", what, "pip install 'bertkit[evaluate]'")
+    evaluate = import_extra("evaluate", what, "evaluate")
     if "/" not in name and Path(name).exists():  # evaluate would run the code it finds there instead
         what = f"./{name} here would be taken for the metric {name!r}"
         raise RecipeError(what, f"write evaluate:./{name} if you mean it")

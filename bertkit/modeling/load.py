@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.labels import placeholder_names
-from bertkit.errors import ModelError, UnavailableError
+from bertkit.errors import ModelError, UnavailableError, pip_install
 from bertkit.modeling.architectures import first_position, is_causal
 from bertkit.modeling.cls_only import read_one_token
 from bertkit.modeling.heads.outputs import compute_head_in_fp32
@@ -159,7 +159,7 @@ def read_tokenizer(folder: Path) -> Tokenizer:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     except ImportError:
         what = "this tokenizer needs SentencePiece"
-        raise UnavailableError(what, "pip install 'bertkit[sentencepiece]'", file=folder) from None
+        raise UnavailableError(what, f"`{pip_install('sentencepiece')}`", file=folder) from None
     except Exception as error:  # a tokenizer's reader raises whatever a damaged file makes it stumble over
         raise ModelError(f"the tokenizer does not load: {first_line(error)}", file=folder) from error
     if not isinstance(tokenizer.model_max_length, (int, float)):

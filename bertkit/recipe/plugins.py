@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from bertkit.errors import RecipeError, UnavailableError, closest
+from bertkit.errors import RecipeError, UnavailableError, closest, pip_install
 
 _OWN: dict[str, str | None] = {}
 """What each loaded module of your own is called in messages -> its file."""
@@ -36,15 +36,16 @@ def refuse_code(what: str) -> RecipeError:
     return RecipeError(f"the recipe that came with the model names code to run: {what}", remedy)
 
 
-def import_extra(module: str, what: str, remedy: str, file: object = None) -> Any:
-    """Import a module of a package that bertkit works without.
+def import_extra(module: str, what: str, extra: str, instead: str = "", file: object = None) -> Any:
+    """Import a module of a package that bertkit works without and that an extra of it installs.
 
     Raises:
-        UnavailableError: it is not installed; says `what` needs it, and the remedy.
+        UnavailableError: it is not installed; says `what` needs it, how to install it, and what to do `instead`.
     """
     try:
         return importlib.import_module(module)
     except ImportError:
+        remedy = f"`{pip_install(extra)}`" + (f", or {instead}" if instead else "")
         raise UnavailableError(what, remedy, file=file) from None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-from bertkit.errors import UnavailableError, UsageError, closest
+from bertkit.errors import UnavailableError, UsageError, closest, pip_install
 
 FILES = {"onnx": "model.onnx", "openvino": "model.xml"}
 """Backend -> the file of the graph; its weights are beside it."""
@@ -24,4 +24,4 @@ def check_backend(backend: str, *, quantizes: bool = False) -> None:
     for name in (*_PACKAGES[backend], *(["nncf"] if quantizes and backend == "openvino" else [])):
         if find_spec(name) is None:
             what = f"an export to {backend} needs the package {name}"
-            raise UnavailableError(what, "pip install 'bertkit[export]'")
+            raise UnavailableError(what, f"`{pip_install('export')}`")

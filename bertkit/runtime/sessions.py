@@ -32,7 +32,7 @@ def open_graph(file: Path, backend: str, precision: str = "fp32") -> Run:
         return _OPENERS[backend](file, precision)
     except ImportError:
         what = f"running {file.name} needs the package {PACKAGES[backend]}"
-        raise UnavailableError(what, "pip install 'bertkit[export]'") from None
+        raise UnavailableError(what, f"pip install {PACKAGES[backend]}") from None
     except Exception as error:  # of whatever class the backend has for a graph that it cannot read
         reason = shorten(str(error).strip().partition("\n")[0], 200)
         raise ModelError(f"{PACKAGES[backend]} refuses the graph: {reason}", "export it again", file=file) from error

@@ -88,7 +88,7 @@ def run_benchmark(name: str, embedder: Embedder, progress: Progress) -> list[Ben
         UnavailableError: mteb is not installed, or the rows are neither here nor on the hub.
         UsageError: there is no such task, or it is not one of texts.
     """
-    mteb = import_extra("mteb", "tasks of MTEB need the package mteb", "pip install 'bertkit[mteb]'")
+    mteb = import_extra("mteb", "tasks of MTEB need the package mteb", "mteb")
     try:
         task = mteb.get_task(name)
     except KeyError as error:

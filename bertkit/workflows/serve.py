@@ -8,7 +8,7 @@ from functools import partial
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from bertkit.errors import UnavailableError
+from bertkit.errors import UnavailableError, pip_install
 from bertkit.progress import SILENT, Progress, log
 
 if TYPE_CHECKING:
@@ -101,4 +101,4 @@ def check_packages() -> None:
     """
     missing = [name for name in _PACKAGES if find_spec(name) is None]
     if missing:
-        raise UnavailableError(f"serving needs {', '.join(missing)}", "pip install 'bertkit[serve]'")
+        raise UnavailableError(f"serving needs {', '.join(missing)}", f"`{pip_install('serve')}`")

@@ -18,6 +18,7 @@ import typer
 
 import bertkit
 from bertkit.cli import commands, main
+from bertkit.errors import pip_install
 
 PACKAGE = Path(bertkit.__file__).parent
 MODULES = sorted(Path(commands.__file__).parent.rglob("*.py"))
@@ -146,7 +147,7 @@ NO_MEMORY = "out of memory - try a smaller --batch-size or --max-length"
             ModuleNotFoundError("No module named 'jinja2'", name="jinja2"),
             5,
             "the Python module jinja2 is missing, which bertkit needs - install bertkit again with its dependencies: "
-            "`pip install bertkit`",
+            f"`{pip_install()}`",
         ),
         (KeyboardInterrupt(), 130, "stopped by Ctrl-C"),
         (MemoryError(), 6, NO_MEMORY),

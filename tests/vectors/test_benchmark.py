@@ -81,7 +81,7 @@ def fake_mteb(monkeypatch, **task):
 
 def test_without_the_package_or_the_task_nothing_is_run(prompted, monkeypatch):
     monkeypatch.setitem(sys.modules, "mteb", None)
-    with pytest.raises(UnavailableError, match=r"need the package mteb - pip install 'bertkit\[mteb\]'"):
+    with pytest.raises(UnavailableError, match=r"need the package mteb - `pip install .*\[mteb\]'"):
         run_benchmark("Known", prompted, SILENT)
     fake_mteb(monkeypatch, metadata=SimpleNamespace(modalities=["image"]))
     with pytest.raises(UsageError, match=r"MTEB has no task 'Nown' - did you mean Known\?"):

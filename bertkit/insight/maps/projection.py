@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from bertkit.errors import UnavailableError
+from bertkit.errors import UnavailableError, pip_install
 from bertkit.metrics import Numbers
 from bertkit.vectors.groups.stored import to_unit_length
 
@@ -54,7 +54,7 @@ def require(method: str) -> None:
     found = importlib.util.find_spec("umap")
     if found is None or found.origin is None:  # not even a folder that happens to be called so
         what = "--reduce umap needs the package umap-learn"
-        raise UnavailableError(what, "`pip install 'bertkit[map]'`, or --reduce pca")
+        raise UnavailableError(what, f"`{pip_install('map')}`, or --reduce pca")
 
 
 def align(planes: Sequence[Plane]) -> list[Plane]:
@@ -92,7 +92,7 @@ def _umap(vectors: Numbers, seed: int) -> Numbers:
         try:
             from umap import UMAP
         except ImportError as error:
-            raise UnavailableError(f"umap-learn cannot be used: {error}", "`pip install 'bertkit[map]'`") from None
+            raise UnavailableError(f"umap-learn cannot be used: {error}", f"`{pip_install('map')}`") from None
         reducer = UMAP(n_neighbors=min(_UMAP_NEIGHBORS, len(vectors) - 1), metric="cosine", random_state=seed)
         points = np.asarray(reducer.fit_transform(vectors), dtype=np.float64)
     return np.asarray(points - points.mean(axis=0))

@@ -64,7 +64,7 @@ class LibraryModel:
         quiet_transformers()
         self._folder = folder
         what = "bertkit does not know all of its modules, and sentence-transformers is not installed"
-        library = import_extra("sentence_transformers", what, "pip install 'bertkit[sentence-transformers]'", folder)
+        library = import_extra("sentence_transformers", what, "sentence-transformers", file=folder)
         options = {"local_files_only": True, "trust_remote_code": False}
         try:
             self._model: Any = library.SentenceTransformer(str(folder), **options)

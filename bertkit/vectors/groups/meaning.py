@@ -185,7 +185,7 @@ def _import_faiss() -> Any:
         UnavailableError: it is not installed.
     """
     what = f"more than {MAX_EXACT:,} rows are compared by an index of faiss, which is not installed"
-    return import_extra("faiss", what, "pip install 'bertkit[search]'")
+    return import_extra("faiss", what, "search")
 
 
 def _fast_dtype(rows: int) -> torch.dtype:

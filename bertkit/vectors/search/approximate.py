@@ -230,4 +230,4 @@ def _write_index(built: Any, file: Path, *, binary: bool) -> None:
 
 def _load_faiss() -> Any:
     what = "approximate search needs the package faiss-cpu"
-    return import_extra("faiss", what, "`pip install 'bertkit[search]'`, or search exactly")
+    return import_extra("faiss", what, "search", "search exactly")

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.errors import BertkitError, UsageError
+from bertkit.errors import BertkitError, UsageError, pip_install
 from bertkit.metrics import Numbers
 from bertkit.vectors.search.approximate import ApproximateSearch
 from bertkit.vectors.search.exact import exact_search, gather
@@ -88,7 +88,7 @@ class Index:
             UnavailableError: bm25s is not installed.
         """
         if self.manifest.lexical is None:
-            remedy = "pip install 'bertkit[search]', then build it again or add to it"
+            remedy = f"`{pip_install('search')}`, then build it again or add to it"
             raise UsageError("the index has no words: it was built without bm25s", remedy, file=self.folder)
         return LexicalIndex.load(self.folder / self.manifest.lexical["folder"])
 

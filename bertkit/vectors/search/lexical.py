@@ -108,4 +108,4 @@ class LexicalIndex:
 
 
 def _load_bm25s() -> Any:
-    return import_extra("bm25s", "search by words needs the package bm25s", "pip install 'bertkit[search]'")
+    return import_extra("bm25s", "search by words needs the package bm25s", "search")

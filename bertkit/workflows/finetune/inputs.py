@@ -25,7 +25,7 @@ from bertkit.data.labels import find_names, name_split, with_unseen
 from bertkit.data.rows import Split, find_unread
 from bertkit.data.sources import as_recorded, is_validation, missing_split, read_splits, unsplit_file
 from bertkit.data.streams import RowStream
-from bertkit.errors import UnavailableError
+from bertkit.errors import UnavailableError, pip_install
 from bertkit.evaluation.training_rows import find_training_rows, open_training_rows, report_head
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.layers import check_layers, count_layers
@@ -199,7 +199,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = Fals
     check_draw(recipe, named=task.NAMED)
     recipe = supervision.recipe
     if recipe.training.lora and not find_spec("peft"):
-        raise UnavailableError("training.lora needs the package peft", "pip install 'bertkit[lora]'")
+        raise UnavailableError("training.lora needs the package peft", f"`{pip_install('lora')}`")
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
     count = count_layers(config)

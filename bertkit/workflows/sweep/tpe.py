@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit.errors import UnavailableError
+from bertkit.errors import UnavailableError, pip_install
 from bertkit.recipe.space import Axis, Point, Search, name_point
 
 
@@ -27,7 +27,7 @@ def check_optuna() -> None:
         UnavailableError: it is not.
     """
     if importlib.util.find_spec("optuna") is None:
-        remedy = "pip install 'bertkit[sweep]', or --search random"
+        remedy = f"`{pip_install('sweep')}`, or --search random"
         raise UnavailableError("--search tpe needs Optuna, which is not installed", remedy)
 
 

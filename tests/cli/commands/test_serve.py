@@ -7,6 +7,8 @@ import logging
 
 import pytest
 
+from bertkit.errors import pip_install
+
 
 def test_the_command_of_another_server_is_printed(run, trained):
     ended = run("serve", "--for", "vllm", trained)
@@ -59,5 +61,5 @@ def test_missing_packages_end_in_one_line(run, monkeypatch):
     ended = run("serve", "runs/a")
     assert (ended.code, ended.last) == (
         5,
-        "error: serving needs fastapi, uvicorn, prometheus_client - pip install 'bertkit[serve]'",
+        f"error: serving needs fastapi, uvicorn, prometheus_client - `{pip_install('serve')}`",
     )

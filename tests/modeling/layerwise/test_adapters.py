@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoModelForSequenceClassification
 
-from bertkit.errors import RecipeError
+from bertkit.errors import RecipeError, pip_install
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.cls_only import cls_only_last_layer
@@ -49,7 +49,7 @@ def test_without_peft_a_run_ends_at_once(run, tiny_model, toy_data, monkeypatch)
     ended = finetune(run, tiny_model, toy_data, "--set", "training.lora.rank=4")
     assert (ended.code, ended.err) == (
         5,
-        "error: training.lora needs the package peft - pip install 'bertkit[lora]'\n",
+        f"error: training.lora needs the package peft - `{pip_install('lora')}`\n",
     )
 
 

@@ -17,7 +17,7 @@ SPACE = ["rate=log:1e-5..1e-3", "size=16,32,null", "epochs=int:2..4"]
 
 def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with pytest.raises(UnavailableError, match=r"needs Optuna, .* pip install 'bertkit\[sweep\]'"):
+    with pytest.raises(UnavailableError, match=r"needs Optuna, .* `pip install .*\[sweep\]'"):
         check_optuna()
 
 

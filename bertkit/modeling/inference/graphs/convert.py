@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from bertkit.errors import ModelError, UnavailableError, shorten
+from bertkit.errors import ModelError, UnavailableError, pip_install, shorten
 from bertkit.hardware.memory import is_memory_error
 from bertkit.modeling.inference.graphs.texts import TextGraph, plain_precision, refuse_untraceable
 from bertkit.modeling.info import Model, info_of
@@ -66,7 +66,7 @@ def convert(
             program = exporter.export(graph, dict(inputs), settings).program
         except ImportError as error:  # a release that transformers refuses
             what = f"transformers cannot export to {backend} here: {shorten(str(error), 200)}"
-            raise UnavailableError(what, "pip install -U 'bertkit[export]'") from None
+            raise UnavailableError(what, f"`{pip_install('export')}`") from None
         except Exception as error:  # of torch, onnxscript or OpenVINO, each with classes of its own
             if is_memory_error(error):
                 raise
