@@ -87,6 +87,7 @@ def print_seeds(summary: SeedsSummary) -> None:
     failures = group_by_reason({run.seed: run.failure for run in summary.failed})
     print_notes(f"failed: {name_seeds(seeds)}. {failure}" for failure, seeds in failures.items())
     _print_best(summary)
+    print_notes(summary.warnings)
     print_next(f"open {shlex.quote(summary.folder)}/report.html")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.scoring import predictions_file, score_split, write_predictions
-from bertkit.metrics.baselines import find_unbeaten
+from bertkit.metrics.baselines import Baselines, find_unbeaten, strongest
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.paired import count_units, take
 from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resample_mean
@@ -204,8 +204,26 @@ def _find_intervals(
             continue
         intervals[metric] = mean_interval(stored, resampled[metric], count)
         if intervals[metric] is None:
-            reasons[metric] = "the scores do not vary" if all(map(math.isfinite, stored)) else "a run has no such score"
+            reasons[metric] = _why_no_interval(stored)
     return intervals, reasons
+
+
+def _why_no_interval(scores: Sequence[float]) -> str:
+    if not all(map(math.isfinite, scores)):
+        return "a run has no such score"
+    return "the scores do not vary" if len(set(scores)) == 1 else "the scores of so few runs differ too much"
+
+
+def find_unclear(split: SeedsOfSplit, metric: str, baselines: Baselines) -> list[str]:
+    """Say in a line that the mean over seeds is not above the strongest baseline beyond chance; none where it is."""
+    spread, (name, least) = split.spreads[metric], strongest(baselines, metric)
+    if spread is None or spread.interval is None or least is None:
+        return []
+    low, high = spread.interval
+    if (high < least) if metric in LOWER_IS_BETTER else (low > least):
+        return []
+    of_baseline = f"the {least:.4f} of a baseline ({name})"
+    return [f"The mean {metric} of {spread.mean:.4f} is not better than {of_baseline} beyond chance."]
 
 
 def _number(score: float | None) -> float:

@@ -11,6 +11,8 @@ import numpy as np
 
 from bertkit.metrics.intervals import Interval
 
+_LEAST_FREEDOM = 2  # degrees, of which Student's quantile is 4.3 already
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -113,7 +115,8 @@ def mean_interval(scores: Sequence[float], resampled: np.ndarray, rows: int, *, 
         level: nominal coverage.
 
     Returns:
-        its ends; None for one run, one row, or scores that do not vary at all.
+        its ends; None for one run, one row, scores that do not vary at all, or two runs that vary more than the rows
+        do: with hardly more than one degree of freedom, an interval would be wider than the range of the metric.
     """
     from scipy import special
 
@@ -126,6 +129,8 @@ def mean_interval(scores: Sequence[float], resampled: np.ndarray, rows: int, *, 
     if total <= 0:
         return None
     freedom = total**2 / (between**2 / (len(scores) - 1) + over_rows**2 / (rows - 1))
+    if freedom < _LEAST_FREEDOM:
+        return None
     half = float(special.stdtrit(freedom, (1 + level) / 2)) * math.sqrt(total)
     mean = statistics.fmean(scores)
     return mean - half, mean + half

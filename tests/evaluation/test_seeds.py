@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bertkit.data.rows import Split
-from bertkit.evaluation.seeds import SeedRun, describe_run, find_best, summarize_split
+from bertkit.evaluation.seeds import SeedRun, SeedsOfSplit, describe_run, find_best, find_unclear, summarize_split
+from bertkit.metrics.seeds import describe_spread
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
@@ -91,3 +92,21 @@ def test_stored_predictions_give_the_spread_and_the_interval(tmp_path, recipe):
     assert changed["f1"].interval is None
     assert changed["f1"].no_interval == "the stored predictions do not suffice"
     assert changed["accuracy"].interval == (low, high)
+
+
+@pytest.mark.parametrize(
+    ("metric", "interval", "least", "is_told"),
+    [
+        ("f1", (0.320, 0.377), 0.341, True),
+        ("f1", (0.345, 0.377), 0.341, False),
+        ("mean_squared_error", (0.320, 0.377), 0.341, True),
+        ("mean_squared_error", (0.320, 0.330), 0.341, False),
+        ("f1", None, 0.341, False),
+    ],
+)
+def test_a_mean_that_its_baseline_explains_is_told(metric, interval, least, is_told):
+    spread = describe_spread([0.34, 0.35], interval=interval)
+    lines = find_unclear(SeedsOfSplit("validation", 9, {metric: spread}, {}), metric, {"words": {metric: least}})
+    assert [f"is not better than the {least:.4f} of a baseline (words) beyond chance" in line for line in lines] == (
+        [True] if is_told else []
+    )

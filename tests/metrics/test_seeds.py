@@ -53,7 +53,13 @@ def test_the_two_variances_are_added_with_the_degrees_of_freedom_of_welch():
 
 @pytest.mark.parametrize(
     ("scores", "resampled", "rows"),
-    [([0.5], [0.4, 0.6], 9), ([0.5, 0.6], [0.4, 0.6], 1), ([0.5, 0.5], [0.5, 0.5], 9), ([0.5, np.nan], [0.4, 0.6], 9)],
+    [
+        ([0.5], [0.4, 0.6], 9),
+        ([0.5, 0.6], [0.4, 0.6], 1),
+        ([0.5, 0.5], [0.5, 0.5], 9),
+        ([0.5, np.nan], [0.4, 0.6], 9),
+        ([0.1, 0.9], [0.49, 0.51], 99),
+    ],
 )
 def test_there_is_no_interval_where_nothing_tells_the_spread(scores, resampled, rows):
     assert mean_interval(scores, np.array(resampled), rows) is None

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, UsageError
-from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, summarize_split
+from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, find_unclear, summarize_split
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import fingerprint, load_tokenizer
 from bertkit.progress import SILENT, Progress, log, stage
@@ -205,12 +205,14 @@ def _summarize_runs(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int], 
     with stage(progress, "summarizing the seeds", total=1):
         described = [describe_run(folder, seed, records[seed], task, validation, metric) for seed in seeds]
         finished = [run for run in described if run.status == "finished"]
-        splits = []
+        splits, warnings = [], list[str]()
         if finished:
             first = folder / finished[0].folder
             setup = Setup(inputs.recipe, load_tokenizer(first), inputs.labels)
             names = [name for name in finished[0].scores if is_validation(name)]
             splits = [summarize_split(folder, described, records, task, inputs.splits[name], setup) for name in names]
+            result = next(of for of in records[finished[0].seed]["results"] if of["split"] == validation.name)
+            warnings += find_unclear(splits[0], metric, result["baselines"])
     return SeedsSummary(
         recipe=inputs.recipe.name,
         model=inputs.recipe.model_name,
@@ -219,6 +221,7 @@ def _summarize_runs(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int], 
         runs=described,
         splits=splits,
         best_seed=find_best(described, validation.name, metric),
+        warnings=warnings,
     )
 
 
