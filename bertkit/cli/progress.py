@@ -21,7 +21,9 @@ class TerminalProgress:
 
     def __init__(self) -> None:
         self.shows = is_main_process()
-        self.live = self.shows and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+        # a hosted runner may have a terminal, but its log keeps every frame
+        is_watched = os.environ.get("TERM") != "dumb" and os.environ.get("CI", "").lower() in ("", "0", "false")
+        self.live = self.shows and sys.stderr.isatty() and is_watched
         self.outer: list[tuple[str, int, int, float]] = []
         """The open stages, outermost first: name, total steps, steps done before the start, time of the start."""
         self.bar: Any = None

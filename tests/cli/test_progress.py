@@ -68,7 +68,7 @@ def terminal(monkeypatch):
 
     def open_terminal(columns: int = 80) -> Terminal:
         monkeypatch.setattr(sys, "stderr", Terminal())
-        for name, value in {"TERM": "xterm", "COLUMNS": str(columns), "LINES": "24"}.items():
+        for name, value in {"TERM": "xterm", "COLUMNS": str(columns), "LINES": "24", "CI": ""}.items():
             monkeypatch.setenv(name, value)
         return sys.stderr
 
@@ -134,9 +134,12 @@ def test_a_stage_that_fails_takes_its_bar_away(terminal):
     assert screen.getvalue().rindex("\x1b[?25h") > screen.getvalue().rindex("\x1b[?25l")  # the cursor is back
 
 
-def test_a_dumb_terminal_has_lines_without_escapes(terminal, monkeypatch, clock):
+@pytest.mark.parametrize(("name", "value"), [("TERM", "dumb"), ("CI", "true")])
+def test_a_dumb_terminal_and_one_that_a_runner_records_have_lines_without_escapes(
+    terminal, monkeypatch, clock, name, value
+):
     screen = terminal()
-    monkeypatch.setenv("TERM", "dumb")
+    monkeypatch.setenv(name, value)
     shown = TerminalProgress()
     with stage(shown, "training", 10):
         clock[0] += 20
