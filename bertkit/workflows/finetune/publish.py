@@ -27,8 +27,8 @@ from bertkit.reports.examples import Example, make_example
 from bertkit.reports.html import Facts, write_report
 from bertkit.reports.templates import name_model, name_paths
 from bertkit.storage import runs
-from bertkit.storage.checksums import list_files
 from bertkit.storage.files import write_json
+from bertkit.storage.fingerprints import list_files
 from bertkit.storage.records import without_folder
 from bertkit.tasks import Answer, Compared, Details, example_row
 from bertkit.tokens.features import count_tokens
