@@ -9,36 +9,6 @@ from typing import Any
 
 from bertkit.errors import UsageError, closest
 
-_NAMES = {
-    "--vocab-size": "--vocabulary-size",
-    "--lr": "--learning-rate",
-    **dict.fromkeys(("--bs", "--train-batch-size", "--per-device-train-batch-size"), "--batch-size"),
-    **dict.fromkeys(("--num-epochs", "--num-train-epochs"), "--epochs"),
-    "--max-seq-length": "--max-length",
-    "--max-train-samples": "--limit",
-    **dict.fromkeys(("--output-dir", "--output-file"), "--output"),
-    "--overwrite-output-dir": "--fresh",
-    **dict.fromkeys(("--model-name", "--model-name-or-path", "--checkpoint"), "--model"),
-    "--tokenizer-name": "--tokenizer",
-    **dict.fromkeys(("--dataset", "--dataset-name", "--data-dir"), "--data"),
-    "--dataset-config-name": "data.config",
-    "--train-file": "data.files.train",
-    "--validation-file": "data.files.validation",
-    "--test-file": "data.files.test",
-    "--max-steps": "training.steps",
-    "--gradient-accumulation-steps": "training.gradient_accumulation",
-    **dict.fromkeys(("--bf16", "--fp16"), "training.precision"),
-    "--lr-scheduler-type": "training.schedule",
-    "--warmup-steps": "training.warmup_ratio",
-    "--label-smoothing-factor": "training.label_smoothing",
-    "--logging-steps": "training.log_every",
-    **dict.fromkeys(("--eval-steps", "--eval-strategy"), "training.evaluate_every"),
-    "--save-total-limit": "training.keep_all_checkpoints",
-    "--metric-for-best-model": "best_metric",
-    "--report-to": "training.extra.report_to",
-}
-"""What the Trainer and its scripts call an option -> bertkit's option, or its recipe key."""
-
 _COMMANDS = {
     **dict.fromkeys(("train", "fit", "fine-tune", "fine_tune", "run"), "finetune"),
     **dict.fromkeys(("evaluate", "test", "score", "validate"), "eval"),
@@ -97,11 +67,13 @@ def _suggest_command(typed: str, context: Any) -> str:
 
 def _suggest_option(typed: str, context: Any) -> str:
     """Suggest the command's options for an unknown one, or the key of a recipe; empty where nothing is close."""
+    from bertkit.recipe.renamed import other_options
+
     options = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
     name = typed.lower().replace("_", "-")
     if not name.startswith("--"):
         return ""
-    meant = _NAMES.get(name, name)
+    meant = other_options().get(name[2:].replace("-", "_"), name)
     if meant in options:
         return f"write {meant}"
     key = _recipe_key(meant) if meant.startswith("--") else meant

@@ -20,8 +20,8 @@ from bertkit.modeling.load import fingerprint
 from bertkit.modeling.sentence.modules import ENCODER_SETTINGS, MODULES, SETTINGS, read_entries
 from bertkit.recipe import write_yaml
 from bertkit.storage import runs
-from bertkit.storage.checksums import list_files
 from bertkit.storage.files import write_json
+from bertkit.storage.fingerprints import list_files
 from bertkit.storage.records import without_folder
 
 PRUNED_FILE = "pruned.json"

@@ -20,7 +20,7 @@ from bertkit.metrics.paired import count_units, take
 from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resample_mean
 from bertkit.progress import SILENT, log
 from bertkit.recipe import load_recipe
-from bertkit.storage.checksums import is_whole
+from bertkit.storage.fingerprints import is_whole
 from bertkit.storage.seeds import seed_folder
 from bertkit.tasks import Compared, Task, with_options
 from bertkit.tokens.features import Setup

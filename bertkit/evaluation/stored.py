@@ -18,8 +18,9 @@ from bertkit.evaluation.script_predictions import ENDINGS, parse_script_predicti
 from bertkit.metrics.intervals import Setting
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.storage import runs
-from bertkit.storage.checksums import is_whole, refuse_several
+from bertkit.storage.checksums import refuse_several
 from bertkit.storage.files import split_lines
+from bertkit.storage.fingerprints import is_whole
 from bertkit.storage.seeds import find_seeds, seed_folder
 from bertkit.tasks import Answer, Compared, Prediction, Task, load_task
 from bertkit.tokens.features import Rows, Setup

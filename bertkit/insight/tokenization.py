@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertkit.modeling.architectures import find_architecture
 from bertkit.tokens.light import plain, read_json, read_light_tokenizer
@@ -42,6 +42,11 @@ class TextTokenizer:
     def vocabulary(self) -> int:
         """How many tokens it knows."""
         return int(self.tokenizer.get_vocab_size())
+
+    def facts(self) -> dict[str, Any]:
+        """Return what `TextTokens` and `TextFigures` say of it."""
+        sizes = {"vocabulary": self.vocabulary, "max_tokens": self.max_tokens}
+        return {"model": self.name, "type": self.type, **sizes}
 
 
 @dataclass(frozen=True)
@@ -143,10 +148,7 @@ def tokenize_text(tokenizer: TextTokenizer, text: str, pair: str | None = None) 
     encoding = tokenizer.tokenizer.encode(text, pair)
     tokens = list(_list_tokens(encoding, (text, pair or ""), tokenizer.has_segments))
     return TextTokens(
-        model=tokenizer.name,
-        type=tokenizer.type,
-        vocabulary=tokenizer.vocabulary,
-        max_tokens=tokenizer.max_tokens,
+        **tokenizer.facts(),
         words=sum(len(find_words(own)) for own in (text, pair) if own),
         unknown=sum(token.id == tokenizer.unknown_id for token in tokens),
         tokens=tokens,
@@ -192,11 +194,11 @@ class _Gathered:
                 own = [index for index, word in enumerate(words) if word == number]
                 self.split_words[text[offsets[own[0]][0] : offsets[own[-1]][1]].strip()] = [tokens[i] for i in own]
         if len(self.split_words) > _MOST_SPLIT:
-            self.split_words = dict(self._most_split(_LONGEST))
+            self.split_words = dict(self._most_split())
             self.least = min(map(len, self.split_words.values()))
 
-    def _most_split(self, count: int) -> list[tuple[str, list[str]]]:
-        return sorted(self.split_words.items(), key=lambda entry: (-len(entry[1]), entry[0]))[:count]
+    def _most_split(self) -> list[tuple[str, list[str]]]:
+        return sorted(self.split_words.items(), key=lambda entry: (-len(entry[1]), entry[0]))[:_LONGEST]
 
     def figures(self) -> TextFigures:
         """Sum up."""
@@ -206,15 +208,9 @@ class _Gathered:
         lengths = np.array(self.lengths or [0])
         limits = sorted({*LIMITS, *([tokenizer.max_tokens] if tokenizer.max_tokens else [])})
         return TextFigures(
-            model=tokenizer.name,
-            type=tokenizer.type,
-            vocabulary=tokenizer.vocabulary,
-            max_tokens=tokenizer.max_tokens,
+            **tokenizer.facts(),
             texts=splitting.texts,
-            words=splitting.words,
-            fertility=splitting.fertility,
-            coverage=splitting.coverage,
-            unknown_rate=splitting.unknown_rate,
+            **splitting.figures(),
             vocabulary_seen=len(splitting.seen) / max(tokenizer.vocabulary, 1),
             tokens=splitting.tokens,
             mean_length=float(lengths.mean()),
@@ -224,7 +220,7 @@ class _Gathered:
             truncated={limit: float((lengths > limit).mean()) for limit in limits},
             lost={limit: float(np.maximum(lengths - limit, 0).sum() / max(lengths.sum(), 1)) for limit in limits},
             unknown=splitting.most_unknown(_LONGEST),
-            longest_words=self._most_split(_LONGEST),
+            longest_words=self._most_split(),
         )
 
 

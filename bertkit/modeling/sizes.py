@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
 from typing import Any
+
+import yaml
 
 from bertkit.errors import RecipeError, closest
 from bertkit.modeling.architectures import first_position
@@ -30,70 +34,6 @@ class Size:
     """Fields of the config that are neither of these nor transformers' default."""
 
 
-def _bert(layers: int, hidden: int, parameters: int) -> Size:
-    """Build the size of a BERT with heads of width 64 (Turc et al. 2019)."""
-    return Size("bert", layers, hidden, hidden // 64, 30_522, parameters, {"intermediate_size": 4 * hidden})
-
-
-def _ettin(layers: int, hidden: int, intermediate: int, heads: int, parameters: int) -> Size:
-    """Build the size of an Ettin encoder, which has the layers of ModernBERT (Weller et al. 2025)."""
-    return Size("modernbert", layers, hidden, heads, 50_368, parameters, {"intermediate_size": intermediate})
-
-
-# 512 positions come after the padding token's id, which is 1 (fairseq's way)
-_ROBERTA = {"max_position_embeddings": 514, "type_vocab_size": 1, "layer_norm_eps": 1e-5}
-_DEBERTA = {
-    "intermediate_size": 3072,
-    "type_vocab_size": 0,
-    "relative_attention": True,
-    "position_buckets": 256,
-    "norm_rel_ebd": "layer_norm",
-    "share_att_key": True,
-    "pos_att_type": ["p2c", "c2p"],
-    "position_biased_input": False,
-}
-_MMBERT = {  # rotary positions of one base in layers of both types
-    "rope_parameters": {
-        kind: {"rope_type": "default", "rope_theta": 160_000.0} for kind in ("full_attention", "sliding_attention")
-    }
-}
-_SIZES = {
-    "tiny": _bert(2, 128, 4_385_920),
-    "mini": _bert(4, 256, 11_170_560),
-    "small": _bert(4, 512, 28_763_648),
-    "medium": _bert(8, 512, 41_373_184),
-    "base": _bert(12, 768, 109_482_240),
-    "large": _bert(24, 1024, 335_141_888),
-    "tinybert": Size("bert", 4, 312, 12, 30_522, 14_350_248, {"intermediate_size": 1200}),
-    "distilbert": Size("distilbert", 6, 768, 12, 30_522, 66_362_880),
-    "roberta-base": Size("roberta", 12, 768, 12, 50_265, 124_645_632, {**_ROBERTA, "intermediate_size": 3072}),
-    "roberta-large": Size("roberta", 24, 1024, 16, 50_265, 355_359_744, {**_ROBERTA, "intermediate_size": 4096}),
-    "albert-base": Size("albert", 12, 768, 12, 30_000, 11_683_584, {"intermediate_size": 3072}),
-    "albert-large": Size("albert", 24, 1024, 16, 30_000, 17_683_968, {"intermediate_size": 4096}),
-    "albert-xlarge": Size("albert", 24, 2048, 16, 30_000, 58_724_864, {"intermediate_size": 8192}),
-    "albert-xxlarge": Size("albert", 12, 4096, 64, 30_000, 222_595_584, {"intermediate_size": 16_384}),
-    "electra-small": Size("electra", 12, 256, 4, 30_522, 13_483_008),
-    "electra-base": Size(
-        "electra", 12, 768, 12, 30_522, 108_891_648, {"intermediate_size": 3072, "embedding_size": 768}
-    ),
-    "electra-large": Size(
-        "electra", 24, 1024, 16, 30_522, 334_092_288, {"intermediate_size": 4096, "embedding_size": 1024}
-    ),
-    "modernbert-base": Size("modernbert", 22, 768, 12, 50_368, 149_014_272),
-    "modernbert-large": Size("modernbert", 28, 1024, 16, 50_368, 394_781_696, {"intermediate_size": 2624}),
-    "ettin-17m": _ettin(7, 256, 384, 4, 16_797_440),
-    "ettin-32m": _ettin(10, 384, 576, 6, 31_883_136),
-    "ettin-68m": _ettin(19, 512, 768, 8, 68_144_640),
-    "ettin-150m": _ettin(22, 768, 1152, 12, 149_014_272),
-    "ettin-400m": _ettin(28, 1024, 2624, 16, 394_781_696),
-    "ettin-1b": _ettin(28, 1792, 3840, 28, 1_028_050_688),
-    "mmbert-small": Size("modernbert", 22, 384, 6, 256_000, 140_493_696, {**_MMBERT, "intermediate_size": 1152}),
-    "mmbert-base": Size("modernbert", 22, 768, 12, 256_000, 306_939_648, _MMBERT),
-    "eurobert-210m": Size("eurobert", 12, 768, 12, 128_256, 211_766_016),
-    "deberta-v3-small": Size("deberta-v2", 6, 768, 12, 128_100, 141_304_320, _DEBERTA),
-    "deberta-v3-base": Size("deberta-v2", 12, 768, 12, 128_100, 183_831_552, _DEBERTA),
-    "deberta-v3-large": Size("deberta-v2", 24, 1024, 16, 128_100, 434_012_160, {**_DEBERTA, "intermediate_size": 4096}),
-}
 _NOT_OPTIONS = {  # fields that follow from the tokenizer, from transformers, or from being an encoder
     *("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id"),
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "use_cache"),
@@ -106,9 +46,15 @@ _AT_LEAST_ONE = (
 )
 
 
+@cache
+def _read_sizes() -> dict[str, Size]:
+    sizes = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))["sizes"]
+    return {name: Size(**fields) for name, fields in sizes.items()}
+
+
 def size_names() -> list[str]:
     """List the named sizes."""
-    return list(_SIZES)
+    return list(_read_sizes())
 
 
 def find_size(name: str) -> Size:
@@ -117,9 +63,10 @@ def find_size(name: str) -> Size:
     Raises:
         RecipeError: no size has that name; the message has the closest ones.
     """
-    if name not in _SIZES:
-        raise RecipeError(f"no size is called {name!r}", closest(name, _SIZES))
-    return _SIZES[name]
+    sizes = _read_sizes()
+    if name not in sizes:
+        raise RecipeError(f"no size is called {name!r}", closest(name, sizes))
+    return sizes[name]
 
 
 def make_config(size: str, tokenizer: Tokenizer, model_options: Mapping[str, Any]) -> Config:

@@ -34,6 +34,12 @@ def other_names() -> dict[str, str]:
     return decided | _read_names("other_tools")
 
 
+@cache
+def other_options() -> dict[str, str]:
+    """Read what other programs call an option: its name, with underscores -> bertkit's option, or its recipe key."""
+    return other_names() | _read_names("options")
+
+
 def _read_names(table: str) -> dict[str, str]:
     tables = yaml.safe_load(Path(__file__).with_name("other_names.yaml").read_text(encoding="utf-8"))
     return {name: key for key, names in tables[table].items() for name in names}

@@ -112,7 +112,7 @@ def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]
 def _closest_key(record: type[Section], path: tuple[str, ...]) -> str:
     section, last = _section_of(record, path)
     if key := other_names().get(last):
-        return f"write {key}.{last}" if key.endswith(".extra") else f"write {key}"
+        return f"write {key}"
     return closest(last, section.model_fields)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,14 @@ class Example:
     right: bool | None = None
     """Whether the prediction counts as right, where comparing it with the gold answer cannot tell."""
     confidence: float | None = None
+
+
+def make_example(number: int, row: Mapping[str, Any], gold: str, prediction: Mapping[str, Any], answer: Any) -> Example:
+    """Return a row as an example, with the family's own wording of its answers where it has one (`Answer`)."""
+    id = str(row.get("id", number))
+    if answer is None:
+        return Example(id, [], row.get(gold, ""), prediction["prediction"], prediction.get("probabilities"))
+    return Example(id, [], answer.gold, answer.predicted, right=answer.right, confidence=answer.confidence)
 
 
 NamedAnswer = tuple[Example, frozenset[str], frozenset[str]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,21 @@ from markupsafe import Markup, escape
 from bertkit.reports.text import cell_text, duration_text, p_text, plain, score_text
 from bertkit.storage.files import write_text
 
+_FOLDER = Path(__file__).parent
 _ABSOLUTE = re.compile(r"""(?<![\w.:~/-])/[^\s'",:;()/]+(?:/[^\s'",:;()/]+)+""")
 """A path of at least two parts, and no end of a relative path or of an address."""
 
 
-def write_page(file: Path, name: str, *, script: str = "", **values: Any) -> None:
+def write_page(file: Path, name: str, *, scripts: Sequence[str] = (), **values: Any) -> None:
     """Fill a template and write the page in ASCII, so that it reads the same in any encoding.
 
     Args:
         file: to be written.
         name: of the template.
-        script: of the page; a browser runs what has its hash, `digest`, and nothing else.
+        scripts: files beside the template, one after the other; a browser runs what has their hash, `digest`, alone.
         values: what the template shows.
     """
+    script = "".join((_FOLDER / name).with_name(of_page).read_text(encoding="utf-8") for of_page in scripts)
     page = load_template(name).render(script=Markup(script), digest=hash_script(script), **values)
     write_text(file, page.encode("ascii", "xmlcharrefreplace").decode())
 
@@ -44,7 +46,7 @@ def load_template(name: str, **filters: Callable[..., Any]) -> Template:
     from bertkit.metrics.basic import with_direction  # with numpy, which a command that finds a mistake needs not
 
     environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent),
+        loader=FileSystemLoader(_FOLDER),
         autoescape=name.endswith(".html.j2"),
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -10,12 +10,13 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from bertkit.storage.files import sync_folder, write_json
-from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
+from bertkit.storage.fingerprints import is_whole, json_fingerprint, list_files
 
 MANIFEST = "bertkit-manifest.json"
 BY_SIGNAL = "by_signal"
@@ -35,15 +36,11 @@ def commit(folder: Path, facts: dict[str, Any]) -> None:
     """Complete a checkpoint: flush its files to disk, then write the manifest with their checksums and `facts`."""
     # Every file is on disk before the manifest, so a manifest that survives a power cut has its files. The folder's
     # name is an entry of its parent, which is flushed too.
-    files = {}
-    for file in sorted(folder.rglob("*")):
-        if file.is_file() and file.name != MANIFEST:
-            readable = 0o666 & ~_umask()  # safetensors creates files that only their owner may read
-            file.chmod(readable)
-            with file.open("rb") as stream:
-                os.fsync(stream.fileno())
-            files[str(file.relative_to(folder))] = {"size": file.stat().st_size, "sha256": file_fingerprint(file)}
-    _write_manifest(folder, {"schema_version": _SCHEMA, **facts, "files": files})
+    files = [file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST]
+    for file in files:
+        file.chmod(0o666 & ~_umask())  # safetensors creates files that only their owner may read
+    listed = list_files(folder, [str(file.relative_to(folder)) for file in files])
+    _write_manifest(folder, {"schema_version": _SCHEMA, **facts, "files": listed})
     sync_folder(folder.parent)
 
 
@@ -75,7 +72,7 @@ def find_fault(folder: Path) -> str | None:
         file = folder / name
         if file.is_symlink() or not file.is_file():
             return f"{name} is missing"
-        if expected != {"size": file.stat().st_size, "sha256": file_fingerprint(file)}:
+        if not is_whole(file, expected):
             return f"{name} does not match its checksum"
     return None
 
@@ -105,12 +102,8 @@ def trim(run: Path) -> int:
     A manifest no longer lists the file when it is deleted, so that a kill in between leaves a complete checkpoint.
     """
     freed = 0
-    for folder in _by_step(run):
+    for folder, manifest in _list_manifests(run):
         file = folder / OPTIMIZER
-        try:
-            manifest = read_manifest(folder)
-        except (FileNotFoundError, ValueError, RecursionError):  # no complete checkpoint
-            continue
         if manifest["files"].pop(OPTIMIZER, None):
             _write_manifest(folder, manifest)
         if file.is_file():
@@ -164,12 +157,8 @@ def keep_only(run: Path, steps: Iterable[int]) -> None:
 
 def discard_signalled(run: Path, last: int) -> None:
     """Delete the checkpoints that a signal asked for, but that of the last step: a run that went on has no use for."""
-    for folder in _by_step(run):
-        try:
-            is_by_signal = read_manifest(folder).get(BY_SIGNAL)
-        except (FileNotFoundError, ValueError, RecursionError):  # no complete checkpoint
-            continue
-        if is_by_signal and folder != checkpoint_folder(run, last):
+    for folder, manifest in _list_manifests(run):
+        if manifest.get(BY_SIGNAL) and folder != checkpoint_folder(run, last):
             discard(folder)
 
 
@@ -185,6 +174,13 @@ def discard(folder: Path) -> None:
 
 def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     write_json(folder / MANIFEST, {**manifest, _CHECKSUM: json_fingerprint(manifest)})
+
+
+def _list_manifests(run: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield each checkpoint that has a manifest, and that."""
+    for folder in _by_step(run):
+        with suppress(FileNotFoundError, ValueError, RecursionError):
+            yield folder, read_manifest(folder)
 
 
 def _find_lack(folder: Path) -> str | None:

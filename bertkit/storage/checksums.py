@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +10,12 @@ from bertkit.errors import ModelError, ResourceError
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.exports import check_export, compare_files, is_exported
-from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.seeds import find_seeds, seed_folder
 
 _ONLY_TO_RESUME = ("optimizer", "scheduler", "scaler", "rng_state", "trainer_state", "training_args")
 """How the names of a checkpoint's files begin that no model is loaded from."""
 _NOT_DOWNLOADED = "recipe.yaml"
 """What a model from the hub comes without."""
-
-
-def list_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Flush files of a folder to disk, and return the size and SHA-256 of each."""
-    listed = {}
-    for name in sorted(names):
-        file = folder / name
-        with file.open("rb") as stream:
-            os.fsync(stream.fileno())
-        listed[name] = {"size": file.stat().st_size, "sha256": file_fingerprint(file)}
-    return listed
-
-
-def is_whole(file: Path, entry: Mapping[str, Any] | None) -> bool:
-    """Tell whether a file is there and as `list_files` has found it; one that was not listed is not compared."""
-    return file.is_file() and entry in (None, {"size": file.stat().st_size, "sha256": file_fingerprint(file)})
 
 
 def check_model(folder: Path) -> None:

@@ -21,7 +21,6 @@ from bertkit.errors import ResourceError
 from bertkit.progress import log
 from bertkit.storage import files
 from bertkit.storage.cache import touch
-from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.storage.records import read_signed, write_signed
 
@@ -92,7 +91,7 @@ class ColumnWriter:
         content = {"columns": columns, "facts": dict(facts)}
         # The journal goes last: after a kill between these lines, the manifest counts and the journal is not read. In
         # the other order, a kill would leave neither, and all shards would be written anew.
-        write_json(self.folder / _MANIFEST, {**content, "sha256": json_fingerprint(content)})
+        write_signed(self.folder / _MANIFEST, content)
         (self.folder / _JOURNAL).unlink()
 
     def _read_journal(self) -> dict[str, Any]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,27 @@ def file_fingerprint(file: Path) -> str:
     digest = hashlib.sha256()
     feed_file(digest, file)
     return digest.hexdigest()
+
+
+def describe_file(file: Path) -> dict[str, Any]:
+    """Return the size of a file and its SHA-256."""
+    return {"size": file.stat().st_size, "sha256": file_fingerprint(file)}
+
+
+def list_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Flush files of a folder to disk, and return the size and SHA-256 of each."""
+    listed = {}
+    for name in sorted(names):
+        file = folder / name
+        with file.open("rb") as stream:
+            os.fsync(stream.fileno())
+        listed[name] = describe_file(file)
+    return listed
+
+
+def is_whole(file: Path, entry: Mapping[str, Any] | None) -> bool:
+    """Tell whether a file is there and as `list_files` has found it; one that was not listed is not compared."""
+    return file.is_file() and entry in (None, describe_file(file))
 
 
 def feed_file(digest: Any, file: Path) -> None:

@@ -32,17 +32,11 @@ def refuse_inputs(output: Path, inputs: Iterable[tuple[str, Path]]) -> None:
                 raise UsageError(f"--output is {what}", f"nothing was written; {_ANOTHER}", file=output)
 
 
-def check_page_name(output: str | Path, example: str) -> None:
-    """Check the name of a page; raises UsageError, with an example of a name, where it does not end in ``.html``."""
-    if Path(output).suffix != ".html":
-        raise UsageError("a page ends in .html", f"e.g. --output {example}", file=output)
-
-
-def check_page(output: str | Path) -> Path:
-    """Return the path of a page that is to be written.
+def check_page(output: str | Path, inputs: Iterable[tuple[str, Path]] = ()) -> Path:
+    """Return the path of a page that is to be written; `inputs` are those of `refuse_inputs`.
 
     Raises:
-        UsageError: it has another ending than .html.
+        UsageError: it has another ending than .html, or is a file that is read.
         ResourceError: its folder is missing.
     """
     file = typed_path(output)
@@ -50,6 +44,7 @@ def check_page(output: str | Path) -> Path:
         raise UsageError("the page is HTML", f"name it {file.name}.html", file=file)
     if not file.parent.is_dir():
         raise ResourceError("no such folder", "create it, or choose another --output", file=file.parent)
+    refuse_inputs(file, inputs)
     return file
 
 

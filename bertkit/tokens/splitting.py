@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 _WORD = re.compile(r"\w+")
 
@@ -57,6 +58,10 @@ class Splitting:
     def unknown_rate(self) -> float:
         """Share of tokens that are the unknown token."""
         return self.unknown.total() / max(self.tokens, 1)
+
+    def figures(self) -> dict[str, Any]:
+        """Return the number of words and the shares, by name."""
+        return {name: getattr(self, name) for name in ("words", "fertility", "coverage", "unknown_rate")}
 
     def most_unknown(self, count: int = 5) -> list[tuple[str, int]]:
         """List the texts that most often became the unknown token."""

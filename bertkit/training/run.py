@@ -18,9 +18,9 @@ from bertkit.modeling.architectures import detect_machine
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import PretrainRecipe, Recipe, SeveralRecipe, write_yaml
 from bertkit.storage import checkpoints, runs
-from bertkit.storage.checksums import list_files
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import write_text
+from bertkit.storage.fingerprints import list_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast

@@ -15,10 +15,10 @@ from bertkit.modeling.sentence.modules import SETTINGS, is_sentence_folder
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row, typed_path, write_yaml
 from bertkit.storage import hub, runs
-from bertkit.storage.checksums import list_files
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.exports import MANIFEST, Export, refuse_exported, write_export
 from bertkit.storage.files import write_json
+from bertkit.storage.fingerprints import list_files
 from bertkit.storage.outputs import building, refuse_existing
 
 if TYPE_CHECKING:

@@ -97,10 +97,7 @@ def _measure_splitting(tokenizer: PreTrainedTokenizerFast, texts: Iterator[str])
             splitting.add(text, ids, offsets, tokenizer.unk_token_id)
     figures = {
         "held_out": splitting.texts,
-        "words": splitting.words,
-        "fertility": splitting.fertility,
-        "coverage": splitting.coverage,
-        "unknown_rate": splitting.unknown_rate,
+        **splitting.figures(),
         "tokens_per_document": splitting.tokens / max(splitting.texts, 1),
         "unseen_share": 1 - len(splitting.seen) / len(tokenizer),
     }

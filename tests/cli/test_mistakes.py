@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.cli.mistakes import _NAMES
 from bertkit.errors import RecipeError
 
 GOOD = "text,label\n" + "".join(f"row {n} x,{'good' if n % 2 else 'bad'}\n" for n in range(20))
@@ -399,12 +398,13 @@ def test_every_name_of_the_trainer_leads_to_an_option_or_a_key_of_recipes():
 
     from bertkit.cli.main import app
     from bertkit.recipe import load_recipe, parse_changes
+    from bertkit.recipe.renamed import other_options
 
     commands = [command for command in get_command(app).commands.values() if not hasattr(command, "commands")]
     commands += get_command(app).commands["pretrain"].commands.values()
     options = {name for command in commands for parameter in command.params for name in parameter.opts}
-    for typed, meant in _NAMES.items():
-        assert typed not in options
+    for name, meant in other_options().items():
+        assert f"--{name.replace('_', '-')}" not in options or not meant.startswith("--")
         if meant.startswith("--"):
             assert meant in options
             continue

@@ -282,9 +282,9 @@ def names_in(file: Path) -> set[str]:
     return strings & (set(ARCHITECTURES) | set(MODEL_FOR_MASKED_LM_MAPPING_NAMES))
 
 
-def test_names_of_model_types_stand_in_two_modules_only():
+def test_names_of_model_types_stand_in_one_module_only():
     modules = {str(file.relative_to(PACKAGE)) for file in PACKAGE.rglob("*.py") if names_in(file)}
-    assert modules == {"modeling/architectures.py", "modeling/sizes.py"}
+    assert modules == {"modeling/architectures.py"}
 
 
 def test_the_table_needs_no_torch():

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from bertkit.runtime import tokenizer_settings
-from bertkit.storage.checksums import list_files
 from bertkit.storage.exports import Export, write_export
+from bertkit.storage.fingerprints import list_files
 from tests.conftest import make_tokenizer
 
 INPUTS = ("input_ids", "attention_mask")

@@ -10,7 +10,8 @@ import pytest
 
 from bertkit.errors import ModelError
 from bertkit.storage import checkpoints, runs
-from bertkit.storage.checksums import check_model, list_files
+from bertkit.storage.checksums import check_model
+from bertkit.storage.fingerprints import list_files
 from bertkit.storage.hub import models
 
 

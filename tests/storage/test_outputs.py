@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import ResourceError, UsageError
-from bertkit.storage.outputs import building, check_page_name, claimed, claimed_folder, refuse_inputs
+from bertkit.storage.outputs import building, claimed, claimed_folder, refuse_inputs
 
 
 @pytest.mark.parametrize("link", [None, "symlink_to", "hardlink_to"])
@@ -91,9 +91,3 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path):
     with building(target) as staging:
         (staging / "file").write_text("whole")
     assert [entry.name for entry in target.parent.iterdir()] == ["folder"]
-
-
-def test_a_page_has_the_name_of_one():
-    check_page_name("a.html", "b.html")
-    with pytest.raises(UsageError, match=r"a page ends in \.html \(a\.txt\) - e\.g\. --output b\.html"):
-        check_page_name(Path("a.txt"), "b.html")

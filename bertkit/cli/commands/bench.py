@@ -106,9 +106,11 @@ def command(
 
 
 def _deploy(models: list[str], recipe: str | None, data: str | None, limit: int | None, output: Path | None) -> None:
-    from bertkit.workflows.bench import check_output, deploy, write_page
+    from bertkit.recipe.paths import typed_path
+    from bertkit.storage.outputs import check_page
+    from bertkit.workflows.bench import deploy, write_page
 
-    page = None if output is None else check_output(output, models)
+    page = None if output is None else check_page(output, [("the model", typed_path(model)) for model in models])
     deployment = deploy(models, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
     print_result(deployment, _print_deployment, page=page, write=write_page)
 

@@ -15,7 +15,7 @@ from bertkit.metrics import Numbers
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.paired import count_units, take
 from bertkit.recipe import Row
-from bertkit.reports.examples import Example, confidence_of, find_named
+from bertkit.reports.examples import Example, confidence_of, find_named, make_example
 from bertkit.reports.text import is_finite
 from bertkit.tasks import Compared
 
@@ -70,17 +70,8 @@ def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcom
     compared = scorer.compare(run, rows)
     task = scorer.task
     details = scorer.answers(run, rows)
-    gold = task.COLUMNS.gold
     examples = [
-        Example(
-            id=str(row.get("id", number)),
-            text=[],
-            gold=row.get(gold, "") if details is None else details[number].gold,
-            predicted=prediction["prediction"] if details is None else details[number].predicted,
-            right=None if details is None else details[number].right,
-            confidence=None if details is None else details[number].confidence,
-            probabilities=prediction.get("probabilities") if details is None else None,
-        )
+        make_example(number, row, task.COLUMNS.gold, prediction, details and details[number])
         for number, (row, prediction) in enumerate(zip(rows, run.predictions, strict=True))
     ]
     units = group_rows(scorer, rows, Side([run.predictions], [compared]))

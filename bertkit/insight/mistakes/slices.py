@@ -27,6 +27,8 @@ _DIGIT = re.compile(r"\d")
 _CASED = 0.5  # share of words with a capital from which on a text is a title, and capitals show no names
 _MANY_NEW = 2
 
+_OF_DIFFERENCE = ("units", "rate", "rest", "difference", "interval", "p", "p_holm", "is_beyond_chance")
+
 Groups = dict[str, dict[str, list[int]]]
 """What rows are sliced by -> value -> numbers of units."""
 
@@ -109,19 +111,8 @@ def _as_tested(
     by: str, value: str, members: Sequence[int], found: SliceDifference, outcomes: Outcomes
 ) -> ComparedSlice:
     wrong = [outcomes.answers[unit].id for unit in members if outcomes.errors[unit] > 0]
-    return ComparedSlice(
-        by=by,
-        value=shorten(str(value), 40),
-        units=found.units,
-        rate=found.rate,
-        rest=found.rest,
-        difference=found.difference,
-        interval=found.interval,
-        p=found.p,
-        p_holm=found.p_holm,
-        is_beyond_chance=found.is_beyond_chance,
-        ids=wrong[:20],
-    )
+    facts = {name: getattr(found, name) for name in _OF_DIFFERENCE}
+    return ComparedSlice(by=by, value=shorten(str(value), 40), **facts, ids=wrong[:20])
 
 
 def words_of(rows: Sequence[Row], columns: Columns) -> set[str]:

@@ -9,26 +9,6 @@ from bertkit.metrics import Numbers
 _LEAST_SHRINKAGE = 1e-9  # keeps a covariance invertible where a dimension is constant, and changes no digit elsewhere
 
 
-def shrinkage_of(centered: Numbers) -> float:
-    """Estimate how far a covariance is best shrunk towards a multiple of the identity (Ledoit and Wolf 2004).
-
-    Args:
-        centered: (examples, dimensions), of mean 0.
-
-    Returns:
-        the share of the identity, from 0 to 1.
-    """
-    count, width = centered.shape
-    covariance = centered.T @ centered / count
-    target = np.trace(covariance) / width
-    distance = float((covariance**2).sum() - width * target**2)
-    # the mean of ||x x' - S||² over examples x needs no such matrix: it is the mean of ||x||⁴, less ||S||²
-    spread = float((((centered**2).sum(axis=1) ** 2).mean() - (covariance**2).sum()) / count)
-    if distance <= 0:  # the covariance is such a multiple already
-        return 0.0
-    return min(1.0, max(0.0, spread / distance))
-
-
 def h_score(features: Numbers, gold: Numbers, shrinkage: float | None = None) -> float:
     """Compute the H-score, tr(cov(f)^-1 cov(E[f|y])) (Bao et al. 2019).
 
@@ -39,17 +19,19 @@ def h_score(features: Numbers, gold: Numbers, shrinkage: float | None = None) ->
     Args:
         features: (examples, dimensions).
         gold: the class of each example, (examples,).
-        shrinkage: the share a; None for that of `shrinkage_of`, 0 for the score of Bao et al.
+        shrinkage: the share a; None for the best one (Ledoit and Wolf 2004), 0 for the score of Bao et al.
 
     Returns:
         a number from 0 to the number of classes less 1; higher is better.
     """
+    from sklearn.covariance import ledoit_wolf_shrinkage
+
     centered = np.asarray(features, dtype=np.float64)
     centered = centered - centered.mean(axis=0)
     scale = float((centered**2).mean())
     if not scale:  # all vectors are the same
         return 0.0
-    share = shrinkage_of(centered) if shrinkage is None else shrinkage
+    share = float(ledoit_wolf_shrinkage(centered, assume_centered=True)) if shrinkage is None else shrinkage
     kept = max(share, _LEAST_SHRINKAGE)
     covariance = (1 - share) * (centered.T @ centered) / len(centered)
     covariance[np.diag_indices_from(covariance)] += kept * scale

@@ -60,22 +60,26 @@ def score_linear_probe(features: Numbers, gold: Numbers, blocks: Numbers, folds:
     """
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression, RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
 
+    features = np.asarray(features, dtype=np.float64)
     is_class = np.issubdtype(np.asarray(gold).dtype, np.integer)
     predicted = np.zeros(len(gold))
     for fold in range(folds):
         held_out = blocks % folds == fold
         if not held_out.any():
             continue
-        scaled, other = _standardize(features, ~held_out), gold[~held_out]
+        other = gold[~held_out]
         if len(np.unique(other)) == 1:
             predicted[held_out] = other[0]
             continue
-        model = LogisticRegression(max_iter=200) if is_class else RidgeCV(alphas=_RIDGES)
+        linear = LogisticRegression(max_iter=200) if is_class else RidgeCV(alphas=_RIDGES)
+        model = make_pipeline(StandardScaler(), linear)
         # the last digits of its weights may not have settled, which changes no ranking
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-            model.fit(scaled[~held_out], other)
-        predicted[held_out] = model.predict(scaled[held_out])
+            model.fit(features[~held_out], other)
+        predicted[held_out] = model.predict(features[held_out])
     return float((predicted == gold).mean()) if is_class else correlate(predicted, gold)
 
 
@@ -84,10 +88,3 @@ def correlate(first: Numbers, second: Numbers) -> float:
     first, second = first - first.mean(), second - second.mean()
     size = float(np.sqrt((first**2).sum() * (second**2).sum()))
     return float((first * second).sum() / size) if size else 0.0
-
-
-def _standardize(features: Numbers, training: Numbers) -> Numbers:
-    """Scale features by the mean and deviation of the training rows; constant ones become 0."""
-    own = np.asarray(features, dtype=np.float64)
-    mean, deviation = own[training].mean(axis=0), own[training].std(axis=0)
-    return np.asarray((own - mean) / np.where(deviation > 0, deviation, 1.0))

@@ -67,10 +67,9 @@ def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[in
 
 def write_script_page(file: Path, template: str, script: str, data: Mapping[str, Any], **values: Any) -> None:
     """Write a page with a script and the data that it reads."""
-    code = "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in (_SHARED, script))
     # "<" as an escape of JSON: no text can end the element that holds the data
     embedded = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
-    write_page(file, template, script=code, data=Markup(embedded), **values)
+    write_page(file, template, scripts=(_SHARED, script), data=Markup(embedded), **values)
 
 
 def _pack_weights(weights: np.ndarray, rollout: np.ndarray) -> tuple[int, str, str]:

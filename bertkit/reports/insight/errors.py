@@ -15,37 +15,7 @@ from bertkit.reports.templates import name_model, write_page
 MAX_ROWS = 2000  # of a table; a page of them has about 1 MB
 _MAX_SPANS = 12
 
-# Sorts a table by the column whose heading is pressed, and hides the rows that lack what is typed. Cells are compared
-# by `data-v` where they have it. No text of a row is ever taken for markup: only whole rows are moved or hidden.
-SCRIPT = """\
-"use strict";
-for (const table of document.querySelectorAll("table.sortable")) {
-  const body = table.tBodies[0];
-  table.querySelectorAll("thead th").forEach((head, column) => {
-    const button = head.querySelector("button");
-    if (!button) return;
-    button.addEventListener("click", () => {
-      const order = head.getAttribute("aria-sort") === "descending" ? "ascending" : "descending";
-      table.querySelectorAll("thead th").forEach((other) => other.removeAttribute("aria-sort"));
-      head.setAttribute("aria-sort", order);
-      const sign = order === "ascending" ? 1 : -1;
-      const value = (row) => row.cells[column].dataset.v ?? row.cells[column].textContent;
-      const rows = [...body.rows];
-      const numeric = rows.every((row) => value(row) === "" || !isNaN(Number(value(row))));
-      const key = (row) => (numeric ? (value(row) === "" ? -Infinity : Number(value(row))) : value(row));
-      rows.sort((a, b) => (numeric ? key(a) - key(b) || 0 : key(a).localeCompare(key(b))) * sign);
-      body.append(...rows);
-    });
-  });
-}
-for (const box of document.querySelectorAll("input[data-table]")) {
-  const body = document.getElementById(box.dataset.table).tBodies[0];
-  box.addEventListener("input", () => {
-    const wanted = box.value.toLowerCase();
-    for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(wanted);
-  });
-}
-"""
+SCRIPTS = ("tables.js",)
 
 
 @dataclass(frozen=True)
@@ -95,7 +65,7 @@ def write_disagreement(file: Path, found: Any) -> None:
 
 def _write_tables(file: Path, found: Any, title: str, tables: Sequence[ErrorTable]) -> None:
     facts = {"page": found, "title": title, "tables": tables, "picture": _draw_slices(found.slices)}
-    write_page(file, "insight/errors.html.j2", script=SCRIPT, **facts)
+    write_page(file, "insight/errors.html.j2", scripts=SCRIPTS, **facts)
 
 
 def _draw_slices(slices: Sequence[Any]) -> Markup | None:

@@ -115,7 +115,7 @@ def write_map(
         write_page(
             file,
             "insight/map.html.j2",
-            script=_read_script(),
+            scripts=_SCRIPTS,
             page=page,
             facts=facts,
             points=_base64(coordinates),
@@ -194,10 +194,6 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: 
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
     label = escape_text(name)
     return f'{head} role="img" aria-label="{label}"><style>{style}</style>{"".join(elements)}</svg>\n'
-
-
-def _read_script() -> str:
-    return "".join(Path(__file__).with_name(name).read_text(encoding="utf-8") for name in _SCRIPTS)
 
 
 def _scale(points: Numbers) -> Numbers:

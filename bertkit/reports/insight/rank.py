@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from bertkit.errors import shorten
 from bertkit.reports import svg
-from bertkit.reports.insight.errors import SCRIPT
+from bertkit.reports.insight.errors import SCRIPTS
 from bertkit.reports.templates import name_model, write_page
 
 SCORE_NAMES = {"h_score": "H-score", "logme": "LogME", "knn": "kNN", "linear_probe": "linear probe"}
@@ -24,7 +24,7 @@ def write_ranking(file: Path, found: Any) -> None:
     write_page(
         file,
         "insight/rank.html.j2",
-        script=SCRIPT,
+        scripts=SCRIPTS,
         page=found,
         size=size_text,
         notes=notes,

@@ -19,8 +19,8 @@ from bertkit.errors import DataError, ModelError, ResourceError
 from bertkit.metrics import Numbers
 from bertkit.progress import log
 from bertkit.storage.arrays import map_npy
-from bertkit.storage.checksums import list_files
 from bertkit.storage.files import to_json
+from bertkit.storage.fingerprints import list_files
 from bertkit.storage.records import read_signed, write_signed
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.manifest import (

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bertkit.errors import UnavailableError
 from bertkit.progress import log
-from bertkit.storage.checksums import list_files
+from bertkit.storage.fingerprints import list_files
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.lexical import LexicalIndex
 from bertkit.vectors.search.manifest import Manifest

@@ -12,7 +12,7 @@ from bertkit.errors import UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage import hub
-from bertkit.storage.outputs import check_page_name, claimed, refuse_inputs
+from bertkit.storage.outputs import check_page, claimed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -90,7 +90,6 @@ def check_output(output: Path | None, model: str, inputs: Mapping[str, Path]) ->
     """
     if output is None:
         return
-    check_page_name(output, "why.html")
     folder = typed_path(model)
     beside = folder.rglob("*") if folder.is_dir() else ()
-    refuse_inputs(output, chain(inputs.items(), (("a file of the model folder", file) for file in beside)))
+    check_page(output, chain(inputs.items(), (("a file of the model folder", file) for file in beside)))

@@ -1,6 +1,6 @@
 """Measure on this machine: the training of a recipe, or the ways to deploy a run."""
 
-from bertkit.workflows.bench.deployment import Deployed, Deployment, check_output, deploy, write_page
+from bertkit.workflows.bench.deployment import Deployed, Deployment, deploy, write_page
 from bertkit.workflows.bench.training import Bench, Speed, bench
 
-__all__ = ["Bench", "Deployed", "Deployment", "Speed", "bench", "check_output", "deploy", "write_page"]
+__all__ = ["Bench", "Deployed", "Deployment", "Speed", "bench", "deploy", "write_page"]

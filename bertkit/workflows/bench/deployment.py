@@ -15,9 +15,8 @@ from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_chec
 from bertkit.evaluation.parity import compare_scored, measure_latency
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.recipe import typed_path
 from bertkit.storage.exports import is_exported
-from bertkit.storage.outputs import check_page_name, claimed, refuse_inputs
+from bertkit.storage.outputs import claimed
 from bertkit.workflows.export import GraphFormat, convert_checkpoint, load_plain
 from bertkit.workflows.quantize import TARGETS, calibration_texts, read_training_rows
 
@@ -119,18 +118,6 @@ def deploy(
     threads = checkpoints[0].machine.threads
     ways = mark_best(ways, lower_is_better=metric in LOWER_IS_BETTER)
     return Deployment(saved[0].recipe.name, metric, split.name, len(split.rows), threads, ways, notes)
-
-
-def check_output(output: str | Path, models: Sequence[str]) -> Path:
-    """Return the path of a page that is to be written.
-
-    Raises:
-        UsageError: its name does not end in ``.html``, or is that of a model.
-    """
-    check_page_name(output, "deploy.html")
-    file = typed_path(output)
-    refuse_inputs(file, [("the model", typed_path(model)) for model in models])
-    return file
 
 
 def write_page(found: Deployment, file: Path) -> None:

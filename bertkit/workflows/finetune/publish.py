@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,12 +23,12 @@ from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.basic import why_undefined
 from bertkit.recipe import Recipe
 from bertkit.reports.card import CardFacts, model_card, name_models
-from bertkit.reports.examples import Example
+from bertkit.reports.examples import Example, make_example
 from bertkit.reports.html import Facts, write_report
 from bertkit.reports.templates import name_model, name_paths
 from bertkit.storage import runs
-from bertkit.storage.checksums import list_files
 from bertkit.storage.files import write_json
+from bertkit.storage.fingerprints import list_files
 from bertkit.storage.records import without_folder
 from bertkit.tasks import Answer, Compared, Details, example_row
 from bertkit.tokens.features import count_tokens
@@ -296,14 +296,9 @@ def _examples(outcome: _Outcome) -> list[Example]:
     gold = inputs.task.COLUMNS.gold
     answers: Sequence[Answer | None] = outcome.details[name].answers or [None] * len(rows)
     return [
-        Example(
-            id=str(row.get("id", number)),
+        replace(
+            make_example(number, row, gold, prediction, answer),
             text=[(column, _as_text(column, value)) for column, value in row.items() if column not in (gold, "id")],
-            gold=row[gold] if answer is None else answer.gold,
-            predicted=prediction["prediction"] if answer is None else answer.predicted,
-            right=None if answer is None else answer.right,
-            confidence=None if answer is None else answer.confidence,
-            probabilities=prediction.get("probabilities") if answer is None else None,
             length=lengths.get(number),
         )
         for number, (row, prediction, answer) in enumerate(zip(rows, scored.predictions, answers, strict=True))

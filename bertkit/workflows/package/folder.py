@@ -23,9 +23,9 @@ from bertkit.reports.templates import load_template
 from bertkit.runtime.backends import FILES
 from bertkit.runtime.packaged_model import SETTINGS
 from bertkit.runtime.sessions import PACKAGES
-from bertkit.storage.checksums import list_files
 from bertkit.storage.exports import listed_files, read_export, write_export
 from bertkit.storage.files import write_json
+from bertkit.storage.fingerprints import list_files
 from bertkit.tasks import Task
 from bertkit.workflows.package.sources import AVAILABLE, copy_sources
 

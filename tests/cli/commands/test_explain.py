@@ -18,7 +18,7 @@ from bertkit.workflows.explain import ExplainedRow, FaithfulnessResult
         (["--mistakes", "3", "--limit", "3"], "--limit without --data"),
         (["--text", "a", "--faithfulness"], "--faithfulness without --data - name a file of rows"),
         (["--data", "b.csv", "--faithfulness", "-o", "c.html"], "--faithfulness and --output"),
-        (["--text", "a", "-o", "why.txt"], "a page ends in .html (why.txt)"),
+        (["--text", "a", "-o", "why.txt"], "the page is HTML (why.txt)"),
         (
             ["--text", "a"],
             "nothing says what it was trained for (nothing) - name a run folder, or say --recipe RECIPE",

@@ -8,13 +8,14 @@ import json
 import re
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from bertkit.insight.mistakes.outcomes import RowAnswer
 from bertkit.insight.mistakes.robustness import EditResult, Flip, Robustness
 from bertkit.insight.mistakes.slices import ComparedSlice
-from bertkit.reports.insight.errors import SCRIPT, write_disagreement, write_mistakes
+from bertkit.reports.insight.errors import write_disagreement, write_mistakes
 from bertkit.workflows.errors import Disagreement, Mistakes
 
 HOSTILE = '</script><script>document.title = "run"</script><img src=x onerror=alert(1)>'
@@ -30,6 +31,9 @@ def make_page(folder):
     )
     write_mistakes(folder / "page.html", found)
     return folder / "page.html"
+
+
+SCRIPT = (Path(__file__).parents[3] / "bertkit/reports/insight/tables.js").read_text(encoding="utf-8")
 
 
 def test_the_page_is_whole_and_safe(tmp_path):

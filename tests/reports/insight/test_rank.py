@@ -6,9 +6,9 @@ import base64
 import hashlib
 import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 from bertkit.insight.ranking.cost import EncoderCost
-from bertkit.reports.insight.errors import SCRIPT
 from bertkit.reports.insight.rank import draw_frontier, write_ranking
 from bertkit.workflows.rank import RankedEncoder, Ranking
 
@@ -38,6 +38,9 @@ def make_ranking(alike=True):
     return Ranking(
         "cola", "text_classification", "text", "train", 2000, 2, "h_score", "mean", encoders, "fp32", 1, 9.0, ["a note"]
     )
+
+
+SCRIPT = (Path(__file__).parents[3] / "bertkit/reports/insight/tables.js").read_text(encoding="utf-8")
 
 
 def test_the_page_is_whole_and_safe(tmp_path):

@@ -27,7 +27,7 @@ def test_a_file_a_folder_and_its_splits(tmp_path, tiny_model):
 def test_pages_are_written_and_nothing_that_is_read_is_overwritten(tmp_path, tiny_model):
     (tmp_path / "rows.html").write_text("a film\n")
     data = Data(format="txt")
-    for output, message in (("page.txt", "a page ends in .html"), ("rows.html", "--output is the file that is measur")):
+    for output, message in (("page.txt", "the page is HTML"), ("rows.html", "--output is the file that is measur")):
         with pytest.raises(UsageError, match=message):
             measure(str(tmp_path / "rows.html"), str(tiny_model), data=data, output=tmp_path / output)
     assert (tmp_path / "rows.html").read_text() == "a film\n"

@@ -27,7 +27,7 @@ def test_mistakes_are_answered_in_one_line(run, tmp_path, tiny_model):
         (("none.csv",), 3, "error: no such file or directory: none.csv"),
         ((file,), 3, "error: ['5'] are not the heads of 1 words"),
         ((file, "--column", "body"), 3, "error: no column 'body'"),
-        ((file, "--output", "page.txt"), 2, "error: a page ends in .html (page.txt)"),
+        ((file, "--output", "page.txt"), 2, "error: the page is HTML (page.txt)"),
     ):
         ended = run("attention", "heads", *arguments, "--model", tiny_model)
         assert (ended.code, ended.last[: len(message)]) == (code, message)
