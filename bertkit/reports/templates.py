@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 
 from bertkit.reports.text import cell_text, duration_text, p_text, plain, score_text
 from bertkit.storage.files import write_text
+from bertkit.storage.outputs import PAGE_MARK
 
 _FOLDER = Path(__file__).parent
 _ABSOLUTE = re.compile(r"""(?<![\w.:~/-])/[^\s'",:;()/]+(?:/[^\s'",:;()/]+)+""")
@@ -32,6 +33,7 @@ def write_page(file: Path, name: str, *, scripts: Sequence[str] = (), **values: 
     """
     script = "".join((_FOLDER / name).with_name(of_page).read_text(encoding="utf-8") for of_page in scripts)
     page = load_template(name).render(script=Markup(script), digest=hash_script(script), **values)
+    page = page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{PAGE_MARK}', 1)
     write_text(file, page.encode("ascii", "xmlcharrefreplace").decode())
 
 

@@ -13,6 +13,8 @@ from bertkit.errors import ResourceError, UsageError
 from bertkit.recipe import typed_path
 from bertkit.storage.files import locked, sync_folder
 
+PAGE_MARK = '<meta name="generator" content="bertkit">'
+"""What each page says that bertkit writes, which it may overwrite."""
 _ANOTHER = "choose another --output"
 
 
@@ -36,7 +38,7 @@ def check_page(output: str | Path, inputs: Iterable[tuple[str, Path]] = ()) -> P
     """Return the path of a page that is to be written; `inputs` are those of `refuse_inputs`.
 
     Raises:
-        UsageError: it has another ending than .html, or is a file that is read.
+        UsageError: it has another ending than .html, is a file that is read, or one that bertkit did not write.
         ResourceError: its folder is missing.
     """
     file = typed_path(output)
@@ -45,7 +47,17 @@ def check_page(output: str | Path, inputs: Iterable[tuple[str, Path]] = ()) -> P
     if not file.parent.is_dir():
         raise ResourceError("no such folder", "create it, or choose another --output", file=file.parent)
     refuse_inputs(file, inputs)
+    if file.exists() and not is_own_page(file):
+        raise UsageError("the file exists already, and is no page of bertkit's", _ANOTHER, file=file)
     return file
+
+
+def is_own_page(file: Path) -> bool:
+    """Tell whether a file is a page that bertkit has written."""
+    if not file.is_file():
+        return False
+    with file.open("rb") as stream:
+        return PAGE_MARK.encode() in stream.read(4096)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from bertkit.errors import RecipeError, UsageError, closest
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, load_recipe, recipe_names
 from bertkit.storage import hub
-from bertkit.storage.outputs import check_page, claimed, sweep_locks
+from bertkit.storage.outputs import check_page, claimed
 
 if TYPE_CHECKING:
     from bertkit.insight.layer_vectors import LayerReader
@@ -88,20 +88,6 @@ def is_built_in(name: str) -> bool:
     return name in built_in_tasks()
 
 
-def check_new_page(output: str | Path) -> Path:
-    """Return the path of a page that is to be written.
-
-    Raises:
-        UsageError: it has another ending than .html, or is there already.
-        ResourceError: its folder is missing.
-    """
-    file = check_page(output)
-    if file.exists():
-        sweep_locks([file])  # of a process that was killed right after it wrote the page
-        raise UsageError("the page is there already", "delete it, or choose another --output", file=file)
-    return file
-
-
 def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings(), *, progress: Progress = SILENT) -> ProbeResult:
     """Probe all layers of a model.
 
@@ -145,13 +131,13 @@ def write_page(result: ProbeResult, file: Path) -> None:
     """Write the page about what was found.
 
     Raises:
-        UsageError: the page is there already.
+        UsageError: it is a file that bertkit did not write.
         ResourceError: another process is writing it, or it cannot be written.
     """
     from bertkit.reports.insight.probe import write_probe
 
     with claimed(file):
-        check_new_page(file)  # another process may have written it meanwhile
+        check_page(file)  # another process may have written one meanwhile
         write_probe(file, result)
 
 

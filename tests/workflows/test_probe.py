@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DataError, RecipeError, UsageError
-from bertkit.workflows.probe import ProbeSettings, check_new_page, load_probe_recipe, probe, write_page
+from bertkit.workflows.probe import ProbeSettings, load_probe_recipe, probe, write_page
 from tests.conftest import write_jsonl
 from tests.kills import HEAVY
 
@@ -79,21 +79,20 @@ def test_settings_and_rows_are_checked(tiny_model):
         probe(recipe, ProbeSettings(limit=4))
 
 
-def test_a_page_is_not_overwritten(tmp_path):
+def test_only_a_page_of_its_own_is_overwritten(tmp_path):
     from tests.reports.insight.test_probe import make_result
 
-    page = check_new_page(tmp_path / "a.html")
+    page, lock = tmp_path / "a.html", tmp_path / ".a.html.lock"
     write_page(make_result(), page)
-    before, lock = page.read_bytes(), tmp_path / ".a.html.lock"
-    with pytest.raises(UsageError, match="the page is there already"):
-        write_page(make_result(), page)
-    assert page.read_bytes() == before
+    before = page.read_bytes()
     lock.write_text("")  # left by a process that was killed when it had written the page
-    with pytest.raises(UsageError, match="the page is there already"):
-        check_new_page(page)
+    write_page(make_result(), page)
+    assert page.read_bytes() == before
     assert not lock.exists()
-    with pytest.raises(UsageError, match="the page is HTML"):
-        check_new_page(tmp_path / "a.txt")
+    page.write_text("mine")
+    with pytest.raises(UsageError, match="the file exists already, and is no page of bertkit's"):
+        write_page(make_result(), page)
+    assert page.read_text() == "mine"
 
 
 def test_mistakes_are_found_before_torch_is_imported(tmp_path, light_zygote):
