@@ -141,7 +141,7 @@ def test_time_outs_of_the_environment_are_kept(filled, tmp_path):
     filled.fail("*", seconds=3)
     ended = in_a_process(filled.url, tmp_path, *COMMAND[:4], "--data", "demo", HF_HUB_ETAG_TIMEOUT="1")
     assert (ended.returncode, len(ended.stderr.splitlines())) == (5, 1)
-    assert "nor in the cache, and the hub cannot be reached (timed out) - the cache is empty; or use" in ended.stderr
+    assert "nor in the cache, and the hub cannot be reached (timed out) - the cache is empty; or name" in ended.stderr
     assert len(filled.requests) == 1
 
 

@@ -59,7 +59,7 @@ def _read_answer(response: Any) -> tuple[str, str]:
     if code == "GatedRepo":
         return f"it is gated ({status})", f"ask for access on its page of the hub, then log in with {log_in}"
     if code == "RevisionNotFound":
-        return f"the hub does not have this revision of it ({status})", "check data.revision"
+        return f"the hub does not have this revision of it ({status})", "check the revision"
     if code == "EntryNotFound":
         return f"the hub does not have this file ({status})", TRY_LATER
     if status == 401 and "Authorization" in response.request.headers:

@@ -51,6 +51,8 @@ _LEFT_OUT: ContextVar[dict[Path, int] | None] = ContextVar("_LEFT_OUT", default=
 def find_model(name: str) -> Path:
     """Find the folder of a model: ``demo``, a directory, or a hub name, whose model is cached or downloaded.
 
+    A hub name may end in ``@`` and a revision.
+
     Raises:
         ModelError: a path that is not a directory, or a run or a checkpoint of bertkit that is damaged or unfinished.
         UnavailableError: a model that the hub does not give, and that is not in the cache.
@@ -102,15 +104,31 @@ def cached_models() -> list[str]:
     return sorted(folder.name.removeprefix("models--").replace("--", "/") for folder in folders)
 
 
+def split_revision(name: str) -> tuple[str, str | None]:
+    """Return the name of a model of the hub and the revision after its ``@``: a branch, a tag or a commit.
+
+    >>> split_revision("me/model@v2"), split_revision("me/model")
+    (('me/model', 'v2'), ('me/model', None))
+    """
+    repository, _, revision = name.partition("@")
+    return repository, revision or None
+
+
+def commit_of(folder: Path) -> str | None:
+    """Return the commit that a folder of the hub's cache has; None for any other folder."""
+    return folder.name if is_cached(folder) else None
+
+
 def _find_on_hub(name: str) -> Path:
     from huggingface_hub import constants
 
-    if not is_name(name):
+    repository_name, revision = split_revision(name)
+    if not is_name(repository_name):
         raise ModelError(f"{name!r} is neither a directory nor a hub name", _list_folders(Path()))
     try:
-        repository = look_up("model", name)
+        repository = look_up("model", repository_name, revision)
     except UnavailableError as error:
-        folder = cached_folder("model", name)
+        folder = cached_folder("model", repository_name, revision)
         if folder is None and typed_path(name).parent.is_dir() and "/" in name:
             raise ModelError(
                 f"no such directory: {name}; as a name of the hub, {error.what}", _list_folders(typed_path(name).parent)
@@ -208,8 +226,8 @@ def _alternatives(name: str) -> str:
     cached = cached_models()
     matches = closest(name, cached).rstrip("?") if cached else "the cache is empty"
     return (
-        f"{matches}; or name a directory (with config.json, weights and tokenizer.json) or demo (comes with "
-        f"bertkit), or `hf download {name} --local-dir DIR` on a connected machine, then copy DIR here"
+        f"{matches}; or name a directory (with config.json, weights and tokenizer.json) or demo (comes with bertkit), "
+        f"or `hf download {split_revision(name)[0]} --local-dir DIR` on a connected machine, then copy DIR here"
     )
 
 

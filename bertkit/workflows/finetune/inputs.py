@@ -230,6 +230,7 @@ def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = Fals
         identity=identity,
         facts={
             "model": recipe.model,
+            "commit": hub.commit_of(model_folder),
             "rows": rows,
             "split_file": file_fingerprint(file) if file else None,
             "automatic": chosen,

@@ -26,7 +26,7 @@ from bertkit.reports.card import CardFacts, model_card, name_models
 from bertkit.reports.examples import Example, make_example
 from bertkit.reports.html import Facts, write_report
 from bertkit.reports.templates import name_model, name_paths
-from bertkit.storage import runs
+from bertkit.storage import hub, runs
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.records import without_folder
@@ -309,6 +309,7 @@ def _make_card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> 
     recipe, columns = inputs.recipe, inputs.task.COLUMNS
     head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
     head = head.replace("WindowClassification", "SequenceClassification")
+    is_local = recipe.model == "demo" or Path(recipe.model).exists()
     on_hub = not Path(recipe.data.source).exists() and recipe.data.source != "demo" and not recipe.data.files
     length = "steps" if recipe.training.steps is None else "epochs"  # the one that does not count
     card = CardFacts(
@@ -319,7 +320,7 @@ def _make_card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> 
         columns=[*columns.given, *(name for name in columns.optional if name in recipe.data.columns)],
         predict_command=f"bertkit predict . {example_row(inputs.task, recipe)}",
         hyperparameters=recipe.training.model_dump(exclude={"extra", length}) | recipe.training.extra,
-        base_model=recipe.model if not Path(recipe.model).exists() and recipe.model != "demo" else None,
+        base_model=None if is_local else hub.split_revision(recipe.model)[0],
         dataset_id=recipe.data.source if on_hub else None,
         dataset_config=recipe.data.config if on_hub else None,
         fingerprint=inputs.plan.identity["data"]["train"] + (" (of the first buffer)" if inputs.stream else ""),

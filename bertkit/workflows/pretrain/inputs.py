@@ -93,7 +93,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
             "data": {name: split.fingerprint for name, split in corpus.items()},
             **_digests(model_folder, tokenizer_folder),
         },
-        facts={"model": recipe.model or recipe.size},
+        facts={"model": recipe.model or recipe.size, "commit": model_folder and hub.commit_of(model_folder)},
         model_type=setup.config.model_type,
         widths=product_widths(setup.config.to_dict()),
     )

@@ -23,7 +23,7 @@ ANSWERS = [
     (403, GATED, "it is gated (403)", f"ask for access on its page of the hub, then {LOG_IN}"),
     (403, {}, "the hub forbids it (403)", f"check what your token permits, or {LOG_IN}"),
     (404, {"X-Error-Code": "RepoNotFound"}, "the hub does not have it (404)", "check the name"),
-    (404, NO_REVISION, "the hub does not have this revision of it (404)", "check data.revision"),
+    (404, NO_REVISION, "the hub does not have this revision of it (404)", "check the revision"),
     (418, {}, "the hub answers 418 I'm a Teapot", "try again later"),
     (
         429,
