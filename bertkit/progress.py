@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Protocol
 
@@ -45,10 +45,20 @@ SILENT = Silent()
 
 
 @contextmanager
-def stage(progress: Progress, what: str, total: int = 0, done: int = 0) -> Iterator[None]:
-    """Show a stage for as long as it lasts, however it ends; without a total, only its name is shown."""
+def stage(progress: Progress, what: str, total: int = 0, done: int = 0) -> Iterator[Callable[[int], None]]:
+    """Show a stage for as long as it lasts, however it ends; without a total, only its name is shown.
+
+    Yields:
+        a function that is called with the number of steps that were done since its last call.
+    """
     progress.start(what, total, done)
+
+    def tick(steps: int) -> None:
+        nonlocal done
+        done += steps
+        progress.update(done, {})
+
     try:
-        yield
+        yield tick
     finally:
         progress.finish()

@@ -30,15 +30,14 @@ def choose_layers(
         fixed: the first so many layers always stay.
         progress: shows how many sets of layers are measured.
     """
-    layers, done = list(range(count)), 0
+    layers = list(range(count))
     total = sum(left - fixed for left in range(keep + 1, count + 1))
-    with stage(progress, "choosing layers", total):
+    with stage(progress, "choosing layers", total) as tick:
         while len(layers) > keep:
             losses = []
             for layer in layers[fixed:]:
                 losses.append((measure([other for other in layers if other != layer]), -layer))
-                done += 1
-                progress.update(done, {})
+                tick(1)
             layers.remove(-min(losses)[1])
     return layers
 

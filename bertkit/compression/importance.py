@@ -78,8 +78,7 @@ def score_units(
     layers = [*attentions, *narrow]
     totals = [np.zeros(count) for count in units]
     wanted = _without_gradients(model)
-    done = 0
-    with stage(progress, "measuring importance", len(features)), unit_masks(layers, units) as masks:
+    with stage(progress, "measuring importance", len(features)) as tick, unit_masks(layers, units) as masks:
         for numbers in sorted_batches(lengths_of(features).tolist(), most):
             batch = collate([features[number] for number in numbers])
             outputs = model(**{name: value.to(model.device) for name, value in batch.items()})
@@ -95,8 +94,7 @@ def score_units(
                     summed = torch.stack([gradient.flatten(1) for gradient in gradients]).sum(dim=0)
                     total += summed.abs().sum(dim=0).double().cpu().numpy()
                 masks[layer].clear()
-            done += len(numbers)
-            progress.update(done, {})
+            tick(len(numbers))
     for parameter in wanted:
         parameter.requires_grad_(True)
     count = len(attentions)
@@ -156,12 +154,12 @@ def score_heads(
     whole = score_split(checkpoint, split, SILENT, features=features)
     outputs, (layers, heads) = attention_outputs_of(checkpoint.model), gradients.shape
     found = []
-    with stage(progress, "leaving out heads", layers * heads):
+    with stage(progress, "leaving out heads", layers * heads) as tick:
         for layer, head in np.ndindex(layers, heads):
             with without_unit(outputs[layer], head, heads):
                 ablated = score_split(checkpoint, split, SILENT, features=features)
             found.append(_compare_head(checkpoint, whole, ablated, layer, head, float(gradients[layer, head])))
-            progress.update(len(found), {})
+            tick(1)
     return found
 
 

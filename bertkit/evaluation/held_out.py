@@ -39,14 +39,14 @@ def measure(
     totals: Totals = {}
     batches = sorted_batches(lengths_of(features).tolist())[process::processes]
     bf16 = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
-    with stage(progress, "evaluation", len(batches)), torch.inference_mode(), bf16:
-        for done, numbers in enumerate(batches, start=1):
+    with stage(progress, "evaluation", len(batches)) as tick, torch.inference_mode(), bf16:
+        for numbers in batches:
             batch = collate([features[number] for number in numbers])
             # Sums and counts are added up, and `score` divides them once in the end: a mean of the batches' means would
             # weigh the items of small batches more.
             sums = objective.accumulate(model, {name: values.to(device) for name, values in batch.items()})
             totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
-            progress.update(done, {})
+            tick(1)
     model.train(was_training)
     shares = gather_from_all(totals)
     # with fewer batches than processes some have no sums, but the first process always has a batch

@@ -20,7 +20,7 @@ from bertkit.metrics.baselines import strongest, strongest_scores
 from bertkit.metrics.basic import why_undefined
 from bertkit.metrics.intervals import Interval, Intervals
 from bertkit.metrics.paired import count_units, take
-from bertkit.progress import Progress
+from bertkit.progress import Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.files import null_for_nan, write_json
 from bertkit.tasks import Compared, Details, Prediction, Predictions, Task, drop_private_keys, with_options
@@ -188,20 +188,10 @@ def run_model(
 
     if checkpoint.members:
         return combine_outputs(checkpoint, run_members(checkpoint, features, progress, title), features), None
-    done = 0
-
-    def tick(rows: int) -> None:
-        nonlocal done
-        done += rows
-        progress.update(done, {})
-
     collate = checkpoint.task.collator(checkpoint.setup)
-    progress.start(title, len(features))
-    try:
+    with stage(progress, title, len(features)) as tick:
         run = partial(forward, checkpoint.model, collate=collate, precision=checkpoint.machine.precision, tick=tick)
         outputs, loss = ([run([feature])[0][0] for feature in features], None) if alone else run(features)
-    finally:
-        progress.finish()
     return [_with_logits(output, checkpoint.lacking) for output in outputs] if checkpoint.lacking else outputs, loss
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertkit.errors import DataError
 from bertkit.pretraining.documents import CorpusSource, has_validation, read_documents
-from bertkit.progress import Progress
+from bertkit.progress import Progress, stage
 from bertkit.recipe.pretraining import Corpus
 
 _BYTES = 8
@@ -125,8 +125,7 @@ def _read_digests(source: CorpusSource, split: str, progress: Progress) -> Itera
     files = (source.files or {}).get(split, [])
     total = sum(file.stat().st_size for file in files if file.exists())
     done = reported = 0
-    progress.start(f"reading {split}", total)
-    try:
+    with stage(progress, f"reading {split}", total):
         for document in read_documents(source, split):
             text = document.text.encode()
             done += len(text)
@@ -134,5 +133,3 @@ def _read_digests(source: CorpusSource, split: str, progress: Progress) -> Itera
                 reported = done
                 progress.update(min(done, total), {})
             yield digest_of(text)
-    finally:
-        progress.finish()

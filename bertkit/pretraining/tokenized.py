@@ -22,7 +22,7 @@ from bertkit.errors import DataError, ResourceError
 from bertkit.pretraining.deduplicate import DeduplicationPass, SplitDocument, find_duplicates, split_documents
 from bertkit.pretraining.documents import CorpusSource
 from bertkit.pretraining.tokenize import DocumentTokenizer, TokenizedDocuments
-from bertkit.progress import Progress, log
+from bertkit.progress import Progress, log, stage
 from bertkit.recipe.pretraining import Corpus
 from bertkit.storage.cache import cache_folder, sweep
 from bertkit.storage.columns import ColumnWriter, Numbers, map_columns, map_or_write
@@ -151,11 +151,8 @@ def _prepare(folder: Path, source: CorpusSource, tokenizer: Tokenizer, progress:
         state = columns.state or {"read": 0, "facts": {split: dict.fromkeys(_COUNTS, 0) for split in _SPLITS}}
         if state["read"]:
             log.info(f"the preparation continues after {state['read']:,} of {deduplication.documents:,} documents")
-        progress.start("preparing documents", deduplication.documents, state["read"])
-        try:
+        with stage(progress, "preparing documents", deduplication.documents, state["read"]):
             _write_shards(columns, state, split_documents(source, deduplication), tokenizer, progress)
-        finally:
-            progress.finish()
         _check_tokens(state["facts"], source.data)
         columns.finish(state["facts"])
     _log_facts(state["facts"], deduplication, time.monotonic() - began)

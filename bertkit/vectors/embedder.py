@@ -215,14 +215,8 @@ class Embedder:
         other = next((number for number, text in enumerate(texts) if not isinstance(text, str)), None)
         if other is not None:
             raise DataError(f"text {other + 1} is {texts[other]!r}, not text", "texts must be strings")
-        vectors, done = np.zeros((len(texts), 0), dtype=np.float32), 0
-
-        def tick(rows: int) -> None:
-            nonlocal done
-            done += rows
-            progress.update(done, {})
-
-        with stage(progress, "embedding", len(texts)):
+        vectors = np.zeros((len(texts), 0), dtype=np.float32)
+        with stage(progress, "embedding", len(texts)) as tick:
             for start, end in split_texts(texts):  # so that many texts need no more memory than their vectors
                 some = self._encode_some(texts[start:end], tick)
                 if not start:  # the first tell the dimension

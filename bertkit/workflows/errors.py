@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import BertkitError, UsageError
 from bertkit.progress import SILENT, Progress, stage
@@ -14,9 +14,10 @@ from bertkit.storage.outputs import claimed
 
 if TYPE_CHECKING:
     from bertkit.evaluation.stored import Scorer, StoredRun
-    from bertkit.insight.mistakes.outcomes import RowAnswer
+    from bertkit.insight.mistakes.outcomes import Outcomes, RowAnswer
     from bertkit.insight.mistakes.robustness import Robustness
     from bertkit.insight.mistakes.slices import ComparedSlice
+    from bertkit.metrics import Numbers
 
 SORTS = ("confidence", "length", "label", "error")
 
@@ -36,11 +37,10 @@ class ErrorSettings:
     """Rows whose inputs are changed."""
 
 
-@dataclass(frozen=True)
-class Mistakes:
-    """What a run gets wrong."""
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What is found in the answers to the same rows, of one run or of two."""
 
-    run: str
     recipe: str
     task: str
     split: str
@@ -48,42 +48,39 @@ class Mistakes:
     units: int
     """Rows, or queries."""
     what: str
-    """What `rate` is."""
+    """What is a rate."""
+    test: str
+    slices: list[ComparedSlice]
+    """The smallest p first; those that were not tested last. Of two runs, rates are the second's less the first's."""
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mistakes(Findings):
+    """What a run gets wrong."""
+
+    run: str
     rate: float
     wrong: int
     """Units with an error."""
     scores: dict[str, float]
-    test: str
-    slices: list[ComparedSlice]
-    """The smallest p first; those that were not tested last."""
     mistakes: list[RowAnswer]
     """All wrong rows, sorted."""
     robustness: Robustness | None = None
-    notes: list[str] = field(default_factory=list)
 
 
-@dataclass(frozen=True)
-class Disagreement:
+@dataclass(frozen=True, kw_only=True)
+class Disagreement(Findings):
     """Where the answers of two runs differ: which is wrong where the other is right, or less wrong."""
 
     first: str
     second: str
-    recipe: str
-    task: str
-    split: str
-    rows: int
-    units: int
-    what: str
     rates: tuple[float, float]
     both_right: int
     both_wrong: int
     only_first_wrong: list[tuple[RowAnswer, RowAnswer]]
     """The answers of both to the units where the first is more wrong, sorted."""
     only_second_wrong: list[tuple[RowAnswer, RowAnswer]]
-    test: str
-    slices: list[ComparedSlice]
-    """Rates are the second's less the first's, in the slice and elsewhere."""
-    notes: list[str] = field(default_factory=list)
 
 
 def find_errors(
@@ -108,14 +105,10 @@ def find_errors(
     folder = _find_model(path) if settings.robustness else None
     with stage(progress, "reading the predictions", total=1):
         from bertkit.insight.mistakes.outcomes import find_outcomes, sort_answers
-        from bertkit.insight.mistakes.slices import compare_groups
-        from bertkit.metrics.slices import choose_test
 
         scorer, (run,), rows = read_predictions([path], settings.split, recipe)
         outcomes = find_outcomes(scorer, run, rows)
-    with stage(progress, "testing slices", total=1):
-        groups, notes = _slice_units(scorer, run, rows, outcomes.units, settings)
-        slices = compare_groups(outcomes, groups)
+    findings = _compare_slices(scorer, run, rows, outcomes, None, settings, progress)
     robustness = None
     if folder is not None:
         from bertkit.evaluation.checkpoint import open_trained
@@ -123,21 +116,13 @@ def find_errors(
 
         robustness = measure_robustness(open_trained(str(folder)).recipe, rows, limit=settings.limit, progress=progress)
     return Mistakes(
+        **findings,
         run=str(path),
-        recipe=scorer.recipe.name,
-        task=scorer.recipe.task,
-        split=_split_of(run),
-        rows=len(rows),
-        units=len(outcomes.units),
-        what=outcomes.what,
         rate=outcomes.rate,
         wrong=int((outcomes.errors > 0).sum()),
         scores={name: float(value) for name, value in scorer.score(scorer.compare(run, rows)).items()},
-        test=choose_test(outcomes.errors, outcomes.decisions)[0],
-        slices=slices,
         mistakes=sort_answers([answer for answer in outcomes.answers if answer.error > 0], settings.sort),
         robustness=robustness,
-        notes=notes,
     )
 
 
@@ -162,8 +147,6 @@ def find_disagreement(
     with stage(progress, "reading the predictions", total=1):
         from bertkit.evaluation.stored_rows import align
         from bertkit.insight.mistakes.outcomes import find_outcomes, sort_pairs
-        from bertkit.insight.mistakes.slices import compare_groups
-        from bertkit.metrics.slices import choose_test
 
         scorer, runs, rows = read_predictions([first, second], settings.split, recipe)
         aligned = [runs[0], align(runs[1], runs[0], scorer.task)]
@@ -171,31 +154,16 @@ def find_disagreement(
     difference = sides[1].errors - sides[0].errors
     # a tagger's decisions depend on what it predicts: those of both runs count half
     shared = replace(sides[0], decisions=(sides[0].decisions + sides[1].decisions) / 2)
-    with stage(progress, "testing slices", total=1):
-        groups, notes = _slice_units(scorer, runs[0], rows, shared.units, settings)
-        slices = compare_groups(shared, groups, errors=difference)
-    pairs = list(zip(sides[0].answers, sides[1].answers, strict=True))
+    pairs = list(zip(sides[0].answers, sides[1].answers, difference, strict=True))
     return Disagreement(
+        **_compare_slices(scorer, runs[0], rows, shared, difference, settings, progress),
         first=str(first),
         second=str(second),
-        recipe=scorer.recipe.name,
-        task=scorer.recipe.task,
-        split=_split_of(runs[0]),
-        rows=len(rows),
-        units=len(shared.units),
-        what=shared.what,
         rates=(sides[0].rate, sides[1].rate),
         both_right=int(((sides[0].errors == 0) & (sides[1].errors == 0)).sum()),
         both_wrong=int(((sides[0].errors > 0) & (sides[1].errors > 0)).sum()),
-        only_first_wrong=sort_pairs(
-            [pair for pair, by in zip(pairs, difference, strict=True) if by < 0], settings.sort, 0
-        ),
-        only_second_wrong=sort_pairs(
-            [pair for pair, by in zip(pairs, difference, strict=True) if by > 0], settings.sort, 1
-        ),
-        test=choose_test(difference, shared.decisions)[0],
-        slices=slices,
-        notes=notes,
+        only_first_wrong=sort_pairs([(one, other) for one, other, by in pairs if by < 0], settings.sort, 0),
+        only_second_wrong=sort_pairs([(one, other) for one, other, by in pairs if by > 0], settings.sort, 1),
     )
 
 
@@ -240,16 +208,39 @@ def read_predictions(
     return scorer, runs, read_rows(runs[0], scorer.task)
 
 
-def _slice_units(
-    scorer: Scorer, run: StoredRun, rows: Sequence[Row], units: Sequence[Sequence[int]], settings: ErrorSettings
-) -> tuple[dict[str, dict[str, list[int]]], list[str]]:
-    """Group units into slices; say what new words are new to."""
-    from bertkit.evaluation.stored_rows import read_column
-    from bertkit.insight.mistakes.slices import find_slices
+def _compare_slices(
+    scorer: Scorer,
+    run: StoredRun,
+    rows: Sequence[Row],
+    outcomes: Outcomes,
+    difference: Numbers | None,
+    settings: ErrorSettings,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Compare slices of the units by their errors, or by the `difference` of those of two runs.
 
-    extra = {by: read_column(by, scorer, run, rows) for by in settings.by}
-    known, notes = _training_words(scorer, run)
-    return find_slices(scorer, rows, units, known_words=known, extra=extra), notes
+    Returns:
+        The fields of `Findings`.
+    """
+    from bertkit.evaluation.stored_rows import read_column
+    from bertkit.insight.mistakes.slices import compare_groups, find_slices
+    from bertkit.metrics.slices import choose_test
+
+    with stage(progress, "testing slices", total=1):
+        extra = {by: read_column(by, scorer, run, rows) for by in settings.by}
+        known, notes = _training_words(scorer, run)
+        groups = find_slices(scorer, rows, outcomes.units, known_words=known, extra=extra)
+        return {
+            "recipe": scorer.recipe.name,
+            "task": scorer.recipe.task,
+            "split": str(run.record.get("split", run.file.stem)),
+            "rows": len(rows),
+            "units": len(outcomes.units),
+            "what": outcomes.what,
+            "test": choose_test(outcomes.errors if difference is None else difference, outcomes.decisions)[0],
+            "slices": compare_groups(outcomes, groups, errors=difference),
+            "notes": notes,
+        }
 
 
 def _training_words(scorer: Scorer, run: StoredRun) -> tuple[set[str] | None, list[str]]:
@@ -268,10 +259,6 @@ def _training_words(scorer: Scorer, run: StoredRun) -> tuple[set[str] | None, li
     except (BertkitError, KeyError) as error:
         why = error.what if isinstance(error, BertkitError) else "there is no train split"
         return None, [f"Words count as rare that occur once in these rows, for the training rows are not there: {why}."]
-
-
-def _split_of(run: StoredRun) -> str:
-    return str(run.record.get("split", run.file.stem))
 
 
 def write_page(found: Mistakes | Disagreement, file: Path) -> None:

@@ -202,14 +202,12 @@ def _run_chunks(
         of_row: list[list[int]] = [[] for _ in rows]
         for position, feature in enumerate(features):
             of_row[feature["row"]].append(position)
-        with stage(progress, "explaining", len(rows)):
-            for done, (original, row, prediction, own) in enumerate(
-                zip(originals, rows, predictions, of_row, strict=True), 1
-            ):
+        with stage(progress, "explaining", len(rows)) as tick:
+            for original, row, prediction, own in zip(originals, rows, predictions, of_row, strict=True):
                 name = row.get("id", original.get("id", next(number)))
                 mine = Answered(row, prediction, [features[one] for one in own], [outputs[one] for one in own])
                 yield name, original, mine
-                progress.update(done, {})
+                tick(1)
 
 
 def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:

@@ -120,8 +120,7 @@ def _count_attention(
 
     patterns, distances, relations = PatternCounter(encoded, model.tokenizer), DistanceCounter(), RelationCounter()
     chosen = choose_rows(encoded, _DISTANCE_TOKENS, _SEED)
-    done = 0
-    with stage(progress, "measuring heads", len(encoded)):
+    with stage(progress, "measuring heads", len(encoded)) as tick:
         for numbers in sorted_batches([len(row.is_special) for row in encoded], _TOKENS):
             batch = [encoded[number] for number in numbers]
             weights = attention_weights(model.model, model.collate([row.feature for row in batch]))
@@ -129,8 +128,7 @@ def _count_attention(
             relations.add(numbers, batch, weights)
             inside = [position for position, number in enumerate(numbers) if number in chosen]
             distances.add([batch[position] for position in inside], [layer[inside] for layer in weights])
-            done += len(numbers)
-            progress.update(done, {})
+            tick(len(numbers))
     with stage(progress, "choosing the heads of relations", total=1):
         return patterns.table(), distances, relations.scores(_SEED)
 

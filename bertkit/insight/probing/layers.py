@@ -98,17 +98,17 @@ def probe_layers(
     task = replace(task, test=task.test.select(chosen))
     encoded = encode_labels(task)
     results = []
-    with stage(progress, "probing layers", train.layers + 1):
+    with stage(progress, "probing layers", train.layers + 1) as tick:
         for layer in range(train.layers + 1):
             features, test_features = train.features(layer), test.features(layer, chosen)
             results.append(probe_layer(encoded, features, test_features, seeds=seeds, most=most))
-            progress.update(layer + 1, {})
+            tick(1)
     mixing = []
-    with stage(progress, "weighing layers", len(seeds)):
+    with stage(progress, "weighing layers", len(seeds)) as tick:
         strength = statistics.median_low([of_layer.strength for of_layer in results])
-        for number, seed in enumerate(seeds):
+        for seed in seeds:
             mixing.append(_mix_for_seed(encoded, train, strength, seed, most))
-            progress.update(number + 1, {})
+            tick(1)
     centers = [center_of_gravity(shares) for shares in mixing]
     compared = _Comparison(encoded, results)
     layers, best = compared.layers(), compared.best

@@ -55,16 +55,13 @@ def score_encoder(
     options = candidates(choice, features.layers)
     blocks = deal_blocks(examples.origin)
     total = len(options) + int(blocks.max()) + 1 + len(ORDERS) + 1 + _SHUFFLES
-    done = 0
 
     def measure(score: Callable[[Numbers, Numbers], float], chosen: Numbers) -> float:
-        nonlocal done
         value = examples.score(lambda part: score(vectors[part], examples.gold[part]), chosen)
-        done += 1
-        progress.update(done, {})
+        tick(1)
         return value
 
-    with stage(progress, "scoring", total):
+    with stage(progress, "scoring", total) as tick:
         layer, best = options[0], -np.inf
         for option in options:
             vectors = features.pooled(pool_layers(option))
@@ -84,7 +81,7 @@ def score_encoder(
             everything,
         )
         shuffled = _score_shuffled(vectors, examples, ORDERS[by])
-        progress.update(total, {})
+        tick(_SHUFFLES + 1)
     ordered = {name: scores[name] for name in (H_SCORE, LOGME, NEIGHBORS, PROBE) if name in scores}
     return EncoderScores(ordered, interval_of(best, left_out), left_out, layer, shuffled)
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
 from bertkit.evaluation.scoring import run_model
-from bertkit.progress import Progress
+from bertkit.progress import Progress, stage
 from bertkit.recipe import SeveralTasks, typed_path
 from bertkit.storage import hub, runs
 from bertkit.tasks import load_task
@@ -65,18 +65,8 @@ class Together:
 
         checkpoint = max(self.tasks.values(), key=lambda checkpoint: max_tokens(checkpoint.setup))
         collate = padding_collator(checkpoint.setup)
-        done = 0
-
-        def tick(rows: int) -> None:
-            nonlocal done
-            done += rows
-            progress.update(done, {})
-
-        progress.start("predicting", len(features))
-        try:
+        with stage(progress, "predicting", len(features)) as tick:
             return forward(joined, features, collate, precision=checkpoint.machine.precision, tick=tick)[0]
-        finally:
-            progress.finish()
 
     def _is_plain(self, name: str, features: Sequence[Feature]) -> bool:
         checkpoint = self.tasks[name]

@@ -92,13 +92,12 @@ def evaluate(
         embedder = embedder_of(index.manifest, "query", folder=folder, model=model)
     _point_out_truncated(list(relevance), embedder)
     ways: dict[str, list[list[str]]] = {}
-    with stage(progress, "searching", len(relevance)):
-        queries, done = iter(relevance), 0
+    with stage(progress, "searching", len(relevance)) as tick:
+        queries = iter(relevance)
         while chunk := list(islice(queries, _CHUNK)):
             for way, rankings in _rank_queries(index, embedder, chunk, reranker, candidates, progress):
                 ways.setdefault(way, []).extend(map(names.of, rankings))
-            done += len(chunk)
-            progress.update(done, {})
+            tick(len(chunk))
     result = SearchScores(folder, len(relevance), len(index), names.by_document)
     result.rankings.extend(_score_ways(ways, list(relevance.values())))
     return result

@@ -22,12 +22,21 @@ HOSTILE = '</script><script>document.title = "run"</script><img src=x onerror=al
 ANSWERS = [RowAnswer(str(n), f"{HOSTILE} {n}", "good", "bad", 1.0, n / 10, 9 - n) for n in (1, 3, 2)]
 SLICE = ComparedSlice("label", HOSTILE, 30, 0.5, 0.1, 0.4, (0.2, 0.6), 0.001, 0.01, True, ["1"])
 FLIPS = EditResult("typo", False, 9, 1, 1 / 9, (0.0, 0.4), 1, 0, [Flip("1", HOSTILE, "b", "good", "bad")])
+FOUND = {
+    **{"recipe": "r", "task": "t", "split": "validation", "rows": 60, "units": 60, "what": "share of wrong rows"},
+    **{"test": "Fisher's exact test", "slices": [SLICE], "notes": ["a note"]},
+}
 
 
 def make_page(folder):
     found = Mistakes(
-        *("runs/a", "r", "t", "validation", 60, 60, "share of wrong rows", 0.05, 3, {"accuracy": 0.95}),
-        *("Fisher's exact test", [SLICE], ANSWERS, Robustness(9, "text", [FLIPS], []), ["a note"]),
+        **FOUND,
+        run="runs/a",
+        rate=0.05,
+        wrong=3,
+        scores={"accuracy": 0.95},
+        mistakes=ANSWERS,
+        robustness=Robustness(9, "text", [FLIPS], []),
     )
     write_mistakes(folder / "page.html", found)
     return folder / "page.html"
@@ -50,8 +59,14 @@ def test_the_page_is_whole_and_safe(tmp_path):
 def test_two_runs_have_a_table_each(tmp_path):
     pairs = [(answer, answer) for answer in ANSWERS]
     found = Disagreement(
-        *("a", "b", "r", "t", "validation", 60, 60, "share of wrong rows", (0.1, 0.2), 40, 5),
-        *(pairs, pairs[:1], "rank-sum test", [SLICE], []),
+        **FOUND,
+        first="a",
+        second="b",
+        rates=(0.1, 0.2),
+        both_right=40,
+        both_wrong=5,
+        only_first_wrong=pairs,
+        only_second_wrong=pairs[:1],
     )
     write_disagreement(tmp_path / "page.html", found)
     page = (tmp_path / "page.html").read_text()
