@@ -91,7 +91,7 @@ def compare(
         raise UsageError("a run is named twice", "name each once")
     with stage(progress, "reading the predictions", total=1):
         from bertkit.evaluation.stored import find_scorer, read_system
-        from bertkit.evaluation.stored_rows import align, read_column, read_rows
+        from bertkit.evaluation.stored.rows import align, read_column, read_rows
 
         systems = [read_system(path, None if on else split) for path in paths]
         _check_seeds(systems)

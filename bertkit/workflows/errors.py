@@ -160,7 +160,7 @@ def find_disagreement(
     if typed_path(first).resolve() == typed_path(second).resolve():
         raise UsageError("a run is named twice", "name two that differ")
     with stage(progress, "reading the predictions", total=1):
-        from bertkit.evaluation.stored_rows import align
+        from bertkit.evaluation.stored.rows import align
         from bertkit.insight.mistakes.outcomes import find_outcomes, sort_pairs
         from bertkit.insight.mistakes.slices import compare_groups
         from bertkit.metrics.slices import choose_test
@@ -229,7 +229,7 @@ def read_predictions(
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
     from bertkit.evaluation.stored import find_scorer, read_system
-    from bertkit.evaluation.stored_rows import read_rows
+    from bertkit.evaluation.stored.rows import read_rows
 
     systems = [read_system(path, split) for path in paths]
     for system in systems:
@@ -244,7 +244,7 @@ def _slice_units(
     scorer: Scorer, run: StoredRun, rows: Sequence[Row], units: Sequence[Sequence[int]], settings: ErrorSettings
 ) -> tuple[dict[str, dict[str, list[int]]], list[str]]:
     """Group units into slices; say what new words are new to."""
-    from bertkit.evaluation.stored_rows import read_column
+    from bertkit.evaluation.stored.rows import read_column
     from bertkit.insight.mistakes.slices import find_slices
 
     extra = {by: read_column(by, scorer, run, rows) for by in settings.by}

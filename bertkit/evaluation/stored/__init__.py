@@ -14,7 +14,7 @@ from bertkit.data.labels import spelled_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import DataError, ModelError, UsageError, shorten
 from bertkit.evaluation.scoring import predictions_file
-from bertkit.evaluation.script_predictions import ENDINGS, parse_script_predictions
+from bertkit.evaluation.stored.script_predictions import ENDINGS, parse_script_predictions
 from bertkit.metrics.intervals import Setting
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.storage import runs
