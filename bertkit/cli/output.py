@@ -73,6 +73,12 @@ def print_notes(notes: Iterable[str]) -> None:
         print_text(f"  {note}")
 
 
+def print_gates(cases: Iterable[Any]) -> None:
+    """Print what came of each gate; see `bertkit.reports.cases.Case`."""
+    for case in cases:
+        print_text(f"  gate {case.outcome}: {case.group}, {case.name}: {case.text}")
+
+
 def print_next(*commands: str) -> None:
     """Print the commands that a user may want to run next."""
     print_line("\nNext:")
