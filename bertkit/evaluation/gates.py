@@ -4,19 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from bertkit.errors import UsageError, closest
 from bertkit.evaluation.differences import Side, group_rows, slice_values
+from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.seeds import SeedsSummary
 from bertkit.evaluation.stored import Scorer
-from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.basic import BESIDE_SCORES, LOWER_IS_BETTER
+from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference, compare_paired, count_units, holm, judge_difference, take
 from bertkit.metrics.paired_seeds import compare_seeds
 from bertkit.metrics.slices import LEAST_UNITS
+from bertkit.modeling.load import weight_bytes
+from bertkit.recipe import Gates
 from bertkit.reports.cases import Case, Outcome
 from bertkit.reports.text import p_text, score_text
+from bertkit.storage.exports import is_exported
 from bertkit.tokens.features import Rows
 
 
@@ -53,6 +60,73 @@ class GatedDifference(NamedTuple):
     units: int
     found: Difference | None
     """None where too few units are there to test it."""
+
+
+def judge_scores(
+    gates: Gates,
+    group: str,
+    scores: Mapping[str, float | None],
+    intervals: Mapping[str, Interval],
+    ece: Mapping[str, Any] | None,
+    size: int,
+) -> list[Case]:
+    """Judge what a model scored by the gates of a recipe: a case per gate.
+
+    Args:
+        gates: of the recipe.
+        group: what was scored, such as the name of a split.
+        scores: metric -> score.
+        intervals: metric -> its 95% interval.
+        ece: ``value`` and ``interval`` of the calibration error, where it is known.
+        size: bytes of the weights.
+    """
+    known = {**scores, "size_mb": size / 1e6} | ({"ece": ece["value"]} if ece else {})
+    ends = {**intervals} | ({"ece": ece["interval"]} if ece else {})
+    cases = []
+    for name, bound in gates.asked.items():
+        value, interval, is_most = known.get(name), ends.get(name), name in LOWER_IS_BETTER or name in BESIDE_SCORES
+        asked = f"at {'most' if is_most else 'least'} {bound:g}"
+        end = interval and interval[is_most] if gates.confident and name != "size_mb" else value
+        if value is None or end is None:
+            what = "not measured" if value is None else f"{score_text(value)} has no interval"
+            cases.append(Case(group, name, "failed", f"{what}, and {asked} is asked for"))
+            continue
+        reached = end <= bound if is_most else end >= bound
+        shown = f"{score_text(value)}{f' (95% CI {score_text(interval)})' if interval else ''}"
+        text = f"{shown}, {'' if reached else 'not '}{asked}{' with confidence' if gates.confident else ''}"
+        cases.append(Case(group, name, "passed" if reached else "failed", text))
+    return cases
+
+
+def judge_seeds(gates: Gates, summary: SeedsSummary) -> list[Case]:
+    """Judge the means of several seeds; the size is that of one of them, and their calibration is not known."""
+    size = model_bytes([Path(summary.folder, run.folder) for run in summary.runs if run.scores][:1])
+    cases = []
+    for split in summary.splits:
+        known = {name: spread for name, spread in split.spreads.items() if spread is not None}
+        means = {name: spread.mean for name, spread in known.items()}
+        ends = {name: spread.interval for name, spread in known.items()}
+        cases += judge_scores(gates, split.split, means, ends, None, size)
+    return cases
+
+
+def model_bytes(folders: Sequence[Path]) -> int:
+    """Return the size of models on disk: of their weights, or of all files of an exported one."""
+    return sum(
+        sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        if is_exported(folder)
+        else weight_bytes(folder)
+        for folder in folders
+    )
+
+
+def judge_result(gates: Gates, result: Result, folders: Sequence[Path]) -> Result:
+    """Return a result with what came of the gates, of a model whose weights are in these folders."""
+    if not gates.asked:
+        return result
+    size = model_bytes(folders)
+    cases = judge_scores(gates, result.split, result.scores, result.intervals, result.ece, size)
+    return replace(result, gates=cases)
 
 
 def compare_sides(scorer: Scorer, first: Side, second: Side) -> dict[str, Difference]:

@@ -18,6 +18,7 @@ from bertkit.evaluation.baselines import describe_split, judge_baselines, read_l
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
+from bertkit.evaluation.gates import judge_result
 from bertkit.evaluation.languages import (
     LanguageScores,
     find_checkpoints,
@@ -187,7 +188,8 @@ def _score_splits(
         seconds = time.perf_counter() - start
         if folder is not None and runs.is_main_process():
             write_predictions(folder, rows, scored.predictions, details)
-        results.append(Result(recipe=recipe.name, model=recipe.model, seconds=seconds, **fields))
+        result = Result(recipe=recipe.name, model=recipe.model, seconds=seconds, **fields)
+        results.append(judge_result(recipe.gates, result, saved.member_folders or [saved.folder]))
     return results
 
 

@@ -6,8 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from bertkit.evaluation.gates import GatedDifference, WorseGate, judge_worse
+from bertkit.evaluation.gates import GatedDifference, WorseGate, judge_scores, judge_seeds, judge_worse
+from bertkit.evaluation.seeds import SeedRun, SeedsOfSplit, SeedsSummary
 from bertkit.metrics.paired import Difference, judge_difference
+from bertkit.metrics.seeds import describe_spread
+from bertkit.recipe import Gates
 
 WORSE = Difference(0.9, 0.8, -0.1, (-0.15, -0.05), 0.001, "permutation", detectable=0.07)
 
@@ -56,3 +59,49 @@ def test_what_too_few_rows_tell_is_passed_or_not_as_is_asked():
         (case,) = judge_worse(tested, WorseGate(margin=0.1, undecided=choice))
         assert case.outcome == outcome
         assert "too few rows" in case.text and "0.0700" in case.text
+
+
+def judge(gates, scores, intervals=None, ece=None):
+    ends = intervals or {}
+    return [case.outcome for case in judge_scores(Gates(**gates), "validation", scores, ends, ece, 2_500_000)]
+
+
+@pytest.mark.parametrize(
+    ("gates", "outcome"),
+    [
+        ({"f1": 0.8}, "passed"),
+        ({"f1": 0.81}, "failed"),
+        ({"f1": 0.7, "confident": True}, "passed"),
+        ({"f1": 0.75, "confident": True}, "failed"),
+        ({"mean_absolute_error": 0.4}, "passed"),
+        ({"mean_absolute_error": 0.3}, "failed"),
+        ({"mean_absolute_error": 0.45, "confident": True}, "failed"),
+        ({"ece": 0.1}, "passed"),
+        ({"ece": 0.1, "confident": True}, "failed"),
+        ({"ece": 0.01}, "failed"),
+        ({"size_mb": 2.5, "confident": True}, "passed"),
+        ({"size_mb": 2.4}, "failed"),
+        ({"accuracy": 0.0}, "failed"),  # it is not measured
+        ({"undefined": 0.0}, "failed"),
+    ],
+)
+def test_a_score_must_reach_what_is_asked_for(gates, outcome):
+    scores = {"f1": 0.8, "mean_absolute_error": 0.4, "undefined": None}
+    ends = {"f1": (0.72, 0.88), "mean_absolute_error": (0.3, 0.5)}
+    assert judge(gates, scores, ends, {"value": 0.05, "interval": (0.0, 0.15)}) == [outcome]
+
+
+def test_without_an_interval_nothing_is_sure():
+    assert judge({"f1": 0.1, "confident": True}, {"f1": 0.8}) == ["failed"]
+    assert judge({"ece": 0.1}, {}) == ["failed"]
+
+
+def test_the_mean_of_seeds_is_judged(tmp_path):
+    (tmp_path / "seed-1").mkdir()
+    (tmp_path / "seed-1" / "model.safetensors").write_bytes(b"0" * 1000)
+    spreads = {"f1": describe_spread([0.7, 0.9], interval=(0.5, 1.0)), "accuracy": None}
+    split = SeedsOfSplit("validation", 9, spreads, {})
+    runs = [SeedRun(2, "seed-2", "diverged"), SeedRun(1, "seed-1", "finished", {"validation": {}})]
+    summary = SeedsSummary("r", "m", str(tmp_path), "f1", runs, [split], 1)
+    gates = Gates(f1=0.75, accuracy=0.1, size_mb=0.001)
+    assert [case.outcome for case in judge_seeds(gates, summary)] == ["passed", "failed", "passed"]

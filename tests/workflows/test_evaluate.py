@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import xml.etree.ElementTree as tree
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.scoring import score_ensemble, score_split
 from bertkit.progress import SILENT
-from bertkit.recipe import load_recipe
+from bertkit.recipe import load_recipe, write_yaml
 from bertkit.workflows.evaluate import evaluate_benchmark
 from tests.conftest import toy_rows, write_csv, write_jsonl
 
@@ -50,6 +51,44 @@ def test_a_run_is_scored_by_its_own_recipe(run, trained, rows):
         f"error: {trained} is a run, and --model {trained} is another checkpoint - leave --model out, "
         f"or name the recipe: {trained}/recipe.yaml",
     )
+
+
+def test_a_score_that_is_required_and_not_reached_ends_with_its_own_code(run, trained, rows):
+    command = ("eval", trained, "--data", rows)
+    ended = run(*command, "--require", "accuracy=.1", "--require", "size_mb=100", "--require", "ece=1")
+    assert ended.code == 0 and ended.out.count("gate passed: all, ") == 3
+    ended = run(*command, "--require", "accuracy=1.01", "--report", "r.xml", "--json")
+    assert ended.code == 8 and ended.last.startswith("error: a gate was not passed: all, accuracy: ")
+    found = json.loads(ended.out)
+    assert found["error"]["code"] == 8
+    assert [case["outcome"] for case in found["results"][0]["gates"]] == ["failed"]
+    cases = {case.attrib["name"]: case for case in tree.parse("r.xml").getroot().iter("testcase")}
+    assert cases.keys() == found["results"][0]["scores"].keys()
+    assert [name for name, case in cases.items() if case.find("failure") is not None] == ["accuracy"]
+    ended = run(*command, "--require", "accuracy=1", "--confident")  # no interval of a share of few rows begins at 1
+    assert ended.code == 8
+    for asked, message in (
+        ("accuracy", "--require accuracy is not METRIC=VALUE - write e.g. --require accuracy=0.9"),
+        ("acuracy=1", "a gate is about 'acuracy', which is not among the metrics - did you mean accuracy?"),
+        ("accuracy=nan", "gates.accuracy = nan is wrong"),
+    ):
+        ended = run(*command, "--require", asked)
+        assert (ended.code, message in ended.last) == (2, True), ended.last
+    ended = run("eval", "--benchmark", "mteb:X", "--model", trained, "--require", "accuracy=1")
+    assert ended.last.startswith("error: --require with --benchmark")
+
+
+def test_gates_of_a_recipe_are_no_part_of_the_run(run, tiny_model, toy_data):
+    write_yaml({"extends": "classify", "gates": {"accuracy": 0.0}}, Path("mine.yaml"))
+    command = ("finetune", "mine.yaml", "--model", tiny_model, "--data", toy_data, "--epochs", 1, "-o", "one")
+    ended = run(*command)
+    assert ended.code == 0 and "gate passed: validation, accuracy: " in ended.out
+    ended = run(*command, "--set", "gates.accuracy=1.01")  # the run is finished, and its gate another one
+    assert ended.code == 8 and "was not passed: validation, accuracy: " in ended.last
+    assert run("eval", "one").code == 0
+    assert run("eval", "one", "--set", "gates.accuracy=1.01").code == 8
+    assert run("prune", "one", "-o", "small", "--layers", "0,", "--set", "gates.accuracy=1.01").code == 8
+    assert run("eval", "small", "--require", "accuracy=0").code == 0  # what was made is kept
 
 
 def test_eval_agrees_with_a_plain_loop(run, trained, rows):

@@ -19,9 +19,8 @@ from bertkit.cli.output import (
     format_interval,
     format_rows,
     format_signed,
-    print_gates,
+    print_gated,
     print_notes,
-    print_result,
     print_table,
     print_text,
 )
@@ -101,7 +100,7 @@ def command(
         }
         refuse_options(given, "without --fail-if-worse", "add it: it makes a gate of the comparison")
     page = None if output is None else check_page(output)
-    from bertkit.reports.cases import check_report, refuse_failed, write_cases
+    from bertkit.reports.cases import check_report, write_cases
 
     file = check_report(report)
     loaded = None if recipe is None else load_recipe(recipe)
@@ -114,7 +113,7 @@ def command(
     if file is not None:
         title = f"{compared.recipe}, {compared.split}: {', '.join(system.name for system in compared.systems)}"
         write_cases(file, title, compared.gates + _list_others(compared))
-    print_result(compared, _print_comparison, page=page, write=write_page, error=refuse_failed(compared.gates))
+    print_gated(compared, _print_comparison, compared.gates, page=page, write=write_page)
 
 
 def _print_comparison(compared: Comparison) -> None:
@@ -130,7 +129,6 @@ def _print_comparison(compared: Comparison) -> None:
         print_text(f"  {describe_power(differences[compared.best_metric], compared)}")
         _print_changes(compared.changes[system.name], system.name, baseline.name)
     print_table("settings that differ", compared.settings, max_rows=40)
-    print_gates(compared.gates)
 
 
 def _list_others(compared: Comparison) -> list[Case]:
