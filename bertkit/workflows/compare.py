@@ -158,7 +158,7 @@ def _compare_systems(
     return Comparison(
         recipe=scorer.recipe.name,
         task=scorer.recipe.task,
-        split=str(systems[0].runs[0].record.get("split", systems[0].runs[0].file.stem)),
+        split=systems[0].runs[0].split,
         rows=len(rows),
         units=count_units(sides[0].judged[0]),
         best_metric=scorer.recipe.best_metric,
@@ -342,7 +342,7 @@ def predict_unseen(
 
 def _with_source(run: StoredRun, source: str) -> Recipe:
     """Return the recipe of a run with its model, and with all rows of another source."""
-    recipe = recipe_of(run, {"model": str(run.file.parent), "data.source": source})
+    recipe = recipe_of(run, {"model": run.model, "data.source": source})
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"files": {}, "limit": None})})
 
 

@@ -126,7 +126,7 @@ def find_errors(
         run=str(path),
         recipe=scorer.recipe.name,
         task=scorer.recipe.task,
-        split=_split_of(run),
+        split=run.split,
         rows=len(rows),
         units=len(outcomes.units),
         what=outcomes.what,
@@ -180,7 +180,7 @@ def find_disagreement(
         second=str(second),
         recipe=scorer.recipe.name,
         task=scorer.recipe.task,
-        split=_split_of(runs[0]),
+        split=runs[0].split,
         rows=len(rows),
         units=len(shared.units),
         what=shared.what,
@@ -268,10 +268,6 @@ def _training_words(scorer: Scorer, run: StoredRun) -> tuple[set[str] | None, li
     except (BertkitError, KeyError) as error:
         why = error.what if isinstance(error, BertkitError) else "there is no train split"
         return None, [f"Words count as rare that occur once in these rows, for the training rows are not there: {why}."]
-
-
-def _split_of(run: StoredRun) -> str:
-    return str(run.record.get("split", run.file.stem))
 
 
 def write_page(found: Mistakes | Disagreement, file: Path) -> None:

@@ -273,6 +273,7 @@ def test_each_language_is_scored_as_by_itself(run, trained, tmp_path):
     for number, language in enumerate(("en", "de")):
         alone = scores(run(*command, "--data", tmp_path / "rows" / language, "--output", f"alone/{language}"))
         together = printed["results"][language][0]
+        assert (together.pop("folder"), alone.pop("folder")) == (f"scored/{language}", f"alone/{language}")
         assert {**together, "seconds": 0} == {**alone, "seconds": 0}
         in_table = printed["tables"][0]["scores"][number]
         assert (in_table["score"], in_table["rows"]) == (alone["scores"]["f1_macro"], 30)
@@ -318,7 +319,57 @@ def test_a_second_eval_into_one_folder_is_refused(run, trained):
         ended = run(*command)
     assert (ended.code, "is writing this output (scored/predictions.jsonl)" in ended.last) == (6, True)
     assert run(*command).code == 0
-    assert [entry.name for entry in Path("scored").iterdir()] == ["predictions.jsonl"]
+    written = {entry.name for entry in Path("scored").iterdir()}
+    assert written == {"predictions.jsonl", "evaluation.json", "recipe.yaml"}
+
+
+def test_two_folders_of_eval_are_compared_without_a_recipe(run, trained, tiny_model, toy_data):
+    command = ("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--epochs", 1, "-o", "weak")
+    assert run(*command).code == 0
+    write_csv(Path("test.csv"), toy_rows(80, seed=9))
+    write_yaml({"extends": str(trained / "recipe.yaml"), "data": {"files": {"test": "test.csv"}}}, Path("mine.yaml"))
+    for model, folder in ((trained, "good"), ("weak", "bad")):
+        ended = run("eval", "mine.yaml", "--model", model, "--split", "test", "-o", folder, "--json")
+        assert scores(ended)["folder"] == folder
+    record = json.loads(Path("good/evaluation.json").read_text())
+    assert record["model"] == str(trained) and len(record["made_by"]["model"]) == 64
+    assert record["identity"]["data"].keys() == {"test"} and record["identity"]["labels"] == ["bad", "good"]
+    assert record["results"][0]["intervals"] and record["versions"]["torch"]
+    ended = run("compare", "good", "bad", "--fail-if-worse", "--json")
+    found = json.loads(ended.out)
+    assert (ended.code, found["split"], found["rows"]) == (8, "test", 80), ended.err
+    assert found["folders"] == {"good": ["good"], "bad": ["bad"]}
+    assert run("compare", "bad", "good", "--fail-if-worse", "--on", trained.parent / "validation.csv").code == 0
+    assert json.loads(run("errors", "good", "--json").out)["split"] == "test"
+    alone = run(
+        "compare", "good/predictions_test.jsonl", "bad/predictions_test.jsonl", "--recipe", "classify", "--json"
+    )
+    assert json.loads(alone.out)["split"] == "test"
+
+
+def test_the_evaluation_of_another_model_is_never_written_over(run, trained, tiny_model, toy_data):
+    command = ("eval", trained, "--data", trained.parent, "-o", "scored")
+    assert run(*command).code == 0
+    before = {file.name: file.read_bytes() for file in Path("scored").iterdir()}
+    assert run("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--epochs", 1, "-o", "weak").code == 0
+    for other, message in (
+        (("eval", "weak", "-o", "scored"), f"the folder has an evaluation of another model ({trained})"),
+        ((*command, "--max-length", 8), "by other settings (recipe.training.max_length: 128 there, 8 asked)"),
+    ):
+        ended = run(*other)
+        assert (ended.code, message in ended.last) == (2, True), ended.err
+        assert {file.name: file.read_bytes() for file in Path("scored").iterdir()} == before
+    assert run(*command, "--split", "train", "--training-rows", "keep").code == 0  # another split stands beside it
+    record = json.loads(Path("scored/evaluation.json").read_text())
+    assert [result["split"] for result in record["results"]] == ["validation", "train"]
+    assert record["predictions"].keys() == {"predictions.jsonl", "predictions_train.jsonl"}
+    assert run("compare", trained, "scored").code == 0
+    Path("scored/predictions.jsonl").write_text("{}\n")
+    assert "does not match its checksum" in run("compare", trained, "scored").last
+    Path("scored/evaluation.json").write_text("{}")
+    assert run("compare", trained, "scored").last.startswith("error: the record of the evaluation is damaged")
+    Path("scored/evaluation.json").unlink()
+    assert "predictions of a model that is not recorded" in run(*command).last
 
 
 def test_eval_says_at_once_that_it_cannot_write(run, trained):

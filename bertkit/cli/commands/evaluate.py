@@ -33,6 +33,7 @@ from bertkit.cli.output import (
     group_by_reason,
     print_gated,
     print_line,
+    print_next,
     print_notes,
     print_result,
     print_table,
@@ -161,7 +162,7 @@ def command(
     from bertkit.workflows.evaluate import evaluate
 
     results = evaluate(loaded, **rows, progress=TerminalProgress())
-    _end({"results": results}, lambda _: print_results(results), {loaded.name: results}, file)
+    _end({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, file)
 
 
 def read_requirements(assignments: Sequence[str]) -> dict[str, float]:
@@ -183,6 +184,13 @@ def read_requirements(assignments: Sequence[str]) -> dict[str, float]:
         except ValueError:
             raise UsageError(f"--require {text} is not METRIC=VALUE", "write e.g. --require accuracy=0.9") from None
     return gates
+
+
+def _print_written(results: Sequence[Result], output: Path | None) -> None:
+    print_results(results)
+    if output is not None:
+        print_line(f"{output}: written")
+        print_next(f"bertkit errors {output}", f"bertkit compare {output} OTHER")
 
 
 def _end(
