@@ -34,6 +34,8 @@ class ErrorSettings:
     """Change the inputs a little, and predict them again; needs the model."""
     limit: int = 500
     """Rows whose inputs are changed."""
+    cases: Path | None = None
+    """File to write with tests to start from: the wrong rows, and small changes."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ def find_errors(
     _check_settings(settings)
     folder = _find_model(path) if settings.robustness else None
     with stage(progress, "reading the predictions", total=1):
+        import numpy as np
+
         from bertkit.insight.mistakes.outcomes import find_outcomes, sort_answers
         from bertkit.insight.mistakes.slices import compare_groups
         from bertkit.metrics.slices import choose_test
@@ -116,6 +120,12 @@ def find_errors(
     with stage(progress, "testing slices", total=1):
         groups, notes = _slice_units(scorer, run, rows, outcomes.units, settings)
         slices = compare_groups(outcomes, groups)
+    if settings.cases is not None:
+        from bertkit.workflows.test import write_cases_file
+
+        order = np.argsort(-outcomes.errors, kind="stable")
+        wrong = [rows[number] for unit in order if outcomes.errors[unit] > 0 for number in outcomes.units[unit]]
+        write_cases_file(settings.cases, str(path), wrong)
     robustness = None
     if folder is not None:
         from bertkit.evaluation.checkpoint import open_trained
@@ -155,8 +165,8 @@ def find_disagreement(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     _check_settings(settings)
-    if settings.robustness:
-        raise UsageError("--robustness is for one run", "name one")
+    if settings.robustness or settings.cases:
+        raise UsageError(f"--{'robustness' if settings.robustness else 'write-cases'} is for one run", "name one")
     if typed_path(first).resolve() == typed_path(second).resolve():
         raise UsageError("a run is named twice", "name two that differ")
     with stage(progress, "reading the predictions", total=1):
