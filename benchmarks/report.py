@@ -16,6 +16,7 @@ from pathlib import Path
 from benchmarks import deploy, encoders, groups, linear, parts, quality, whole
 from benchmarks.embedding import embedding_part
 from benchmarks.few_shot import few_shot_part
+from benchmarks.gates import gates_part
 from benchmarks.harness import RESULTS, ROOT, Report, read_lines, read_options
 from benchmarks.label_errors import counts_part
 from benchmarks.long_texts import long_texts_part
@@ -52,6 +53,7 @@ OTHER_PAGES: dict[str, dict[str, tuple[str, Write]]] = {
     "encoders.md": {"encoders": ("encoders", encoders.encoders_part)},
     "pruning.md": {"pruning": ("pruning", pruning_part)},
     "training.md": {"own_data": ("own_data", own_data_part)},
+    "compare.md": {"gates": ("gates", gates_part)},
     "check.md": {"label_errors": ("label_errors", counts_part)},
     "vectors.md": groups.PARTS,
 }

@@ -8,6 +8,7 @@ BertkitError              1   a fault of bertkit itself
 ├── UnavailableError      5   network, optional packages, devices
 ├── ResourceError         6   disk, memory, permissions, locks
 ├── DivergedError         7   a loss or weight that is not a finite number
+├── GateError             8   a gate that was not passed
 └── StoppedError  130 / 143   Ctrl-C or SIGTERM; the run can be resumed
 """
 
@@ -137,6 +138,12 @@ class DivergedError(BertkitError):
     """A loss or a weight is no longer a finite number; the result is not kept."""
 
     exit_code = 7
+
+
+class GateError(BertkitError):
+    """A score, a difference or a test is not what a gate asks for; what was computed is kept."""
+
+    exit_code = 8
 
 
 class StoppedError(BertkitError):

@@ -42,6 +42,7 @@ FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 @pytest.mark.parametrize(
     "name",
     [
+        "gates",
         "groups",
         "harness",
         "label_errors",

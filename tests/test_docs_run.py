@@ -56,6 +56,8 @@ NOT_RUN = {
 ALTERNATIVES = {"docs/own-data.md", "docs/pretraining.md", "docs/recipes.md"}
 """Pages whose commands are not one session: some of them write to the same folder."""
 
+GATES = {"--fail-if-worse", "--require"}
+
 SMALL_MODEL = ["--set", "model_options={num_hidden_layers: 1, hidden_size: 96, num_attention_heads: 3}"]
 
 QUICK = {"README.md", "docs/own-task.md", "docs/extending.md", "docs/several-machines.md"}
@@ -194,7 +196,8 @@ def run_commands(zygote, folder: Path, block: Block, environment: dict[str, str]
         short = shorten_ablation(words[1:]) if words[1] == "ablate" else shorten(words[1:], fresh=fresh)
         path = environment.get("PYTHONPATH")
         codes, out, err = zygote.launch(folder, short, processes, path, stdin)
-        assert codes == [0] * processes, f"{line}\n{out}{err}"
+        ended = {0, 8} if words[1] == "test" or GATES & set(words) else {0}  # of a model that has seen a few rows
+        assert set(codes) <= ended, f"{line}\n{out}{err}"
 
 
 def run_python(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:

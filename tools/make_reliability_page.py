@@ -39,8 +39,8 @@ bertkit promises:
 6. Exit code 0 means that the work was done, and that its numbers are finite.
 
 The other exit codes: 1 is a fault of bertkit; 2 the command line or recipe; 3 data; 4 a model or checkpoint; 5 the
-network, the hub or a missing package; 6 disk, memory, permissions or locks; 7 a loss that is not finite; 129, 130 and
-143 a signal. A `-` stands where the command does not end by what happens.
+network, the hub or a missing package; 6 disk, memory, permissions or locks; 7 a loss that is not finite; 8 a gate that
+was not passed; 129, 130 and 143 a signal. A `-` stands where the command does not end by what happens.
 """
 
 

@@ -11,7 +11,7 @@ from bertkit.errors import UsageError, closest
 
 _COMMANDS = {
     **dict.fromkeys(("train", "fit", "fine-tune", "fine_tune", "run"), "finetune"),
-    **dict.fromkeys(("evaluate", "test", "score", "validate"), "eval"),
+    **dict.fromkeys(("evaluate", "score", "validate"), "eval"),
     **dict.fromkeys(("infer", "inference", "classify", "tag"), "predict"),
     **dict.fromkeys(("encode", "vectorize", "embeddings"), "embed"),
     **dict.fromkeys(("tune", "hpo", "search-space", "optimize"), "sweep"),

@@ -175,6 +175,10 @@ ZeroShotOption = Annotated[
     ),
 ]
 PageOption = Annotated[Path | None, output_option("Write a page to this .html file.", "FILE")]
+ReportOption = Annotated[
+    Path | None,
+    typer.Option(help="Write a report to this file: .xml is JUnit, .md the summary of a pull request.", metavar="FILE"),
+]
 PairOption = Annotated[str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT")]
 FirstRowsOption = Annotated[
     int | None, typer.Option(help="Use only the first N rows.", metavar="N", show_default="all", min=1)

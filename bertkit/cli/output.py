@@ -22,6 +22,7 @@ from bertkit.storage.runs import is_main_process
 
 if TYPE_CHECKING:
     from bertkit.errors import BertkitError
+    from bertkit.reports.cases import Case
 
 _SCHEMA = 2
 # C0 without tab and line feed, DEL, C1, marks that reorder text or end a line, halves of surrogate pairs
@@ -71,6 +72,18 @@ def print_notes(notes: Iterable[str]) -> None:
     """Print what is to be said below a line or a table, a note a line, indented."""
     for note in notes:
         print_text(f"  {note}")
+
+
+def print_gated(result: Any, show: Callable[[Any], object], gates: Sequence[Case], **page: Any) -> None:
+    """Print a result as `print_result` does, and its gates; end with exit code 8 where one was not passed."""
+    from bertkit.reports.cases import refuse_failed
+
+    def show_with_gates(value: Any) -> None:
+        show(value)
+        for case in gates:
+            print_text(f"  gate {case.outcome}: {case.group}, {case.name}: {case.text}")
+
+    print_result(result, show_with_gates, error=refuse_failed(gates), **page)
 
 
 def print_next(*commands: str) -> None:

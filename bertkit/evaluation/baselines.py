@@ -14,7 +14,7 @@ import numpy as np
 from bertkit.data.labels import spelled_names
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import SavedCheckpoint
-from bertkit.evaluation.scoring import Scored, describe_scores
+from bertkit.evaluation.scoring import Scored, describe_scores, measure_ece
 from bertkit.metrics.baselines import strongest
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
@@ -134,6 +134,7 @@ def describe_split(
         "lead": asdict(lead) if lead else None,
         "warnings": [*details.warnings, *find_warnings(gold, scored, lead, remedy)],
         "tables": details.tables,
+        "ece": measure_ece(task, scored, split.rows),
         **describe_scores(task, scored, score_baselines(task, judged, scored.setup)),
     }
 

@@ -11,8 +11,9 @@ import numpy as np
 
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import Scored, score_split
+from bertkit.evaluation.scoring import Scored, find_intervals, measure_ece, score_split
 from bertkit.hardware.speed import Pace, measure_paces, time_by_turns, times_as_fast
+from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference, compare_paired
 from bertkit.progress import Progress
 from bertkit.runtime import ExportedModel
@@ -54,6 +55,9 @@ class Parity:
     flips: dict[str, int] = field(default_factory=dict)
     """Rows whose predicted labels change: ``model``, from the model's; ``alone``, from those in batches."""
     notes: list[str] = field(default_factory=list)
+    intervals: dict[str, Interval] = field(default_factory=dict)
+    """Metric -> the 95% interval of the graph's score, where the recipe has gates."""
+    ece: dict[str, Any] | None = None
 
 
 def random_texts(shape: tuple[int, ...], inputs: Sequence[str], vocabulary: int) -> dict[str, Any]:
@@ -117,10 +121,8 @@ def tabulate_latency(
     ]
 
 
-def compare_scores(
-    before: Checkpoint, after: Checkpoint, split: Split, progress: Progress
-) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
-    """Score both on a split; return each metric's scores with their paired difference, and `Parity.flips`.
+def compare_scores(before: Checkpoint, after: Checkpoint, split: Split, progress: Progress) -> dict[str, Any]:
+    """Score both on a split; return the fields of `Parity` that follow.
 
     Flips are counted where answers are labels; those of rows alone where the graph is in int8.
     """
@@ -136,7 +138,9 @@ def compare_scores(
         flips["model"] = _count_flips(first, second)
     if task.NAMED and isinstance(after.model, ExportedModel) and after.model.export.precision == "int8":
         flips["alone"] = _count_flips(score_split(after, split, progress, features=second.features, alone=True), second)
-    return scores, flips
+    has_gates = bool(after.setup.recipe.gates.asked)
+    intervals = find_intervals(task, second).ends if has_gates else {}
+    return {"scores": scores, "flips": flips, "intervals": intervals, "ece": measure_ece(task, second, split.rows)}
 
 
 def compare_scored(task: Task, first: Scored, second: Scored, *, samples: int = 2000) -> dict[str, Difference]:

@@ -22,9 +22,10 @@ from bertkit.metrics.intervals import Interval, Intervals
 from bertkit.metrics.paired import count_units, take
 from bertkit.progress import Progress, stage
 from bertkit.recipe import Recipe
+from bertkit.reports.cases import Case
 from bertkit.storage.files import null_for_nan, write_json
 from bertkit.tasks import Compared, Details, Prediction, Predictions, Task, drop_private_keys, with_options
-from bertkit.tokens.features import Features, Setup
+from bertkit.tokens.features import Features, Rows, Setup
 
 Decoded = tuple[list[Prediction], list[str]]
 """The predictions of a split, and what a reader of their scores must know."""
@@ -59,6 +60,10 @@ class Result:
     data_warnings: list[str] = field(default_factory=list)
     """What is odd about the rows; it was logged before training."""
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    ece: dict[str, Any] | None = None
+    """The expected calibration error, ``value`` and ``interval``, where a gate asks for it."""
+    gates: list[Case] = field(default_factory=list)
+    """What came of the recipe's gates."""
 
     @property
     def baseline(self) -> dict[str, float | None]:
@@ -237,6 +242,16 @@ def describe_scores(task: Task, scored: Scored, baselines: Mapping[str, dict[str
         "baselines": null_for_nan(baselines),
         "undefined": {part: reasons for part, reasons in undefined.items() if reasons},
     }
+
+
+def measure_ece(task: Task, scored: Scored, rows: Rows) -> dict[str, Any] | None:
+    """Compute the expected calibration error with its interval; None where no gate asks, or nobody knows."""
+    if "ece" not in scored.setup.recipe.gates.asked or task.gold_probabilities is None:
+        return None
+    from bertkit.metrics.statistics import describe_calibration
+
+    probabilities, gold, numbers, _ = task.gold_probabilities(scored.predictions, rows, scored.setup)
+    return describe_calibration(probabilities, gold, numbers)["ece"]
 
 
 def _reasons(scores: dict[str, float]) -> dict[str, str]:

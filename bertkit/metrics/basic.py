@@ -51,6 +51,10 @@ REGRESSION = ("pearsonr", "spearmanr", "mean_squared_error", "mean_absolute_erro
 LOWER_IS_BETTER = {"mean_squared_error", "mean_absolute_error", "query_active_dims", "document_active_dims"}
 
 
+BESIDE_SCORES = ("ece", "size_mb")
+"""What a gate of a recipe may be about beside its metrics: lower is better."""
+
+
 def with_direction(metric: str) -> str:
     """Return the name of a metric, with a word on its direction where a lower score is better.
 
@@ -211,7 +215,7 @@ def is_script(metric: str) -> bool:
 
 
 def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
-    """Check that the recipe's metrics are among a family's, and its best metric among the recipe's.
+    """Check that the recipe's metrics are among a family's, and its best metric and its gates among the recipe's.
 
     Raises:
         RecipeError: an unknown metric; the message suggests the closest names.
@@ -222,6 +226,10 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
             raise RecipeError(f"no metric is called {name!r}", closest(name, names))
         if is_script(name) and not recipe._may_run_code:
             raise refuse_code(f"the metric {name}")
+    for name in recipe.gates.asked:
+        if not uses_evaluate and name not in (*recipe.metrics, *BESIDE_SCORES):
+            known = closest(name, [*recipe.metrics, *BESIDE_SCORES])
+            raise RecipeError(f"a gate is about {name!r}, which is not among the metrics", known)
     if not uses_evaluate and recipe.best_metric not in recipe.metrics:
         raise RecipeError(
             f"best_metric {recipe.best_metric!r} is not among the metrics",

@@ -6,10 +6,11 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Literal
 
 import numpy as np
 
-from bertkit.metrics.intervals import Interval, Setting, bootstrap_intervals
+from bertkit.metrics.intervals import Interval, Setting, bootstrap_intervals, wilson_interval
 
 LEVEL = 0.05  # of two-sided tests
 POWER = 0.8
@@ -192,6 +193,33 @@ def holm(p_values: Sequence[float | None]) -> list[float | None]:
         highest = max(highest, min(1.0, (len(order) - rank) * p))
         corrected[number] = highest
     return corrected
+
+
+def judge_difference(
+    found: Difference, units: int, margin: float = 0.0, *, lower_is_better: bool = False
+) -> Literal["passed", "failed", "undecided"]:
+    """Tell whether a second system is worse than the first by more than a margin, on so many units.
+
+    It has failed where the whole interval of the difference lies below the margin; where `found` is one of several, its
+    corrected p must be below `LEVEL` too. Without a margin it has passed otherwise. With one (non-inferiority), the
+    whole interval must lie above it, and between the two nothing is decided.
+
+    >>> shown, unknown = (Difference(0.9, 0.8, -0.1, ends, 0.01, "") for ends in ((-0.15, -0.05), (-0.3, 0.1)))
+    >>> [judge_difference(found, 500, margin) for found in (shown, unknown) for margin in (0, 0.2)]
+    ['failed', 'passed', 'passed', 'undecided']
+    """
+    if not math.isfinite(found.difference):
+        return "undecided"
+    if found.interval is None:  # resamples differ by the same: no more than a share of the rows that none has shown
+        unseen, p = wilson_interval(0, units)[1], found.p
+        ends = (found.difference - unseen, found.difference + (unseen if margin else 0.0))
+    else:
+        ends, p = found.interval, 0.0
+    p = p if found.p_holm is None else found.p_holm
+    low, high = (-ends[1], -ends[0]) if lower_is_better else ends
+    if high < -margin and p is not None and p < LEVEL:
+        return "failed"
+    return "passed" if low > -margin or not margin else "undecided"
 
 
 def standard_error(interval: tuple[float, float]) -> float:

@@ -17,6 +17,7 @@ from bertkit.recipe.records import WHAT_IS_KEPT as WHAT_IS_KEPT
 from bertkit.recipe.records import CommonTraining as CommonTraining
 from bertkit.recipe.records import Data as Data
 from bertkit.recipe.records import Distillation as Distillation
+from bertkit.recipe.records import Gates as Gates
 from bertkit.recipe.records import LayerMap as LayerMap
 from bertkit.recipe.records import Published as Published
 from bertkit.recipe.records import Recipe as Recipe

@@ -268,6 +268,21 @@ class Published(Section):
         return dict(self.model_extra or {})
 
 
+class Gates(Section):
+    """What a model must reach: a metric, ``ece`` or ``size_mb`` -> the least value; the most where lower is better."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+    __pydantic_extra__: dict[str, Finite] = Field(init=False)
+
+    confident: bool = False
+    """By the end of the 95% interval, not by the score itself."""
+
+    @property
+    def asked(self) -> dict[str, float]:
+        """Name of what is measured -> its least or its highest value."""
+        return dict(self.model_extra or {})
+
+
 class Recipe(Section):
     """Everything that defines a fine-tuning run, as read from a YAML file and the command line."""
 
@@ -290,6 +305,8 @@ class Recipe(Section):
     options: dict[str, Any] = Field({})
     """Options of this task family."""
     published: list[Published] = Field([])
+    gates: Gates = Gates()
+    """What the model must reach for exit code 0."""
 
     @property
     def model_name(self) -> str:

@@ -22,8 +22,22 @@ from bertkit.workflows.evaluate import splits_to_score
 
 if TYPE_CHECKING:
     from bertkit.evaluation.differences import Changes, Side
+    from bertkit.evaluation.gates import WorseGate
     from bertkit.evaluation.stored import Scorer
     from bertkit.metrics.paired import Difference
+    from bertkit.reports.cases import Case
+
+
+@dataclass(frozen=True)
+class CompareSettings:
+    """What is looked at, beside what always is."""
+
+    by: str | None = None
+    """A column of the data to slice by."""
+    shown: int = 5
+    """How many rows that are won, and lost, to show."""
+    gate: WorseGate | None = None
+    """By how much no run may be worse than the first, in all rows and in each slice of `by`."""
 
 
 @dataclass(frozen=True)
@@ -59,15 +73,16 @@ class Comparison:
     notes: list[str]
     folders: dict[str, list[str]]
     """Name of a system -> the folders of its runs."""
+    gates: list[Case] = field(default_factory=list)
+    """What came of the gate."""
 
 
 def compare(
     paths: Sequence[str | Path],
+    settings: CompareSettings = CompareSettings(),
     *,
     recipe: Recipe | None = None,
     split: str | None = None,
-    by: str | None = None,
-    shown: int = 5,
     on: str | None = None,
     progress: Progress = SILENT,
 ) -> Comparison:
@@ -75,10 +90,9 @@ def compare(
 
     Args:
         paths: run folders, folders of seeds, or what `bertkit eval --output` has written; at least two.
+        settings: what is looked at.
         recipe: whose metrics to compare; that of the first run by default.
         split: whose predictions to compare; the first validation split by default.
-        by: a column of the data to slice by.
-        shown: how many rows that are won, and lost, to show.
         on: a file, or another source of rows: the runs are scored on those of its rows that none was trained on.
         progress: shows how far the work is.
 
@@ -91,7 +105,7 @@ def compare(
         raise UsageError("a run is named twice", "name each once")
     with stage(progress, "reading the predictions", total=1):
         from bertkit.evaluation.stored import find_scorer, read_system
-        from bertkit.evaluation.stored_rows import align, read_column, read_rows
+        from bertkit.evaluation.stored.rows import align, read_column, read_rows
 
         systems = [read_system(path, None if on else split) for path in paths]
         _check_seeds(systems)
@@ -106,8 +120,9 @@ def compare(
         notes += [f"{name}: it has no rows, and is read as answers to those of {reference.name}." for name in bare]
         systems = [replace(one, runs=[align(run, reference, scorer.task) for run in one.runs]) for one in systems]
         rows = read_rows(reference, scorer.task)
+        by = settings.by
         extra = {} if by is None else {by: read_column(by, scorer, systems[0].runs[0], rows)}
-    compared = _compare_systems(scorer, systems, rows, extra, shown, progress)
+    compared = _compare_systems(scorer, systems, rows, extra, settings, progress)
     return replace(compared, split=on or compared.split, notes=notes + compared.notes)
 
 
@@ -116,36 +131,34 @@ def _compare_systems(
     systems: Sequence[StoredSystem],
     rows: Sequence[Row],
     extra: dict[str, list[Any]],
-    shown: int,
+    settings: CompareSettings,
     progress: Progress,
 ) -> Comparison:
     from bertkit.evaluation.differences import Side, find_changes
+    from bertkit.evaluation.gates import compare_sides, judge_systems
     from bertkit.evaluation.training_rows import count_trained
-    from bertkit.metrics.paired import compare_paired, count_units
-    from bertkit.metrics.paired_seeds import compare_seeds
+    from bertkit.metrics.paired import count_units
 
     sides = [
         Side([run.predictions for run in system.runs], [scorer.compare(run, rows) for run in system.runs])
         for system in systems
     ]
     scorer, notes = _leave_out_unstored(scorer, systems, sides)
+    if settings.gate:
+        settings.gate.choose(scorer, sides[0])  # a wrong name is told before anything is compared
     notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
     names = _short_names([system.name for system in systems])
     first_runs = {name: system.runs[0] for name, system in zip(names, systems, strict=True)}
     differences: dict[str, dict[str, Difference]] = {}
     changes: dict[str, Changes] = {}
-    for name, system, side in zip(names[1:], systems[1:], sides[1:], strict=True):
+    for name, side in zip(names[1:], sides[1:], strict=True):
         with stage(progress, f"comparing {name} with {names[0]}", total=1):
-            differences[name] = (
-                compare_seeds(scorer.score, sides[0].judged, side.judged)
-                if system.has_seeds
-                else compare_paired(scorer.score, sides[0].judged[0], side.judged[0])
-            )
-            changes[name] = find_changes(scorer, rows, sides[0], side, extra=extra, shown=shown)
+            differences[name] = compare_sides(scorer, sides[0], side)
+            changes[name] = find_changes(scorer, rows, sides[0], side, extra=extra, shown=settings.shown)
     return Comparison(
         recipe=scorer.recipe.name,
         task=scorer.recipe.task,
-        split=str(systems[0].runs[0].record.get("split", systems[0].runs[0].file.stem)),
+        split=systems[0].runs[0].split,
         rows=len(rows),
         units=count_units(sides[0].judged[0]),
         best_metric=scorer.recipe.best_metric,
@@ -161,6 +174,7 @@ def _compare_systems(
         folders={
             name: [str(run.file.parent) for run in system.runs] for name, system in zip(names, systems, strict=True)
         },
+        gates=judge_systems(scorer, rows, dict(zip(names, sides, strict=True)), differences, extra, settings.gate),
     )
 
 
@@ -328,7 +342,7 @@ def predict_unseen(
 
 def _with_source(run: StoredRun, source: str) -> Recipe:
     """Return the recipe of a run with its model, and with all rows of another source."""
-    recipe = recipe_of(run, {"model": str(run.file.parent), "data.source": source})
+    recipe = recipe_of(run, {"model": run.model, "data.source": source})
     return recipe.model_copy(update={"data": recipe.data.model_copy(update={"files": {}, "limit": None})})
 
 

@@ -35,6 +35,8 @@ class ErrorSettings:
     """Change the inputs a little, and predict them again; needs the model."""
     limit: int = 500
     """Rows whose inputs are changed."""
+    cases: Path | None = None
+    """File to write with tests to start from: the wrong rows, and small changes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,11 +106,19 @@ def find_errors(
     _check_settings(settings)
     folder = _find_model(path) if settings.robustness else None
     with stage(progress, "reading the predictions", total=1):
+        import numpy as np
+
         from bertkit.insight.mistakes.outcomes import find_outcomes, sort_answers
 
         scorer, (run,), rows = read_predictions([path], settings.split, recipe)
         outcomes = find_outcomes(scorer, run, rows)
     findings = _compare_slices(scorer, run, rows, outcomes, None, settings, progress)
+    if settings.cases is not None:
+        from bertkit.workflows.test import write_cases_file
+
+        order = np.argsort(-outcomes.errors, kind="stable")
+        wrong = [rows[number] for unit in order if outcomes.errors[unit] > 0 for number in outcomes.units[unit]]
+        write_cases_file(settings.cases, str(path), wrong)
     robustness = None
     if folder is not None:
         from bertkit.evaluation.checkpoint import open_trained
@@ -140,12 +150,12 @@ def find_disagreement(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     _check_settings(settings)
-    if settings.robustness:
-        raise UsageError("--robustness is for one run", "name one")
+    if settings.robustness or settings.cases:
+        raise UsageError(f"--{'robustness' if settings.robustness else 'write-cases'} is for one run", "name one")
     if typed_path(first).resolve() == typed_path(second).resolve():
         raise UsageError("a run is named twice", "name two that differ")
     with stage(progress, "reading the predictions", total=1):
-        from bertkit.evaluation.stored_rows import align
+        from bertkit.evaluation.stored.rows import align
         from bertkit.insight.mistakes.outcomes import find_outcomes, sort_pairs
 
         scorer, runs, rows = read_predictions([first, second], settings.split, recipe)
@@ -197,7 +207,7 @@ def read_predictions(
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
     from bertkit.evaluation.stored import find_scorer, read_system
-    from bertkit.evaluation.stored_rows import read_rows
+    from bertkit.evaluation.stored.rows import read_rows
 
     systems = [read_system(path, split) for path in paths]
     for system in systems:
@@ -222,7 +232,7 @@ def _compare_slices(
     Returns:
         The fields of `Findings`.
     """
-    from bertkit.evaluation.stored_rows import read_column
+    from bertkit.evaluation.stored.rows import read_column
     from bertkit.insight.mistakes.slices import compare_groups, find_slices
     from bertkit.metrics.slices import choose_test
 
@@ -233,7 +243,7 @@ def _compare_slices(
         return {
             "recipe": scorer.recipe.name,
             "task": scorer.recipe.task,
-            "split": str(run.record.get("split", run.file.stem)),
+            "split": run.split,
             "rows": len(rows),
             "units": len(outcomes.units),
             "what": outcomes.what,

@@ -13,11 +13,12 @@ from bertkit.data.checks import describe_lacking
 from bertkit.data.labels import CORRECT, list_names, name_split, placeholder_names, spelled_names, with_unseen
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
-from bertkit.errors import DataError, ResourceError, UsageError
+from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.baselines import describe_split, judge_baselines, read_learned
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
+from bertkit.evaluation.gates import judge_result
 from bertkit.evaluation.languages import (
     LanguageScores,
     find_checkpoints,
@@ -29,18 +30,18 @@ from bertkit.evaluation.languages import (
 from bertkit.evaluation.scoring import (
     Result,
     Scored,
-    predictions_file,
     score_ensemble,
     score_split,
     write_predictions,
 )
+from bertkit.evaluation.stored.folder import begin_evaluation, check_output, finish_evaluation
 from bertkit.evaluation.training_rows import Choice, judge_training_rows
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import file_fingerprint
-from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.storage.outputs import claimed
 
 if TYPE_CHECKING:
     from bertkit.vectors.benchmark import BenchmarkScores
@@ -57,7 +58,8 @@ def evaluate(
 ) -> list[Result]:
     """Score the checkpoint `recipe.model` on the validation splits of its recipe, or on `split`.
 
-    With `output`, a folder, predictions are written there under the names they have in a run folder. Rows that the
+    With `output`, a folder, predictions are written there under the names they have in a run folder, with a record of
+    the scores and of the model; see `bertkit.evaluation.stored.folder`. Rows that the
     checkpoint was trained on are refused, dropped or kept as `training_rows` says; see `judge_training_rows`. A label
     that the checkpoint lacks counts as wrong, or is refused with `strict_labels`.
 
@@ -70,7 +72,7 @@ def evaluate(
         splits = judge_training_rows(saved, splits_to_score(saved, split, strict=strict_labels), training_rows)
     with ExitStack() as claim:
         if folder is not None and runs.is_main_process():
-            _check_output(folder, splits)
+            check_output(folder, splits)
             claim.enter_context(claimed(folder / "predictions.jsonl"))
         return _score_splits(_load_checkpoint(saved, progress), saved, splits, folder, progress)
 
@@ -136,10 +138,10 @@ def evaluate_languages(
         }
     with ExitStack() as claim:
         if folder is not None and runs.is_main_process():
-            _check_output(folder, {})
+            check_output(folder, {})
             for language, own in folders.items():
                 assert own is not None
-                _check_output(own, splits[language])
+                check_output(own, splits[language])
                 claim.enter_context(claimed(own / "predictions.jsonl"))
         checkpoint = _load_checkpoint(saved, progress)
         results = {
@@ -172,7 +174,9 @@ def _score_splits(
     progress: Progress,
 ) -> list[Result]:
     recipe, task, learned = saved.recipe, checkpoint.task, read_learned(saved)
-    results = []
+    output = folder if runs.is_main_process() else None
+    record = None if output is None else begin_evaluation(output, saved)
+    results, labels, files = [], list(checkpoint.setup.labels), list[str]()
     for rows in splits.values():
         start = time.perf_counter()
         scored, single = _score_split(checkpoint, saved, rows, progress)
@@ -185,9 +189,14 @@ def _score_splits(
         fields = describe_split(task, rows, scored, details, judged)
         fields["warnings"], fields["tables"] = warnings + fields["warnings"], {**single, **fields["tables"]}
         seconds = time.perf_counter() - start
-        if folder is not None and runs.is_main_process():
-            write_predictions(folder, rows, scored.predictions, details)
-        results.append(Result(recipe=recipe.name, model=recipe.model, seconds=seconds, **fields))
+        if output is not None:
+            files += write_predictions(output, rows, scored.predictions, details)
+        where = None if folder is None else str(folder)
+        result = Result(recipe=recipe.name, model=recipe.model, seconds=seconds, folder=where, **fields)
+        results.append(judge_result(recipe.gates, result, saved.member_folders or [saved.folder]))
+        labels += scored.setup.labels[len(checkpoint.setup.labels) :]
+    if output is not None and record is not None:
+        finish_evaluation(output, record, results, splits, labels, files)
     return results
 
 
@@ -208,26 +217,6 @@ def _score_split(
     names = [member.folder.name for member in saved.members]
     rows = [{"run": name, **null_for_nan(single.scores)} for name, single in zip(names, singles, strict=True)]
     return scored, {"members of the ensemble": [{k: "n/a" if v is None else v for k, v in row.items()} for row in rows]}
-
-
-def _check_output(folder: Path, splits: dict[str, Split]) -> None:
-    """Create the folder of the predictions, and check that none of them replaces something else.
-
-    Raises:
-        UsageError: it is the folder of a run, or a file that is scored would be replaced.
-        ResourceError: it cannot be created.
-    """
-    if (folder / runs.RECORD).is_file():
-        raise UsageError("the folder of a run, whose predictions would be lost", "choose another --output", file=folder)
-    for name, split in splits.items():
-        file = folder / predictions_file(name)
-        refuse_inputs(file, [("the file with the rows to score", Path(split.source))])
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ResourceError(
-            f"not a folder to write to: {error.strerror}", "choose another --output", file=folder
-        ) from None
 
 
 def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool = True) -> dict[str, Split]:

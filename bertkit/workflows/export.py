@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import DataError, ModelError, UnavailableError, UsageError
 from bertkit.evaluation.calibration import CALIBRATION_FILE, read_calibration, write_calibration
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
+from bertkit.evaluation.gates import judge_scores
 from bertkit.modeling.sentence.modules import SETTINGS, is_sentence_folder
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row, typed_path, write_yaml
+from bertkit.reports.cases import Case
 from bertkit.storage import hub, runs
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.exports import MANIFEST, Export, refuse_exported, write_export
@@ -41,6 +43,8 @@ class ExportResult:
     precision: str
     bytes: int
     parity: Parity
+    gates: list[Case]
+    """What came of the recipe's gates."""
 
 
 def export(
@@ -132,7 +136,10 @@ def write_graph(
         write_manifest(staging, described)
         size = sum(file.stat().st_size for file in staging.rglob("*") if file.is_file())
     model, recipe = saved.recipe.model, saved.recipe.name
-    return ExportResult(model, str(folder), recipe, target.backend, target.precision, size, parity)
+    after_scores = {name: found["after"] for name, found in parity.scores.items()}
+    split = parity.split or "exported"
+    gates = judge_scores(saved.recipe.gates, split, after_scores, parity.intervals, parity.ece, size)
+    return ExportResult(model, str(folder), recipe, target.backend, target.precision, size, parity, gates)
 
 
 def refuse_different(parity: Parity) -> None:
@@ -241,8 +248,8 @@ def measure(
         times = [] if reads_rows else tabulate_latency(compute, after.model.run, made.inputs, vocabulary, limit)
     if split is None:
         return Parity(largest, cosine, times, notes=notes)
-    scores, flips = compare_scores(before, after, split, progress)
-    return Parity(largest, cosine, times, split.name, len(split.rows), scores, flips, notes)
+    compared = compare_scores(before, after, split, progress)
+    return Parity(largest, cosine, times, split.name, len(split.rows), notes=notes, **compared)
 
 
 _COPIED = (runs.TRAINING_ROWS, "baselines.json", "modules.json", SETTINGS)

@@ -16,12 +16,15 @@ from bertkit.compression.vocabulary import TokenCorpus, check_files, count_chang
 from bertkit.data.rows import Split
 from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
+from bertkit.evaluation.gates import judge_scores
+from bertkit.evaluation.scoring import measure_ece
 from bertkit.evaluation.training_rows import judge_training_rows
 from bertkit.modeling.load import load_tokenizer, read_config, weight_bytes
 from bertkit.modeling.sentence.formats import SPARSE, find_format
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.recipe.load import recipe_command
+from bertkit.reports.cases import Case
 from bertkit.storage import hub
 from bertkit.storage.disk import check_space, disk_errors
 from bertkit.storage.outputs import building, refuse_existing
@@ -62,6 +65,8 @@ class Pruned:
     best_metric: str | None = None
     differences: dict[str, Difference] = field(default_factory=dict)
     """Metric -> the score after, less the score before, on the same rows."""
+    gates: list[Case] = field(default_factory=list)
+    """What came of the recipe's gates."""
 
 
 @dataclass(frozen=True)
@@ -204,13 +209,17 @@ def _prune_model(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
     compared = compare(saved, before, folder, inputs.validation, progress)
     publish(facts, folder, (saved, compared.after, compared.scored[1], inputs.validation))
     old, new = (scored.features for scored in compared.scored)
+    after, ece = compared.describe(1, left, folder), measure_ece(saved.task, compared.scored[1], inputs.validation.rows)
+    split = inputs.validation.name
+    gates = judge_scores(saved.recipe.gates, split, after.scores, after.intervals, ece, after.disk_bytes)
     return replace(
         pruned,
         before=compared.describe(0, parameters, inputs.source),
-        after=compared.describe(1, left, folder),
+        after=after,
+        gates=gates,
         measured_rows=min(inputs.measured_rows, len(inputs.train.rows)) if inputs.train and shape.is_measured else 0,
         recipe=saved.recipe.name,
-        split=inputs.validation.name,
+        split=split,
         rows=len(inputs.validation.rows),
         changed_rows=0 if ids is None else count_changed(old, new, ids),
         best_metric=saved.recipe.best_metric,

@@ -188,7 +188,7 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
         BertkitError: these do not suffice, or one model has a single run and another several seeds.
     """
     from bertkit.evaluation.stored import find_changed_scores, find_scorer, read_system
-    from bertkit.evaluation.stored_rows import align, read_rows
+    from bertkit.evaluation.stored.rows import align, read_rows
     from bertkit.metrics.paired import compare_paired, holm
     from bertkit.metrics.paired_seeds import compare_seeds
 

@@ -42,6 +42,7 @@ COMMANDS = {
     "cluster": "{texts} --model {run} --clusters 2",
     "dedup": "{texts} --model {run} --threshold 0.9",
     "search build": "{texts} --model {run} --output index",
+    "test": "{run} --limit 4",
     "tokenize": "cat --model {run}",
     "fill-mask": "'a [MASK]' --model {run}",
     "attention show": "cat --model {run}",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import xml.etree.ElementTree as tree
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.scoring import score_ensemble, score_split
 from bertkit.progress import SILENT
-from bertkit.recipe import load_recipe
+from bertkit.recipe import load_recipe, write_yaml
 from bertkit.workflows.evaluate import evaluate_benchmark
 from tests.conftest import toy_rows, write_csv, write_jsonl
 
@@ -50,6 +51,44 @@ def test_a_run_is_scored_by_its_own_recipe(run, trained, rows):
         f"error: {trained} is a run, and --model {trained} is another checkpoint - leave --model out, "
         f"or name the recipe: {trained}/recipe.yaml",
     )
+
+
+def test_a_score_that_is_required_and_not_reached_ends_with_its_own_code(run, trained, rows):
+    command = ("eval", trained, "--data", rows)
+    ended = run(*command, "--require", "accuracy=.1", "--require", "size_mb=100", "--require", "ece=1")
+    assert ended.code == 0 and ended.out.count("gate passed: all, ") == 3
+    ended = run(*command, "--require", "accuracy=1.01", "--report", "r.xml", "--json")
+    assert ended.code == 8 and ended.last.startswith("error: a gate was not passed: all, accuracy: ")
+    found = json.loads(ended.out)
+    assert found["error"]["code"] == 8
+    assert [case["outcome"] for case in found["results"][0]["gates"]] == ["failed"]
+    cases = {case.attrib["name"]: case for case in tree.parse("r.xml").getroot().iter("testcase")}
+    assert cases.keys() == found["results"][0]["scores"].keys()
+    assert [name for name, case in cases.items() if case.find("failure") is not None] == ["accuracy"]
+    ended = run(*command, "--require", "accuracy=1", "--confident")  # no interval of a share of few rows begins at 1
+    assert ended.code == 8
+    for asked, message in (
+        ("accuracy", "--require accuracy is not METRIC=VALUE - write e.g. --require accuracy=0.9"),
+        ("acuracy=1", "a gate is about 'acuracy', which is not among the metrics - did you mean accuracy?"),
+        ("accuracy=nan", "gates.accuracy = nan is wrong"),
+    ):
+        ended = run(*command, "--require", asked)
+        assert (ended.code, message in ended.last) == (2, True), ended.last
+    ended = run("eval", "--benchmark", "mteb:X", "--model", trained, "--require", "accuracy=1")
+    assert ended.last.startswith("error: --require with --benchmark")
+
+
+def test_gates_of_a_recipe_are_no_part_of_the_run(run, tiny_model, toy_data):
+    write_yaml({"extends": "classify", "gates": {"accuracy": 0.0}}, Path("mine.yaml"))
+    command = ("finetune", "mine.yaml", "--model", tiny_model, "--data", toy_data, "--epochs", 1, "-o", "one")
+    ended = run(*command)
+    assert ended.code == 0 and "gate passed: validation, accuracy: " in ended.out
+    ended = run(*command, "--set", "gates.accuracy=1.01")  # the run is finished, and its gate another one
+    assert ended.code == 8 and "was not passed: validation, accuracy: " in ended.last
+    assert run("eval", "one").code == 0
+    assert run("eval", "one", "--set", "gates.accuracy=1.01").code == 8
+    assert run("prune", "one", "-o", "small", "--layers", "0,", "--set", "gates.accuracy=1.01").code == 8
+    assert run("eval", "small", "--require", "accuracy=0").code == 0  # what was made is kept
 
 
 def test_eval_agrees_with_a_plain_loop(run, trained, rows):
@@ -234,6 +273,7 @@ def test_each_language_is_scored_as_by_itself(run, trained, tmp_path):
     for number, language in enumerate(("en", "de")):
         alone = scores(run(*command, "--data", tmp_path / "rows" / language, "--output", f"alone/{language}"))
         together = printed["results"][language][0]
+        assert (together.pop("folder"), alone.pop("folder")) == (f"scored/{language}", f"alone/{language}")
         assert {**together, "seconds": 0} == {**alone, "seconds": 0}
         in_table = printed["tables"][0]["scores"][number]
         assert (in_table["score"], in_table["rows"]) == (alone["scores"]["f1_macro"], 30)
@@ -279,7 +319,57 @@ def test_a_second_eval_into_one_folder_is_refused(run, trained):
         ended = run(*command)
     assert (ended.code, "is writing this output (scored/predictions.jsonl)" in ended.last) == (6, True)
     assert run(*command).code == 0
-    assert [entry.name for entry in Path("scored").iterdir()] == ["predictions.jsonl"]
+    written = {entry.name for entry in Path("scored").iterdir()}
+    assert written == {"predictions.jsonl", "evaluation.json", "recipe.yaml"}
+
+
+def test_two_folders_of_eval_are_compared_without_a_recipe(run, trained, tiny_model, toy_data):
+    command = ("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--epochs", 1, "-o", "weak")
+    assert run(*command).code == 0
+    write_csv(Path("test.csv"), toy_rows(80, seed=9))
+    write_yaml({"extends": str(trained / "recipe.yaml"), "data": {"files": {"test": "test.csv"}}}, Path("mine.yaml"))
+    for model, folder in ((trained, "good"), ("weak", "bad")):
+        ended = run("eval", "mine.yaml", "--model", model, "--split", "test", "-o", folder, "--json")
+        assert scores(ended)["folder"] == folder
+    record = json.loads(Path("good/evaluation.json").read_text())
+    assert record["model"] == str(trained) and len(record["made_by"]["model"]) == 64
+    assert record["identity"]["data"].keys() == {"test"} and record["identity"]["labels"] == ["bad", "good"]
+    assert record["results"][0]["intervals"] and record["versions"]["torch"]
+    ended = run("compare", "good", "bad", "--fail-if-worse", "--json")
+    found = json.loads(ended.out)
+    assert (ended.code, found["split"], found["rows"]) == (8, "test", 80), ended.err
+    assert found["folders"] == {"good": ["good"], "bad": ["bad"]}
+    assert run("compare", "bad", "good", "--fail-if-worse", "--on", trained.parent / "validation.csv").code == 0
+    assert json.loads(run("errors", "good", "--json").out)["split"] == "test"
+    alone = run(
+        "compare", "good/predictions_test.jsonl", "bad/predictions_test.jsonl", "--recipe", "classify", "--json"
+    )
+    assert json.loads(alone.out)["split"] == "test"
+
+
+def test_the_evaluation_of_another_model_is_never_written_over(run, trained, tiny_model, toy_data):
+    command = ("eval", trained, "--data", trained.parent, "-o", "scored")
+    assert run(*command).code == 0
+    before = {file.name: file.read_bytes() for file in Path("scored").iterdir()}
+    assert run("finetune", "classify", "--model", tiny_model, "--data", toy_data, "--epochs", 1, "-o", "weak").code == 0
+    for other, message in (
+        (("eval", "weak", "-o", "scored"), f"the folder has an evaluation of another model ({trained})"),
+        ((*command, "--max-length", 8), "by other settings (recipe.training.max_length: 128 there, 8 asked)"),
+    ):
+        ended = run(*other)
+        assert (ended.code, message in ended.last) == (2, True), ended.err
+        assert {file.name: file.read_bytes() for file in Path("scored").iterdir()} == before
+    assert run(*command, "--split", "train", "--training-rows", "keep").code == 0  # another split stands beside it
+    record = json.loads(Path("scored/evaluation.json").read_text())
+    assert [result["split"] for result in record["results"]] == ["validation", "train"]
+    assert record["predictions"].keys() == {"predictions.jsonl", "predictions_train.jsonl"}
+    assert run("compare", trained, "scored").code == 0
+    Path("scored/predictions.jsonl").write_text("{}\n")
+    assert "does not match its checksum" in run("compare", trained, "scored").last
+    Path("scored/evaluation.json").write_text("{}")
+    assert run("compare", trained, "scored").last.startswith("error: the record of the evaluation is damaged")
+    Path("scored/evaluation.json").unlink()
+    assert "predictions of a model that is not recorded" in run(*command).last
 
 
 def test_eval_says_at_once_that_it_cannot_write(run, trained):

@@ -13,6 +13,7 @@ from bertkit.cli.options import (
     LimitOption,
     MaxLengthOption,
     RecipeArgument,
+    ReportOption,
     SetOption,
     load,
 )
@@ -22,6 +23,7 @@ from bertkit.errors import shorten
 
 if TYPE_CHECKING:
     from bertkit.checks import Finding
+    from bertkit.reports.cases import Case
     from bertkit.workflows.check import CheckResult
 
 ORDER = 1
@@ -76,6 +78,7 @@ def command(
             metavar="DIR",
         ),
     ] = None,
+    report: ReportOption = None,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     changes: SetOption = None,
@@ -87,16 +90,33 @@ def command(
     """
     settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
     loaded = load(recipe, settings, changes)
+    from bertkit.reports.cases import check_report, write_cases
+
+    file = check_report(report)
     from bertkit.workflows.check import CheckSettings, check
 
     chosen = CheckSettings(label_errors, long_text, fix, needs_model=model is not None)
     result = check(loaded, chosen, progress=TerminalProgress())
     copy = fix if result.rows.get("train") else None  # without training rows there is none
+    if file is not None:
+        write_cases(file, f"{result.recipe}: {result.source}", _list_cases(result, strict=strict))
     print_result(_as_record(result, copy), lambda _: print_findings(result, copy))
     if result.count("fail") or (strict and result.count("warn")):
         raise typer.Exit(3)
     if result.unavailable and (strict or label_errors):  # what was asked for was not done
         raise typer.Exit(5)
+
+
+def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
+    """Return a case for each finding, and one for what was left out."""
+    from bertkit.reports.cases import Case
+
+    faults = ("fail", "warn") if strict else ("fail",)
+    cases = [
+        Case(one.group, one.name, "failed" if one.level in faults else "passed", f"{one.level}: {one.text}")
+        for one in result.findings
+    ]
+    return cases + [Case("left out", what.partition(":")[0], "skipped", what) for what in result.left_out]
 
 
 def _as_record(result: CheckResult, fix: Path | None) -> dict[str, Any]:

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from bertkit.cli.options import PageOption, PredictionsRecipeOption, PredictionsSplitOption
+from bertkit.cli.options import (
+    PageOption,
+    PredictionsRecipeOption,
+    PredictionsSplitOption,
+    ReportOption,
+    refuse_options,
+)
 from bertkit.cli.output import (
     difference_cells,
+    format_interval,
     format_rows,
     format_signed,
+    print_gated,
     print_notes,
-    print_result,
     print_table,
     print_text,
 )
@@ -22,6 +29,7 @@ from bertkit.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bertkit.evaluation.differences import ChangedRow, Changes
     from bertkit.metrics.paired import Difference
+    from bertkit.reports.cases import Case
     from bertkit.workflows.compare import Comparison
 
 ORDER = 3
@@ -51,8 +59,30 @@ def command(
         str | None, typer.Option(help="Column of the data whose values are slices too.", metavar="COLUMN")
     ] = None,
     rows: Annotated[int, typer.Option(help="How many rows that are won, and lost, to show.", metavar="N", min=0)] = 5,
+    fail_if_worse: Annotated[
+        bool,
+        typer.Option(
+            "--fail-if-worse",
+            help="End with exit code 8 where a run is worse than the first beyond chance, with --by in any slice too.",
+        ),
+    ] = False,
+    margin: Annotated[
+        float,
+        typer.Option(help="With --fail-if-worse: how much may be lost; that it is no more must be shown.", min=0),
+    ] = 0.0,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --fail-if-worse: metric that counts; repeatable.", show_default="the best metric", metavar="NAME"
+        ),
+    ] = None,
+    undecided: Annotated[
+        Literal["fail", "pass"],
+        typer.Option(help="With --fail-if-worse: what comes of a difference that too few rows show.", metavar="CHOICE"),
+    ] = "fail",
     recipe: PredictionsRecipeOption = None,
     output: PageOption = None,
+    report: ReportOption = None,
 ) -> None:
     """Compare runs by their stored predictions: is the difference real, and where does it come from?
 
@@ -61,12 +91,29 @@ def command(
     """
     from bertkit.recipe import load_recipe
     from bertkit.storage.outputs import check_page
-    from bertkit.workflows.compare import compare, write_page
 
+    if not fail_if_worse:
+        given = {
+            "--margin": margin or None,
+            "--metric": metric,
+            "--undecided": undecided if undecided == "pass" else None,
+        }
+        refuse_options(given, "without --fail-if-worse", "add it: it makes a gate of the comparison")
     page = None if output is None else check_page(output)
+    from bertkit.reports.cases import check_report, write_cases
+
+    file = check_report(report)
     loaded = None if recipe is None else load_recipe(recipe)
-    compared = compare(runs, recipe=loaded, split=split, by=by, shown=rows, on=on, progress=TerminalProgress())
-    print_result(compared, _print_comparison, page=page, write=write_page)
+    from bertkit.evaluation.gates import WorseGate
+    from bertkit.workflows.compare import CompareSettings, compare, write_page
+
+    gate = WorseGate(metric or (), margin, undecided) if fail_if_worse else None
+    settings = CompareSettings(by, rows, gate)
+    compared = compare(runs, settings, recipe=loaded, split=split, on=on, progress=TerminalProgress())
+    if file is not None:
+        title = f"{compared.recipe}, {compared.split}: {', '.join(system.name for system in compared.systems)}"
+        write_cases(file, title, compared.gates + _list_others(compared))
+    print_gated(compared, _print_comparison, compared.gates, page=page, write=write_page)
 
 
 def _print_comparison(compared: Comparison) -> None:
@@ -82,6 +129,19 @@ def _print_comparison(compared: Comparison) -> None:
         print_text(f"  {describe_power(differences[compared.best_metric], compared)}")
         _print_changes(compared.changes[system.name], system.name, baseline.name)
     print_table("settings that differ", compared.settings, max_rows=40)
+
+
+def _list_others(compared: Comparison) -> list[Case]:
+    """Return a case for each metric that is no gate, which has passed whatever its difference is."""
+    from bertkit.reports.cases import Case
+
+    gated = {(case.group, case.name) for case in compared.gates}
+    return [
+        Case(name, metric, "passed", f"{format_signed(found.difference)} (95% CI {format_interval(found.interval)})")
+        for name, differences in compared.differences.items()
+        for metric, found in differences.items()
+        if (name, metric) not in gated
+    ]
 
 
 def _with_seeds(name: str, seeds: list[int | None]) -> str:

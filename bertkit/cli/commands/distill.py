@@ -30,6 +30,7 @@ from bertkit.cli.options import (
 from bertkit.cli.output import (
     format_number,
     format_scored,
+    print_gated,
     print_notes,
     print_result,
     print_table,
@@ -124,7 +125,7 @@ def command(
         print_result(check(loaded, output=output, fresh=fresh), print_dry_run)
     else:
         distilled = distill(loaded, output=output, fresh=fresh, progress=TerminalProgress())
-        print_result(distilled, print_distilled)
+        print_gated(distilled, print_distilled, [case for result in distilled.results for case in result.gates])
 
 
 def print_distilled(distilled: Distilled) -> None:

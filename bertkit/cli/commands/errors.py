@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
@@ -54,6 +55,10 @@ def command(
     by: ByOption = None,
     robustness: RobustnessOption = False,
     limit: Annotated[int, typer.Option(help="How many rows --robustness changes.", metavar="N")] = 500,
+    write_cases: Annotated[
+        Path | None,
+        typer.Option(help="Write tests for `bertkit test` to this new .yaml file: the wrong rows, and small changes."),
+    ] = None,
     split: PredictionsSplitOption = None,
     recipe: PredictionsRecipeOption = None,
     output: PageOption = None,
@@ -72,7 +77,7 @@ def command(
         raise UsageError(f"{len(runs)} runs", "name one or two; `bertkit compare` takes more")
     page = None if output is None else check_page(output)
     loaded = None if recipe is None else load_recipe(recipe)
-    settings = ErrorSettings(split, by or (), sort, robustness, limit)
+    settings = ErrorSettings(split, by or (), sort, robustness, limit, write_cases)
     progress = TerminalProgress()
     found: Mistakes | Disagreement
     if len(runs) == 1:
@@ -147,9 +152,9 @@ def _print_slices(slices: Sequence[ComparedSlice], test: str, columns: tuple[str
 def _print_robustness(robustness: Robustness) -> None:
     table = [
         {
-            "change": one.edit,
+            "change": one.name,
             "rows": one.rows,
-            "flips": one.flipped,
+            "flips": one.failed,
             "share": f"{one.share:.1%}",
             "95% CI": one.interval,
             "right to wrong": None if one.may_flip else one.lost,
@@ -159,8 +164,8 @@ def _print_robustness(robustness: Robustness) -> None:
     ]
     print_table(f"answers that flip when {robustness.column} is changed, of {format_rows(robustness.rows)}", table)
     for one in robustness.edits:
-        for flip in one.flips[:1]:
-            print_text(f"    {one.edit}: {flip.after}: {flip.answer} -> {flip.new_answer}")
+        for flip in one.trials[: min(one.failed, 1)]:
+            print_text(f"    {one.name}: {flip.after}: {flip.answer} -> {flip.new_answer}")
     if robustness.left_out:
         print_text(f"    nothing to change for: {', '.join(robustness.left_out)}")
 

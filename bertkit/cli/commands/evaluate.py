@@ -14,6 +14,7 @@ from bertkit.cli.options import (
     LimitOption,
     MaxLengthOption,
     OptionalRunArgument,
+    ReportOption,
     SetOption,
     TrainingRowsOption,
     ZeroShotOption,
@@ -27,9 +28,12 @@ from bertkit.cli.output import (
     format_interval,
     format_number,
     format_rows,
+    format_scored,
     format_signed,
     group_by_reason,
+    print_gated,
     print_line,
+    print_next,
     print_notes,
     print_result,
     print_table,
@@ -52,6 +56,14 @@ BenchmarkOption = Annotated[
     typer.Option(
         help="Score the vectors of any encoder on a task of MTEB, e.g. mteb:STSBenchmark, in place of a RUN.",
         metavar="NAME",
+    ),
+]
+RequireOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="METRIC=VALUE",
+        help="End with exit code 8 below this score, or above it where lower is better; also ece=VALUE and "
+        "size_mb=VALUE; repeatable.",
     ),
 ]
 SplitOption = Annotated[
@@ -88,6 +100,11 @@ def command(
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     output: PredictionsOption = None,
+    require: RequireOption = None,
+    confident: Annotated[
+        bool, typer.Option("--confident", help="With gates: by the end of the 95% interval, not by the score itself.")
+    ] = False,
+    report: ReportOption = None,
     training_rows: TrainingRowsOption = "refuse",
     strict_labels: StrictLabelsOption = False,
     languages: LanguagesOption = None,
@@ -111,6 +128,7 @@ def command(
             "--output": output,
         }
         given |= {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes}
+        given |= {"--require": require, "--confident": confident, "--report": report}
         given |= {"--strict-labels": strict_labels, "--zero-shot": zero_shot, "--languages": languages}
         refuse_options(given | {"--oracle": oracle}, "with --benchmark", "leave it out: a benchmark has its own rows")
         _score_benchmark(benchmark, model, max_length)
@@ -121,21 +139,78 @@ def command(
         remedy = "name the languages with commas, e.g. --languages en,de,fr"
         refuse_options({"--oracle": oracle}, "without --languages", remedy)
     recipe, checkpoint = find_trained(run, model)
-    settings = {"model": checkpoint, "data.source": data, "data.limit": limit, "training.max_length": max_length}
+    settings: dict[str, Any] = {
+        "model": checkpoint,
+        "data.source": data,
+        "data.limit": limit,
+        "training.max_length": max_length,
+    }
     settings |= {"task": zero_shot_task(recipe) if zero_shot else None}
+    settings |= read_requirements(require or []) | {"gates.confident": confident or None}
+    from bertkit.reports.cases import check_report
+
+    file = check_report(report)
     rows: Any = {"split": split, "output": output, "training_rows": training_rows, "strict_labels": strict_labels}
     if languages is not None:
         recipes = _load_languages(recipe, settings, changes, languages)
         from bertkit.workflows.evaluate import evaluate_languages
 
         scored = evaluate_languages(recipes, **rows, oracle=oracle, progress=TerminalProgress())
-        print_result(scored, print_languages)
+        _end(scored, print_languages, scored.results, file)
         return
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 
     results = evaluate(loaded, **rows, progress=TerminalProgress())
-    print_result({"results": results}, lambda _: print_results(results))
+    _end({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, file)
+
+
+def read_requirements(assignments: Sequence[str]) -> dict[str, float]:
+    """Read ``METRIC=VALUE`` assignments as keys of a recipe.
+
+    >>> read_requirements(["f1_macro=.85"])
+    {'gates.f1_macro': 0.85}
+
+    Raises:
+        UsageError: one is none.
+    """
+    from bertkit.errors import UsageError
+
+    gates = {}
+    for text in assignments:
+        name, _, value = text.partition("=")
+        try:
+            gates[f"gates.{name.strip()}"] = float(value)
+        except ValueError:
+            raise UsageError(f"--require {text} is not METRIC=VALUE", "write e.g. --require accuracy=0.9") from None
+    return gates
+
+
+def _print_written(results: Sequence[Result], output: Path | None) -> None:
+    print_results(results)
+    if output is not None:
+        print_line(f"{output}: written")
+        print_next(f"bertkit errors {output}", f"bertkit compare {output} OTHER")
+
+
+def _end(
+    printed: Any, show: Callable[[Any], object], results: Mapping[str, Sequence[Result]], report: Path | None
+) -> None:
+    """Write the report, print what was scored, and end as the gates say."""
+    from bertkit.reports.cases import Case, write_cases
+
+    gates = [case for of in results.values() for result in of for case in result.gates]
+    if report is not None:
+        gated = {(case.group, case.name) for case in gates}
+        others = [
+            Case(result.split, name, "passed", format_scored(score, result.intervals.get(name)))
+            for of in results.values()
+            for result in of
+            for name, score in result.scores.items()
+            if (result.split, name) not in gated
+        ]
+        write_cases(report, ", ".join(results), gates + others)
+    print_gated(printed, show, gates)
 
 
 def _score_benchmark(name: str, model: str | None, max_length: int | None) -> None:

@@ -11,9 +11,9 @@ from bertkit.cli.options import CheckpointRecipeOption, LimitOption, output_opti
 from bertkit.cli.output import (
     format_rows,
     format_signed,
+    print_gated,
     print_next,
     print_notes,
-    print_result,
     print_table,
     print_text,
 )
@@ -51,7 +51,7 @@ def command(
     from bertkit.workflows.export import export
 
     result = export(run, output, to=to, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
-    print_result(result, print_export)
+    print_gated(result, print_export, result.gates)
 
 
 def print_export(result: ExportResult) -> None:

@@ -29,7 +29,7 @@ from bertkit.cli.options import (
     merge_changes,
     output_option,
 )
-from bertkit.cli.output import format_splits, print_line, print_next, print_plan, print_result
+from bertkit.cli.output import format_splits, print_gated, print_line, print_next, print_plan, print_result
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.seeds import choose_seeds, print_seeds
 from bertkit.errors import UsageError
@@ -102,7 +102,8 @@ def command(
 
 
 def _end_training(results: Sequence[Result], next_steps: Callable[[], None]) -> None:
-    print_result({"results": results}, lambda _: print_results(results, next_steps))
+    gates = [case for result in results for case in result.gates]
+    print_gated({"results": results}, lambda _: print_results(results, next_steps), gates)
 
 
 def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bool, fresh: bool) -> None:
@@ -139,7 +140,12 @@ def _finetune_seeds(
     summary, error = finetune_seeds(
         recipe, seeds, output=output, fresh=fresh, jobs=jobs, soup=soup, progress=TerminalProgress()
     )
-    print_result(summary, print_seeds, error=error)
+    if error is not None:
+        print_result(summary, print_seeds, error=error)
+        return
+    from bertkit.evaluation.gates import judge_seeds
+
+    print_gated(summary, print_seeds, judge_seeds(recipe.gates, summary))
 
 
 def print_dry_run(plan: DryRun, runs: int = 1) -> None:

@@ -21,9 +21,9 @@ from bertkit.cli.output import (
     format_rows,
     format_scored,
     format_signed,
+    print_gated,
     print_next,
     print_notes,
-    print_result,
     print_table,
     print_text,
     size_cells,
@@ -94,7 +94,7 @@ def command(
     from bertkit.workflows.prune import prune
 
     pruned = prune(model, output, shape, recipe=recipe, changes=given, measured_rows=rows, progress=TerminalProgress())
-    print_result(pruned, print_pruned)
+    print_gated(pruned, print_pruned, pruned.gates)
 
 
 def print_pruned(pruned: Pruned) -> None:

@@ -13,7 +13,7 @@ from bertkit.cli.commands.export import (
     print_parity,
 )
 from bertkit.cli.options import CheckpointRecipeOption, LimitOption
-from bertkit.cli.output import print_result
+from bertkit.cli.output import print_gated, print_result
 from bertkit.cli.progress import TerminalProgress
 
 ORDER = 7
@@ -59,4 +59,4 @@ def command(
         parity = error.parity
         print_result({"parity": parity}, lambda _: print_parity(parity, "torch", to), error=error)
         return
-    print_result(result, print_export)
+    print_gated(result, print_export, result.gates)

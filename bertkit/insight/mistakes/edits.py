@@ -7,7 +7,7 @@ change typos, names, numbers, contractions and punctuation; a directional one ne
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from random import Random
 
@@ -29,8 +29,23 @@ FIRST_NAMES = {
         *("Mark", "George", "Peter", "Steven", "Kevin", "Brian", "Edward", "Andrew", "Martin", "Frank", "Henry"),
     ),
 }
-_GROUP_OF = {name: names for names in FIRST_NAMES.values() for name in names}
-_NAME = re.compile(rf"\b({'|'.join(_GROUP_OF)})\b")
+PLACES = (
+    *(
+        "London",
+        "Paris",
+        "Berlin",
+        "Rome",
+        "Madrid",
+        "Vienna",
+        "Oslo",
+        "Prague",
+        "Warsaw",
+        "Dublin",
+        "Lisbon",
+        "Athens",
+    ),
+    *("Tokyo", "Beijing", "Delhi", "Sydney", "Toronto", "Chicago", "Boston", "Moscow", "Cairo", "Budapest", "Geneva"),
+)
 
 _CONTRACTIONS = {
     **{f"{verb} not": f"{verb}n't" for verb in ("is", "are", "was", "were", "do", "does", "did", "has", "have")},
@@ -105,17 +120,56 @@ def change_contraction(text: str, _: Random) -> str:
     return text[: found.start()] + new + text[found.end() :]
 
 
-def change_name(text: str, draw: Random) -> str:
-    """Put another first name of the same gender for one, everywhere in the text.
+def exchange_words(groups: Sequence[Sequence[str]]) -> Change:
+    """Build the change that puts another word of its group for the first that is found, everywhere in the text.
 
-    >>> change_name("Mary met John", Random(1))
-    'Maria met John'
+    >>> exchange_words([("Mary", "Anna"), ("Oslo", "Rome")])("Mary met Ann in Oslo", Random(1))
+    'Anna met Ann in Oslo'
     """
-    found = _NAME.search(text)
-    if found is None:
-        return text
-    new = draw.choice([name for name in _GROUP_OF[found[0]] if name not in text])
-    return re.sub(rf"\b{found[0]}\b", new, text)
+    group_of = {word: group for group in groups for word in group}
+    known = re.compile(rf"\b({'|'.join(map(re.escape, group_of))})\b")
+
+    def change(text: str, draw: Random) -> str:
+        found = known.search(text)
+        others = [word for word in group_of[found[0]] if word not in text] if found else []
+        if not found or not others:
+            return text
+        new = draw.choice(others)
+        return re.sub(rf"\b{re.escape(found[0])}\b", lambda _: new, text)
+
+    return change
+
+
+def replace_words(synonyms: Mapping[str, str]) -> Change:
+    """Build the change that puts its synonym for each word that has one; a capital stays.
+
+    >>> replace_words({"good": "great"})("Good films are good", Random(0))
+    'Great films are great'
+    """
+    known = re.compile(rf"\b({'|'.join(map(re.escape, synonyms))})\b", re.IGNORECASE)
+    lower = {word.lower(): synonym for word, synonym in synonyms.items()}
+
+    def put(found: re.Match[str]) -> str:
+        new = lower[found[0].lower()]
+        return new[0].upper() + new[1:] if found[0][0].isupper() else new
+
+    return lambda text, _: known.sub(put, text)
+
+
+def add_text(addition: str) -> Change:
+    """Build the change that appends a sentence."""
+    return lambda text, _: f"{text.rstrip()} {addition}"
+
+
+def change_spaces(text: str, draw: Random) -> str:
+    """Double one of the spaces.
+
+    >>> change_spaces("it works", Random(0))
+    'it  works'
+    """
+    spaces = [index for index, letter in enumerate(text) if letter == " "]
+    index = draw.choice(spaces) if spaces else len(text)
+    return text[:index] + " " + text[index:] if spaces else text
 
 
 def change_number(text: str, draw: Random) -> str:
@@ -152,7 +206,9 @@ EDITS = (
     Edit("upper case", lambda text, _: text.upper()),
     Edit("punctuation", change_end, keeps_words=False),
     Edit("contraction", change_contraction, keeps_words=False),
-    Edit("name", change_name),
+    Edit("white space", change_spaces, keeps_words=False),
+    Edit("name", exchange_words(list(FIRST_NAMES.values()))),
+    Edit("place", exchange_words([PLACES])),
     Edit("number", change_number),
     Edit("negation", negate, may_flip=True, keeps_words=False),
 )
@@ -161,11 +217,13 @@ EDITS = (
 def apply_edit(edit: Edit, value: str | list[str], draw: Random) -> str | list[str] | None:
     """Change a text, or a list of words whose number must stay; None where nothing changes, or the change does not fit.
 
-    Of a list, the words are joined by spaces and split again, so one word is changed as in a text.
+    Of a list, one word is changed as in a text; only `add` appends some.
     """
     if isinstance(value, str):
         changed = edit.change(value, draw)
         return None if changed == value else changed
+    if edit.name == "add":
+        return [*value, *edit.change("", draw).split()]
     if not edit.keeps_words:
         return None
     text = "\n".join(value)  # no word has a line feed, and no pattern crosses one

@@ -53,10 +53,14 @@ def run_inputs(
     """Do what `finetune` does with inputs that are read already; `compare` sets other models beside the trained one."""
     with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
         if run.is_finished:
-            return read_results(run.record["results"], inputs.plan.folder)
-        if inputs.stream is None:
-            write_training_rows(inputs.plan.folder, inputs.trained)
-        return _train_and_publish(_with_recorded_batching(inputs, run.record), run, progress, compare)
+            results = read_results(run.record["results"], inputs.plan.folder)
+        else:
+            if inputs.stream is None:
+                write_training_rows(inputs.plan.folder, inputs.trained)
+            results = _train_and_publish(_with_recorded_batching(inputs, run.record), run, progress, compare)
+    from bertkit.evaluation.gates import judge_result  # gates are no part of a run: a finished one has today's
+
+    return [judge_result(inputs.recipe.gates, result, [inputs.plan.folder]) for result in results]
 
 
 def _with_recorded_batching(inputs: FinetuneInputs, record: Mapping[str, Any]) -> FinetuneInputs:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import xml.etree.ElementTree as tree
 
 from bertkit.cli.commands.compare import describe_power
 from bertkit.metrics.paired import Difference
@@ -44,6 +45,45 @@ def test_a_mistake_is_answered_in_one_line(run, tmp_path):
     ):
         ended = run("compare", *arguments)
         assert (ended.code, ended.last[: len(message) + 7]) == (code, f"error: {message}")
+
+
+def test_a_gate_ends_with_its_own_code_and_a_report(run, tmp_path):
+    work = tmp_path / "work"
+    rows = make_rows(120)
+    good = {number for number, row in enumerate(rows) if row["label"] == "good"}
+    make_run(work / "old", predict(rows, set(range(0, 120, 12))))
+    make_run(work / "new", predict(rows, set(range(0, 120, 12)) | set(sorted(good)[:30])))
+    assert run("compare", "old", "new").code == 0
+    ended = run("compare", "old", "new", "--fail-if-worse", "--by", "label", "--report", "r.xml", "--json")
+    assert ended.code == 8 and ended.last.startswith("error: 2 gates were not passed: new, accuracy: ")
+    found = json.loads(ended.out)
+    assert found["error"]["code"] == 8
+    outcomes = {(case["group"], case["name"]): case["outcome"] for case in found["gates"]}
+    assert outcomes == {
+        ("new", "accuracy"): "failed",
+        ("new, label", "good: accuracy"): "failed",
+        ("new, label", "bad: accuracy"): "passed",
+    }
+    names = [case.attrib["name"] for case in tree.parse(work / "r.xml").getroot().iter("testcase")]
+    assert sorted(names) == ["accuracy", "bad: accuracy", "good: accuracy", "matthews_correlation"]
+    assert run("compare", "new", "old", "--fail-if-worse", "--margin", ".01", "--report", "r.md").code == 0
+    assert (
+        "gate failed: new, matthews_correlation"
+        in run(*("compare", "old", "new", "--fail-if-worse", "--metric", "matthews_correlation")).out
+    )
+
+
+def test_a_gate_is_asked_for_in_right_words(run, tmp_path):
+    for name in "ab":
+        make_run(tmp_path / "work" / name, predict(ROWS, set()))
+    for arguments, code, message in (
+        (("--margin", ".01"), 2, "--margin without --fail-if-worse"),
+        (("--undecided", "pass"), 2, "--undecided without --fail-if-worse"),
+        (("--fail-if-worse", "--metric", "acuracy"), 2, "did you mean accuracy"),
+        (("--report", "r.txt"), 2, "a report is JUnit or Markdown"),
+    ):
+        ended = run("compare", "a", "b", *arguments)
+        assert (ended.code, message in ended.last) == (code, True), ended.err
 
 
 def test_power_is_told_in_a_sentence():

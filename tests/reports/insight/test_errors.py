@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.insight.mistakes.behavior import BehaviorResult, Trial
 from bertkit.insight.mistakes.outcomes import RowAnswer
-from bertkit.insight.mistakes.robustness import EditResult, Flip, Robustness
+from bertkit.insight.mistakes.robustness import Robustness
 from bertkit.insight.mistakes.slices import ComparedSlice
 from bertkit.reports.insight.errors import write_disagreement, write_mistakes
 from bertkit.workflows.errors import Disagreement, Mistakes
@@ -21,7 +22,8 @@ from bertkit.workflows.errors import Disagreement, Mistakes
 HOSTILE = '</script><script>document.title = "run"</script><img src=x onerror=alert(1)>'
 ANSWERS = [RowAnswer(str(n), f"{HOSTILE} {n}", "good", "bad", 1.0, n / 10, 9 - n) for n in (1, 3, 2)]
 SLICE = ComparedSlice("label", HOSTILE, 30, 0.5, 0.1, 0.4, (0.2, 0.6), 0.001, 0.01, True, ["1"])
-FLIPS = EditResult("typo", False, 9, 1, 1 / 9, (0.0, 0.4), 1, 0, [Flip("1", HOSTILE, "b", "good", "bad")])
+TRIAL = Trial("1", HOSTILE, "b", "good", "bad", True)
+FLIPS = BehaviorResult("typo", "invariance", False, 9, 1, 1 / 9, (0.0, 0.4), None, 1, 0, [TRIAL])
 FOUND = {
     **{"recipe": "r", "task": "t", "split": "validation", "rows": 60, "units": 60, "what": "share of wrong rows"},
     **{"test": "Fisher's exact test", "slices": [SLICE], "notes": ["a note"]},

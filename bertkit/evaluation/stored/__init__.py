@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +14,8 @@ from bertkit.data.labels import spelled_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import DataError, ModelError, UsageError, shorten
 from bertkit.evaluation.scoring import predictions_file
-from bertkit.evaluation.script_predictions import ENDINGS, parse_script_predictions
+from bertkit.evaluation.stored.folder import read_evaluation
+from bertkit.evaluation.stored.script_predictions import ENDINGS, parse_script_predictions
 from bertkit.metrics.intervals import Setting
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.storage import runs
@@ -41,6 +42,14 @@ class StoredRun:
     record: Mapping[str, Any]
     predictions: list[Prediction]
     """One per row, which it holds too; the file of another program may hold the answers alone."""
+    model: str = ""
+    """The model that made them, by its folder or name; empty where nobody knows."""
+
+    @property
+    def split(self) -> str:
+        """The split that they are of, which a file without a record has in its name."""
+        rest = self.file.stem.removeprefix("predictions").removeprefix("_")
+        return str(self.record.get("split", rest or "validation"))
 
     @property
     def has_rows(self) -> bool:
@@ -150,12 +159,15 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
     folder = typed_path(path)
     if folder.is_file():
         return _single(StoredRun(str(path), folder, {}, _read_predictions(folder)))
-    record = runs.read_record(folder)
-    if record is not None:
-        if fault := _unfinished(record):
-            raise ModelError(f"the run is not finished ({fault})", "repeat the command that started it", file=folder)
-        refuse_several(folder, record)
-        return _single(_read_run(str(path), folder, record, split))
+    record, evaluation = runs.read_record(folder), read_evaluation(folder)
+    made = record or evaluation
+    if made is not None:
+        if fault := _unfinished(made):
+            what = f"the {'run' if record else 'evaluation'} is not finished ({fault})"
+            raise ModelError(what, "repeat the command that started it", file=folder)
+        refuse_several(folder, made)
+        run = _read_run(str(path), folder, made, split)
+        return _single(run if record else replace(run, model=made["model"]))
     if files := sorted(folder.glob("predictions*.jsonl")):
         named = folder / predictions_file(split or "validation")
         file = named if split or named in files else files[0]
@@ -191,7 +203,7 @@ def _read_run(name: str, folder: Path, record: Mapping[str, Any], split: str | N
     file = folder / predictions_file(chosen)
     if file.is_file() and not is_whole(file, record.get("predictions", {}).get(file.name)):
         raise DataError("the file of predictions does not match its checksum", _ANEW, file=file)
-    return StoredRun(name, file, {**record, "split": chosen}, _read_predictions(file))
+    return StoredRun(name, file, {**record, "split": chosen}, _read_predictions(file), str(folder))
 
 
 def _read_predictions(file: Path) -> list[Prediction]:

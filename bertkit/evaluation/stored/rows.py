@@ -9,8 +9,8 @@ from typing import Any
 
 from bertkit.data.sources import ALL, read_splits, unsplit_file
 from bertkit.errors import DataError, shorten
-from bertkit.evaluation.script_predictions import add_rows
 from bertkit.evaluation.stored import ON_FILE, Scorer, StoredRun
+from bertkit.evaluation.stored.script_predictions import add_rows
 from bertkit.recipe import Row, typed_path
 from bertkit.tasks import Task
 from bertkit.tokens.features import Rows

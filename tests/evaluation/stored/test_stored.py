@@ -8,7 +8,7 @@ import pytest
 
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.evaluation.stored import find_changed_scores, find_scorer, read_system
-from bertkit.evaluation.stored_rows import read_rows
+from bertkit.evaluation.stored.rows import read_rows
 from bertkit.recipe import load_recipe
 from tests.conftest import write_jsonl
 from tests.evaluation.stored_runs import make_rows, make_run, predict

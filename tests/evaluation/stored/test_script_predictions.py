@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import DataError
-from bertkit.evaluation.script_predictions import add_rows, parse_script_predictions
+from bertkit.evaluation.stored.script_predictions import add_rows, parse_script_predictions
 from bertkit.workflows.compare import compare
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 

@@ -10,7 +10,7 @@ import pytest
 from bertkit.data.sources import read_splits
 from bertkit.errors import DataError
 from bertkit.evaluation.stored import find_scorer, read_system
-from bertkit.evaluation.stored_rows import align, read_column, read_rows
+from bertkit.evaluation.stored.rows import align, read_column, read_rows
 from bertkit.recipe import load_recipe
 from bertkit.tasks.text_classification import COLUMNS
 from tests.conftest import write_csv

@@ -1,0 +1,79 @@
+"""`bertkit test`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from bertkit.cli.options import CheckpointRecipeOption, PredictionsSplitOption, ReportOption, TrainedArgument
+from bertkit.cli.output import print_gated, print_notes, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bertkit.insight.mistakes.behavior import BehaviorResult
+    from bertkit.workflows.test import TestedBehavior
+
+ORDER = 3
+EXAMPLE = "bertkit test runs/cola cases.yaml --report tests.xml"
+
+CasesArgument = Annotated[
+    Path | None,
+    typer.Argument(metavar="CASES", help="YAML file with tests; without it, small changes are made and told."),
+]
+
+
+def command(
+    run: TrainedArgument,
+    cases: CasesArgument = None,
+    limit: Annotated[int, typer.Option(help="Rows of each test.", metavar="N")] = 500,
+    split: PredictionsSplitOption = None,
+    recipe: CheckpointRecipeOption = None,
+    report: ReportOption = None,
+) -> None:
+    """Test how a model behaves, after CheckList: answers that it must give, and changes that must (not) matter.
+
+    Tests have rows of their own, rows from templates, or those that the run was scored on. The exit code is 8 where
+    more rows of a test fail than it allows. `bertkit errors RUN --write-cases FILE` writes a file to start from.
+    """
+    from bertkit.reports.cases import check_report, write_cases
+    from bertkit.workflows.test import run_tests
+
+    file = check_report(report)
+    tested = run_tests(run, cases, recipe=recipe, split=split, limit=limit, progress=TerminalProgress())
+    if file is not None:
+        title = f"behavior of {tested.run}"
+        of_rows = [case for result in tested.results for case in result.list_cases()]
+        write_cases(file, title, of_rows if file.suffix.lower() == ".xml" else tested.gates)
+    print_gated(tested, _print_tested, tested.gates if cases else [])
+
+
+def _print_tested(tested: TestedBehavior) -> None:
+    print_text(f"{tested.run}, {tested.recipe}")
+    print_table("rows that fail", tabulate(tested.results))
+    for result in tested.results:
+        for trial in result.trials[: min(result.failed, 2)]:
+            change = (
+                f"{trial.answer} -> {trial.new_answer}" if trial.before else f"{trial.new_answer}, not {trial.answer}"
+            )
+            print_text(f"    {result.name}: {trial.after}: {change}")
+    print_notes([f"nothing to change for: {', '.join(tested.left_out)}"] if tested.left_out else [])
+
+
+def tabulate(results: Sequence[BehaviorResult]) -> list[dict[str, Any]]:
+    """Return the rows of the table of tests."""
+    return [
+        {
+            "test": result.name,
+            "kind": result.kind,
+            "rows": result.rows,
+            "fail": result.failed,
+            "share": f"{result.share:.1%}",
+            "95% CI": result.interval,
+            "allowed": "" if result.allowed is None else f"{result.allowed:.1%}",
+        }
+        for result in results
+    ]

@@ -1,0 +1,217 @@
+"""Gates: what a model must score, and by how much it must not be worse than another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from bertkit.errors import UsageError, closest
+from bertkit.evaluation.differences import Side, group_rows, slice_values
+from bertkit.evaluation.scoring import Result
+from bertkit.evaluation.seeds import SeedsSummary
+from bertkit.evaluation.stored import Scorer
+from bertkit.metrics.basic import BESIDE_SCORES, LOWER_IS_BETTER
+from bertkit.metrics.intervals import Interval
+from bertkit.metrics.paired import Difference, compare_paired, count_units, holm, judge_difference, take
+from bertkit.metrics.paired_seeds import compare_seeds
+from bertkit.metrics.slices import LEAST_UNITS
+from bertkit.modeling.load import weight_bytes
+from bertkit.recipe import Gates
+from bertkit.reports.cases import Case, Outcome
+from bertkit.reports.text import p_text, score_text
+from bertkit.storage.exports import is_exported
+from bertkit.tokens.features import Rows
+
+
+@dataclass(frozen=True)
+class WorseGate:
+    """By how much a model must not be worse than the first."""
+
+    metrics: Sequence[str] = ()
+    """The best metric where there is none."""
+    margin: float = 0.0
+    """How much may be lost; above 0, it must be shown that no more is."""
+    undecided: Literal["fail", "pass"] = "fail"
+    """What becomes of a difference that too few rows show."""
+
+    def choose(self, scorer: Scorer, side: Side) -> list[str]:
+        """Return the metrics that it is about.
+
+        Raises:
+            UsageError: one of them is not scored.
+        """
+        known = scorer.score(side.judged[0])
+        for name in self.metrics:
+            if name not in known:
+                raise UsageError(f"--metric {name} is not scored", closest(name, known))
+        return list(self.metrics) or [scorer.recipe.best_metric]
+
+
+class GatedDifference(NamedTuple):
+    """One difference of several that a gate is about."""
+
+    group: str
+    name: str
+    metric: str
+    units: int
+    found: Difference | None
+    """None where too few units are there to test it."""
+
+
+def judge_scores(
+    gates: Gates,
+    group: str,
+    scores: Mapping[str, float | None],
+    intervals: Mapping[str, Interval],
+    ece: Mapping[str, Any] | None,
+    size: int,
+) -> list[Case]:
+    """Judge what a model scored by the gates of a recipe: a case per gate.
+
+    Args:
+        gates: of the recipe.
+        group: what was scored, such as the name of a split.
+        scores: metric -> score.
+        intervals: metric -> its 95% interval.
+        ece: ``value`` and ``interval`` of the calibration error, where it is known.
+        size: bytes of the weights.
+    """
+    known = {**scores, "size_mb": size / 1e6} | ({"ece": ece["value"]} if ece else {})
+    ends = {**intervals} | ({"ece": ece["interval"]} if ece else {})
+    cases = []
+    for name, bound in gates.asked.items():
+        value, interval, is_most = known.get(name), ends.get(name), name in LOWER_IS_BETTER or name in BESIDE_SCORES
+        asked = f"at {'most' if is_most else 'least'} {bound:g}"
+        end = interval and interval[is_most] if gates.confident and name != "size_mb" else value
+        if value is None or end is None:
+            what = "not measured" if value is None else f"{score_text(value)} has no interval"
+            cases.append(Case(group, name, "failed", f"{what}, and {asked} is asked for"))
+            continue
+        reached = end <= bound if is_most else end >= bound
+        shown = f"{score_text(value)}{f' (95% CI {score_text(interval)})' if interval else ''}"
+        text = f"{shown}, {'' if reached else 'not '}{asked}{' with confidence' if gates.confident else ''}"
+        cases.append(Case(group, name, "passed" if reached else "failed", text))
+    return cases
+
+
+def judge_seeds(gates: Gates, summary: SeedsSummary) -> list[Case]:
+    """Judge the means of several seeds; the size is that of one of them, and their calibration is not known."""
+    size = model_bytes([Path(summary.folder, run.folder) for run in summary.runs if run.scores][:1])
+    cases = []
+    for split in summary.splits:
+        known = {name: spread for name, spread in split.spreads.items() if spread is not None}
+        means = {name: spread.mean for name, spread in known.items()}
+        ends = {name: spread.interval for name, spread in known.items()}
+        cases += judge_scores(gates, split.split, means, ends, None, size)
+    return cases
+
+
+def model_bytes(folders: Sequence[Path]) -> int:
+    """Return the size of models on disk: of their weights, or of all files of an exported one."""
+    return sum(
+        sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+        if is_exported(folder)
+        else weight_bytes(folder)
+        for folder in folders
+    )
+
+
+def judge_result(gates: Gates, result: Result, folders: Sequence[Path]) -> Result:
+    """Return a result with what came of the gates, of a model whose weights are in these folders."""
+    if not gates.asked:
+        return result
+    size = model_bytes(folders)
+    cases = judge_scores(gates, result.split, result.scores, result.intervals, result.ece, size)
+    return replace(result, gates=cases)
+
+
+def compare_sides(scorer: Scorer, first: Side, second: Side) -> dict[str, Difference]:
+    """Compare two systems, over their seeds too where each has several."""
+    if len(first.judged) > 1:
+        return compare_seeds(scorer.score, first.judged, second.judged)
+    return compare_paired(scorer.score, first.judged[0], second.judged[0])
+
+
+def judge_systems(
+    scorer: Scorer,
+    rows: Rows,
+    sides: Mapping[str, Side],
+    differences: Mapping[str, Mapping[str, Difference]],
+    extra: Mapping[str, Sequence[Any]],
+    gate: WorseGate | None,
+) -> list[Case]:
+    """Judge each system after the first by a gate, in all rows and in the slices of extra columns; none without one.
+
+    Args:
+        scorer: scores them.
+        rows: of all of them.
+        sides: name of a system -> its predictions.
+        differences: name of a system after the first -> metric -> its difference from the first.
+        extra: name of a column -> its value in each row.
+        gate: what is asked for.
+    """
+    if gate is None:
+        return []
+    first, *others = sides
+    metrics, units = gate.choose(scorer, sides[first]), count_units(sides[first].judged[0])
+    of_all = [
+        GatedDifference(name, metric, metric, units, differences[name][metric]) for name in others for metric in metrics
+    ]
+    if set(metrics) <= set(scorer.recipe.metrics):  # no other need be scored in each resample of each slice
+        scorer = replace(scorer, recipe=scorer.recipe.model_copy(update={"metrics": metrics}))
+    numbers = group_rows(scorer, rows, sides[first])
+    slices = slice_values(scorer, rows, numbers, extra)
+    of_slices = [
+        GatedDifference(f"{name}, {by}", f"{value}: {metric}", metric, len(chosen), found[metric] if found else None)
+        for by in extra
+        for name in others
+        for value, chosen in slices.get(by, {}).items()
+        for found in (_compare_slice(scorer, sides[first], sides[name], chosen),)
+        for metric in metrics
+    ]
+    return judge_worse(of_all, gate) + judge_worse(of_slices, gate)
+
+
+def _compare_slice(scorer: Scorer, first: Side, second: Side, units: Sequence[int]) -> dict[str, Difference] | None:
+    """Compare two systems on some units; None where these are too few."""
+    if len(units) < LEAST_UNITS:
+        return None
+    chosen = np.array(units)
+    sides = [Side(side.predictions, [take(of, chosen) for of in side.judged]) for side in (first, second)]
+    return compare_sides(scorer, *sides)
+
+
+def judge_worse(tested: Sequence[GatedDifference], gate: WorseGate) -> list[Case]:
+    """Judge differences by a gate; p of several is corrected for their number."""
+    known = [one.found.p for one in tested if one.found is not None]
+    corrected = iter(holm(known) if len(known) > 1 else [None])
+    cases = []
+    for group, name, metric, units, found in tested:
+        if found is None:
+            text = f"not tested: {units:,} rows, and {LEAST_UNITS} are the fewest"
+            cases.append(Case(group, name, "skipped", text))
+            continue
+        found = replace(found, p_holm=next(corrected))
+        outcome = judge_difference(found, units, gate.margin, lower_is_better=metric in LOWER_IS_BETTER)
+        text = f"{score_text(found.first)}, then {score_text(found.second)}: "
+        text += f"{found.difference:+.4f}" + _ends_of(found) + _explain(outcome, found, units, gate)
+        undecided: Outcome = "failed" if gate.undecided == "fail" else "skipped"
+        cases.append(Case(group, name, undecided if outcome == "undecided" else outcome, text))
+    return cases
+
+
+def _ends_of(found: Difference) -> str:
+    ends = "no interval" if found.interval is None else f"95% CI {found.interval[0]:+.4f} to {found.interval[1]:+.4f}"
+    return f" ({ends}{'' if found.p_holm is None else f', p {p_text(found.p_holm)} after correction'})"
+
+
+def _explain(outcome: str, found: Difference, units: int, gate: WorseGate) -> str:
+    by = f" by more than {gate.margin:g}" if gate.margin else ""
+    if outcome != "undecided":
+        return f", {'worse' if outcome == 'failed' else 'not shown to be worse' if not by else 'not worse'}{by}"
+    least = "" if found.detectable is None else f": {units:,} show a difference of {found.detectable:.4f}"
+    return f", too few rows to tell whether it is worse{by}{least}"

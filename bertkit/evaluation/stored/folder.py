@@ -1,0 +1,104 @@
+"""The folder that `eval --output` writes: predictions, scores with their intervals, and what model has made them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.rows import Split
+from bertkit.errors import DataError, ResourceError, UsageError
+from bertkit.evaluation.calibration import fingerprint_all
+from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.evaluation.scoring import Result, predictions_file
+from bertkit.recipe import write_yaml
+from bertkit.storage import runs
+from bertkit.storage.exports import MANIFEST, is_exported
+from bertkit.storage.files import write_text
+from bertkit.storage.fingerprints import file_fingerprint, list_files
+from bertkit.storage.outputs import refuse_inputs
+from bertkit.storage.records import read_signed, without_folder, write_signed
+
+RECORD = "evaluation.json"
+_FORMAT = 1
+_NOT_SETTINGS = {"about", "published", "gates", "model", "data"}
+_ANOTHER = "choose another --output"
+
+
+def read_evaluation(folder: Path) -> dict[str, Any] | None:
+    """Read what is recorded of the evaluation in a folder; None where there is none.
+
+    Raises:
+        DataError: the record is damaged.
+    """
+    damaged = DataError("the record of the evaluation is damaged", "evaluate into another folder", file=folder / RECORD)
+    return read_signed(folder / RECORD, damaged, form=("an evaluation", _FORMAT))
+
+
+def check_output(folder: Path, splits: Mapping[str, Split]) -> None:
+    """Create the folder of an evaluation, and check that no file of it replaces something else.
+
+    Raises:
+        UsageError: it is the folder of a run, or a file that is scored would be replaced.
+        ResourceError: it cannot be created.
+    """
+    if (folder / runs.RECORD).is_file():
+        raise UsageError("the folder of a run, whose predictions would be lost", _ANOTHER, file=folder)
+    for name, split in splits.items():
+        refuse_inputs(folder / predictions_file(name), [("the file with the rows to score", Path(split.source))])
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ResourceError(f"not a folder to write to: {error.strerror}", _ANOTHER, file=folder) from None
+
+
+def begin_evaluation(folder: Path, saved: SavedCheckpoint) -> dict[str, Any]:
+    """Return the record of an evaluation, which stands in its folder before anything else does.
+
+    That of the same model with the same settings goes on: it keeps its other splits.
+
+    Raises:
+        UsageError: the folder has predictions of another model, or by other settings.
+    """
+    settings = saved.recipe.model_dump(mode="json", exclude=_NOT_SETTINGS)
+    made_by = {"model": _fingerprint(saved), "recipe": settings}
+    before = read_evaluation(folder)
+    if before is None and any(folder.glob("predictions*.jsonl")):
+        raise UsageError("the folder has predictions of a model that is not recorded", _ANOTHER, file=folder)
+    if before is not None and before["made_by"] != made_by:
+        what = f"of another model ({before['model']})"
+        if before["made_by"]["model"] == made_by["model"]:
+            what = f"by other settings ({'; '.join(runs.differences(before['made_by'], made_by)[:4])})"
+        raise UsageError(f"the folder has an evaluation {what}", _ANOTHER, file=folder)
+    record = before or {"results": [], "predictions": {}, "identity": {"data": {}}}
+    record |= {"format": _FORMAT, "status": "running", "model": saved.recipe.model, "made_by": made_by}
+    record["versions"] = runs.versions()
+    write_signed(folder / RECORD, record)
+    write_text(folder / "recipe.yaml", write_yaml(saved.recipe.model_dump(mode="json", exclude_defaults=True)))
+    return record
+
+
+def finish_evaluation(
+    folder: Path,
+    record: Mapping[str, Any],
+    results: Sequence[Result],
+    splits: Mapping[str, Split],
+    labels: Sequence[str],
+    files: Sequence[str],
+) -> None:
+    """Write what was scored, and the checksums of rows and predictions, into the record of an evaluation."""
+    scored = [{**without_folder(result), "seconds": None} for result in results]
+    kept = [result for result in record["results"] if result["split"] not in splits]
+    data = record["identity"]["data"] | {name: split.fingerprint() for name, split in splits.items()}
+    known = list(dict.fromkeys([*record["identity"].get("labels", []), *labels]))
+    identity = {"recipe": record["made_by"]["recipe"], "data": data, "labels": known}
+    predictions = {**record["predictions"], **list_files(folder, files)}
+    fields = {"identity": identity, "results": kept + scored, "predictions": predictions}
+    write_signed(folder / RECORD, {**record, "status": "finished", **fields})
+
+
+def _fingerprint(saved: SavedCheckpoint) -> str:
+    """Compute the checksum of a model; that of an exported one is over the manifest of its files."""
+    if is_exported(saved.folder):
+        return file_fingerprint(saved.folder / MANIFEST)
+    return fingerprint_all(saved.folder, saved.member_folders)

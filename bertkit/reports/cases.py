@@ -1,0 +1,118 @@
+"""Cases that pass or fail: the gates of a command, and its report as JUnit for a pipeline or Markdown for people."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from bertkit.errors import GateError, ResourceError, UsageError
+from bertkit.recipe import typed_path
+from bertkit.reports.text import plain
+from bertkit.storage.files import write_text
+from bertkit.storage.outputs import claimed
+
+Outcome = Literal["passed", "failed", "skipped"]
+_MARKS: dict[Outcome, str] = {"passed": "✅", "failed": "❌", "skipped": "➖"}
+_SHOWN = 50  # cases in a summary, those that failed first
+_NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One thing that was asked of data or of a model, and what came of it."""
+
+    group: str
+    """What it is one of, such as the name of a split."""
+    name: str
+    outcome: Outcome
+    text: str
+    """What was found, in a sentence."""
+
+
+def refuse_failed(cases: Sequence[Case]) -> GateError | None:
+    """Build the error that names the first gates that were not passed; None where all were."""
+    failed = [case for case in cases if case.outcome == "failed"]
+    if not failed:
+        return None
+    named = "; ".join(f"{case.group}, {case.name}: {case.text}" for case in failed[:3])
+    more = f"; and {len(failed) - 3:,} more" if len(failed) > 3 else ""
+    count = "a gate was" if len(failed) == 1 else f"{len(failed):,} gates were"
+    return GateError(f"{count} not passed: {named}{more}")
+
+
+def check_report(output: str | Path | None) -> Path | None:
+    """Return the path of a report that is to be written; None where none is asked for.
+
+    Raises:
+        UsageError: it has another ending than .xml or .md.
+        ResourceError: its folder is missing.
+    """
+    if output is None:
+        return None
+    file = typed_path(output)
+    if file.suffix.lower() not in _WRITERS:
+        raise UsageError("a report is JUnit or Markdown", f"name it {file.stem}.xml or {file.stem}.md", file=file)
+    if not file.parent.is_dir():
+        raise ResourceError("no such folder", "create it, or choose another --report", file=file.parent)
+    return file
+
+
+def write_cases(file: Path, title: str, cases: Sequence[Case]) -> None:
+    """Write a report in the format of its ending.
+
+    Raises:
+        ResourceError: another process is writing it, or it cannot be written.
+    """
+    with claimed(file):
+        write_text(file, _WRITERS[file.suffix.lower()](title, cases))
+
+
+def _as_junit(title: str, cases: Sequence[Case]) -> str:
+    """Return cases as JUnit XML: a suite per group, a test case per case."""
+    from xml.etree import ElementTree as tree
+
+    def clean(text: str) -> str:
+        return _NOT_XML.sub("\ufffd", text)
+
+    def count(of: Sequence[Case]) -> dict[str, str]:
+        counts = Counter(case.outcome for case in of)
+        numbers = {"tests": len(of), "failures": counts["failed"], "errors": 0, "skipped": counts["skipped"]}
+        return {name: str(number) for name, number in numbers.items()} | {"time": "0"}
+
+    root = tree.Element("testsuites", {"name": clean(title)} | count(cases))
+    for group in dict.fromkeys(case.group for case in cases):
+        members = [case for case in cases if case.group == group]
+        suite = tree.SubElement(root, "testsuite", {"name": clean(group)} | count(members))
+        for case in members:
+            names = {"classname": clean(f"{title}.{group}"), "name": clean(case.name), "time": "0"}
+            element = tree.SubElement(suite, "testcase", names)
+            if case.outcome == "passed":
+                tree.SubElement(element, "system-out").text = clean(case.text)
+            else:
+                tag = "failure" if case.outcome == "failed" else "skipped"
+                tree.SubElement(element, tag, {"message": clean(case.text)})
+    tree.indent(root)
+    return tree.tostring(root, "unicode", xml_declaration=True).replace("'", '"', 4) + "\n"
+
+
+def _as_markdown(title: str, cases: Sequence[Case]) -> str:
+    """Return cases as the summary of a pull request: a line of counts, and a table with what failed first."""
+    counts = Counter(case.outcome for case in cases)
+    verdict = _MARKS["failed" if counts["failed"] else "passed"]
+    lines = [f"## {verdict} {plain(title)}", ""]
+    lines += [", ".join(f"{counts[outcome]:,} {outcome}" for outcome in _MARKS if counts[outcome]) or "No case.", ""]
+    if cases:
+        lines += ["| | case | |", "|---|---|---|"]
+    ordered = sorted(cases, key=lambda case: case.outcome != "failed")
+    for case in ordered[:_SHOWN]:
+        lines.append(f"| {_MARKS[case.outcome]} | {plain(f'{case.group}: {case.name}')} | {plain(case.text)} |")
+    if len(cases) > _SHOWN:
+        lines += ["", f"{len(cases) - _SHOWN:,} more are not shown."]
+    return "\n".join(lines) + "\n"
+
+
+_WRITERS = {".xml": _as_junit, ".md": _as_markdown}

@@ -1,0 +1,180 @@
+"""Test how a model behaves: rows that must have an answer, changes that must not matter, and changes that must."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from bertkit.data.files import read_records
+from bertkit.data.labels import spelled, spelled_names
+from bertkit.data.rows import read_split
+from bertkit.errors import DataError, ResourceError, UsageError, closest, shorten
+from bertkit.evaluation.checkpoint import SavedCheckpoint, open_trained
+from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Row, read_yaml, typed_path, write_yaml
+from bertkit.recipe.validation import describe
+from bertkit.storage.files import write_text
+from bertkit.storage.outputs import claimed
+from bertkit.workflows.errors import read_predictions
+
+if TYPE_CHECKING:
+    from bertkit.insight.mistakes.behavior import BehaviorResult, BehaviorTest
+    from bertkit.reports.cases import Case
+
+WRITTEN = 50
+"""Wrong rows in a file of cases that is written."""
+
+
+@dataclass(frozen=True)
+class TestedBehavior:
+    """What came of the tests of a model."""
+
+    run: str
+    recipe: str
+    task: str
+    results: list[BehaviorResult]
+    left_out: list[str]
+    """Tests whose change fits no row."""
+    gates: list[Case]
+    """Whether no more rows of each test fail than it allows."""
+
+
+def run_tests(
+    run: str,
+    file: str | Path | None = None,
+    *,
+    recipe: str | None = None,
+    split: str | None = None,
+    limit: int = 500,
+    progress: Progress = SILENT,
+) -> TestedBehavior:
+    """Run the tests of a file on a model; without one, small changes are made and told, and none is judged.
+
+    Args:
+        run: run folder, or any fine-tuned checkpoint.
+        file: YAML with tests; see `bertkit.insight.mistakes.behavior.BehaviorTest`.
+        recipe: of a checkpoint that is not of a run.
+        split: whose stored rows are tested, where a test brings none.
+        limit: rows of each test, evenly chosen.
+        progress: shows how far the work is.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    if limit < 1:
+        raise UsageError(f"--limit {limit} leaves no rows", "give at least 1")
+    from bertkit.insight.mistakes.behavior import plan_test, run_plans
+    from bertkit.insight.mistakes.robustness import default_tests
+
+    with stage(progress, "reading the tests", total=1):
+        tests = default_tests() if file is None else read_tests(typed_path(file))
+        saved = open_trained(run, recipe)
+        of_run: list[Row] = []
+        if any(test.rows is None and test.template is None for test in tests):
+            of_run = read_predictions([run], split)[2]
+        plans = [
+            plan_test(test, _read_rows(test, saved, file, limit) or of_run, saved.task.COLUMNS, limit) for test in tests
+        ]
+    results = run_plans(saved, plans, progress)
+    left_out = [plan.test.name for plan in plans if not plan.rows]
+    gates = [result.judge() for result in results]
+    return TestedBehavior(run, saved.recipe.name, saved.recipe.task, results, left_out, gates)
+
+
+def read_tests(file: Path) -> list[BehaviorTest]:
+    """Read a file of tests; one without a name is called by what it does.
+
+    Raises:
+        ResourceError: there is no such file.
+        RecipeError: it is not YAML, or a key or value of it is wrong.
+    """
+    from pydantic import ValidationError
+
+    from bertkit.insight.mistakes.behavior import CaseFile
+
+    try:
+        values, lines = read_yaml(file.read_text(encoding="utf-8"), file)
+    except (OSError, UnicodeDecodeError):
+        raise ResourceError(
+            "no file of tests", "`bertkit errors RUN --write-cases FILE` writes one", file=file
+        ) from None
+    try:
+        tests = CaseFile.model_validate(values).tests
+    except ValidationError as error:
+        raise describe(error.errors(), CaseFile, {}, file, lines) from None
+    named = [
+        test if test.name else test.model_copy(update={"name": f"{test.change or test.kind} {number}"})
+        for number, test in enumerate(tests, start=1)
+    ]
+    names = [test.name for test in named]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise UsageError(f"two tests are called {twice!r}", "name each differently", file=file)
+    return named
+
+
+def _read_rows(test: BehaviorTest, saved: SavedCheckpoint, file: object, limit: int) -> list[Row]:
+    """Return the rows that a test brings, with canonical columns; none where it takes those of the run."""
+    from bertkit.insight.mistakes.behavior import fill_template
+
+    task, columns, recipe = saved.task, saved.task.COLUMNS, saved.recipe
+    if isinstance(test.rows, str):
+        source = typed_path(test.rows)
+        read = replace(columns, gold="") if test.change else columns
+        records = read_records(source, recipe.data)
+        return read_split(test.name, records, recipe.data, read, lambda row: task.read(row, recipe), source).rows
+    given = test.rows or []
+    if test.template is not None:
+        given = fill_template(test, columns.text_instead.get(columns.given[0], columns.given[0]), limit)
+    rows = []
+    for number, row in enumerate(given, start=1):
+        answered = row if test.answer is None else {**row, columns.gold: test.answer}
+        try:
+            rows.append(_check_row(answered, saved, needs_answer=not test.change))
+        except DataError as error:
+            error.file, error.record = str(file), f"test {test.name!r}, row {number}"
+            raise
+    return rows
+
+
+def _check_row(row: Mapping[str, Any], saved: SavedCheckpoint, *, needs_answer: bool) -> Row:
+    """Return a row that a test writes out as the task family reads it.
+
+    Raises:
+        DataError: a column is missing or unknown, or the answer is none that the model can give.
+    """
+    columns, gold = saved.task.COLUMNS, saved.task.COLUMNS.gold
+    for name in row:
+        if name not in columns.names:
+            raise DataError(f"no column is called {name!r}", closest(name, columns.names))
+    for name in (*columns.given, *([gold] if needs_answer else [])):
+        if name not in row and columns.text_instead.get(name) not in row:
+            raise DataError(f"the row has no {name!r}", "write it, or an `answer` for all rows of the test")
+    named = {gold: spelled(row[gold]) if not isinstance(row[gold], list) else row[gold]} if gold in row else {}
+    read = saved.task.read({**row, **(named if saved.task.NAMED else {})}, saved.recipe)
+    if read is None:
+        raise DataError("the row has nothing to test", "leave it out")
+    unknown = set(spelled_names(read[gold]) if saved.task.NAMED and gold in read else ()).difference(saved.labels)
+    if unknown:
+        raise DataError(f"{min(unknown)!r} is none of the labels", closest(min(unknown), saved.labels), column=gold)
+    return read
+
+
+def write_cases_file(file: Path, run: str, rows: Sequence[Row]) -> None:
+    """Write a file of tests to start from: rows that a run got wrong, and small changes.
+
+    Raises:
+        UsageError: the file exists.
+    """
+    from bertkit.insight.mistakes.robustness import default_tests
+
+    if file.exists():
+        raise UsageError("it exists already, and is kept as it is", "name a new file", file=file)
+    changes = [test for test in default_tests(0.1) if not test.find_edit().may_flip]
+    wrong = {"name": shorten(f"wrong answers of {run}"), "rows": list(rows[:WRITTEN]), "allowed": 1.0}
+    tests = [wrong] if rows else []
+    content = {"tests": tests + [{"name": one.name, "change": one.change, "allowed": one.allowed} for one in changes]}
+    note = "`allowed` is the share of rows that may fail: lower it as the model gets them right"
+    with claimed(file):
+        write_text(file, write_yaml(content, comment=note))

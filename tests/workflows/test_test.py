@@ -1,0 +1,124 @@
+"""Files of tests: rows from templates, files and the run itself, and what of them is refused."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as tree
+from pathlib import Path
+
+import pytest
+
+from bertkit.recipe import read_yaml
+from tests.conftest import write_csv
+
+CASES = """
+tests:
+- name: one word decides
+  template: "the {thing} was {word}"
+  slots: {thing: [film, book, song], word: [good, great, lovely]}
+  answer: good
+  allowed: 0.2
+- name: rows
+  rows: [{text: a bad film, label: bad}, {text: a good film, label: good}]
+  allowed: 0.5
+- name: a file
+  rows: new.csv
+  allowed: 0.5
+- change: synonyms
+  words: {good: great, bad: awful}
+  allowed: 0.2
+- name: praise
+  change: add
+  text: superb superb superb
+  rises: good
+  allowed: 0.2
+- {name: none, change: place}
+"""
+
+
+@pytest.fixture
+def command(run, trained):
+    Path("cases.yaml").write_text(CASES)
+    write_csv(Path("new.csv"), [{"text": "this is great", "label": "good"}, {"text": "so dull", "label": "bad"}])
+    return ("test", trained, "cases.yaml")
+
+
+def test_rows_of_every_source_are_tested(run, command):
+    ended = run(*command, "--json")
+    assert ended.code == 0, ended.err
+    found = json.loads(ended.out)
+    results = {result["name"]: result for result in found["results"]}
+    assert {name: (result["kind"], result["rows"]) for name, result in results.items() if "syn" not in name} == {
+        "one word decides": ("answer", 9),
+        "rows": ("answer", 2),
+        "a file": ("answer", 2),
+        "praise": ("direction", 60),
+    }
+    assert results["synonyms 4"]["kind"] == "invariance" and 0 < results["synonyms 4"]["rows"] < 60
+    assert found["left_out"] == ["none"]
+    assert [gate["outcome"] for gate in found["gates"]] == ["passed"] * 5
+
+
+def test_too_many_failures_end_with_the_code_of_gates(run, command):
+    Path("cases.yaml").write_text('tests: [{name: wrong, rows: [{text: "good"}, {text: "bad"}], answer: bad}]')
+    ended = run(*command, "--report", "t.xml")
+    assert (ended.code, ended.last.startswith("error: a gate was not passed: answer, wrong: 1 of 2 rows")) == (8, True)
+    assert "wrong: good: good, not bad" in ended.out
+    cases = list(tree.parse("t.xml").getroot().iter("testcase"))
+    assert [case.find("failure") is not None for case in cases] == [True, False]
+    assert run(*command, "--report", "t.md").code == 8
+    assert Path("t.md").read_text().count("\n| ") == 2
+
+
+def test_without_a_file_small_changes_are_told_and_not_judged(run, trained):
+    ended = run("test", trained, "--limit", 5, "--report", "t.xml")
+    assert (ended.code, "gate" in ended.out) == (0, False)
+    assert "  rows that fail\n" in ended.out and "typo " in ended.out and "negation" not in ended.last
+
+
+def test_a_file_is_written_from_what_a_run_got_wrong(run, trained):
+    assert (
+        run("eval", trained, "--data", write_csv(Path("odd.csv"), [{"text": "good", "label": "bad"}]), "-o", "s").code
+        == 0
+    )
+    assert run("errors", "s", "--write-cases", "cases.yaml").code == 0
+    tests, _ = read_yaml(Path("cases.yaml").read_text(), "cases.yaml")
+    assert tests["tests"][0]["rows"] == [{"text": "good", "label": "bad", "id": 0}] or tests["tests"][0]["rows"] == [
+        {"text": "good", "label": "bad"}
+    ]
+    assert {test.get("change") for test in tests["tests"]} >= {None, "typo", "white space", "place"}
+    ended = run("test", trained, "cases.yaml", "--limit", 10, "--json")
+    assert json.loads(ended.out)["results"][0]["failed"] == 1, ended.err
+    ended = run("errors", "s", "--write-cases", "cases.yaml")
+    assert (ended.code, "it exists already, and is kept as it is (cases.yaml)" in ended.last) == (2, True)
+    assert run("errors", "s", trained, "--write-cases", "two.yaml").last.startswith(
+        "error: --write-cases is for one run"
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "message"),
+    [
+        ("tests: []", 2, "tests = [] is wrong"),
+        ("tests: [{chage: typo}]", 2, "unknown key 'tests.0.chage'"),
+        ("tests: [{change: typos}]", 2, "did you mean typo"),
+        ("tests: [{rows: [{text: a, label: god}]}]", 3, "'god' is none of the labels"),
+        ("tests: [{rows: [{txt: a, label: good}]}]", 3, "no column is called 'txt'"),
+        ("tests: [{rows: [{text: a}]}]", 3, "the row has no 'label'"),
+        ("tests: [{rows: none.csv}]", 3, "none.csv"),
+        ("tests: [{template: '{a}', answer: good}]", 2, "nothing fills the slot {a}"),
+        ("tests: [{name: a, change: typo}, {name: a, change: name}]", 2, "two tests are called 'a'"),
+        ("tests: [{change: add, text: x, rises: god}]", 2, "no probability of 'god' - did you mean good"),
+        ("tests: [", 2, "not YAML"),
+        (None, 6, "no file of tests"),
+    ],
+)
+def test_a_mistake_is_answered_in_one_line(run, command, text, code, message):
+    Path("cases.yaml").unlink() if text is None else Path("cases.yaml").write_text(text)
+    ended = run(*command, "--limit", 2)
+    assert (ended.code, message in ended.last) == (code, True), ended.err
+
+
+def test_no_rows_are_no_test(run, command):
+    assert run(*command, "--limit", 0).last.startswith("error: --limit 0 leaves no rows")
+    assert run(*command, "--report", "t.txt").code == 2
