@@ -58,7 +58,7 @@ class Distilled:
 
 def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
     """Check everything that can be checked without training, and return what a run would do."""
-    return finetune_inputs.dry_run(_with_distillation(recipe), output=output, fresh=fresh)
+    return finetune_inputs.dry_run(with_distillation(recipe), output=output, fresh=fresh)
 
 
 def distill(
@@ -70,7 +70,7 @@ def distill(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     with stage(progress, "reading the data", total=1):
-        inputs = read_inputs(_with_distillation(recipe), output, fresh=fresh)
+        inputs = read_inputs(with_distillation(recipe), output, fresh=fresh)
     return distill_inputs(inputs, fresh=fresh, progress=progress)
 
 
@@ -86,7 +86,7 @@ def distill_inputs(inputs: FinetuneInputs, *, fresh: bool, progress: Progress) -
     return Distilled(results, models, inputs.recipe.best_metric)
 
 
-def _with_distillation(recipe: Recipe) -> Recipe:
+def with_distillation(recipe: Recipe) -> Recipe:
     """Return a recipe that has a section for its teachers; an error names what the section lacks."""
     return recipe if recipe.distillation else recipe.model_copy(update={"distillation": Distillation()})
 

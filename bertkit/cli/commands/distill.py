@@ -37,6 +37,7 @@ from bertkit.cli.output import (
     size_cells,
 )
 from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def command(
     limit: LimitOption = None,
     changes: SetOption = None,
     dry_run: DryRunOption = False,
+    smoke: SmokeOption = False,
     fresh: FreshOption = False,
 ) -> None:
     """Distill fine-tuned teachers into a smaller student encoder.
@@ -101,13 +103,15 @@ def command(
     common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
     from bertkit.recipe import recipe_command
 
+    if smoke:
+        refuse_with_smoke(output=output, dry_run=dry_run, fresh=fresh)
     if recipe_command(recipe) == "pretrain":
         if model is not None or soft_weight is not None or len(teacher or ()) > 1:
             what = f"{recipe} is a pretraining recipe: it has one teacher, a student of its layers, and fixed weights"
             raise UsageError(what, "leave out --model, --soft-weight and any second --teacher")
         options = {"options.student_layers": student_layers, "options.temperature": temperature}
         settings = {**common, **options, "model": teacher[0] if teacher else None}
-        run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, fresh=fresh)
+        run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, smoke=smoke, fresh=fresh)
         return
     settings = {
         **common,
@@ -118,10 +122,14 @@ def command(
         "distillation.soft_weight": soft_weight,
     }
     loaded = load(recipe, settings, changes)
-    from bertkit.workflows.distill import distill
+    from bertkit.workflows.distill import distill, with_distillation
     from bertkit.workflows.distill import dry_run as check
 
-    if dry_run:
+    if smoke:
+        from bertkit.workflows.smoke import smoke_finetune
+
+        print_smoke(smoke_finetune(with_distillation(loaded), progress=TerminalProgress()))
+    elif dry_run:
         print_result(check(loaded, output=output, fresh=fresh), print_dry_run)
     else:
         distilled = distill(loaded, output=output, fresh=fresh, progress=TerminalProgress())

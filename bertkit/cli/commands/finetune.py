@@ -32,6 +32,7 @@ from bertkit.cli.options import (
 from bertkit.cli.output import format_splits, print_gated, print_line, print_next, print_plan, print_result
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.seeds import choose_seeds, print_seeds
+from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -68,6 +69,7 @@ def command(
     limit: LimitOption = None,
     changes: SetOption = None,
     dry_run: DryRunOption = False,
+    smoke: SmokeOption = False,
     fresh: FreshOption = False,
 ) -> None:
     """Fine-tune an encoder with a recipe, and score it.
@@ -78,13 +80,22 @@ def command(
     common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
     from bertkit.recipe import load_several, names_several
 
+    if smoke:
+        refuse_with_smoke(output=output, seeds=seeds, soup=soup, dry_run=dry_run, fresh=fresh)
     if names_several(recipe):
+        if smoke:
+            raise UsageError("--smoke with a recipe of several tasks", "try one of its recipes at a time")
         if seeds is not None or soup or jobs != 1:
             raise UsageError("--seeds, --soup or --jobs with a recipe of several tasks", "run one --seed at a time")
         several = load_several(recipe, merge_changes({**common, "model": model}, changes))
         _finetune_several(several, output, dry_run=dry_run, fresh=fresh)
         return
     loaded = load(recipe, {**common, "model": model}, changes)
+    if smoke:
+        from bertkit.workflows.smoke import smoke_finetune
+
+        print_smoke(smoke_finetune(loaded, progress=TerminalProgress()))
+        return
     if chosen := choose_seeds(seeds, seed, changes):
         _finetune_seeds(loaded, chosen, output, dry_run=dry_run, fresh=fresh, soup=soup, jobs=jobs)
         return

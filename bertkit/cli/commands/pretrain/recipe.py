@@ -32,6 +32,7 @@ from bertkit.cli.output import (
     size_cells,
 )
 from bertkit.cli.progress import TerminalProgress
+from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
@@ -81,6 +82,7 @@ def command(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Prepare the text, time some steps and estimate the whole run.")
     ] = False,
+    smoke: SmokeOption = False,
     fresh: FreshOption = False,
 ) -> None:
     """Pretrain an encoder on text with a recipe.
@@ -97,17 +99,29 @@ def command(
         "training.budget": budget,
         "training.workers": workers,
     }
-    run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, fresh=fresh)
+    run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, smoke=smoke, fresh=fresh)
 
 
 def run_pretraining(
-    recipe: str, settings: dict[str, Any], changes: list[str] | None, *, output: Path | None, dry_run: bool, fresh: bool
+    recipe: str,
+    settings: dict[str, Any],
+    changes: list[str] | None,
+    *,
+    output: Path | None,
+    dry_run: bool,
+    smoke: bool,
+    fresh: bool,
 ) -> None:
     """Pretrain with a recipe and these settings, or estimate what that would take, and print the result."""
     from bertkit.recipe import load_pretrain_recipe
 
     loaded = load_pretrain_recipe(recipe, merge_changes(settings, changes))
-    if dry_run:
+    if smoke:
+        refuse_with_smoke(output=output, dry_run=dry_run, fresh=fresh)
+        from bertkit.workflows.smoke import smoke_pretrain
+
+        print_smoke(smoke_pretrain(loaded, progress=TerminalProgress()))
+    elif dry_run:
         from bertkit.workflows.pretrain.estimate import estimate
 
         plan = estimate(loaded, output=output, fresh=fresh, progress=TerminalProgress())

@@ -1,0 +1,195 @@
+"""Take own data and an own model through every stage of a run on a few rows, to see in seconds what would fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from bertkit.data.rows import Split
+from bertkit.errors import BertkitError, StoppedError, UnavailableError, UsageError
+from bertkit.progress import SILENT, Progress
+from bertkit.recipe import PretrainRecipe, Recipe, load_recipe
+from bertkit.workflows.finetune.inputs import FinetuneInputs
+
+ROWS = 16
+"""Rows of each split; more where there are more labels."""
+_DOCUMENTS = 200  # of which a few are held out
+_STEPS = 2
+
+
+@dataclass(frozen=True)
+class SmokeStage:
+    """How one stage went."""
+
+    name: str
+    outcome: str
+    """``passed``, ``failed`` or ``left out``."""
+    seconds: float
+    reason: str = ""
+    """What failed and the remedy, or why it was left out."""
+
+
+@dataclass
+class SmokeResult:
+    """The stages of a run on a few rows, in order; the stages after one that failed were not reached."""
+
+    recipe: str
+    model: str
+    rows: dict[str, int] = field(default_factory=dict)
+    stages: list[SmokeStage] = field(default_factory=list)
+
+
+class _StopsAfterAStep:
+    """Asks the training to stop after its first step, as SIGTERM does, and passes all progress on."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress, self.is_training = progress, False
+
+    def start(self, what: str, total: int, done: int = 0) -> None:
+        self.is_training = what.startswith("training")
+        self.progress.start(what, total, done)
+
+    def update(self, done: int, figures: dict[str, Any]) -> None:
+        self.progress.update(done, figures)
+        if self.is_training:
+            self.is_training = False
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    def finish(self) -> None:
+        self.progress.finish()
+
+
+def smoke_finetune(recipe: Recipe, *, progress: Progress = SILENT) -> tuple[SmokeResult, BertkitError | None]:
+    """Read the data, train for two steps on a few rows, stop and resume between them, score, predict and export.
+
+    All is done in a temporary folder. A recipe with teachers is distilled.
+
+    Returns:
+        how each stage went, and the error of the one that failed.
+    """
+    from bertkit.workflows.distill import distill_inputs
+    from bertkit.workflows.finetune import run_inputs
+    from bertkit.workflows.finetune.inputs import read_inputs
+
+    result = SmokeResult(recipe.name, recipe.model_name)
+    with _Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
+        run = Path(temporary, "run")
+        with stages.one("read the data"):
+            inputs = _with_few_rows(read_inputs(recipe, run, fresh=False))
+            result.rows = {name: len(split.rows) for name, split in inputs.splits.items()}
+        train = distill_inputs if recipe.distillation else run_inputs
+        stages.train(lambda shown: train(inputs, fresh=False, progress=shown), progress)
+        with stages.one("predict"):
+            _predict_a_row(inputs, run)
+        with stages.one("export to onnx", may_be_refused=True):
+            from bertkit.workflows.export import export
+
+            export(str(run), Path(temporary, "exported"), limit=ROWS)
+    return result, stages.error
+
+
+def smoke_pretrain(recipe: PretrainRecipe, *, progress: Progress = SILENT) -> tuple[SmokeResult, BertkitError | None]:
+    """Prepare a few documents, train for two steps, stop and resume between them, and score.
+
+    Returns:
+        as `smoke_finetune`.
+    """
+    from bertkit.workflows.pretrain import run_inputs
+    from bertkit.workflows.pretrain.inputs import read_inputs
+
+    result = SmokeResult(recipe.name, recipe.model or recipe.size)
+    changes = {"steps": _STEPS, "budget": None, "evaluate_every": 1, "batch_size": 2, "short_length": None}
+    few = recipe.model_copy(
+        update={
+            "training": recipe.training.model_copy(update=changes),
+            "data": recipe.data.model_copy(update={"limit": min(recipe.data.limit or _DOCUMENTS, _DOCUMENTS)}),
+        }
+    )
+    with _Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
+        with stages.one("prepare the text"):
+            inputs = read_inputs(few, Path(temporary, "run"), progress)
+            result.rows = {name: int(split.facts["documents"]) for name, split in inputs.corpus.items()}
+        stages.train(lambda shown: run_inputs(inputs, fresh=False, progress=shown), progress)
+    return result, stages.error
+
+
+class _Stages:
+    """Notes how each stage went, and ends the work with the first that failed."""
+
+    def __init__(self, result: SmokeResult) -> None:
+        self.result = result
+        self.error: BertkitError | None = None
+
+    def __enter__(self) -> _Stages:
+        return self
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> bool:
+        return isinstance(error, _Failed)
+
+    @contextmanager
+    def one(self, name: str, *, may_be_refused: bool = False) -> Iterator[None]:
+        """Note a stage; one that `may_be_refused` is left out for want of a package, or where it does not apply."""
+        start, outcome, reason = time.perf_counter(), "passed", ""
+        try:
+            yield
+        except BertkitError as error:
+            is_left_out = may_be_refused and isinstance(error, (UnavailableError, UsageError))
+            outcome, reason = "left out" if is_left_out else "failed", str(error)
+            if not is_left_out:
+                self.error = error
+                raise _Failed from error
+        finally:
+            self.result.stages.append(SmokeStage(name, outcome, round(time.perf_counter() - start, 2), reason))
+
+    def train(self, run: Callable[[Progress], object], progress: Progress) -> None:
+        """Note a training that is stopped after its first step, and that goes on to its end, where it is scored."""
+        with self.one("train a step and stop"), suppress(StoppedError):
+            run(_StopsAfterAStep(progress))
+        with self.one("resume, train to the end, score and publish"):
+            run(progress)
+
+
+class _Failed(Exception):
+    """A stage has failed."""
+
+
+def _with_few_rows(inputs: FinetuneInputs) -> FinetuneInputs:
+    """Return the inputs of a run of two steps, whose splits have a few rows with every label."""
+    gold = inputs.task.COLUMNS.gold if inputs.task.NAMED else ""
+    changes = {"steps": _STEPS, "evaluate_every": 1, "patience": None, "batch_size": ROWS // _STEPS}
+    recipe = inputs.recipe.model_copy(update={"training": inputs.recipe.training.model_copy(update=changes)})
+    splits = {name: choose_rows(split, gold) for name, split in inputs.splits.items()}
+    return replace(inputs, splits=splits, recipe=recipe, plan=replace(inputs.plan, recipe=recipe))
+
+
+def choose_rows(split: Split, gold: str) -> Split:
+    """Return the first row of each label of a split, and as many of its first rows as make 16."""
+    chosen, labels = list[int](), set[str]()
+    for index, row in enumerate(split.rows if gold else ()):
+        value = row.get(gold)
+        new = {json.dumps(label) for label in (value if isinstance(value, list) else [value])} - labels
+        if new:
+            labels |= new
+            chosen.append(index)
+    others = (index for index in range(len(split.rows)) if index not in chosen)
+    chosen += list(islice(others, max(0, ROWS - len(chosen))))
+    return split.select(sorted(chosen))
+
+
+def _predict_a_row(inputs: FinetuneInputs, run: Path) -> None:
+    """Predict a validation row without its label, as `predict` does with the run."""
+    from bertkit.workflows.predict import predict
+
+    row = {name: value for name, value in inputs.validation.rows[0].items() if name != inputs.task.COLUMNS.gold}
+    recipe = load_recipe(str(run / "recipe.yaml"), {"model": str(run)})
+    recipe._may_run_code = inputs.recipe._may_run_code
+    list(predict(recipe, row=row))
