@@ -70,13 +70,9 @@ def check_folder(folder: Path, space: Mapping[str, Any]) -> None:
         UsageError: it holds a run, another sweep, or something else.
         ResourceError: it is a file.
     """
-    runs.check_several(folder, _NAME)
-    there = _read_file(folder / SPACE)
+    there, unfinished = _read_file(folder / SPACE), files.temporary_of(folder / SPACE).name
+    runs.check_several(folder, "a sweep", is_ours=there is not None, name=_NAME, ignored=unfinished)
     if there is None:
-        ours = {runs.LOCK, files.temporary_of(folder / SPACE).name}
-        if folder.is_dir() and any(entry.name not in ours for entry in folder.iterdir()):
-            what = "the folder holds something that is not a sweep"
-            raise UsageError(what, "choose another --output", file=folder)
         return
     changed = runs.differences({key: there.get(key) for key in space}, json.loads(files.to_json(space)))
     if changed:
