@@ -53,11 +53,6 @@ def write_settings(folder: Path, number: int, settings: Mapping[str, Any]) -> No
     _write_file(_settings_file(folder, number), {"settings": settings})
 
 
-def read_summary(folder: Path) -> dict[str, Any] | None:
-    """Read the summary of a sweep; None where there is none."""
-    return _read_file(folder / SUMMARY)
-
-
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
     """Write the summary of a sweep, whole or not at all."""
     _write_file(folder / SUMMARY, summary)

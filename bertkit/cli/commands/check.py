@@ -35,7 +35,6 @@ _GROUPS = {
     "shortcuts": "Shortcuts",
     "splits": "Splits",
 }
-"""Group of findings -> its heading."""
 LEVELS = ("good", "warn", "fail")
 
 

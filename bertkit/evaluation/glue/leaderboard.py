@@ -59,7 +59,6 @@ TASKS = _read_tasks()
 """Name -> task, in the order of the leaderboard."""
 
 FILES = [file.name for task in TASKS.values() for file in task.files]
-"""The names of all files of a submission."""
 
 Scores = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 """Task -> validation split -> metric -> score."""

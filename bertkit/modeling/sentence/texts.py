@@ -49,7 +49,6 @@ OPTIONS: Mapping[str, Any] = {
     "mini_batch": Option(None, least=1),
     "dropout": Option(None, least=0.01, most=0.9),
 }
-"""Those of every such family: Option."""
 
 
 def modules_of(folder: Path, setup: Setup, model_format: str = DENSE) -> SentenceModules:
