@@ -9,7 +9,6 @@ from typing import Literal, NamedTuple
 from bertkit.data.rows import Split
 
 EXAMPLES = 3
-"""Rows that a finding shows."""
 
 Level = Literal["good", "warn", "fail"]
 

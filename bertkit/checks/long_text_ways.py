@@ -24,7 +24,6 @@ from bertkit.tokens.long_texts import HIERARCHICAL, SHORTENED, WINDOWS
 from bertkit.tokens.lost import find_long
 
 MOST_ROWS = 200
-"""Rows that are read in each way."""
 _LEAST_ROWS = 20
 _GROUP, _SCORES, _ADVICE = "tokens", "long_text_scores", "long_text_advice"
 

@@ -38,10 +38,8 @@ class PrunedFacts:
     """What was pruned, and how."""
 
     model: str
-    """As it was named."""
     source: Path
     folder: Path
-    """Where the pruned model will be."""
     kept: Kept
     shape: Shape
     tokens: Sequence[int] | None

@@ -94,8 +94,7 @@ class TeacherSupervision:
         """Turn the CLS-only last layer off where layers are matched token by token."""
         if not self.distillation.matches_layers:
             return setup
-        training = setup.recipe.training.model_copy(update={"cls_only_last_layer": False})
-        return replace(setup, recipe=setup.recipe.model_copy(update={"training": training}))
+        return replace(setup, recipe=setup.recipe.changed("training", cls_only_last_layer=False))
 
 
 def supervise_by_teachers(recipe: Recipe, distillation: Distillation) -> TeacherSupervision:

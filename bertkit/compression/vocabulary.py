@@ -22,12 +22,10 @@ class TokenCorpus:
     """The texts whose tokens are kept."""
 
     source: Path
-    """Folder of the model."""
     checkpoint: Checkpoint | None
     """What encodes the rows; None where there are none."""
     splits: tuple[Split, ...]
     files: tuple[str, ...]
-    """Files and folders of text."""
 
     def read_texts(self) -> Iterator[str]:
         """Read the strings of rows, and the documents of files; again in lower case for a model that reads that."""

@@ -14,7 +14,6 @@ from bertkit.errors import DataError, closest
 from bertkit.recipe import Data, Row, assignment
 
 PAIR = "text_pair"
-"""The second text of a pair."""
 
 _INPUTS = {
     *("text", PAIR, "premise", "hypothesis", "sentence", "sentence1", "sentence2"),

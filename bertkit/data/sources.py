@@ -109,7 +109,7 @@ def as_recorded(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
     columns = identity.get("recipe", {}).get("data", {}).get("columns")
     if columns is not None and PAIR not in (*columns, *recipe.data.columns):
         changes["unread"] = [*recipe.data.unread, PAIR]
-    return recipe.model_copy(update={"data": recipe.data.model_copy(update=changes)})
+    return recipe.changed("data", **changes)
 
 
 def check_source(data: Data | Corpus) -> None:

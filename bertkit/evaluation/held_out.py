@@ -19,8 +19,7 @@ from bertkit.tokens.features import Collator, Feature, Features
 
 def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: PretrainSetup) -> list[Feature]:
     """Make the features of held-out text that every evaluation scores: the same pairs and masks, whatever the seed."""
-    training = setup.recipe.training.model_copy(update={"seed": 0})
-    setup = replace(setup, recipe=setup.recipe.model_copy(update={"training": training}))
+    setup = replace(setup, recipe=setup.recipe.changed("training", seed=0))
     examples = objective.examples(corpus, setup.recipe.training.max_length, setup, 0)
     if not len(examples):
         raise DataError("the held-out text yields no example", "hold out more: --set data.validation_share=0.05")

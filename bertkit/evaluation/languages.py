@@ -38,7 +38,6 @@ class LanguageScore:
     oracle: float | None = None
     """The best score of any checkpoint of the run, chosen on these very rows; None where only the model was scored."""
     oracle_step: int | None = None
-    """The step of that checkpoint."""
 
 
 @dataclass(frozen=True)

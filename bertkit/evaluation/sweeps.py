@@ -46,7 +46,6 @@ class Trial:
     steps: int | None = None
     seconds: float = 0.0
     failure: str | None = None
-    """Why it has no scores."""
     intervals: dict[str, Interval] = field(default_factory=dict)
     """Metric -> 95% interval of its score over other validation rows."""
 

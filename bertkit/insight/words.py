@@ -67,7 +67,6 @@ class _Surface:
 
     text: str | None
     begins: bool
-    """Whether it begins a word."""
     joins_next: bool = False
     """Whether it has no characters of its own, but those of the next: a space, or some bytes of one."""
 

@@ -13,7 +13,7 @@ from bertkit.metrics.paired import LEVEL, POWER, Difference, Judged, Score, coun
 
 
 def compare_seeds(
-    score: Score, first: Sequence[Judged], second: Sequence[Judged], *, samples: int = 1000, seed: int = 0
+    score: Score, first: Sequence[Judged], second: Sequence[Judged], *, samples: int = 1000
 ) -> dict[str, Difference]:
     """Compute each metric's difference of means over seeds, with an interval and p over seeds and rows together.
 
@@ -28,13 +28,12 @@ def compare_seeds(
         first: the baseline, one per seed, at least two; all over the same units in the same order.
         second: the system that is compared with it, as many seeds or not.
         samples: how many resamples of the units.
-        seed: of the random draws.
     """
     systems = (first, second)
     units = count_units(first[0])
     observed = [[score(judged) for judged in system] for system in systems]
     metrics = [name for name, value in observed[0][0].items() if not isinstance(value, Setting)]
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     draws = [rng.integers(0, units, size=units) for _ in range(samples)]
     resampled = [[[score(take(judged, rows)) for rows in draws] for judged in system] for system in systems]
     compared = {}

@@ -1,14 +1,17 @@
 """What bertkit knows of each model type: one record per type, in one table.
 
-To support another architecture, add its record here. The test of this module then compares each of its speed paths
-with the plain model. A type without a record is trained on the plain path.
+To support another architecture, add its record to architectures.yaml. The test of this module then compares each of its
+speed paths with the plain model. A type without a record is trained on the plain path.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
+
+import yaml
 
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.info import Config, Model
@@ -71,118 +74,28 @@ class Architecture:
     """Of its model for choices."""
 
 
-_POOLED = TextHead("pooler.dense", "tanh")
-_BERT_LIKE: dict[str, Any] = {
-    "layers": "encoder.layer",
-    "is_bert_like": True,
-    "can_unpad": True,
-    "separates_documents": True,
-    "has_plain_products": True,
-}
-_ROTARY: dict[str, Any] = {"layers": "layers", "is_rotary": True, "can_unpad": True, "separates_documents": True}
-_ROBERTA_LIKE: dict[str, Any] = {
-    **_BERT_LIKE,
-    "counts_from_padding": True,
-    "prefix": "roberta",
-    "classifier": TextHead("classifier.dense", "tanh", "classifier.out_proj"),
-    "chooser": _POOLED,
-}
-
-_TABLE = (
-    Architecture("albert", can_unpad=True, separates_documents=True, has_pair_head=True, has_plain_products=True),
-    Architecture(
-        "bert",
-        **_BERT_LIKE,
-        has_pair_head=True,
-        student_type="distilbert",
-        counts_from_padding=False,
-        prefix="bert",
-        classifier=_POOLED,
-        chooser=_POOLED,
-    ),
-    Architecture("camembert", **_ROBERTA_LIKE, student_type="camembert"),
-    Architecture("deberta", layers="encoder.layer", overflows_in_bf16=True, reads_weights=True, student_type="deberta"),
-    Architecture(
-        "deberta-v2", layers="encoder.layer", can_unpad=True, attends_relatively=True, student_type="deberta-v2"
-    ),
-    Architecture(
-        "distilbert",
-        layers="transformer.layer",
-        can_unpad=True,
-        separates_documents=True,
-        reads_token_types=False,
-        has_plain_products=True,
-        student_type="distilbert",
-        counts_from_padding=False,
-        prefix="distilbert",
-        classifier=TextHead("pre_classifier", "relu"),
-        chooser=TextHead("pre_classifier", "relu"),
-    ),
-    Architecture(
-        "electra",
-        **_BERT_LIKE,
-        has_discriminator=True,
-        student_type="electra",
-        counts_from_padding=False,
-        prefix="electra",
-        classifier=TextHead("classifier.dense", "gelu", "classifier.out_proj"),
-    ),
-    Architecture("eurobert", **_ROTARY, sets_head_size=True, reads_token_types=False, student_type="eurobert"),
-    Architecture("gte", **_ROTARY, sets_head_size=True, student_type="gte"),
-    Architecture("jina_embeddings_v3", **_ROTARY, sets_head_size=True, student_type="jina_embeddings_v3"),
-    Architecture("modernbert", **_ROTARY, reads_token_types=False, first_layer_differs=True, student_type="modernbert"),
-    Architecture(
-        "mpnet",
-        layers="encoder.layer",
-        can_unpad=True,
-        attends_relatively=True,
-        reads_token_types=False,
-        has_plain_products=True,
-        student_type="mpnet",
-    ),
-    Architecture("nomic_bert", **_ROTARY, sets_head_size=True, student_type="nomic_bert"),
-    Architecture("roberta", **_ROBERTA_LIKE, student_type="roberta"),
-    Architecture("ultrabert", **_ROTARY, sets_head_size=True, reads_token_types=False, student_type="ultrabert"),
-    Architecture("xlm-roberta", **_ROBERTA_LIKE, student_type="xlm-roberta"),
-)
+def _as_architecture(model_type: str, fields: Mapping[str, Any]) -> Architecture:
+    heads = {name: TextHead(**fields[name]) for name in ("classifier", "chooser") if name in fields}
+    return Architecture(model_type, **{**fields, **heads})
 
 
 class LayerNames(NamedTuple):
     """Names of the weights of a layer."""
 
-    query: str = "attention.self.query"
-    key: str = "attention.self.key"
-    value: str = "attention.self.value"
-    attended: str = "attention.output.dense"
-    attended_norm: str = "attention.output.LayerNorm"
-    wide: str = "intermediate.dense"
-    narrow: str = "output.dense"
-    norm: str = "output.LayerNorm"
+    query: str
+    key: str
+    value: str
+    attended: str
+    attended_norm: str
+    wide: str
+    narrow: str
+    norm: str
 
 
-LAYER_NAMES = {
-    "encoder.layer": LayerNames(),
-    "transformer.layer": LayerNames(
-        query="attention.q_lin",
-        key="attention.k_lin",
-        value="attention.v_lin",
-        attended="attention.out_lin",
-        attended_norm="sa_layer_norm",
-        wide="ffn.lin1",
-        narrow="ffn.lin2",
-        norm="output_layer_norm",
-    ),
-}
-"""Path of the layers -> the names in each: those of BERT's kin, and those of DistilBERT."""
-
-_PORTS = {
-    "new-impl": ("gte", "alibaba-nlp-community/gte-multilingual-base"),
-    "xlm-roberta-flash": ("jina_embeddings_v3", "jinaai/jina-embeddings-v3-hf"),
-    "nomic": ("nomic_bert", "nomic-ai/nomic-embed-text-v1.5"),
-}
-"""Part of the name of a checkpoint's own code -> the model type of transformers that replaces it, and a checkpoint."""
-
-ARCHITECTURES: dict[str, Architecture] = {architecture.model_type: architecture for architecture in _TABLE}
+_TABLES: dict[str, Any] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+LAYER_NAMES = {path: LayerNames(**names) for path, names in _TABLES["layer_names"].items()}
+"""Path of the layers -> the names in each."""
+ARCHITECTURES = {name: _as_architecture(name, fields) for name, fields in _TABLES["types"].items()}
 """Model type -> what is known of it."""
 
 
@@ -251,7 +164,7 @@ def native_port(saved: Mapping[str, Any]) -> str | None:
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES
 
     code = " ".join([str(saved.get("model_type")), *map(str, (saved.get("auto_map") or {}).values())])
-    ports = (port for sign, port in _PORTS.items() if sign in code)
+    ports = (port for sign, port in _TABLES["ports"].items() if sign in code)
     return next((f"{port} ({name})" for port, name in ports if port in CONFIG_MAPPING_NAMES), None)
 
 
@@ -268,7 +181,7 @@ def types_with(feature: str) -> list[str]:
     >>> "bert" in types_with("has_pair_head"), "roberta" in types_with("has_pair_head")
     (True, False)
     """
-    return [architecture.model_type for architecture in _TABLE if getattr(architecture, feature)]
+    return [architecture.model_type for architecture in ARCHITECTURES.values() if getattr(architecture, feature)]
 
 
 def can_be_causal(config: Config) -> bool:

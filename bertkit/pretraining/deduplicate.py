@@ -41,7 +41,6 @@ class DeduplicationPass:
     splits: tuple[str, ...]
     """The splits of the source in reading order: validation before train."""
     documents: int
-    """The number of documents in all splits, duplicates among them."""
     repeated: np.ndarray[Any, Any]
     """The digests of documents that occur more than once, sorted."""
     held_out: int

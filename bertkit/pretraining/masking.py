@@ -68,16 +68,11 @@ def choose_words(maskable: Numbers, word_starts: Numbers, rate: float, random: n
 
 
 def choose_spans(
-    maskable: Numbers,
-    word_starts: Numbers,
-    rate: float,
-    random: np.random.Generator,
-    p: float = 0.2,
-    max_words: int = 10,
+    maskable: Numbers, word_starts: Numbers, rate: float, random: np.random.Generator
 ) -> tuple[Numbers, Numbers]:
     """Choose spans of whole words until enough tokens are chosen (SpanBERT: Joshi et al. 2020, section 3.1).
 
-    Lengths in words are drawn from a geometric distribution with `p`, truncated at `max_words`: 3.8 words on average,
+    Lengths in words are drawn from a geometric distribution with p = 0.2, truncated at 10 words: 3.8 words on average,
     as in the paper. A span begins at any word, stays within its text, and keeps a distance of a token from other spans,
     so that the tokens around it are visible. The last span is shortened to the words that the number of tokens still
     allows, so that spans of few tokens are shorter on average.
@@ -90,8 +85,8 @@ def choose_spans(
     # slice, one token wider than the span on both sides, tells whether the span keeps its distance from all others
     chosen = np.zeros(len(maskable) + 2, bool)
     left, spans = _count_in_words(maskable, ends - starts, rate), []
-    weights = (1 - p) ** np.arange(max_words)
-    lengths = 1 + random.choice(max_words, size=left, p=weights / weights.sum())
+    weights = 0.8 ** np.arange(10)
+    lengths = 1 + random.choice(10, size=left, p=weights / weights.sum())
     for length in lengths.tolist():
         for word in random.integers(len(starts), size=_TRIES).tolist():
             start, last = starts[word], min(word + length, text_ends[word])

@@ -26,7 +26,6 @@ class Block:
     """The chunks of documents that share a block, without special tokens."""
 
     tokens: list[Numbers]
-    """The token ids of each chunk."""
     word_starts: list[Numbers]
     """Whether each token begins a word, per chunk."""
 
@@ -129,7 +128,6 @@ class TokenizedText:
     """An example with its special tokens: arrays of shape (tokens,)."""
 
     tokens: Numbers
-    """Token ids."""
     maskable: Numbers
     """False for special tokens."""
     word_starts: Numbers

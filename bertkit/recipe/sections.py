@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 from annotated_types import Gt, Le, Lt
 from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer, PrivateAttr, WrapValidator
@@ -60,3 +60,7 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
     _may_run_code: bool = PrivateAttr(default=True)
     """Of a recipe: whether modules and scripts that it names may run; not where it came with a model."""
+
+    def changed(self, section: str, **values: Any) -> Self:
+        """Return this with other values in one of its sections, which are not checked."""
+        return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})

@@ -101,7 +101,7 @@ def _with_training_of_all(recipe: Recipe, training: Training, own: Mapping[str, 
     given = training.model_fields_set
     kept = {key: getattr(recipe.training, key) for key in _OWN if key not in given or f"training.{key}" in own}
     # the last layer is shared by heads that read other tokens than the first
-    return recipe.model_copy(update={"training": training.model_copy(update={**kept, "cls_only_last_layer": False})})
+    return recipe.model_copy(update={"training": training}).changed("training", **kept, cls_only_last_layer=False)
 
 
 def _check_recipe(task: str, recipe: Recipe) -> None:

@@ -25,7 +25,6 @@ class CardFacts:
     auto_class: str
     """Class of transformers that loads the checkpoint, such as `AutoModelForTokenClassification`, or empty."""
     dataset: str
-    """Name of the data, for people."""
     rows: Mapping[str, int | None]
     """Split -> number of rows; None if they were streamed."""
     predict_command: str

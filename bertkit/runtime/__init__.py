@@ -1,14 +1,8 @@
 """What predicts without torch: exported graphs, and the program of a package."""
 
-from bertkit.runtime.forward import forward_exported
-from bertkit.runtime.model import ExportedModel, open_exported
-from bertkit.runtime.tokenizer import ExportedTokenizer, open_tokenizer, tokenizer_settings
-
-__all__ = [
-    "ExportedModel",
-    "ExportedTokenizer",
-    "forward_exported",
-    "open_exported",
-    "open_tokenizer",
-    "tokenizer_settings",
-]
+from bertkit.runtime.forward import forward_exported as forward_exported
+from bertkit.runtime.model import ExportedModel as ExportedModel
+from bertkit.runtime.model import open_exported as open_exported
+from bertkit.runtime.tokenizer import ExportedTokenizer as ExportedTokenizer
+from bertkit.runtime.tokenizer import open_tokenizer as open_tokenizer
+from bertkit.runtime.tokenizer import tokenizer_settings as tokenizer_settings

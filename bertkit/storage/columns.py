@@ -8,7 +8,6 @@ once its manifest with sizes and SHA-256s is written, which comes last.
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
@@ -21,7 +20,7 @@ from bertkit.errors import ResourceError
 from bertkit.progress import log
 from bertkit.storage import files
 from bertkit.storage.cache import touch
-from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
+from bertkit.storage.fingerprints import is_whole
 from bertkit.storage.records import read_signed, write_signed
 
 Numbers = np.ndarray[Any, Any]
@@ -119,23 +118,16 @@ def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | Non
     corpus may be larger than memory and processes share one copy.
     """
     manifest = folder / _MANIFEST
-    if not manifest.is_file():
-        return None
-    touch(manifest)
     try:
-        content = json.loads(manifest.read_text(encoding="utf-8"))
-        is_whole = content.pop("sha256") == json_fingerprint(content) and all(
-            _file(folder, name).stat().st_size == column["bytes"]
-            and file_fingerprint(_file(folder, name)) == column["sha256"]
-            for name, column in content["columns"].items()
-        )
-        if is_whole:
-            mapped = {
-                name: _map_bin(_file(folder, name), column["kind"]) for name, column in content["columns"].items()
-            }
-            digests = {name: column["sha256"] for name, column in content["columns"].items()}
-            return mapped, {**content["facts"], "sha256": digests}
-    except (FileNotFoundError, ValueError, RecursionError, KeyError, TypeError, AttributeError):
+        content = read_signed(manifest, ResourceError("the manifest is damaged", file=manifest))
+        if content is None:
+            return None
+        touch(manifest)
+        columns = {name: (_file(folder, name), column) for name, column in content["columns"].items()}
+        if all(is_whole(file, {"size": of["bytes"], "sha256": of["sha256"]}) for file, of in columns.values()):
+            mapped = {name: np.asarray(np.memmap(file, of["kind"], "r")) for name, (file, of) in columns.items()}
+            return mapped, {**content["facts"], "sha256": {name: of["sha256"] for name, (_, of) in columns.items()}}
+    except (ResourceError, ValueError, KeyError, TypeError, AttributeError):
         pass
     log.info(f"the numbers in {folder} are damaged and are computed again")
     manifest.unlink(missing_ok=True)
@@ -180,7 +172,3 @@ def _digest_start(file: Path, size: int) -> Any:
 
 def _file(folder: Path, name: str) -> Path:
     return folder / f"{name}.bin"
-
-
-def _map_bin(file: Path, dtype: str) -> Numbers:
-    return np.asarray(np.memmap(file, dtype=dtype, mode="r"))

@@ -32,7 +32,7 @@ RECORD = "run.json"
 TRAINING_ROWS = "training_rows.npy"
 LOCK = ".lock"
 _SCHEMA = 1
-_NAME = "the run folder"
+_NAME, _SEVERAL = "the run folder", "the folder of the runs"
 _CONTINUED = {
     *(f"recipe.training.batching: {choice} there, auto asked" for choice in ("sorted", "random")),
     "recipe.training.unpad: True there, auto asked",
@@ -186,15 +186,18 @@ def _held(folder: Path, holder: str) -> ResourceError:
     return ResourceError(f"{holder} is writing this run", "wait for it, or choose another --output", file=folder)
 
 
-def check_several(folder: Path, name: str) -> None:
+def check_several(folder: Path, holds: str, *, is_ours: bool, name: str = _SEVERAL, ignored: str = LOCK) -> None:
     """Check, without writing, that a folder may hold several runs, in folders of their own.
 
     Args:
         folder: the folder.
+        holds: what it should hold, such as "a sweep".
+        is_ours: whether it does, in which case it may hold anything beside.
         name: what it is called in a message, such as "the folder of the seeds".
+        ignored: the name of an entry that stands for nothing, as the lock does.
 
     Raises:
-        UsageError: it holds one run itself.
+        UsageError: it holds one run itself, or something else.
         ResourceError: it is a file, or cannot be written.
     """
     _check_writable(folder, name)
@@ -202,11 +205,14 @@ def check_several(folder: Path, name: str) -> None:
         raise ResourceError(f"there is a file where {name} should be", "choose another --output", file=folder)
     if (folder / RECORD).is_file():
         raise UsageError("the folder holds a single run", "choose another --output", file=folder)
+    if not is_ours and folder.is_dir() and any(entry.name not in (LOCK, ignored) for entry in folder.iterdir()):
+        what = f"the folder holds something that is not {holds}"
+        raise UsageError(what, "choose another --output", file=folder)
 
 
 @contextmanager
 def claimed_several(
-    folder: Path, name: str, lock: Callable[[Path], AbstractContextManager[None]] = locked
+    folder: Path, name: str = _SEVERAL, lock: Callable[[Path], AbstractContextManager[None]] = locked
 ) -> Iterator[None]:
     """Create a folder that holds several runs, and hold its lock.
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import ResourceError, UsageError
+from bertkit.errors import ResourceError
 from bertkit.storage import records, runs
 
 SUMMARY = "seeds.json"
@@ -83,10 +83,7 @@ def check_folder(folder: Path) -> None:
         UsageError: it holds one run, or something else.
         ResourceError: it is a file.
     """
-    runs.check_several(folder, _NAME)
-    if folder.is_dir() and not is_seeds_folder(folder) and any(entry.name != runs.LOCK for entry in folder.iterdir()):
-        what = "the folder holds something that is not a folder of seeds"
-        raise UsageError(what, "choose another --output", file=folder)
+    runs.check_several(folder, "a folder of seeds", is_ours=is_seeds_folder(folder), name=_NAME)
 
 
 @contextmanager

@@ -53,11 +53,6 @@ def write_settings(folder: Path, number: int, settings: Mapping[str, Any]) -> No
     _write_file(_settings_file(folder, number), {"settings": settings})
 
 
-def read_summary(folder: Path) -> dict[str, Any] | None:
-    """Read the summary of a sweep; None where there is none."""
-    return _read_file(folder / SUMMARY)
-
-
 def write_summary(folder: Path, summary: Mapping[str, Any]) -> None:
     """Write the summary of a sweep, whole or not at all."""
     _write_file(folder / SUMMARY, summary)
@@ -70,13 +65,9 @@ def check_folder(folder: Path, space: Mapping[str, Any]) -> None:
         UsageError: it holds a run, another sweep, or something else.
         ResourceError: it is a file.
     """
-    runs.check_several(folder, _NAME)
-    there = _read_file(folder / SPACE)
+    there, unfinished = _read_file(folder / SPACE), files.temporary_of(folder / SPACE).name
+    runs.check_several(folder, "a sweep", is_ours=there is not None, name=_NAME, ignored=unfinished)
     if there is None:
-        ours = {runs.LOCK, files.temporary_of(folder / SPACE).name}
-        if folder.is_dir() and any(entry.name not in ours for entry in folder.iterdir()):
-            what = "the folder holds something that is not a sweep"
-            raise UsageError(what, "choose another --output", file=folder)
         return
     changed = runs.differences({key: there.get(key) for key in space}, json.loads(files.to_json(space)))
     if changed:

@@ -59,8 +59,7 @@ def find_long(rows: Sequence[Row], encode: Encode, setup: Setup) -> tuple[list[i
     """
     tokenizer = copy.copy(setup.tokenizer)
     tokenizer.model_max_length = _UNENDING
-    training = setup.recipe.training.model_copy(update={"max_length": _UNENDING})
-    unending = replace(setup, tokenizer=tokenizer, recipe=setup.recipe.model_copy(update={"training": training}))
+    unending = replace(setup, tokenizer=tokenizer, recipe=setup.recipe.changed("training", max_length=_UNENDING))
     features = encode(rows, unending)
     lengths = np.array([max(text_lengths(feature)) for feature in features])
     return [features[number]["row"] for number in np.flatnonzero(lengths > max_tokens(setup)).tolist()], lengths

@@ -75,7 +75,7 @@ def choose_training(
         reasons.append(f"learning rate {rate:g} (an encoder of {layers} layers of {width})")
     if not chosen:
         return recipe, ""
-    resolved = recipe.model_copy(update={"training": training.model_copy(update=chosen)})
+    resolved = recipe.changed("training", **chosen)
     return resolved, f"auto: {'; '.join(reasons)}" if reasons else ""
 
 

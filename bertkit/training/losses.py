@@ -27,7 +27,6 @@ class Terms:
     """
 
     weights: Mapping[str, float]
-    """Name of a term -> its weight."""
     count: Callable[[Mapping[str, Any]], Mapping[str, int]]
     """Counts the items of each term in a batch."""
     sums: Callable[[Any, Mapping[str, Any]], Mapping[str, torch.Tensor]]

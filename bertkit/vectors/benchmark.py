@@ -32,7 +32,6 @@ class BenchmarkScores:
     """The main one of the task."""
     score: float
     scores: dict[str, float] = field(default_factory=dict)
-    """All that the task computes."""
 
 
 class BenchmarkModel:

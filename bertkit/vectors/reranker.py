@@ -56,11 +56,9 @@ class Reranker:
             raise UsageError(f"max_length {self.max_length} leaves no room for a passage", "give at least 8")
         name = "late-interaction" if self.is_late else "rerank"
         saved = find_checkpoint(load_recipe(name, {"model": self.model, "training.precision": self.precision}))
-        recipe = saved.recipe
         trained = saved.record.get("identity", {}).get("recipe", {}).get("training", {})
         length = self.max_length or trained.get("max_length", _LONGEST)
-        training = recipe.training.model_copy(update={"max_length": length})
-        return replace(saved, recipe=recipe.model_copy(update={"training": training}))
+        return replace(saved, recipe=saved.recipe.changed("training", max_length=length))
 
     @cached_property
     def _loaded(self) -> Checkpoint:

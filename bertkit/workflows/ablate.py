@@ -45,7 +45,6 @@ from bertkit.workflows.pretrain.inputs import read_inputs
 SUMMARY = "ablation.json"
 _SCHEMA = 1
 _PRETRAINED = "pretrained"
-_NAME = "the folder of the runs"
 
 
 @dataclass(frozen=True)
@@ -99,7 +98,7 @@ def ablate(
         the summary, which is in ``ablation.json`` too, and the error of the first variant that failed.
     """
     job = _check_ablation(recipe, search, tasks, changes or {}, output)
-    with runs.claimed_several(job.folder, _NAME):
+    with runs.claimed_several(job.folder):
         _check_inputs(job, progress)
         for number, (variant, own) in enumerate(job.recipes.items(), start=1):
             log.info(f"{variant}: pretraining, {number} of {len(job.recipes)}")
@@ -179,16 +178,9 @@ def _check_ablation(
             )
         of_tasks[own] = task, settings
     folder = runs.run_folder(output, f"{next(iter(recipes.values())).name}-ablation")
-    _check_folder(folder)
+    is_ours = any((folder / name).exists() for name in (SUMMARY, _PRETRAINED))
+    runs.check_several(folder, "an ablation", is_ours=is_ours)
     return _Ablation(search, folder, points, recipes, of_tasks)
-
-
-def _check_folder(folder: Path) -> None:
-    """Check, without writing, that a folder may be that of an ablation."""
-    runs.check_several(folder, _NAME)
-    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-    if names - {runs.LOCK} and not names & {SUMMARY, _PRETRAINED}:
-        raise UsageError("the folder holds something that is not an ablation", "choose another --output", file=folder)
 
 
 def _check_inputs(job: _Ablation, progress: Progress) -> dict[str, dict[str, int | None]]:

@@ -38,7 +38,6 @@ class ExplainedRow:
     prediction: dict[str, Any]
     explanations: list[Explanation]
     gold: Any = None
-    """Of rows that were predicted wrongly."""
 
     def as_record(self) -> dict[str, Any]:
         """Return everything as one record that can be written as JSON."""

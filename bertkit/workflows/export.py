@@ -169,8 +169,7 @@ def load_plain(saved: SavedCheckpoint) -> Checkpoint:
 
     from bertkit.hardware.precision import Machine
 
-    training = saved.recipe.training.model_copy(update={"cls_only_last_layer": False})
-    plain = replace(saved, recipe=saved.recipe.model_copy(update={"training": training}))
+    plain = replace(saved, recipe=saved.recipe.changed("training", cls_only_last_layer=False))
     return plain.load(Machine("cpu", "fp32", torch.get_num_threads(), "as it is traced"))
 
 

@@ -39,7 +39,6 @@ from bertkit.workflows.finetune.seeds import finetune_seeds
 from bertkit.workflows.predict import predict_records
 
 SUMMARY = "glue.json"
-_NAME = "the folder of the runs"
 _SCHEMA = 1
 
 
@@ -106,9 +105,10 @@ def glue(
     state = _State(_load_recipes(model, tasks, data, changes))
     state.missing = _find_missing(state.recipes, data, tasks)
     folder = runs.run_folder(output, "glue")
-    _check_folder(folder)
+    is_ours = any((folder / name).exists() for name in (SUMMARY, *TASKS))
+    runs.check_several(folder, "of GLUE", is_ours=is_ours)
     model_folder = hub.find_model(model)
-    with runs.claimed_several(folder, _NAME):
+    with runs.claimed_several(folder):
         _check_tasks(state, folder, seeds, fresh, progress)
         _train_tasks(state, folder, seeds, fresh, progress)
         _add_others(state, folder, fingerprint(model_folder))
@@ -152,14 +152,6 @@ def _find_missing(recipes: Mapping[str, Recipe], data: str | None, tasks: Sequen
     if missing and (tasks or len(missing) == len(recipes)):
         raise next(iter(missing.values()))
     return missing
-
-
-def _check_folder(folder: Path) -> None:
-    """Check, without writing, that a folder may be used for the runs of GLUE."""
-    runs.check_several(folder, _NAME)
-    names = {entry.name for entry in folder.iterdir()} if folder.is_dir() else set()
-    if names - {runs.LOCK} and not names & {SUMMARY, *TASKS}:
-        raise UsageError("the folder holds something that is not of GLUE", "choose another --output", file=folder)
 
 
 def _train_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool, progress: Progress) -> None:

@@ -37,7 +37,6 @@ _GROUPS = {
     "shortcuts": "Shortcuts",
     "splits": "Splits",
 }
-"""Group of findings -> its heading."""
 LEVELS = ("good", "warn", "fail")
 
 

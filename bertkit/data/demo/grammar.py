@@ -24,7 +24,6 @@ CATEGORIES = {
     "instrument": ["guitar", "piano", "drum", "flute"],
     "toy": ["ball", "kite", "doll", "puzzle"],
 }
-"""Category -> its nouns."""
 CATEGORY_OF = {noun: category for category, nouns in CATEGORIES.items() for noun in nouns}
 PEOPLE = ("man", "woman", "person")
 ANIMATE = (*PEOPLE, "animal")

@@ -13,7 +13,6 @@ from bertkit.data.demo.words import Tagged, tidy
 from bertkit.recipe import Row
 
 MOST_NAMES = 4
-"""The most names of a sentence."""
 
 _FIRST = ["Anna", "Paul", "Clara", "Oscar", "Nina", "Felix", "Rose", "Mark", "Grace", "Bill"]
 _SHARED = ["Marlow", "Preston", "Lincoln", "Ashford", "Harlow", "Chester", "Clifton", "Hill", "King", "Park", "Bird"]
@@ -54,7 +53,6 @@ _NAMES: dict[str, tuple[str, Callable[[Random], str]]] = {
 """Word of a template -> the type of name it stands for, and the function that writes one."""
 NAME_TYPES = ("PER", "ORG", "LOC", "MISC")
 NAME_TAGS = ("O", *(f"{prefix}-{name}" for name in NAME_TYPES for prefix in "BI"))
-"""The IOB2 tags of the rows."""
 _LINKS = ["and", "but", "because", "although"]
 
 

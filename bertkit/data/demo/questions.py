@@ -12,7 +12,6 @@ from bertkit.data.demo.texts import changed
 from bertkit.recipe import Row
 
 PARTS = ("subject", "object", "location")
-"""The parts of a clause that a question may ask for."""
 
 
 def write_question(rng: Random, split: str, unanswerable: float = 0.0, most_others: int = 3) -> Row:

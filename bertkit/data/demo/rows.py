@@ -15,7 +15,6 @@ from bertkit.errors import DataError, closest
 from bertkit.recipe import Row
 
 SIZES = {"train": 3000, "validation": 500, "test": 500}
-"""Split -> rows in it."""
 
 
 def demo_rows(demo_set: DemoSet, split: str, limit: int | None = None) -> list[Row]:

@@ -20,7 +20,6 @@ from bertkit.errors import DataError
 from bertkit.recipe import Recipe, Row
 
 Write = Callable[[Random, str], Row]
-"""Writes a row for a split."""
 
 
 @dataclass(frozen=True)
@@ -204,4 +203,3 @@ _SETS = [
     DemoSet("wsd-nearest", "word_sense", "tokens target word sense", write_sense, options={"method": "nearest"}),
 ]
 DEMO_SETS = {demo_set.name: demo_set for demo_set in _SETS}
-"""Name -> demo set."""

@@ -13,7 +13,6 @@ Tagged = list[tuple[str, str]]
 WORD_CLASSES = (
     "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "VERB",
 )  # fmt: skip
-"""The tags of the rows."""
 _NOUNS_OR_VERBS = ["park", "watch", "lift", "show", "need", "fear", "call", "train", "cook", "play"]
 _NAMES = ["Will", "Mark", "Rose", "Anna", "Paul", "Clara"]
 _NUMBERS = ["two", "three", "four", "ten", "twelve"]

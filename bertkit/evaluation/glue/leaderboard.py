@@ -6,10 +6,12 @@ import io
 import math
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Any
+
+import yaml
 
 from bertkit.errors import DataError
 from bertkit.recipe import Recipe
@@ -24,10 +26,10 @@ class LeaderboardFile:
     """A file of a submission, and the rows that it is about."""
 
     name: str
-    split: str
-    """Name of the rows on the hub."""
     rows: int
     """The number that the leaderboard wants."""
+    split: str = "test"
+    """Name of the rows on the hub."""
     config: str = ""
     """Configuration of the data set, where it is not that of the task."""
 
@@ -40,46 +42,23 @@ class GlueTask:
     metrics: tuple[str, ...]
     """Those of the leaderboard, whose mean is the task's score; the first is that of the BERT paper."""
     files: tuple[LeaderboardFile, ...]
-    splits: Mapping[str, str]
+    splits: Mapping[str, str] = field(default_factory=lambda: {"validation": "test"})
     """Validation split -> what published scores call the test rows like it."""
     writes_names: bool = False
     """Whether its files have label names; otherwise they have the numbers of labels."""
 
 
-def _task(name: str, metrics: Sequence[str], file: str, rows: int, *, writes_names: bool = False) -> GlueTask:
-    return GlueTask(name, tuple(metrics), (LeaderboardFile(file, "test", rows),), {"validation": "test"}, writes_names)
+def _read_tasks() -> dict[str, GlueTask]:
+    tasks = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+    for fields in tasks.values():
+        fields |= {"metrics": tuple(fields["metrics"]), "files": tuple(LeaderboardFile(**of) for of in fields["files"])}
+    return {name: GlueTask(name, **fields) for name, fields in tasks.items()}
 
 
-_MNLI = GlueTask(
-    "mnli",
-    ("accuracy",),
-    (
-        LeaderboardFile("MNLI-m.tsv", "test_matched", 9796),
-        LeaderboardFile("MNLI-mm.tsv", "test_mismatched", 9847),
-        LeaderboardFile("AX.tsv", "test", 1104, config="ax"),
-    ),
-    {"validation": "test_matched", "validation_mismatched": "test_mismatched"},
-    writes_names=True,
-)
-
-TASKS = {
-    task.name: task
-    for task in (
-        _task("cola", ["matthews_correlation"], "CoLA.tsv", 1063),
-        _task("sst2", ["accuracy"], "SST-2.tsv", 1821),
-        _task("mrpc", ["f1", "accuracy"], "MRPC.tsv", 1725),
-        _task("stsb", ["spearmanr", "pearsonr"], "STS-B.tsv", 1379),
-        _task("qqp", ["f1", "accuracy"], "QQP.tsv", 390_965),
-        _MNLI,
-        _task("qnli", ["accuracy"], "QNLI.tsv", 5463, writes_names=True),
-        _task("rte", ["accuracy"], "RTE.tsv", 3000, writes_names=True),
-        _task("wnli", ["accuracy"], "WNLI.tsv", 146),
-    )
-}
+TASKS = _read_tasks()
 """Name -> task, in the order of the leaderboard."""
 
 FILES = [file.name for task in TASKS.values() for file in task.files]
-"""The names of all files of a submission."""
 
 Scores = Mapping[str, Mapping[str, Mapping[str, float | None]]]
 """Task -> validation split -> metric -> score."""

@@ -77,7 +77,6 @@ class GlueSummary:
     paper_average: float | None
     """That of the BERT paper, without WNLI; None where a task is missing."""
     missing_scores: list[str]
-    """What the leaderboard's average lacks."""
     published_averages: dict[str, float]
     """Model of the BERT paper -> its average there; empty where no score can be compared, as of made-up rows."""
     warnings: list[str]

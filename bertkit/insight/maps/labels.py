@@ -21,7 +21,6 @@ class Labeling:
     """The label of each point."""
 
     labels: Sequence[str | None]
-    """None for a point without one."""
     numbers: Numbers
     """(points,): the number of each point's label; -1 without one."""
     names: dict[int, str]

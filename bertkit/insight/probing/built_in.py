@@ -194,4 +194,3 @@ BUILT_IN: Mapping[str, BuiltInTask] = {
     "tense": BuiltInTask("Which tense has the verb?", _feature("Tense"), ("feats",), "word", "types"),
     "number": BuiltInTask("Which number has the word?", _feature("Number"), ("feats",), "word", "types"),
 }
-"""Name -> the task."""

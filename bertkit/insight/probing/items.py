@@ -30,7 +30,6 @@ class ProbeItems:
     """Items of one split, in the order of their rows, and which vectors they have."""
 
     rows: list[Row]
-    """What vectors are read of."""
     unit: str
     """What a vector stands for, of `bertkit.insight.layer_vectors.LAYER_UNITS`."""
     addresses: Numbers

@@ -36,7 +36,6 @@ class Target:
     score: Callable[[Outputs], torch.Tensor]
     """Computes the number for each input of a batch, shape (inputs,), from outputs that gradients can pass."""
     measure: str = LOG_ODDS
-    """What the number is."""
     chosen: bool = True
     """Whether it belongs to the prediction."""
     feature: int = 0

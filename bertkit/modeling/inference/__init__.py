@@ -5,6 +5,5 @@ several devices share, and losses of object detectors. To predict a text or to c
 enough. What is not known here is left to transformers.
 """
 
-from bertkit.modeling.inference.answers import load_for_inference, load_tagger
-
-__all__ = ["load_for_inference", "load_tagger"]
+from bertkit.modeling.inference.answers import load_for_inference as load_for_inference
+from bertkit.modeling.inference.answers import load_tagger as load_tagger

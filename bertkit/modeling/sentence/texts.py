@@ -49,7 +49,6 @@ OPTIONS: Mapping[str, Any] = {
     "mini_batch": Option(None, least=1),
     "dropout": Option(None, least=0.01, most=0.9),
 }
-"""Those of every such family: Option."""
 
 
 def modules_of(folder: Path, setup: Setup, model_format: str = DENSE) -> SentenceModules:
@@ -93,8 +92,7 @@ def encode_rows(
     begun = [[f"{other if number else first}{text}" for number, text in enumerate(texts)] for texts in rows]
     if modules.lowercase:
         begun = [[text.lower() for text in texts] for texts in begun]
-    training = setup.recipe.training.model_copy(update={"max_length": modules.max_length})
-    shortened = replace(setup, recipe=setup.recipe.model_copy(update={"training": training}))
+    shortened = replace(setup, recipe=setup.recipe.changed("training", max_length=modules.max_length))
     several = [[{"text": text} for text in texts] for texts in begun]
     for (text,), pair in zip(several, pairs or (), strict=True) if pairs else ():
         text["text_pair"] = pair.lower() if modules.lowercase else pair

@@ -23,7 +23,6 @@ class PublishedEncoder:
     """On the hub, as ``--model`` takes it."""
     family: str
     use: str
-    """What it is for."""
     languages: tuple[str, ...] | int
     """Codes of ISO 639-1; or how many, where there are too many to list."""
     tokens: int

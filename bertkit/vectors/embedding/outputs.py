@@ -31,7 +31,6 @@ class Vectors:
     parts: Sequence[Path]
     dtype: str
     rows: int
-    """Number of the vectors."""
     width: int
     ranges: Numbers
     """Lowest and highest value of each dimension, (2, width), of which int8 vectors are made."""

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 
 VECTOR = "embedding"
-"""The column with the vectors."""
 
 _PLAN = "plan.json"
 

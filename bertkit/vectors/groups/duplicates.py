@@ -39,7 +39,6 @@ class ScannedRows:
     files: Sequence[TextFile]
     """The files whose rows are all kept, and last the one that is cleaned."""
     totals: list[int]
-    """The number of rows of each file."""
     digests: np.ndarray[Any, np.dtype[np.uint64]]
     has_text: np.ndarray[Any, np.dtype[np.bool_]]
     order: Rows

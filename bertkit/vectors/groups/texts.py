@@ -33,7 +33,6 @@ class TextFile:
     path: Path
     column: str = "text"
     data: Data = field(default_factory=Data)
-    """How the file is read."""
 
     @classmethod
     def open(cls, file: str | Path, column: str = "text", data: Data | None = None) -> TextFile:

@@ -17,7 +17,6 @@ LONG = 100
 
 Signature = np.ndarray[Any, np.dtype[np.uint32]]
 Signatures = Mapping[int, Signature]
-"""Row -> its signature, the preferred rows first."""
 Shingles = np.ndarray[Any, np.dtype[np.uint32]]
 """The hashes of all runs of five characters in a text, sorted and each once, (shingles,)."""
 ReadShingles = Callable[[Collection[int]], Mapping[int, Shingles]]

@@ -67,7 +67,6 @@ class TextRows:
     passages: Mapping[str, Any] | None = None
     """``tokens`` and ``overlap`` of the passages that are the rows; None where each text is one."""
     data: Data = field(default_factory=Data)
-    """How the file is read."""
     splitter: PassageSplitter | None = None
     """Splits each text, or the whole of a text file, into passages, once it is known for which model."""
 

@@ -66,8 +66,7 @@ def run_inputs(
 def _with_recorded_batching(inputs: FinetuneInputs, record: Mapping[str, Any]) -> FinetuneInputs:
     """Return the inputs with the batches that a run began with: its recipe may have named what is ``auto`` now."""
     batching = record["identity"]["recipe"]["training"]["batching"]
-    training = inputs.recipe.training.model_copy(update={"batching": batching})
-    return replace(inputs, recipe=inputs.recipe.model_copy(update={"training": training}))
+    return replace(inputs, recipe=inputs.recipe.changed("training", batching=batching))
 
 
 def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, compare: Compare | None) -> list[Result]:

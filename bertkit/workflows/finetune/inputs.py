@@ -260,7 +260,7 @@ def _with_pair(recipe: Recipe, splits: dict[str, Split]) -> Recipe:
     data = recipe.data
     columns = {**data.columns, **({PAIR: PAIR} if PAIR in splits["train"].rows[0] and PAIR not in data.columns else {})}
     unread = [name for name in data.unread if name in find_unread(splits)]
-    return recipe.model_copy(update={"data": data.model_copy(update={"columns": columns, "unread": unread})})
+    return recipe.changed("data", columns=columns, unread=unread)
 
 
 def read_rows(recipe: Recipe) -> dict[str, int | None]:

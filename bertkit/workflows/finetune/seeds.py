@@ -59,7 +59,7 @@ def finetune_seeds(
     folder = _check_seeds(recipe, seeds, output, jobs)
     recipe = recipe if fresh else _as_begun(recipe, folder)
     with stage(progress, "reading the data", total=1):
-        inputs = read_inputs(_with_seed(recipe, seeds[0]), storage.seed_folder(folder, seeds[0]))
+        inputs = read_inputs(recipe.changed("training", seed=seeds[0]), storage.seed_folder(folder, seeds[0]))
     with storage.claimed_seeds(folder, fresh=fresh):
         of_seeds = {seed: _inputs_of(inputs, seed, folder) for seed in seeds}
         pending = {seed: of_seed for seed, of_seed in of_seeds.items() if not _is_finished(of_seed)}
@@ -84,11 +84,11 @@ def dry_run(
     runs.check_idle(folder)
     recipe = recipe if fresh else _as_begun(recipe, folder)
     first = storage.seed_folder(folder, seeds[0])
-    plan = finetune_inputs.dry_run(_with_seed(recipe, seeds[0]), output=first, fresh=fresh)
+    plan = finetune_inputs.dry_run(recipe.changed("training", seed=seeds[0]), output=first, fresh=fresh)
     for seed in () if fresh else seeds[1:]:
         begun = storage.seed_folder(folder, seed)
         if runs.read_record(begun):  # it may be another run
-            finetune_inputs.dry_run(_with_seed(recipe, seed), output=begun)
+            finetune_inputs.dry_run(recipe.changed("training", seed=seed), output=begun)
     return replace(plan, folder=str(folder), disk_bytes=len(seeds) * plan.disk_bytes)
 
 
@@ -106,17 +106,13 @@ def _as_begun(recipe: Recipe, folder: Path) -> Recipe:
     return finetune_inputs.as_begun(recipe, storage.seed_folders(folder))
 
 
-def _with_seed(recipe: Recipe, seed: int) -> Recipe:
-    return recipe.model_copy(update={"training": recipe.training.model_copy(update={"seed": seed})})
-
-
 def _inputs_of(inputs: FinetuneInputs, seed: int, folder: Path) -> FinetuneInputs:
     """Return the inputs of another seed: what was read depends on it only where training rows are drawn."""
     if inputs.recipe.data.per_class or inputs.recipe.data.train_limit:
-        return read_inputs(_with_seed(inputs.recipe, seed), storage.seed_folder(folder, seed))
+        return read_inputs(inputs.recipe.changed("training", seed=seed), storage.seed_folder(folder, seed))
     settings = inputs.plan.identity["recipe"]
     identity = {**inputs.plan.identity, "recipe": {**settings, "training": {**settings["training"], "seed": seed}}}
-    recipe = _with_seed(inputs.recipe, seed)
+    recipe = inputs.recipe.changed("training", seed=seed)
     plan = replace(inputs.plan, recipe=recipe, folder=storage.seed_folder(folder, seed), identity=identity)
     return replace(inputs, plan=plan, recipe=recipe)
 
@@ -177,7 +173,7 @@ def _run_at_once(
         torch.set_num_threads(threads)
     log.info(f"{at_once} of {len(pending)} seeds at a time; threads of each: {machine['threads']}")
     jobs = [
-        SeedJob(seed, _with_seed(recipe, seed), inputs.plan.folder, machine, sys.argv)
+        SeedJob(seed, recipe.changed("training", seed=seed), inputs.plan.folder, machine, sys.argv)
         for seed, inputs in pending.items()
     ]
     return run_jobs(jobs, at_once, progress)

@@ -72,13 +72,11 @@ class PackageFacts:
     precision: str
     requirements: tuple[str, ...]
     example: Mapping[str, Any]
-    """A row."""
     answer: str = ""
     """What is printed for it, as JSON; empty where that is not known."""
     license: str | None = None
     """Of the model; None where nothing says it."""
     version: str = bertkit.__version__
-    """Of bertkit."""
     embeds: bool = False
     wheel: str | None = None
     """Version of the package, if it has one."""

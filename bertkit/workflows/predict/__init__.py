@@ -212,8 +212,7 @@ def with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:
         if name not in row and columns.text_instead.get(name) not in row:
             instead = columns.text_instead.get(name, name)
             raise UsageError(f"this recipe needs {instead} too", f'--row {instead}="..."')
-    data = recipe.data.model_copy(update={"columns": {name: name for name in row}})
-    return recipe.model_copy(update={"data": data})
+    return recipe.changed("data", columns={name: name for name in row})
 
 
 def open_records(source: str | Path | None, row: Row | None, recipe: Recipe) -> Iterable[Record]:

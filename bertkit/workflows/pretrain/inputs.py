@@ -48,9 +48,7 @@ class PretrainInputs:
 
     def with_training(self, changes: Mapping[str, Any]) -> PretrainInputs:
         """Return the same inputs with other training settings; the run stays the one it is."""
-        recipe = self.setup.recipe
-        training = recipe.training.model_copy(update=dict(changes))
-        return replace(self, setup=replace(self.setup, recipe=recipe.model_copy(update={"training": training})))
+        return replace(self, setup=replace(self.setup, recipe=self.setup.recipe.changed("training", **changes)))
 
     def load_model(self) -> PreTrainedModel:
         """Build or load the model of the run; what is new in it follows from the seed."""
@@ -166,5 +164,4 @@ def _fit_length(recipe: PretrainRecipe, limit: int) -> PretrainRecipe:
             raise RecipeError(f"training.{name} {length} exceeds the model's {limit}", f"--max-length {limit}")
     log.warning(f"the model reads {limit} tokens, so training.max_length is {limit}, not {training.max_length}")
     short = training.short_length if (training.short_length or limit) < limit else None
-    shorter = training.model_copy(update={"max_length": limit, "short_length": short})
-    return recipe.model_copy(update={"training": shorter})
+    return recipe.changed("training", max_length=limit, short_length=short)

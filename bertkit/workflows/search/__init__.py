@@ -1,20 +1,13 @@
 """Search by meaning: build an index of texts, change it, query it, score it."""
 
-from bertkit.workflows.search.build import IndexOptions, IndexReport, add, build, delete
-from bertkit.workflows.search.evaluate import SearchScores, evaluate
-from bertkit.workflows.search.passages import passages, passages_to_file
-from bertkit.workflows.search.query import query, query_to_file
-
-__all__ = [
-    "IndexOptions",
-    "IndexReport",
-    "SearchScores",
-    "add",
-    "build",
-    "delete",
-    "evaluate",
-    "passages",
-    "passages_to_file",
-    "query",
-    "query_to_file",
-]
+from bertkit.workflows.search.build import IndexOptions as IndexOptions
+from bertkit.workflows.search.build import IndexReport as IndexReport
+from bertkit.workflows.search.build import add as add
+from bertkit.workflows.search.build import build as build
+from bertkit.workflows.search.build import delete as delete
+from bertkit.workflows.search.evaluate import SearchScores as SearchScores
+from bertkit.workflows.search.evaluate import evaluate as evaluate
+from bertkit.workflows.search.passages import passages as passages
+from bertkit.workflows.search.passages import passages_to_file as passages_to_file
+from bertkit.workflows.search.query import query as query
+from bertkit.workflows.search.query import query_to_file as query_to_file

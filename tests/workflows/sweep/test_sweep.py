@@ -14,13 +14,18 @@ import pytest
 from bertkit.errors import DivergedError, ModelError, UsageError
 from bertkit.recipe.space import make_search
 from bertkit.storage import runs
-from bertkit.storage.sweeps import claimed_sweep, find_trials, read_settings, read_summary, trial_folder, write_settings
+from bertkit.storage.sweeps import claimed_sweep, find_trials, read_settings, trial_folder, write_settings
 from bertkit.workflows import sweep as workflow
 from bertkit.workflows.sweep import dry_run, sweep
 from tests.kills import TRAINING_STEP, check_equal
 
 RATES = ("--space", "training.learning_rate=1e-3,3e-3")
 DEMO = {"model": "demo", "data.source": "demo", "data.limit": 40}
+
+
+def read_summary(folder):
+    file = folder / "sweep.json"
+    return json.loads(file.read_text()) if file.is_file() else None
 
 
 def test_each_trial_is_an_ordinary_run_and_only_missing_ones_are_trained(run, tiny_model, toy_data, monkeypatch):
