@@ -177,7 +177,7 @@ ZeroShotOption = Annotated[
 PageOption = Annotated[Path | None, output_option("Write a page to this .html file.", "FILE")]
 ReportOption = Annotated[
     Path | None,
-    typer.Option(help="Write a report to this file: .xml is JUnit, .md the summary of a pull request.", metavar="FILE"),
+    typer.Option(help="Write a report: JUnit to an .xml file, a pull request's summary to .md.", metavar="FILE"),
 ]
 PairOption = Annotated[str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT")]
 FirstRowsOption = Annotated[

@@ -29,14 +29,17 @@ from bertkit.tokens.features import Rows
 
 @dataclass(frozen=True)
 class WorseGate:
-    """By how much a model must not be worse than the first."""
+    """By how much a model must not be worse than the first.
+
+    Args:
+        metrics: those that count; the best metric where there is none.
+        margin: how much may be lost; above 0, it must be shown that no more is.
+        undecided: what becomes of a difference that too few rows show.
+    """
 
     metrics: Sequence[str] = ()
-    """The best metric where there is none."""
     margin: float = 0.0
-    """How much may be lost; above 0, it must be shown that no more is."""
     undecided: Literal["fail", "pass"] = "fail"
-    """What becomes of a difference that too few rows show."""
 
     def choose(self, scorer: Scorer, side: Side) -> list[str]:
         """Return the metrics that it is about.
@@ -52,14 +55,13 @@ class WorseGate:
 
 
 class GatedDifference(NamedTuple):
-    """One difference of several that a gate is about."""
+    """One difference of several that a gate is about; None where too few units are there to test it."""
 
     group: str
     name: str
     metric: str
     units: int
     found: Difference | None
-    """None where too few units are there to test it."""
 
 
 def judge_scores(
@@ -100,7 +102,7 @@ def judge_scores(
 
 def judge_seeds(gates: Gates, summary: SeedsSummary) -> list[Case]:
     """Judge the means of several seeds; the size is that of one of them, and their calibration is not known."""
-    size = model_bytes([Path(summary.folder, run.folder) for run in summary.runs if run.scores][:1])
+    size = next((model_bytes(Path(summary.folder, run.folder)) for run in summary.runs if run.scores), 0)
     cases = []
     for split in summary.splits:
         known = {name: spread for name, spread in split.spreads.items() if spread is not None}
@@ -110,21 +112,18 @@ def judge_seeds(gates: Gates, summary: SeedsSummary) -> list[Case]:
     return cases
 
 
-def model_bytes(folders: Sequence[Path]) -> int:
-    """Return the size of models on disk: of their weights, or of all files of an exported one."""
-    return sum(
-        sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
-        if is_exported(folder)
-        else weight_bytes(folder)
-        for folder in folders
-    )
+def model_bytes(folder: Path) -> int:
+    """Return the size of a model on disk: of its weights, or of all files of an exported one."""
+    if is_exported(folder):
+        return sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return weight_bytes(folder)
 
 
 def judge_result(gates: Gates, result: Result, folders: Sequence[Path]) -> Result:
     """Return a result with what came of the gates, of a model whose weights are in these folders."""
     if not gates.asked:
         return result
-    size = model_bytes(folders)
+    size = sum(map(model_bytes, folders))
     cases = judge_scores(gates, result.split, result.scores, result.intervals, result.ece, size)
     return replace(result, gates=cases)
 
@@ -192,21 +191,20 @@ def judge_worse(tested: Sequence[GatedDifference], gate: WorseGate) -> list[Case
     cases = []
     for group, name, metric, units, found in tested:
         if found is None:
-            text = f"not tested: {units:,} rows, and {LEAST_UNITS} are the fewest"
-            cases.append(Case(group, name, "skipped", text))
+            cases.append(Case(group, name, "skipped", f"not tested: {units:,} rows, fewer than {LEAST_UNITS}"))
             continue
         found = replace(found, p_holm=next(corrected))
         outcome = judge_difference(found, units, gate.margin, lower_is_better=metric in LOWER_IS_BETTER)
-        text = f"{score_text(found.first)}, then {score_text(found.second)}: "
-        text += f"{found.difference:+.4f}" + _ends_of(found) + _explain(outcome, found, units, gate)
         undecided: Outcome = "failed" if gate.undecided == "fail" else "skipped"
+        text = _describe(found) + _explain(outcome, found, units, gate)
         cases.append(Case(group, name, undecided if outcome == "undecided" else outcome, text))
     return cases
 
 
-def _ends_of(found: Difference) -> str:
+def _describe(found: Difference) -> str:
     ends = "no interval" if found.interval is None else f"95% CI {found.interval[0]:+.4f} to {found.interval[1]:+.4f}"
-    return f" ({ends}{'' if found.p_holm is None else f', p {p_text(found.p_holm)} after correction'})"
+    ends += "" if found.p_holm is None else f", p {p_text(found.p_holm)} after correction"
+    return f"{score_text(found.first)}, then {score_text(found.second)}: {found.difference:+.4f} ({ends})"
 
 
 def _explain(outcome: str, found: Difference, units: int, gate: WorseGate) -> str:

@@ -274,8 +274,7 @@ class Gates(Section):
     model_config = ConfigDict(extra="allow", frozen=True)
     __pydantic_extra__: dict[str, Finite] = Field(init=False)
 
-    confident: bool = False
-    """By the end of the 95% interval, not by the score itself."""
+    confident: bool = False  # by the end of the 95% interval, not by the score itself
 
     @property
     def asked(self) -> dict[str, float]:

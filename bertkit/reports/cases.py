@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -23,14 +23,19 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclass(frozen=True)
 class Case:
-    """One thing that was asked of data or of a model, and what came of it."""
+    """One thing that was asked of data or of a model, and what came of it.
+
+    Args:
+        group: what it is one of, such as the name of a split.
+        name: what it is called in its group.
+        outcome: what came of it.
+        text: what was found, in a sentence.
+    """
 
     group: str
-    """What it is one of, such as the name of a split."""
     name: str
     outcome: Outcome
     text: str
-    """What was found, in a sentence."""
 
 
 def refuse_failed(cases: Sequence[Case]) -> GateError | None:
@@ -42,6 +47,13 @@ def refuse_failed(cases: Sequence[Case]) -> GateError | None:
     more = f"; and {len(failed) - 3:,} more" if len(failed) > 3 else ""
     count = "a gate was" if len(failed) == 1 else f"{len(failed):,} gates were"
     return GateError(f"{count} not passed: {named}{more}")
+
+
+def add_measured(gates: Sequence[Case], measured: Iterable[tuple[str, str, str]]) -> list[Case]:
+    """Return gates, and a case for all else that was measured: group, name and text, which pass whatever they are."""
+    gated = {(case.group, case.name) for case in gates}
+    passed = (Case(group, name, "passed", text) for group, name, text in measured if (group, name) not in gated)
+    return [*gates, *passed]
 
 
 def check_report(output: str | Path | None) -> Path | None:

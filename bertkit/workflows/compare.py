@@ -30,14 +30,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompareSettings:
-    """What is looked at, beside what always is."""
+    """What is looked at, beside what always is.
+
+    Args:
+        by: a column of the data to slice by.
+        shown: how many rows that are won, and lost, to show.
+        gate: by how much no run may be worse than the first, in all rows and in each slice of `by`.
+    """
 
     by: str | None = None
-    """A column of the data to slice by."""
     shown: int = 5
-    """How many rows that are won, and lost, to show."""
     gate: WorseGate | None = None
-    """By how much no run may be worse than the first, in all rows and in each slice of `by`."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +77,6 @@ class Comparison:
     folders: dict[str, list[str]]
     """Name of a system -> the folders of its runs."""
     gates: list[Case] = field(default_factory=list)
-    """What came of the gate."""
 
 
 def compare(

@@ -44,7 +44,6 @@ class ExportResult:
     bytes: int
     parity: Parity
     gates: list[Case]
-    """What came of the recipe's gates."""
 
 
 def export(

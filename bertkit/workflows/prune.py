@@ -66,7 +66,6 @@ class Pruned:
     differences: dict[str, Difference] = field(default_factory=dict)
     """Metric -> the score after, less the score before, on the same rows."""
     gates: list[Case] = field(default_factory=list)
-    """What came of the recipe's gates."""
 
 
 @dataclass(frozen=True)

@@ -15,30 +15,35 @@ from bertkit.evaluation.checkpoint import SavedCheckpoint, open_trained
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row, read_yaml, typed_path, write_yaml
 from bertkit.recipe.validation import describe
+from bertkit.reports.cases import Case
 from bertkit.storage.files import write_text
 from bertkit.storage.outputs import claimed
 from bertkit.workflows.errors import read_predictions
 
 if TYPE_CHECKING:
     from bertkit.insight.mistakes.behavior import BehaviorResult, BehaviorTest
-    from bertkit.reports.cases import Case
-
-WRITTEN = 50
-"""Wrong rows in a file of cases that is written."""
+WRITTEN = 50  # wrong rows in a file of cases
 
 
 @dataclass(frozen=True)
 class TestedBehavior:
-    """What came of the tests of a model."""
+    """What came of the tests of a model.
+
+    Args:
+        run: the model.
+        recipe: its recipe.
+        task: its task family.
+        results: of each test.
+        left_out: tests whose change fits no row.
+        gates: whether no more rows of each test fail than it allows.
+    """
 
     run: str
     recipe: str
     task: str
     results: list[BehaviorResult]
     left_out: list[str]
-    """Tests whose change fits no row."""
     gates: list[Case]
-    """Whether no more rows of each test fail than it allows."""
 
 
 def run_tests(
@@ -80,6 +85,7 @@ def run_tests(
     results = run_plans(saved, plans, progress)
     left_out = [plan.test.name for plan in plans if not plan.rows]
     gates = [result.judge() for result in results]
+    gates += [Case("left out", name, "skipped", "no row can be changed so") for name in left_out]
     return TestedBehavior(run, saved.recipe.name, saved.recipe.task, results, left_out, gates)
 
 
@@ -97,9 +103,7 @@ def read_tests(file: Path) -> list[BehaviorTest]:
     try:
         values, lines = read_yaml(file.read_text(encoding="utf-8"), file)
     except (OSError, UnicodeDecodeError):
-        raise ResourceError(
-            "no file of tests", "`bertkit errors RUN --write-cases FILE` writes one", file=file
-        ) from None
+        raise ResourceError("no file of tests", "`errors RUN --write-cases FILE` writes one", file=file) from None
     try:
         tests = CaseFile.model_validate(values).tests
     except ValidationError as error:

@@ -29,7 +29,6 @@ from bertkit.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bertkit.evaluation.differences import ChangedRow, Changes
     from bertkit.metrics.paired import Difference
-    from bertkit.reports.cases import Case
     from bertkit.workflows.compare import Comparison
 
 ORDER = 3
@@ -60,11 +59,7 @@ def command(
     ] = None,
     rows: Annotated[int, typer.Option(help="How many rows that are won, and lost, to show.", metavar="N", min=0)] = 5,
     fail_if_worse: Annotated[
-        bool,
-        typer.Option(
-            "--fail-if-worse",
-            help="End with exit code 8 where a run is worse than the first beyond chance, with --by in any slice too.",
-        ),
+        bool, typer.Option("--fail-if-worse", help="End with exit code 8 where a run, or a slice of --by, is worse.")
     ] = False,
     margin: Annotated[
         float,
@@ -72,9 +67,7 @@ def command(
     ] = 0.0,
     metric: Annotated[
         list[str] | None,
-        typer.Option(
-            help="With --fail-if-worse: metric that counts; repeatable.", show_default="the best metric", metavar="NAME"
-        ),
+        typer.Option(help="With --fail-if-worse: metric; repeatable.", show_default="the best one", metavar="NAME"),
     ] = None,
     undecided: Annotated[
         Literal["fail", "pass"],
@@ -100,7 +93,7 @@ def command(
         }
         refuse_options(given, "without --fail-if-worse", "add it: it makes a gate of the comparison")
     page = None if output is None else check_page(output)
-    from bertkit.reports.cases import check_report, write_cases
+    from bertkit.reports.cases import add_measured, check_report, write_cases
 
     file = check_report(report)
     loaded = None if recipe is None else load_recipe(recipe)
@@ -112,7 +105,12 @@ def command(
     compared = compare(runs, settings, recipe=loaded, split=split, on=on, progress=TerminalProgress())
     if file is not None:
         title = f"{compared.recipe}, {compared.split}: {', '.join(system.name for system in compared.systems)}"
-        write_cases(file, title, compared.gates + _list_others(compared))
+        measured = [
+            (name, metric, f"{format_signed(found.difference)} (95% CI {format_interval(found.interval)})")
+            for name, differences in compared.differences.items()
+            for metric, found in differences.items()
+        ]
+        write_cases(file, title, add_measured(compared.gates, measured))
     print_gated(compared, _print_comparison, compared.gates, page=page, write=write_page)
 
 
@@ -129,19 +127,6 @@ def _print_comparison(compared: Comparison) -> None:
         print_text(f"  {describe_power(differences[compared.best_metric], compared)}")
         _print_changes(compared.changes[system.name], system.name, baseline.name)
     print_table("settings that differ", compared.settings, max_rows=40)
-
-
-def _list_others(compared: Comparison) -> list[Case]:
-    """Return a case for each metric that is no gate, which has passed whatever its difference is."""
-    from bertkit.reports.cases import Case
-
-    gated = {(case.group, case.name) for case in compared.gates}
-    return [
-        Case(name, metric, "passed", f"{format_signed(found.difference)} (95% CI {format_interval(found.interval)})")
-        for name, differences in compared.differences.items()
-        for metric, found in differences.items()
-        if (name, metric) not in gated
-    ]
 
 
 def _with_seeds(name: str, seeds: list[int | None]) -> str:

@@ -33,7 +33,6 @@ from bertkit.cli.output import (
     group_by_reason,
     print_gated,
     print_line,
-    print_next,
     print_notes,
     print_result,
     print_table,
@@ -62,8 +61,7 @@ RequireOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="METRIC=VALUE",
-        help="End with exit code 8 below this score, or above it where lower is better; also ece=VALUE and "
-        "size_mb=VALUE; repeatable.",
+        help="End with exit code 8 where a metric, ece or size_mb does not reach this; repeatable.",
     ),
 ]
 SplitOption = Annotated[
@@ -190,26 +188,21 @@ def _print_written(results: Sequence[Result], output: Path | None) -> None:
     print_results(results)
     if output is not None:
         print_line(f"{output}: written")
-        print_next(f"bertkit errors {output}", f"bertkit compare {output} OTHER")
 
 
-def _end(
-    printed: Any, show: Callable[[Any], object], results: Mapping[str, Sequence[Result]], report: Path | None
-) -> None:
+def _end(printed: Any, show: Callable[[Any], object], results: Mapping[str, Any], report: Path | None) -> None:
     """Write the report, print what was scored, and end as the gates say."""
-    from bertkit.reports.cases import Case, write_cases
+    from bertkit.reports.cases import add_measured, write_cases
 
     gates = [case for of in results.values() for result in of for case in result.gates]
     if report is not None:
-        gated = {(case.group, case.name) for case in gates}
-        others = [
-            Case(result.split, name, "passed", format_scored(score, result.intervals.get(name)))
+        measured = [
+            (result.split, name, format_scored(score, result.intervals.get(name)))
             for of in results.values()
             for result in of
             for name, score in result.scores.items()
-            if (result.split, name) not in gated
         ]
-        write_cases(report, ", ".join(results), gates + others)
+        write_cases(report, ", ".join(results), add_measured(gates, measured))
     print_gated(printed, show, gates)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,23 +12,17 @@ from bertkit.cli.output import print_gated, print_notes, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from bertkit.insight.mistakes.behavior import BehaviorResult
     from bertkit.workflows.test import TestedBehavior
 
 ORDER = 3
 EXAMPLE = "bertkit test runs/cola cases.yaml --report tests.xml"
 
-CasesArgument = Annotated[
-    Path | None,
-    typer.Argument(metavar="CASES", help="YAML file with tests; without it, small changes are made and told."),
-]
-
 
 def command(
     run: TrainedArgument,
-    cases: CasesArgument = None,
+    cases: Annotated[
+        Path | None, typer.Argument(metavar="CASES", help="YAML file with tests; without it, small changes are told.")
+    ] = None,
     limit: Annotated[int, typer.Option(help="Rows of each test.", metavar="N")] = 500,
     split: PredictionsSplitOption = None,
     recipe: CheckpointRecipeOption = None,
@@ -53,19 +47,7 @@ def command(
 
 def _print_tested(tested: TestedBehavior) -> None:
     print_text(f"{tested.run}, {tested.recipe}")
-    print_table("rows that fail", tabulate(tested.results))
-    for result in tested.results:
-        for trial in result.trials[: min(result.failed, 2)]:
-            change = (
-                f"{trial.answer} -> {trial.new_answer}" if trial.before else f"{trial.new_answer}, not {trial.answer}"
-            )
-            print_text(f"    {result.name}: {trial.after}: {change}")
-    print_notes([f"nothing to change for: {', '.join(tested.left_out)}"] if tested.left_out else [])
-
-
-def tabulate(results: Sequence[BehaviorResult]) -> list[dict[str, Any]]:
-    """Return the rows of the table of tests."""
-    return [
+    table = [
         {
             "test": result.name,
             "kind": result.kind,
@@ -75,5 +57,10 @@ def tabulate(results: Sequence[BehaviorResult]) -> list[dict[str, Any]]:
             "95% CI": result.interval,
             "allowed": "" if result.allowed is None else f"{result.allowed:.1%}",
         }
-        for result in results
+        for result in tested.results
     ]
+    print_table("rows that fail", table)
+    for result in tested.results:
+        for trial in result.trials[: min(result.failed, 2)]:
+            print_text(f"    {result.name}: {trial.describe()}")
+    print_notes([f"nothing to change for: {', '.join(tested.left_out)}"] if tested.left_out else [])

@@ -15,7 +15,7 @@ from pathlib import Path
 from random import Random
 from typing import Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from bertkit.data.rows import Columns
 from bertkit.errors import RecipeError, closest, shorten
@@ -35,54 +35,53 @@ from bertkit.tasks import Prediction
 
 MOVED = 0.1  # of the range of the answers: a number that moves by more is another answer
 _CHANGES = {edit.name: edit for edit in EDITS}
-_OWN_CHANGES = ("synonyms", "exchange", "add")
 _SLOT = re.compile(r"\{(\w+)\}")
 
 
 class BehaviorTest(Section):
-    """What is asked of a model on some rows."""
+    """What is asked of a model on some rows.
+
+    Args:
+        name: of the test.
+        rows: rows, or a file with rows; without them and a template, those that the run was scored on.
+        template: a text, or column -> text, with ``{slots}``.
+        slots: slot -> what may fill it; every combination is a row.
+        answer: the right answer to all rows; without it, each row has its own.
+        change: one of `EDITS`, ``synonyms``, ``exchange`` or ``add``; the answer must stay.
+        words: word -> synonym, or words that stand for one another.
+        text: what ``add`` appends.
+        column: the input that is changed; the first one by default.
+        rises: the label whose probability must rise by the change; the answer may then be another.
+        falls: the label whose probability must fall.
+        tolerance: by how much a number may be wrong or move, and a probability move the other way.
+        allowed: the share of rows that may fail; None for a test that is told and not judged.
+    """
 
     name: str = ""
     rows: list[dict[str, Any]] | str | None = None
-    """Rows, or a file with rows; without them and a template, those that the run was scored on."""
     template: str | dict[str, Any] | None = None
-    """A text, or column -> text, with ``{slots}``."""
     slots: dict[str, list[str]] = Field({})
-    """Slot -> what may fill it; every combination is a row."""
     answer: Any = None
-    """The right answer to all rows; without it, each row has its own."""
     change: str | None = None
-    """One of `EDITS`, ``synonyms``, ``exchange`` or ``add``."""
     words: list[str] | dict[str, str] = Field([])
-    """Word -> synonym, or words that stand for one another."""
     text: str = ""
-    """What `add` appends."""
     column: str | None = None
-    """The input that is changed; the first one by default."""
     rises: str | None = None
-    """The label whose probability must rise by the change; the answer may then be another."""
     falls: str | None = None
     tolerance: Finite = Field(0.0, ge=0)
-    """By how much a number may be wrong or move, and a probability move the other way."""
     allowed: Finite | None = Field(0.0, ge=0, le=1)
-    """The share of rows that may fail; null for a test that is told and not judged."""
 
     @property
     def kind(self) -> Literal["answer", "invariance", "direction"]:
         """What is asked for."""
         return "direction" if self.rises or self.falls else "invariance" if self.change else "answer"
 
-    @field_validator("change")
-    @classmethod
-    def _change_is_known(cls, change: str | None) -> str | None:
-        if change is not None and change not in (*_CHANGES, *_OWN_CHANGES):
-            raise ValueError(closest(change, (*_CHANGES, *_OWN_CHANGES)))
-        return change
-
     @model_validator(mode="after")
     def _parts_fit(self) -> BehaviorTest:
         needs = {"synonyms": "words: {good: great}", "exchange": "words: [Oslo, Rome]", "add": "text: It rained."}
         given = {"synonyms": isinstance(self.words, dict), "exchange": len(self.words) > 1, "add": bool(self.text)}
+        if self.change is not None and self.change not in (*_CHANGES, *needs):
+            raise ValueError(f"no change is called {self.change!r}: {closest(self.change, (*_CHANGES, *needs))}")
         if self.change in needs and not given[self.change]:
             raise ValueError(f"change: {self.change} needs e.g. `{needs[self.change]}`")
         if self.kind == "direction" and (self.change is None or (self.rises and self.falls)):
@@ -110,38 +109,51 @@ class CaseFile(Section):
 
 @dataclass(frozen=True)
 class Trial:
-    """A row of a test, and what came of it."""
+    """A row of a test, and what came of it.
+
+    Args:
+        id: of the row.
+        before: the text before a change; empty where nothing was changed.
+        after: the text that was predicted.
+        answer: the right answer, or the one before the change.
+        new_answer: that to `after`.
+        is_failure: whether it is not what the test asks for.
+        severity: how bad a failure is; those with the highest come first.
+    """
 
     id: str
     before: str
-    """The text before a change; empty where nothing was changed."""
     after: str
     answer: str
-    """The right answer, or the one before the change."""
     new_answer: str
     is_failure: bool
     severity: float = 0.0
-    """How bad a failure is; those with the highest come first."""
+
+    def describe(self) -> str:
+        """Return the text with what was answered, and what should have been."""
+        change = f"{self.answer} -> {self.new_answer}" if self.before else f"{self.new_answer}, not {self.answer}"
+        return f"{self.after}: {change if self.before or self.is_failure else self.new_answer}"
 
 
 @dataclass(frozen=True)
 class BehaviorResult:
-    """What came of a test."""
+    """What came of a test, with its trials, the worst failures first.
+
+    Where the right answer stays and can be told, `lost` counts those that were right and are not any more, and `won`
+    the others that changed; with `may_flip`, the right answer may change too.
+    """
 
     name: str
     kind: str
     may_flip: bool
-    """Whether the right answer may change, too."""
     rows: int
     failed: int
     share: float
     interval: tuple[float, float]
     allowed: float | None
     lost: int
-    """Answers that were right and are not any more, where that can be told."""
     won: int
     trials: list[Trial] = field(default_factory=list)
-    """The worst failures first."""
 
     def judge(self) -> Case:
         """Return whether no more rows fail than are allowed."""
@@ -154,16 +166,11 @@ class BehaviorResult:
 
     def list_cases(self) -> list[Case]:
         """Return a case per row; a failure that is allowed is skipped."""
-        is_allowed = self.judge().outcome != "failed"
-        cases = []
-        for number, trial in enumerate(self.trials, start=1):
-            text = f"{trial.after}: {trial.answer}, then {trial.new_answer}" if trial.before else f"{trial.after}: "
-            text += (
-                "" if trial.before else f"{trial.new_answer}, and not {trial.answer}" if trial.is_failure else "right"
-            )
-            outcome: Outcome = "passed" if not trial.is_failure else "skipped" if is_allowed else "failed"
-            cases.append(Case(self.name, f"{trial.id} ({number})", outcome, text))
-        return cases
+        bad: Outcome = "failed" if self.judge().outcome == "failed" else "skipped"
+        return [
+            Case(self.name, f"{trial.id} ({number})", bad if trial.is_failure else "passed", trial.describe())
+            for number, trial in enumerate(self.trials, start=1)
+        ]
 
 
 @dataclass(frozen=True)

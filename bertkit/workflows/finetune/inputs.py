@@ -52,13 +52,8 @@ if TYPE_CHECKING:
 # The model and the rows count by content, not by where they are, how they are checked or whether their features are
 # kept.
 _FIRST = 1000  # rows whose lengths a dry run counts
-_NOT_IDENTITY: dict[str, Any] = {
-    "about": True,
-    "published": True,
-    "gates": True,
-    "model": True,
-    "training": WHAT_IS_KEPT,
-}
+_NOT_IDENTITY: dict[str, Any] = {**dict.fromkeys(("about", "published", "gates", "model"), True)}
+_NOT_IDENTITY["training"] = WHAT_IS_KEPT
 _LOCATION = {"source", "files", "config", "revision", "cache", "label_range", "hold_out", "unread", "empty_label"}
 
 
