@@ -22,7 +22,7 @@ _SPINS = "1000"  # turns that libgomp's threads wait before they sleep; its own 
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _POOLS = ("OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")  # of numpy, and of tokenizers
 _SECONDS, _STEP_SECONDS, _ROUNDS = 1.6, 0.2, 5  # of a trial: what it may take, what a step should, and how often
-_WORTH = 0.9  # of the seconds of fewer threads: what more of them have to stay below
+_WORTH, _SLOWER = 0.9, 1.5  # times the seconds of fewer threads: what more stay below; of more: what ends a trial
 _WINDOW, _SHARE, _GROWTH, _STEPS = 10.0, 0.25, 2.0, 20  # of the watches below
 
 
@@ -208,23 +208,30 @@ def choose_threads(
         step(rows)
         return time.perf_counter() - began
 
-    first = seconds(1, most)  # libraries are loaded, and threads started
-    row = seconds(1, most) if first < _SECONDS / 2 else first
+    row = seconds(1, most)  # libraries are loaded, and threads started
+    if row < _SECONDS / 4:
+        row = seconds(1, most)
     rows = max(1, min(rows, int(_STEP_SECONDS / row)))
-    took: dict[int, list[float]] = {count: [] for count in (1, 2, most // 2, most) if 1 <= count <= most}
-    slowest = row * rows * sum(most / count for count in took)  # of a round, where threads share the work well
-    for _ in range(_ROUNDS):
-        if time.perf_counter() - start + slowest > _SECONDS:
+    took, last = dict[int, list[float]](), row * rows
+
+    def is_time_for(step_seconds: float) -> bool:
+        return time.perf_counter() - start + step_seconds < _SECONDS
+
+    for count in sorted({1, min(2, most), max(1, most // 2), most}, reverse=True):
+        if not is_time_for(_SLOWER * last):
             break
-        began = time.perf_counter()
-        for count, of_count in took.items():
-            of_count.append(seconds(rows, count))
-        slowest = time.perf_counter() - began
-    if not took[most]:
-        return Threads(most, f"a step for one row takes {row:.1f} s, too long to try other numbers")
-    typical = {count: statistics.median(times) for count, times in took.items()}
-    chosen = next(count for count in sorted(typical) if _WORTH * typical[count] <= min(typical.values()))
-    each = (f"{1000 * typical[count]:.3g} ms with {count}" for count in sorted(typical))
+        last = seconds(rows, count)
+        took[count] = [last]
+        if last > _SLOWER * min(took.values())[0]:  # so are fewer
+            break
+    for count in (_ROUNDS - 1) * list(took):
+        if is_time_for(took[count][0]):
+            took[count].append(seconds(rows, count))
+    if len(took) < 2:
+        return Threads(most, f"a step for {rows} rows takes {row * rows:.2g} s, too long to try other numbers")
+    typical = {count: statistics.median(took[count]) for count in sorted(took)}
+    chosen = next(count for count in typical if _WORTH * typical[count] <= min(typical.values()))
+    each = (f"{1000 * of_count:.3g} ms with {count}" for count, of_count in typical.items())
     return Threads(chosen, f"a step takes {', '.join(each)}")
 
 
