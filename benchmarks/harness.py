@@ -147,8 +147,9 @@ def write_columns(columns: Mapping[str, Sequence[Any]], file: Path) -> None:
 def environment(threads: int | None, **more: str) -> dict[str, str]:
     """Return the environment of every measured program: the same threads, the same wait policy, no network.
 
-    The wait policy is the library's own, which commands of bertkit shorten: threads of libgomp spin some milliseconds after their last work, then sleep,
-    so that an engine that is not stepped takes nothing from the one that is. Without `threads`, programs choose them.
+    The wait policy is the library's own: threads of libgomp spin some milliseconds after their last work, then sleep,
+    so that an engine that is not stepped takes nothing from the one that is. Those of bertkit's commands sleep sooner.
+    Without `threads`, programs choose the number.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "KMP_", "GOMP_", "MKL_"))}
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))

@@ -2,9 +2,9 @@
 
     python -m benchmarks.threads --before FOLDER --models demo=demo minilm=DIR:320 [--loads quiet loops ...]
 
-`--before` is a folder with an older bertkit. A number after a model is that of rows; without one, all are taken. Each case is a whole command, one line of
-the output file; one that is there already is not repeated. A quota needs control groups (version 1) that this user may
-make.
+`--before` is a folder with an older bertkit. A number after a model is that of rows; without one, all are taken. Each
+case is a whole command, one line of the output file; one that is there already is not repeated. A quota needs control
+groups (version 1) that this user may make.
 """
 
 from __future__ import annotations
