@@ -43,6 +43,7 @@ def _open_onnx(file: Path, precision: str) -> Run:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = fitting_threads().number, 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # for cores that others may have
     options.log_severity_level = 3  # errors
     weights = file.with_name(f"{file.name}.data")
     if weights.is_file():  # read here, since ONNX Runtime maps it, and then answers by whatever overwrites it
