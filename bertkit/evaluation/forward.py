@@ -56,9 +56,9 @@ def forward(
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
     with torch.inference_mode(), autocast:
         if lengths and is_open() and device.type == "cpu":
-            middle = sorted(range(len(lengths)), key=lengths.__getitem__)[len(lengths) // 2 :]
-            rows = min(len(middle), max(1, tokens_for(1) // lengths[middle[0]]))
-            settle_threads(lambda rows: model(**collate([features[number] for number in middle[:rows]])), rows)
+            usual = sorted(range(len(lengths)), key=lengths.__getitem__)[len(lengths) // 2 :: -1]  # and shorter ones
+            rows = min(len(usual), max(1, tokens_for(1) // lengths[usual[0]]))
+            settle_threads(lambda rows: model(**collate([features[number] for number in usual[:rows]])), rows)
         # Every n-th batch belongs to a process. Batches are sorted by length, so all processes get long and short ones.
         batches = sorted_batches(lengths)[process::processes]
         for numbers in batches:
