@@ -163,19 +163,6 @@ def test_what_a_killed_process_left_is_deleted_but_nothing_else(tmp_path):
     assert left == {".lock", "run.json", "checkpoint-3", ".mine", ".notes.tmp", "x.json.tmp"}
 
 
-@pytest.fixture
-def two_threads(monkeypatch):
-    """A machine for two threads, where nobody asks for a number."""
-    import torch
-
-    monkeypatch.delenv("OMP_NUM_THREADS")
-    monkeypatch.setattr(threads, "_PROCESS", threads._Process())
-    monkeypatch.setattr(threads, "read_quota", lambda: 2.0)
-    monkeypatch.setattr(threads, "_core_of", lambda processor: processor)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1, 2})
-    torch.set_num_threads(2)
-
-
 def test_the_number_of_threads_that_a_trial_chooses_is_kept_for_a_resume(tmp_path, two_threads, monkeypatch):
     monkeypatch.setattr(threads, "choose_threads", lambda *given: threads.Threads(1, "as it is tried"))
     folder = tmp_path / "run"
