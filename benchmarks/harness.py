@@ -144,16 +144,17 @@ def write_columns(columns: Mapping[str, Sequence[Any]], file: Path) -> None:
 # --- Programs ---
 
 
-def environment(threads: int, **more: str) -> dict[str, str]:
+def environment(threads: int | None, **more: str) -> dict[str, str]:
     """Return the environment of every measured program: the same threads, the same wait policy, no network.
 
     The wait policy is the library's own: threads of libgomp spin some milliseconds after their last work, then sleep,
-    so that an engine that is not stepped takes nothing from the one that is.
+    so that an engine that is not stepped takes nothing from the one that is. Those of bertkit's commands sleep sooner.
+    Without `threads`, programs choose the number.
     """
     own = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "KMP_", "GOMP_", "MKL_"))}
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
     fixed = {
-        "OMP_NUM_THREADS": str(threads),
+        **({} if threads is None else {"OMP_NUM_THREADS": str(threads)}),
         "PYTHONPATH": path,
         "PYTHONUNBUFFERED": "1",
         BEGAN: str(time.monotonic()),
@@ -164,7 +165,7 @@ def environment(threads: int, **more: str) -> dict[str, str]:
     return {**own, **fixed, **more}
 
 
-def run_program(*words: object, threads: int = 1, folder: Path = HERE, **variables: str) -> Report:
+def run_program(*words: object, threads: int | None = 1, folder: Path = HERE, **variables: str) -> Report:
     """Run `python -m WORDS` in a folder from start to end, and return what it took and `printed`, the JSON it wrote.
 
     That is wall and processor seconds, peak memory in MB, and the cores that others used meanwhile. Its last line is

@@ -26,6 +26,7 @@ from benchmarks.schedules import schedules_part
 from benchmarks.seeds import seeds_part
 from benchmarks.serving import serving_part
 from benchmarks.squad_decoding import decoding_part
+from benchmarks.threads import threads_part
 
 TASKS = ("cola", "stsb", "ner", "squad")  # the first ones, in this order
 Write = Callable[[Sequence[Report]], str]
@@ -46,6 +47,7 @@ PARTS: dict[str, tuple[str, Write]] = {
     "serving": ("serving", serving_part),
     "few_shot": ("few_shot", few_shot_part),
     "schedules": ("schedules", schedules_part),
+    "threads": ("threads", threads_part),
     "gpu": ("gpu/speed-*", parts.speed_tables),
 }
 # the same of the pages beside that of benchmarks

@@ -327,6 +327,21 @@ def _threads() -> Iterator[None]:
     yield
 
 
+@pytest.fixture
+def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine for two threads, where nobody asks for a number."""
+    import torch
+
+    from bertkit.hardware import threads
+
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    monkeypatch.setattr(threads, "_PROCESS", threads._Process())
+    monkeypatch.setattr(threads, "read_quota", lambda: 2.0)
+    monkeypatch.setattr(threads, "_core_of", lambda processor: processor)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
+    torch.set_num_threads(2)
+
+
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, tiny_model) -> Path:
     """A run folder: the tiny model fine-tuned until it tells good words from bad ones."""

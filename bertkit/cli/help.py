@@ -12,7 +12,9 @@ from typer.core import TyperCommand, TyperGroup
 from bertkit.cli.output import json_output
 
 _READ_RECIPES = {"run", "runs", "recipe", "task"}  # arguments and options of commands that load one
+_COMPUTE = _READ_RECIPES | {"model", "models"}
 _TRUST = "Run the code that the recipe of a model's folder names: its task, objective or metrics."
+_THREADS = "Threads to compute with on a CPU."
 _WIDEST = 100  # columns; longer lines are hard to read
 _Context: Any = TyperGroup.context_class
 _Formatter: Any = _Context.formatter_class
@@ -49,12 +51,12 @@ class _Readable:
 
 
 class ReadableCommand(_Readable, TyperCommand):
-    """A command whose help fits the terminal, with --json and, where it reads the recipe of a folder, --trust."""
+    """A command whose help fits the terminal, with --json and, where it loads a recipe or a model, what that needs."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
-        reads_recipe = bool(_READ_RECIPES & {parameter.name for parameter in self.params})
-        self.params += _process_options()[0 if reads_recipe else 1 :]
+        names = {parameter.name for parameter in self.params}
+        self.params += _process_options()[0 if names & _READ_RECIPES else 1 if names & _COMPUTE else 2 :]
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, which need not take these options: they are about the process; parsing changes nothing."""
@@ -62,6 +64,10 @@ class ReadableCommand(_Readable, TyperCommand):
             from bertkit.recipe.plugins import trust_folders
 
             trust_folders()
+        if "threads" in ctx.params:
+            from bertkit.hardware.threads import prepare
+
+            prepare(ctx.params.pop("threads"))
         with json_output(ctx.params.pop("json")):
             return super().invoke(ctx)
 
@@ -72,13 +78,14 @@ def _process_options() -> list[Any]:
 
     def command(
         trust: bool = typer.Option(False, "--trust", help=_TRUST),
+        threads: int | None = typer.Option(None, help=_THREADS, metavar="N", show_default="those that fit", min=1),
         json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
     ) -> None:
         """Hold the options."""
 
     holder = typer.Typer(add_completion=False)
     holder.command()(command)
-    return typer.main.get_command(holder).params[:2]
+    return typer.main.get_command(holder).params[:3]
 
 
 class ReadableGroup(_Readable, TyperGroup):

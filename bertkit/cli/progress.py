@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from bertkit.cli.output import printable
+from bertkit.hardware.threads import CoreWatch
 from bertkit.reports.text import duration_text
 from bertkit.storage.runs import is_main_process
 
@@ -28,6 +29,7 @@ class TerminalProgress:
         """The open stages, outermost first: name, total steps, steps done before the start, time of the start."""
         self.bar: Any = None
         self.last_line = 0.0
+        self.cores = CoreWatch()
 
     def start(self, what: str, total: int, done: int = 0) -> None:
         """Begin a stage of `total` steps, of which `done` are done; stages may be nested."""
@@ -44,6 +46,7 @@ class TerminalProgress:
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
         """Show how many steps of the innermost stage are done, with some figures."""
+        self.cores.look()
         what, total, before, began = self.outer[-1]
         texts = [f"{name} {_format(value)}" for name, value in figures.items()]
         if self.live:
@@ -56,6 +59,7 @@ class TerminalProgress:
 
     def finish(self) -> None:
         """End the innermost stage."""
+        self.cores.look()
         if self.outer:
             self.outer.pop()
             if self.live:

@@ -136,8 +136,8 @@ class SavedCheckpoint:
             UnavailableError: the library is not installed.
         """
         from bertkit.hardware.precision import Machine
+        from bertkit.hardware.threads import fitting_threads
         from bertkit.runtime import open_exported, open_tokenizer
-        from bertkit.runtime.sessions import count_threads
 
         export = read_export(self.folder)
         tokenizer: Any = open_tokenizer(self.folder, export)
@@ -145,7 +145,7 @@ class SavedCheckpoint:
         for name, before, now in _head_options(export.options, setup.recipe.options):
             what = f"it was exported with options.{name} {before}, and the recipe has {now}"
             raise ModelError(what, "use the recipe.yaml of its folder, or export it again", file=self.folder)
-        machine = Machine("cpu", export.precision, count_threads(), f"{export.backend}, {export.precision}")
+        machine = Machine("cpu", export.precision, fitting_threads().number, f"{export.backend}, {export.precision}")
         return Checkpoint(open_exported(self.folder), self.task, setup, machine)
 
     def _load_members(self, machine: Machine | None, *, inference: bool) -> Checkpoint:

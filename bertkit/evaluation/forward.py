@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bertkit.hardware.threads import is_open, settle_threads
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import (
     TOKENS_AT_ONCE,
@@ -51,10 +52,15 @@ def forward(
     model.eval()
     outputs: dict[int, Output] = {}
     total, count = 0.0, 0
-    # Every n-th batch belongs to a process. Batches are sorted by length, so all processes get long and short ones.
-    batches = sorted_batches(lengths_of(features).tolist())[process::processes]
+    lengths = lengths_of(features).tolist()
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
     with torch.inference_mode(), autocast:
+        if lengths and is_open() and device.type == "cpu":
+            usual = sorted(range(len(lengths)), key=lengths.__getitem__)[len(lengths) // 2 :: -1]  # and shorter ones
+            rows = min(len(usual), max(1, tokens_for(1) // lengths[usual[0]]))
+            settle_threads(lambda rows: model(**collate([features[number] for number in usual[:rows]])), rows)
+        # Every n-th batch belongs to a process. Batches are sorted by length, so all processes get long and short ones.
+        batches = sorted_batches(lengths)[process::processes]
         for numbers in batches:
             batch = collate([features[number] for number in numbers])
             fields = dict(model(**{name: value.to(device) for name, value in batch.items()}))
@@ -109,7 +115,7 @@ def sorted_batches(lengths: Sequence[int], tokens: int | None = None) -> list[li
 def _tokens_at_once() -> int:
     torch = sys.modules.get("torch")  # which exported models do not need
     if torch is None:
-        from bertkit.runtime.sessions import count_threads
+        from bertkit.hardware.threads import fitting_threads
 
-        return tokens_for(count_threads())
+        return tokens_for(fitting_threads().number)
     return TOKENS_AT_ONCE if torch.cuda.is_available() else tokens_for(torch.get_num_threads())

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from bertkit.hardware import threads as chosen_threads
 from bertkit.hardware.memory import keep_freed_memory
 
 _WORTHWHILE = 1.3  # gain in products; a smaller one would not show in a whole step
@@ -36,17 +37,20 @@ class Machine:
     matmul_backend: str = "torch"
 
 
-def detect_hardware(precision: str, *, avoid_bf16: bool = False, widths: tuple[int, int] | None = None) -> Machine:
+def detect_hardware(
+    precision: str, *, avoid_bf16: bool = False, widths: tuple[int, int] | None = None, threads: int | None = None
+) -> Machine:
     """Choose the device and the precision.
 
     Args:
         precision: ``fp32``, ``bf16``, or ``auto``: bf16 where a trial shows that its matrix products are faster.
         avoid_bf16: whether ``auto`` is fp32, since the model overflows in bf16.
         widths: hidden and intermediate size of the model, whose products are tried; None where they are not known.
+        threads: as many; None for those that fit, of which a trial may choose fewer.
     """
     import torch
 
-    device, threads, name = _describe()
+    device, threads, name = _describe(threads, "its share")
     widths = widths or _WIDTHS
     if precision == "auto" and avoid_bf16:
         precision, why = "fp32", "this model overflows in bf16"
@@ -76,9 +80,12 @@ def product_widths(config: Mapping[str, Any]) -> tuple[int, int] | None:
     return (named[0], named[1]) if len(named) == 2 else None
 
 
-def restore_hardware(before: dict[str, Any], why: str) -> Machine:
-    """Return a `Machine` with the precision and backend of an earlier one's record, as far as this machine has them."""
-    device, threads, name = _describe()
+def restore_hardware(before: dict[str, Any], why: str, threads: int | None = None) -> Machine:
+    """Return a `Machine` with the precision and backend of an earlier one's record, as far as this machine has them.
+
+    It has so many threads, or without a number those that fit.
+    """
+    device, threads, name = _describe(threads, why)
     backend = before.get("matmul_backend", "torch") if device == "cpu" and onednn_is_exact() else "torch"
     return Machine(device, before["precision"], threads, f"{name}: {before['precision']} ({why})", backend)
 
@@ -123,17 +130,18 @@ def _onednn() -> Iterator[None]:
         matmul.fp32_precision = before
 
 
-def _describe() -> tuple[str, int, str]:
-    """Return the device, the number of threads, and a name for both."""
+def _describe(threads: int | None, why: str) -> tuple[str, int, str]:
+    """Return the device, the number of threads, and a name for both with the reason of the number."""
     import torch
 
     # oneDNN compiles a product for each shape in 2 ms. Its default cache overflows after some 60 shapes of batches.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4096")
-    threads = torch.get_num_threads()
+    used = chosen_threads.use_threads(threads, why)
     if torch.cuda.is_available():
-        return "cuda", threads, torch.cuda.get_device_name()
+        return "cuda", used.number, torch.cuda.get_device_name()
     keep_freed_memory()
-    return "cpu", threads, f"CPU, {threads} thread{'s' if threads > 1 else ''}"
+    bound = "up to " if chosen_threads.is_open() else ""
+    return "cpu", used.number, f"CPU, {bound}{used.text}" + (f" ({used.why})" if used.why else "")
 
 
 def _gain(device: str, dtype: Any, widths: tuple[int, int]) -> float:

@@ -168,11 +168,14 @@ def native_port(saved: Mapping[str, Any]) -> str | None:
     return next((f"{port} ({name})" for port, name in ports if port in CONFIG_MAPPING_NAMES), None)
 
 
-def detect_machine(precision: str, model_type: str, widths: tuple[int, int] | None = None) -> Machine:
+def detect_machine(
+    precision: str, model_type: str, widths: tuple[int, int] | None = None, threads: int | None = None
+) -> Machine:
     """Choose the device and the precision for a model type: ``auto`` is not bf16 where the type overflows in it."""
     from bertkit.hardware.precision import detect_hardware
 
-    return detect_hardware(precision, avoid_bf16=find_architecture(model_type).overflows_in_bf16, widths=widths)
+    overflows = find_architecture(model_type).overflows_in_bf16
+    return detect_hardware(precision, avoid_bf16=overflows, widths=widths, threads=threads)
 
 
 def types_with(feature: str) -> list[str]:

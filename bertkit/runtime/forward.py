@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from bertkit.hardware.threads import fitting_threads
 from bertkit.runtime.model import ExportedModel
-from bertkit.runtime.sessions import count_threads
 from bertkit.tokens.features import Collator, Feature, split_by_length, tokens_for
 
 
@@ -22,7 +22,7 @@ def forward_exported(
     `tick` is called with the number of rows of each batch that is done. Several processes each do all the work.
     """
     outputs: dict[int, dict[str, Any]] = {}
-    for numbers in split_by_length(lengths, tokens_for(count_threads())):
+    for numbers in split_by_length(lengths, tokens_for(fitting_threads().number)):
         arrays = model(collate([features[number] for number in numbers]))
         for position, number in enumerate(numbers):
             outputs[number] = {name: array[position] for name, array in arrays.items()}

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, UnavailableError, shorten
+from bertkit.hardware.threads import fitting_threads
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,18 +38,12 @@ def open_graph(file: Path, backend: str, precision: str = "fp32") -> Run:
         raise ModelError(f"{PACKAGES[backend]} refuses the graph: {reason}", "export it again", file=file) from error
 
 
-def count_threads() -> int:
-    """Return how many threads a graph may use: ``OMP_NUM_THREADS``, as torch reads it, or the cores of this process."""
-    named = os.environ.get("OMP_NUM_THREADS", "")
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return int(named) if named.isdecimal() and int(named) else cores
-
-
 def _open_onnx(file: Path, precision: str) -> Run:
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads, options.inter_op_num_threads = count_threads(), 1
+    options.intra_op_num_threads, options.inter_op_num_threads = fitting_threads().number, 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # for cores that others may have
     options.log_severity_level = 3  # errors
     weights = file.with_name(f"{file.name}.data")
     if weights.is_file():  # read here, since ONNX Runtime maps it, and then answers by whatever overwrites it
@@ -69,7 +63,7 @@ def _open_openvino(file: Path, precision: str) -> Run:
 
     # without the hint, OpenVINO computes in bf16 wherever the processor is faster at it
     hint = "bf16" if precision == "bf16" else "f32"
-    options = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": count_threads()}
+    options = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": fitting_threads().number}
     core = openvino.Core()
     core.set_property({"ENABLE_MMAP": False})  # weights in a mapped file are those of whoever overwrites it
     compiled = core.compile_model(str(file), "CPU", options)

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from bertkit.errors import BertkitError
+from bertkit.hardware.threads import CoreWatch
 from bertkit.progress import log
 from bertkit.server.engines import Encoded, Engine
 
@@ -246,6 +247,7 @@ class Computer:
         return ticket
 
     def _work(self) -> None:
+        cores = CoreWatch()
         while True:
             with self._changed:
                 while all(lane.oldest() == math.inf for lane in self.lanes):
@@ -258,6 +260,7 @@ class Computer:
             with self._changed:
                 lane.rows -= count
             _tell(finished)
+            cores.look()
 
 
 def _tell(tickets: Sequence[Ticket]) -> None:

@@ -11,6 +11,7 @@ import torch
 from transformers import TrainerCallback
 
 from bertkit.errors import DivergedError
+from bertkit.hardware.threads import StepWatch
 from bertkit.modeling.info import info_of
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
@@ -45,6 +46,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.batches, self.budget, self.tenth = batches, batches.budget, 0
         self.figures: dict[str, Any] = {}
         self.began, self.first_step, self.is_by_signal = 0.0, 0, False
+        self.steps, self.step_began = StepWatch(), 0.0
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Restore the losses summed since the last log line, where the run resumes from a checkpoint."""
@@ -59,6 +61,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             self.trainer.load_loss_state(manifest[MANIFEST_LOSSES])
             used, tokens = manifest.get(MANIFEST_SECONDS, 0.0), manifest.get(MANIFEST_TOKENS)
         self.trainer.limit_micro_batches(tokens)
+        if not self.training.torch_compile:  # it would compile for the rows of the trial too
+            self.trainer.choose_threads()
         self.began = time.perf_counter()
         self._check_space(state)
         self._write_log(state)
@@ -73,9 +77,11 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         """Let the model know how far training is; that follows from the step, so a resumed run knows the same."""
         share = self.budget.share if self.budget else state.global_step / state.max_steps
         info_of(self.trainer.model).progress = share
+        self.step_began = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Decide what follows this step."""
+        self.steps.add(time.perf_counter() - self.step_began)
         if isinstance(self.batches, PretrainBatches):  # the Trainer takes all steps for one epoch
             state.epoch = self.batches.epochs(state.global_step)
         if self.budget:

@@ -43,14 +43,3 @@ def find_machine(
     """Return the machine of the first run whose record is alike: all others compute as it did; None without a run."""
     records = (record for record in map(runs.read_record, folders) if record and "machine" in record)
     return next((dict(record["machine"]) for record in records if is_alike(record)), None)
-
-
-def use_threads(machine: Mapping[str, Any] | None) -> None:
-    """Compute with as many threads as another run: the order of floating-point sums depends on them."""
-    if machine is None:
-        return
-    import torch
-
-    if torch.get_num_threads() != machine["threads"]:
-        log.info(f"threads: {machine['threads']}, as in another run")
-        torch.set_num_threads(machine["threads"])

@@ -30,7 +30,7 @@ Batch = dict[str, torch.Tensor]
 
 # Of one micro-batch: what the backward pass needs is kept for one at a time. With fewer tokens than these, products
 # would be slower.
-_ATTENTION_BYTES, _TOKENS = 2**25, 2048
+_ATTENTION_BYTES, TOKENS = 2**25, 2048
 
 
 def split_batch(batch: Batch, rows: int) -> list[Batch]:
@@ -79,7 +79,7 @@ def fastest_rows(batch: Batch, heads: int) -> int:
     # bytes of the attention weights of a row in fp32: (choices, heads, tokens, tokens), of which choices may be absent
     rows = min(max(1, _ATTENTION_BYTES // (4 * heads * tokens_of(batch) * shape[-1])), shape[0])
     tokens = int(mask.sum()) if mask.shape == shape else shape.numel()  # packed documents have a mask of four axes
-    count = max(-(-shape[0] // rows), -(-tokens // _TOKENS))
+    count = max(-(-shape[0] // rows), -(-tokens // TOKENS))
     return -(-shape[0] // count)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import BertkitError, DivergedError, ModelError, ResourceError, StoppedError
 from bertkit.hardware.precision import Machine, restore_hardware
+from bertkit.hardware.threads import Threads, asked_threads, tell_choice
 from bertkit.modeling.architectures import detect_machine
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import PretrainRecipe, Recipe, SeveralRecipe, write_yaml
@@ -79,6 +80,13 @@ class Run:
         """The device and the precision that it computes with."""
         return Machine(**self.record["machine"])
 
+    def note_threads(self, threads: Threads) -> None:
+        """Write the number of threads that a trial has chosen into its record, which a resumed process follows."""
+        machine = self.record["machine"]
+        reason = f"{machine['reason']}; {threads.text}: {threads.why}"
+        self.record["machine"] = {**machine, "threads": threads.number, "reason": reason}
+        runs.write_record(self.plan.folder, self.record)
+
     @property
     def seconds(self) -> float:
         """The seconds that it has taken so far."""
@@ -108,7 +116,7 @@ def open_run(plan: RunPlan, *, fresh: bool, progress: Progress = SILENT) -> Iter
             log.info(f"already finished on {record['finished']}; --fresh starts over")
         run = Run(plan, record, time.perf_counter() - record["seconds"])
         try:
-            with disk_errors(plan.folder), _code_refused(plan.folder):
+            with disk_errors(plan.folder), _code_refused(plan.folder), tell_choice(run.note_threads):
                 yield run
         except BertkitError as error:
             status = {StoppedError: "stopped", DivergedError: "diverged"}.get(type(error), "failed")
@@ -223,7 +231,9 @@ def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progres
         log.info(machine.reason)
         record = runs.new_record(plan.identity, machine=asdict(machine), seconds=0.0, **plan.facts)
     else:
-        machine = restore_hardware(record["machine"], "as before")
+        before = record["machine"]
+        threads = None if asked_threads() else before["threads"]
+        machine = restore_hardware(before, "as before", threads)
         log.info(f"resuming {folder}; {machine.reason}")
         _report_changes(record, asdict(machine))
         # the backend of before may not be exact on this machine
@@ -238,7 +248,7 @@ def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progres
 def find_machine(plan: RunPlan) -> Machine:
     """Return the machine that a new run computes on, and how."""
     if plan.machine is not None:
-        return restore_hardware(dict(plan.machine), "as in another run")
+        return restore_hardware(dict(plan.machine), "as in another run", plan.machine["threads"])
     return detect_machine(plan.recipe.training.precision, plan.model_type, plan.widths)
 
 

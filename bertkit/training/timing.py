@@ -113,8 +113,9 @@ def time_steps(
 
     def collate_and_note(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
         batch = trainee.collate(features)
-        lengths = [length for feature in features for length in text_lengths(feature)]
-        batches.append((len(features), lengths, batch["input_ids"].numel()))
+        if watch.is_open:  # what is tried before the first step is none of it
+            lengths = [length for feature in features for length in text_lengths(feature)]
+            batches.append((len(features), lengths, batch["input_ids"].numel()))
         return batch
 
     judge = Judge(lambda model, step: {}, "loss", greater_is_better=False)

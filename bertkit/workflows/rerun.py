@@ -20,7 +20,6 @@ from bertkit.storage import runs
 from bertkit.storage.files import split_lines
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
-from bertkit.training.child_runs import use_threads
 from bertkit.training.run import wait_for_all
 from bertkit.workflows import distill, finetune, pretrain
 from bertkit.workflows.finetune import inputs as finetune_inputs
@@ -108,14 +107,12 @@ def rerun(
         _check_changes(record["identity"], pretrain_inputs.model_digests(recipe), recipe, ignore_changes)
         text = pretrain_inputs.read_inputs(recipe, target, progress)
         _check_changes(record["identity"], text.plan.identity, recipe, ignore_changes)
-        use_threads(record["machine"])
         plan = replace(text.plan, machine=record["machine"])
         pretrain.run_inputs(replace(text, plan=plan), fresh=fresh, progress=progress)
     else:
         with stage(progress, "reading the data", total=1):
             rows = finetune_inputs.read_inputs(as_recorded(recipe, record["identity"]), target)
         _check_changes(record["identity"], rows.plan.identity, recipe, ignore_changes)
-        use_threads(record["machine"])
         train = distill.distill_inputs if "compared_models" in record else finetune.run_inputs
         train(rows.on(record["machine"]), fresh=fresh, progress=progress)
     wait_for_all()

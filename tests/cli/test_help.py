@@ -6,6 +6,7 @@ import pytest
 import typer
 
 from bertkit.cli.main import app
+from bertkit.hardware import threads
 
 
 def help_of(*path: str) -> str:
@@ -42,3 +43,14 @@ def test_arguments_have_no_braces_and_options_that_a_recipe_sets_say_so(monkeypa
         described = " ".join(text.partition(f"  {option} ")[2].split("\n  -")[0].split())
         assert described.endswith("[default: (the recipe's)]"), option
     assert "[default: 20]" in help_of("bench")
+
+
+def test_a_command_that_computes_takes_a_number_of_threads(run, monkeypatch):
+    monkeypatch.setattr(threads, "_PROCESS", threads._Process())
+    assert run("tokenize", "a text", "--model", "demo", "--threads", 3).code == 0
+    assert threads.fitting_threads() == (3, "--threads")
+    assert run("tokenize", "a text", "--model", "demo").code == 0
+    assert threads.fitting_threads().why == "OMP_NUM_THREADS"
+    refused = run("tokenize", "a text", "--threads", 0)
+    assert refused.code == 2 and "--threads" in refused.last
+    assert run("version", "--threads", 2).code == 2

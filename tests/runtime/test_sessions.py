@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import ModelError, UnavailableError
-from bertkit.runtime.sessions import count_threads, open_graph
+from bertkit.runtime.sessions import open_graph
 from tests.runtime.hand_made import INPUTS, write_sum_graph
 
 
@@ -47,8 +47,17 @@ def test_a_graph_does_not_change_with_the_weights_that_it_was_loaded_from(tmp_pa
     assert logits[0].tolist() == (2 * np.arange(64.0, 128)).tolist()
 
 
-def test_threads_are_those_that_torch_would_use(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    assert count_threads() == 3
-    monkeypatch.setenv("OMP_NUM_THREADS", "")
-    assert count_threads() >= 1
+@pytest.mark.parametrize("named", ["1", "2"])
+def test_a_graph_has_as_many_threads_as_the_user_names(tmp_path, monkeypatch, named):
+    onnxruntime, given = pytest.importorskip("onnxruntime"), []
+    session = onnxruntime.InferenceSession
+
+    def note(file, options, **others):
+        given.append(options.intra_op_num_threads)
+        return session(file, options, **others)
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", note)
+    monkeypatch.setenv("OMP_NUM_THREADS", named)
+    write_sum_graph(tmp_path / "model.onnx", np.arange(60.0 * 64).reshape(60, 64))
+    open_graph(tmp_path / "model.onnx", "onnx")
+    assert given == [int(named)]

@@ -43,3 +43,12 @@ def test_a_busy_machine_is_said(tiny_model, rows, monkeypatch):
     (speed,) = bench([recipe_of(tiny_model, rows)], steps=2).speeds
     assert speed.waiting_share > 1
     assert speed.notes[0].startswith("fp32, batch 4: other programs used the processor")
+
+
+def test_what_is_tried_before_the_first_step_is_not_counted(tiny_model, rows, two_threads):
+    recipe = recipe_of(tiny_model, rows)
+    found = bench([recipe], steps=4)
+    batches = timed_batches(recipe, 4)
+    padded = sum(len(batch) * max(batch) for batch in batches)
+    assert found.speeds[0].padding_share == pytest.approx(1 - sum(map(sum, batches)) / padded)
+    assert found.threads in (1, 2)

@@ -150,11 +150,11 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
             _measure_case(_Case(inputs, features, replace(setup, recipe=recipe), machine), steps, stoppable)
             for recipe, machine in chosen
         ]
-    first = chosen[0][1]
-    tokens = _count_tokens(features["train"])
-    return Bench(
-        recipes[0].name, recipes[0].model, first.device, first.threads, rows, tokens, recipes[0].training.epochs, speeds
-    )
+    import torch
+
+    recipe, device = recipes[0], chosen[0][1].device
+    tokens, threads = _count_tokens(features["train"]), torch.get_num_threads()  # as the first step chose it
+    return Bench(recipe.name, recipe.model, device, threads, rows, tokens, recipe.training.epochs, speeds)
 
 
 def _choose_machines(precision: str, plan: RunPlan) -> list[Machine]:

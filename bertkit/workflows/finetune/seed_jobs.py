@@ -159,11 +159,8 @@ def _end_with_parent() -> None:
 
 
 def _train_seed(job: SeedJob) -> None:
-    import torch
-
     from bertkit.progress import SILENT
     from bertkit.workflows.finetune import run_inputs
     from bertkit.workflows.finetune.inputs import read_inputs
 
-    torch.set_num_threads(job.machine["threads"])
     run_inputs(read_inputs(job.recipe, job.folder).on(job.machine), fresh=False, progress=SILENT)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, UsageError
 from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, find_unclear, summarize_split
+from bertkit.hardware.threads import fitting_threads
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import fingerprint, load_tokenizer
 from bertkit.progress import SILENT, Progress, log, stage
@@ -24,7 +25,7 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.records import without_folder
 from bertkit.tasks import Task
 from bertkit.tokens.features import Setup
-from bertkit.training.child_runs import find_machine, refuse_launch, use_threads
+from bertkit.training.child_runs import find_machine, refuse_launch
 from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, read_inputs
@@ -133,7 +134,6 @@ def _run_in_turn(pending: Mapping[int, FinetuneInputs], folder: Path, progress: 
     for number, (seed, inputs) in enumerate(pending.items(), start=1):
         log.info(f"seed {seed} ({number} of {len(pending)})")
         machine = find_machine(storage.seed_folders(folder))
-        use_threads(machine)
         try:
             run_inputs(inputs.on(machine), fresh=False, progress=progress)
         except DivergedError as error:
@@ -150,7 +150,7 @@ def _count_jobs(asked: int, progress: Progress) -> int:
         import torch
 
         import bertkit.training.fit  # noqa: F401
-    threads = torch.get_num_threads()
+    threads = fitting_threads().number
     if asked > threads and not torch.cuda.is_available():
         log.info(f"runs at a time: {threads}, since no more threads can be used here")
         return threads
@@ -161,16 +161,13 @@ def _run_at_once(
     recipe: Recipe, pending: Mapping[int, FinetuneInputs], folder: Path, at_once: int, progress: Progress
 ) -> dict[int, DivergedError]:
     """Train several seeds at the same time, and return the errors of those that diverged."""
-    import torch
-
-    threads = torch.get_num_threads()
     machine = find_machine(storage.seed_folders(folder))
     if machine is None:
         plan = next(iter(pending.values())).plan
-        torch.set_num_threads(max(1, threads // at_once))
-        found = detect_machine(plan.recipe.training.precision, plan.model_type, plan.widths)
-        machine = dataclasses.asdict(found)
-        torch.set_num_threads(threads)
+        share = max(1, fitting_threads().number // at_once)
+        machine = dataclasses.asdict(
+            detect_machine(plan.recipe.training.precision, plan.model_type, plan.widths, threads=share)
+        )
     log.info(f"{at_once} of {len(pending)} seeds at a time; threads of each: {machine['threads']}")
     jobs = [
         SeedJob(seed, recipe.changed("training", seed=seed), inputs.plan.folder, machine, sys.argv)

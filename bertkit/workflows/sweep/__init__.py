@@ -35,7 +35,7 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.records import without_folder
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
-from bertkit.training.child_runs import find_machine, refuse_launch, use_threads
+from bertkit.training.child_runs import find_machine, refuse_launch
 from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import FinetuneInputs, as_begun, read_inputs, read_labeled
@@ -243,7 +243,6 @@ def _train_trial(job: _Sweep, number: int, progress: Progress) -> None:
             with stage(progress, "reading the data", total=1):
                 inputs = _read_trial(job, number)
             machine = find_machine(job.trial_folders, partial(_computes_like, inputs))
-            use_threads(machine)
             run_inputs(inputs.on(machine), fresh=False, progress=progress)
     except DivergedError as error:
         log.info(f"{name} diverged: {error}")

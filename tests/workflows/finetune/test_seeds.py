@@ -100,7 +100,7 @@ def test_what_cannot_be_is_refused_before_anything_is_read(demo, tmp_path, monke
 def test_no_more_runs_at_a_time_than_threads(monkeypatch, asked, threads, found):
     import torch
 
-    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert workflow._count_jobs(asked, SILENT) == found
 
