@@ -10,7 +10,7 @@ from bertkit.cli.output import format_splits, print_notes, print_result, print_t
 from bertkit.errors import BertkitError, UsageError
 
 if TYPE_CHECKING:
-    from bertkit.workflows.smoke import SmokeResult
+    from bertkit.workflows.finetune.smoke import SmokeResult
 
 SmokeOption = Annotated[
     bool,

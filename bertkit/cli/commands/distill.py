@@ -41,6 +41,7 @@ from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
+    from bertkit.recipe import Recipe
     from bertkit.workflows.distill import ComparedModel, Distilled
 
 ORDER = 2
@@ -121,18 +122,21 @@ def command(
         "distillation.temperature": temperature,
         "distillation.soft_weight": soft_weight,
     }
-    loaded = load(recipe, settings, changes)
+    _distill(load(recipe, settings, changes), output, dry_run=dry_run, smoke=smoke, fresh=fresh)
+
+
+def _distill(recipe: Recipe, output: Path | None, *, dry_run: bool, smoke: bool, fresh: bool) -> None:
     from bertkit.workflows.distill import distill, with_distillation
     from bertkit.workflows.distill import dry_run as check
 
     if smoke:
-        from bertkit.workflows.smoke import smoke_finetune
+        from bertkit.workflows.finetune.smoke import smoke_finetune
 
-        print_smoke(smoke_finetune(with_distillation(loaded), progress=TerminalProgress()))
+        print_smoke(smoke_finetune(with_distillation(recipe), progress=TerminalProgress()))
     elif dry_run:
-        print_result(check(loaded, output=output, fresh=fresh), print_dry_run)
+        print_result(check(recipe, output=output, fresh=fresh), print_dry_run)
     else:
-        distilled = distill(loaded, output=output, fresh=fresh, progress=TerminalProgress())
+        distilled = distill(recipe, output=output, fresh=fresh, progress=TerminalProgress())
         print_gated(distilled, print_distilled, [case for result in distilled.results for case in result.gates])
 
 

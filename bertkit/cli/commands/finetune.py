@@ -92,7 +92,7 @@ def command(
         return
     loaded = load(recipe, {**common, "model": model}, changes)
     if smoke:
-        from bertkit.workflows.smoke import smoke_finetune
+        from bertkit.workflows.finetune.smoke import smoke_finetune
 
         print_smoke(smoke_finetune(loaded, progress=TerminalProgress()))
         return

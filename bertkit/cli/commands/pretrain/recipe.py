@@ -118,7 +118,7 @@ def run_pretraining(
     loaded = load_pretrain_recipe(recipe, merge_changes(settings, changes))
     if smoke:
         refuse_with_smoke(output=output, dry_run=dry_run, fresh=fresh)
-        from bertkit.workflows.smoke import smoke_pretrain
+        from bertkit.workflows.pretrain.smoke import smoke_pretrain
 
         print_smoke(smoke_pretrain(loaded, progress=TerminalProgress()))
     elif dry_run:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.data.rows import Split
-from bertkit.workflows.smoke import ROWS, choose_rows
+from bertkit.workflows.finetune.smoke import ROWS, choose_rows
 from tests.conftest import toy_rows, write_csv
 
 STAGES = ["read the data", "train a step and stop", "resume, train to the end, score and publish", "predict"]

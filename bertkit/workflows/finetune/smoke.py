@@ -17,13 +17,13 @@ from typing import Any
 from bertkit.data.rows import Split
 from bertkit.errors import BertkitError, StoppedError, UnavailableError, UsageError
 from bertkit.progress import SILENT, Progress
-from bertkit.recipe import PretrainRecipe, Recipe, load_recipe
+from bertkit.recipe import Recipe, load_recipe
 from bertkit.workflows.finetune.inputs import FinetuneInputs
 
 ROWS = 16
 """Rows of each split; more where there are more labels."""
-_DOCUMENTS = 200  # of which a few are held out
-_STEPS = 2
+STEPS = 2
+"""Of a training, which is stopped between them."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def smoke_finetune(recipe: Recipe, *, progress: Progress = SILENT) -> tuple[Smok
     from bertkit.workflows.finetune.inputs import read_inputs
 
     result = SmokeResult(recipe.name, recipe.model_name)
-    with _Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
+    with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
         run = Path(temporary, "run")
         with stages.one("read the data"):
             inputs = _with_few_rows(read_inputs(recipe, run, fresh=False))
@@ -97,39 +97,14 @@ def smoke_finetune(recipe: Recipe, *, progress: Progress = SILENT) -> tuple[Smok
     return result, stages.error
 
 
-def smoke_pretrain(recipe: PretrainRecipe, *, progress: Progress = SILENT) -> tuple[SmokeResult, BertkitError | None]:
-    """Prepare a few documents, train for two steps, stop and resume between them, and score.
-
-    Returns:
-        as `smoke_finetune`.
-    """
-    from bertkit.workflows.pretrain import run_inputs
-    from bertkit.workflows.pretrain.inputs import read_inputs
-
-    result = SmokeResult(recipe.name, recipe.model or recipe.size)
-    changes = {"steps": _STEPS, "budget": None, "evaluate_every": 1, "batch_size": 2, "short_length": None}
-    few = recipe.model_copy(
-        update={
-            "training": recipe.training.model_copy(update=changes),
-            "data": recipe.data.model_copy(update={"limit": min(recipe.data.limit or _DOCUMENTS, _DOCUMENTS)}),
-        }
-    )
-    with _Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
-        with stages.one("prepare the text"):
-            inputs = read_inputs(few, Path(temporary, "run"), progress)
-            result.rows = {name: int(split.facts["documents"]) for name, split in inputs.corpus.items()}
-        stages.train(lambda shown: run_inputs(inputs, fresh=False, progress=shown), progress)
-    return result, stages.error
-
-
-class _Stages:
+class Stages:
     """Notes how each stage went, and ends the work with the first that failed."""
 
     def __init__(self, result: SmokeResult) -> None:
         self.result = result
         self.error: BertkitError | None = None
 
-    def __enter__(self) -> _Stages:
+    def __enter__(self) -> Stages:
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> bool:
@@ -165,8 +140,8 @@ class _Failed(Exception):
 def _with_few_rows(inputs: FinetuneInputs) -> FinetuneInputs:
     """Return the inputs of a run of two steps, whose splits have a few rows with every label."""
     gold = inputs.task.COLUMNS.gold if inputs.task.NAMED else ""
-    changes = {"steps": _STEPS, "evaluate_every": 1, "patience": None, "batch_size": ROWS // _STEPS}
-    recipe = inputs.recipe.model_copy(update={"training": inputs.recipe.training.model_copy(update=changes)})
+    changes = {"steps": STEPS, "evaluate_every": 1, "patience": None, "batch_size": ROWS // STEPS}
+    recipe = inputs.recipe.changed("training", **changes)
     splits = {name: choose_rows(split, gold) for name, split in inputs.splits.items()}
     return replace(inputs, splits=splits, recipe=recipe, plan=replace(inputs.plan, recipe=recipe))
 

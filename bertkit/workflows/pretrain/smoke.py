@@ -1,0 +1,33 @@
+"""Take a text and a recipe through every stage of a pretraining on a few documents, to see what would fail."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from bertkit.errors import BertkitError
+from bertkit.progress import SILENT, Progress
+from bertkit.recipe import PretrainRecipe
+from bertkit.workflows.finetune.smoke import STEPS, SmokeResult, Stages
+from bertkit.workflows.pretrain import run_inputs
+from bertkit.workflows.pretrain.inputs import read_inputs
+
+_DOCUMENTS = 200  # of which a few are held out
+
+
+def smoke_pretrain(recipe: PretrainRecipe, *, progress: Progress = SILENT) -> tuple[SmokeResult, BertkitError | None]:
+    """Prepare a few documents, train for two steps, stop and resume between them, and score.
+
+    Returns:
+        as `smoke_finetune`.
+    """
+    result = SmokeResult(recipe.name, recipe.model or recipe.size)
+    changes = {"steps": STEPS, "budget": None, "evaluate_every": 1, "batch_size": 2, "short_length": None}
+    few = recipe.changed("training", **changes)
+    few = few.changed("data", limit=min(recipe.data.limit or _DOCUMENTS, _DOCUMENTS))
+    with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
+        with stages.one("prepare the text"):
+            inputs = read_inputs(few, Path(temporary, "run"), progress)
+            result.rows = {name: int(split.facts["documents"]) for name, split in inputs.corpus.items()}
+        stages.train(lambda shown: run_inputs(inputs, fresh=False, progress=shown), progress)
+    return result, stages.error
