@@ -225,7 +225,7 @@ def test_the_page_runs(page, zygote, tmp_path, monkeypatch):
     for block in blocks_of(page):
         if block.title:
             file = tmp_path / block.title
-            file.parent.mkdir(exist_ok=True)
+            file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(block.text, encoding="utf-8")
         elif block.language == "bash":
             run_commands(zygote, tmp_path, block, environment, fresh=page in ALTERNATIVES)
@@ -233,3 +233,21 @@ def test_the_page_runs(page, zygote, tmp_path, monkeypatch):
             run_python(block, monkeypatch)
         elif block.language == "yaml":
             assert isinstance(yaml.safe_load(block.text), dict)
+
+
+def test_the_workflow_files_run_the_steps_that_the_page_runs():
+    blocks = blocks_of("docs/ci.md")
+    steps = {line for block in blocks if block.language == "bash" for line in block.text.splitlines()}
+    files = [yaml.safe_load(block.text) for block in blocks if block.title]
+    assert len(files) == 2
+    for file in files:
+        commands = [text for text in strings_in(file) if text.startswith("bertkit ")]
+        assert len(commands) == 5
+        assert set(commands) <= steps
+
+
+def strings_in(value: object) -> list[str]:
+    """List the strings in a nested value."""
+    if isinstance(value, dict | list):
+        return [text for item in (value.values() if isinstance(value, dict) else value) for text in strings_in(item)]
+    return [value] if isinstance(value, str) else []
