@@ -175,10 +175,17 @@ ZeroShotOption = Annotated[
     ),
 ]
 PageOption = Annotated[Path | None, output_option("Write a page to this .html file.", "FILE")]
-ReportOption = Annotated[
-    Path | None,
-    typer.Option(help="Write a report: JUnit to an .xml file, a pull request's summary to .md.", metavar="FILE"),
-]
+
+
+def find_report(report: Path | None) -> Path | None:
+    """Return the path of a report, checked before any work; see `bertkit.reports.cases.check_report`."""
+    from bertkit.reports.cases import check_report
+
+    return check_report(report)
+
+
+_REPORT_HELP = "Write a report: JUnit to an .xml file, a pull request's summary to .md."
+ReportOption = Annotated[Path | None, typer.Option(help=_REPORT_HELP, metavar="FILE", callback=find_report)]
 PairOption = Annotated[str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT")]
 FirstRowsOption = Annotated[
     int | None, typer.Option(help="Use only the first N rows.", metavar="N", show_default="all", min=1)

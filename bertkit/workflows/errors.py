@@ -106,19 +106,15 @@ def find_errors(
     _check_settings(settings)
     folder = _find_model(path) if settings.robustness else None
     with stage(progress, "reading the predictions", total=1):
-        import numpy as np
-
         from bertkit.insight.mistakes.outcomes import find_outcomes, sort_answers
 
         scorer, (run,), rows = read_predictions([path], settings.split, recipe)
         outcomes = find_outcomes(scorer, run, rows)
     findings = _compare_slices(scorer, run, rows, outcomes, None, settings, progress)
     if settings.cases is not None:
-        from bertkit.workflows.test import write_cases_file
+        from bertkit.insight.mistakes.robustness import write_cases_file
 
-        order = np.argsort(-outcomes.errors, kind="stable")
-        wrong = [rows[number] for unit in order if outcomes.errors[unit] > 0 for number in outcomes.units[unit]]
-        write_cases_file(settings.cases, str(path), wrong)
+        write_cases_file(settings.cases, str(path), outcomes.wrong_rows(rows))
     robustness = None
     if folder is not None:
         from bertkit.evaluation.checkpoint import open_trained

@@ -17,7 +17,7 @@ from bertkit.data.rows import Split
 from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
 from bertkit.evaluation.gates import judge_scores
-from bertkit.evaluation.scoring import measure_ece
+from bertkit.evaluation.scoring import Scored, measure_ece
 from bertkit.evaluation.training_rows import judge_training_rows
 from bertkit.modeling.load import load_tokenizer, read_config, weight_bytes
 from bertkit.modeling.sentence.formats import SPARSE, find_format
@@ -208,22 +208,26 @@ def _prune_model(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
     compared = compare(saved, before, folder, inputs.validation, progress)
     publish(facts, folder, (saved, compared.after, compared.scored[1], inputs.validation))
     old, new = (scored.features for scored in compared.scored)
-    after, ece = compared.describe(1, left, folder), measure_ece(saved.task, compared.scored[1], inputs.validation.rows)
-    split = inputs.validation.name
-    gates = judge_scores(saved.recipe.gates, split, after.scores, after.intervals, ece, after.disk_bytes)
+    after = compared.describe(1, left, folder)
     return replace(
         pruned,
         before=compared.describe(0, parameters, inputs.source),
         after=after,
-        gates=gates,
+        gates=_judge(saved, inputs.validation, compared.scored[1], after),
         measured_rows=min(inputs.measured_rows, len(inputs.train.rows)) if inputs.train and shape.is_measured else 0,
         recipe=saved.recipe.name,
-        split=split,
+        split=inputs.validation.name,
         rows=len(inputs.validation.rows),
         changed_rows=0 if ids is None else count_changed(old, new, ids),
         best_metric=saved.recipe.best_metric,
         differences=compared.differences,
     )
+
+
+def _judge(saved: SavedCheckpoint, split: Split, scored: Scored, after: PrunedSide) -> list[Case]:
+    """Judge what is left of a model by the gates of its recipe."""
+    ece = measure_ece(saved.task, scored, split.rows)
+    return judge_scores(saved.recipe.gates, split.name, after.scores, after.intervals, ece, after.disk_bytes)
 
 
 def _choose_kept(inputs: _Inputs, before: Checkpoint | None, progress: Progress) -> Kept:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.files import read_records
 from bertkit.data.labels import spelled, spelled_names
 from bertkit.data.rows import read_split
-from bertkit.errors import DataError, ResourceError, UsageError, closest, shorten
+from bertkit.errors import DataError, ResourceError, UsageError, closest
 from bertkit.evaluation.checkpoint import SavedCheckpoint, open_trained
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.recipe import Row, read_yaml, typed_path, write_yaml
+from bertkit.recipe import Row, read_yaml, typed_path
 from bertkit.recipe.validation import describe
 from bertkit.reports.cases import Case
-from bertkit.storage.files import write_text
-from bertkit.storage.outputs import claimed
 from bertkit.workflows.errors import read_predictions
 
 if TYPE_CHECKING:
     from bertkit.insight.mistakes.behavior import BehaviorResult, BehaviorTest
-WRITTEN = 50  # wrong rows in a file of cases
 
 
 @dataclass(frozen=True)
@@ -163,22 +160,3 @@ def _check_row(row: Mapping[str, Any], saved: SavedCheckpoint, *, needs_answer: 
     if unknown:
         raise DataError(f"{min(unknown)!r} is none of the labels", closest(min(unknown), saved.labels), column=gold)
     return read
-
-
-def write_cases_file(file: Path, run: str, rows: Sequence[Row]) -> None:
-    """Write a file of tests to start from: rows that a run got wrong, and small changes.
-
-    Raises:
-        UsageError: the file exists.
-    """
-    from bertkit.insight.mistakes.robustness import default_tests
-
-    if file.exists():
-        raise UsageError("it exists already, and is kept as it is", "name a new file", file=file)
-    changes = [test for test in default_tests(0.1) if not test.find_edit().may_flip]
-    wrong = {"name": shorten(f"wrong answers of {run}"), "rows": list(rows[:WRITTEN]), "allowed": 1.0}
-    tests = [wrong] if rows else []
-    content = {"tests": tests + [{"name": one.name, "change": one.change, "allowed": one.allowed} for one in changes]}
-    note = "`allowed` is the share of rows that may fail: lower it as the model gets them right"
-    with claimed(file):
-        write_text(file, write_yaml(content, comment=note))

@@ -89,16 +89,15 @@ def command(
     """
     settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
     loaded = load(recipe, settings, changes)
-    from bertkit.reports.cases import check_report, write_cases
-
-    file = check_report(report)
     from bertkit.workflows.check import CheckSettings, check
 
     chosen = CheckSettings(label_errors, long_text, fix, needs_model=model is not None)
     result = check(loaded, chosen, progress=TerminalProgress())
     copy = fix if result.rows.get("train") else None  # without training rows there is none
-    if file is not None:
-        write_cases(file, f"{result.recipe}: {result.source}", _list_cases(result, strict=strict))
+    if report is not None:
+        from bertkit.reports.cases import write_cases
+
+        write_cases(report, f"{result.recipe}: {result.source}", _list_cases(result, strict=strict))
     print_result(_as_record(result, copy), lambda _: print_findings(result, copy))
     if result.count("fail") or (strict and result.count("warn")):
         raise typer.Exit(3)

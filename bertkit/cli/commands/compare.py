@@ -27,7 +27,10 @@ from bertkit.cli.output import (
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from bertkit.evaluation.differences import ChangedRow, Changes
+    from bertkit.evaluation.gates import WorseGate
     from bertkit.metrics.paired import Difference
     from bertkit.workflows.compare import Comparison
 
@@ -85,33 +88,41 @@ def command(
     from bertkit.recipe import load_recipe
     from bertkit.storage.outputs import check_page
 
-    if not fail_if_worse:
-        given = {
-            "--margin": margin or None,
-            "--metric": metric,
-            "--undecided": undecided if undecided == "pass" else None,
-        }
-        refuse_options(given, "without --fail-if-worse", "add it: it makes a gate of the comparison")
+    gate = _make_gate(metric, margin, undecided, is_asked=fail_if_worse)
     page = None if output is None else check_page(output)
-    from bertkit.reports.cases import add_measured, check_report, write_cases
-
-    file = check_report(report)
     loaded = None if recipe is None else load_recipe(recipe)
-    from bertkit.evaluation.gates import WorseGate
     from bertkit.workflows.compare import CompareSettings, compare, write_page
 
-    gate = WorseGate(metric or (), margin, undecided) if fail_if_worse else None
     settings = CompareSettings(by, rows, gate)
     compared = compare(runs, settings, recipe=loaded, split=split, on=on, progress=TerminalProgress())
-    if file is not None:
-        title = f"{compared.recipe}, {compared.split}: {', '.join(system.name for system in compared.systems)}"
-        measured = [
-            (name, metric, f"{format_signed(found.difference)} (95% CI {format_interval(found.interval)})")
-            for name, differences in compared.differences.items()
-            for metric, found in differences.items()
-        ]
-        write_cases(file, title, add_measured(compared.gates, measured))
+    if report is not None:
+        _write_report(compared, report)
     print_gated(compared, _print_comparison, compared.gates, page=page, write=write_page)
+
+
+def _make_gate(
+    metrics: list[str] | None, margin: float, undecided: Literal["fail", "pass"], *, is_asked: bool
+) -> WorseGate | None:
+    """Return the gate of the options; None without --fail-if-worse, and without what only a gate has."""
+    if not is_asked:
+        given = {"--margin": margin or None, "--metric": metrics, "--undecided": undecided == "pass"}
+        refuse_options(given, "without --fail-if-worse", "add it: it makes a gate of the comparison")
+        return None
+    from bertkit.evaluation.gates import WorseGate
+
+    return WorseGate(metrics or (), margin, undecided)
+
+
+def _write_report(compared: Comparison, file: Path) -> None:
+    from bertkit.reports.cases import add_measured, write_cases
+
+    title = f"{compared.recipe}, {compared.split}: {', '.join(system.name for system in compared.systems)}"
+    measured = [
+        (name, metric, f"{format_signed(found.difference)} (95% CI {format_interval(found.interval)})")
+        for name, differences in compared.differences.items()
+        for metric, found in differences.items()
+    ]
+    write_cases(file, title, add_measured(compared.gates, measured))
 
 
 def _print_comparison(compared: Comparison) -> None:

@@ -64,6 +64,9 @@ RequireOption = Annotated[
         help="End with exit code 8 where a metric, ece or size_mb does not reach this; repeatable.",
     ),
 ]
+ConfidentOption = Annotated[
+    bool, typer.Option("--confident", help="With gates: by the end of the 95% interval, not by the score itself.")
+]
 SplitOption = Annotated[
     str | None,
     typer.Option(
@@ -99,9 +102,7 @@ def command(
     limit: LimitOption = None,
     output: PredictionsOption = None,
     require: RequireOption = None,
-    confident: Annotated[
-        bool, typer.Option("--confident", help="With gates: by the end of the 95% interval, not by the score itself.")
-    ] = False,
+    confident: ConfidentOption = False,
     report: ReportOption = None,
     training_rows: TrainingRowsOption = "refuse",
     strict_labels: StrictLabelsOption = False,
@@ -134,33 +135,24 @@ def command(
     if run is None:
         raise UsageError("no run", "name one, e.g. `bertkit eval runs/cola`")
     if languages is None:
-        remedy = "name the languages with commas, e.g. --languages en,de,fr"
-        refuse_options({"--oracle": oracle}, "without --languages", remedy)
+        refuse_options({"--oracle": oracle}, "without --languages", "name them: --languages en,de,fr")
     recipe, checkpoint = find_trained(run, model)
-    settings: dict[str, Any] = {
-        "model": checkpoint,
-        "data.source": data,
-        "data.limit": limit,
-        "training.max_length": max_length,
-    }
-    settings |= {"task": zero_shot_task(recipe) if zero_shot else None}
+    settings: dict[str, Any] = {"model": checkpoint, "data.source": data, "data.limit": limit}
+    settings |= {"training.max_length": max_length, "task": zero_shot_task(recipe) if zero_shot else None}
     settings |= read_requirements(require or []) | {"gates.confident": confident or None}
-    from bertkit.reports.cases import check_report
-
-    file = check_report(report)
     rows: Any = {"split": split, "output": output, "training_rows": training_rows, "strict_labels": strict_labels}
     if languages is not None:
         recipes = _load_languages(recipe, settings, changes, languages)
         from bertkit.workflows.evaluate import evaluate_languages
 
         scored = evaluate_languages(recipes, **rows, oracle=oracle, progress=TerminalProgress())
-        _end(scored, print_languages, scored.results, file)
+        _end(scored, print_languages, scored.results, report)
         return
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 
     results = evaluate(loaded, **rows, progress=TerminalProgress())
-    _end({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, file)
+    _end({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, report)
 
 
 def read_requirements(assignments: Sequence[str]) -> dict[str, float]:

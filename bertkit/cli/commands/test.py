@@ -33,15 +33,15 @@ def command(
     Tests have rows of their own, rows from templates, or those that the run was scored on. The exit code is 8 where
     more rows of a test fail than it allows. `bertkit errors RUN --write-cases FILE` writes a file to start from.
     """
-    from bertkit.reports.cases import check_report, write_cases
     from bertkit.workflows.test import run_tests
 
-    file = check_report(report)
     tested = run_tests(run, cases, recipe=recipe, split=split, limit=limit, progress=TerminalProgress())
-    if file is not None:
+    if report is not None:
+        from bertkit.reports.cases import write_cases
+
         title = f"behavior of {tested.run}"
         of_rows = [case for result in tested.results for case in result.list_cases()]
-        write_cases(file, title, of_rows if file.suffix.lower() == ".xml" else tested.gates)
+        write_cases(report, title, of_rows if report.suffix.lower() == ".xml" else tested.gates)
     print_gated(tested, _print_tested, tested.gates if cases else [])
 
 

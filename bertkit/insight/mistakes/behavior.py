@@ -108,7 +108,7 @@ class CaseFile(Section):
 
 
 @dataclass(frozen=True)
-class Trial:
+class BehaviorTrial:
     """A row of a test, and what came of it.
 
     Args:
@@ -153,7 +153,7 @@ class BehaviorResult:
     allowed: float | None
     lost: int
     won: int
-    trials: list[Trial] = field(default_factory=list)
+    trials: list[BehaviorTrial] = field(default_factory=list)
 
     def judge(self) -> Case:
         """Return whether no more rows fail than are allowed."""
@@ -276,18 +276,20 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and all(isinstance(word, str) for word in value))
 
 
-def _judge_answers(saved: SavedCheckpoint, plan: Plan, answers: Sequence[Prediction]) -> list[Trial]:
+def _judge_answers(saved: SavedCheckpoint, plan: Plan, answers: Sequence[Prediction]) -> list[BehaviorTrial]:
     """Compare answers with gold values as the task family does."""
     records = [{**row, **answer} for row, answer in zip(plan.rows, answers, strict=True)]
     scorer = Scorer(saved.recipe, saved.task, saved.labels)
     outcomes = find_outcomes(scorer, StoredRun(plan.test.name, Path(plan.test.name), {}, records), plan.rows)
     return [
-        Trial(one.id, "", one.text, one.gold, one.predicted, one.error > plan.test.tolerance, one.error)
+        BehaviorTrial(one.id, "", one.text, one.gold, one.predicted, one.error > plan.test.tolerance, one.error)
         for one in outcomes.answers
     ]
 
 
-def _judge_pair(plan: Plan, row: Row, changed: Row, old: Prediction, new: Prediction, moved: float | None) -> Trial:
+def _judge_pair(
+    plan: Plan, row: Row, changed: Row, old: Prediction, new: Prediction, moved: float | None
+) -> BehaviorTrial:
     """Tell whether an answer stays, or a probability moves as it must."""
     test, before, after = plan.test, old["prediction"], new["prediction"]
     label = test.rises or test.falls
@@ -306,7 +308,7 @@ def _judge_pair(plan: Plan, row: Row, changed: Row, old: Prediction, new: Predic
         severity = likely[0].get(before, 0.0) - likely[1].get(before, 0.0) if isinstance(before, str) else 0.0
         is_failure = before != same
     was, now = (shorten(as_text(one[plan.column]), 200) for one in (row, changed))
-    return Trial(str(row.get("id", shorten(was, 40))), was, now, shown[0], shown[1], is_failure, severity)
+    return BehaviorTrial(str(row.get("id", shorten(was, 40))), was, now, shown[0], shown[1], is_failure, severity)
 
 
 def _probability(test: BehaviorTest, label: str, prediction: Prediction) -> float:
@@ -324,7 +326,7 @@ def _probability(test: BehaviorTest, label: str, prediction: Prediction) -> floa
     return float(known[label])
 
 
-def _sum_up(plan: Plan, trials: list[Trial], right: Sequence[tuple[Any, Any, Any]]) -> BehaviorResult:
+def _sum_up(plan: Plan, trials: list[BehaviorTrial], right: Sequence[tuple[Any, Any, Any]]) -> BehaviorResult:
     failed, test = sum(trial.is_failure for trial in trials), plan.test
     return BehaviorResult(
         name=test.name,

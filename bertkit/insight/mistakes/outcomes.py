@@ -57,6 +57,11 @@ class Outcomes:
         """Errors per decision."""
         return float(self.errors.sum() / max(self.decisions.sum(), 1))
 
+    def wrong_rows(self, rows: Sequence[Row]) -> list[Row]:
+        """Return the rows of all units with an error, the worst first."""
+        order = np.argsort(-self.errors, kind="stable")
+        return [rows[number] for unit in order if self.errors[unit] > 0 for number in self.units[unit]]
+
 
 def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcomes:
     """Find how wrong each answer of a run is.

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
+from bertkit.errors import UsageError, shorten
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.insight.mistakes.behavior import BehaviorResult, BehaviorTest, plan_test, run_plans
 from bertkit.insight.mistakes.edits import EDITS
 from bertkit.progress import SILENT, Progress
-from bertkit.recipe import Recipe, Row
+from bertkit.recipe import Recipe, Row, write_yaml
+from bertkit.storage.files import write_text
+from bertkit.storage.outputs import claimed
 
 _SHOWN = 5  # rows of each change
+_WRITTEN = 50  # wrong rows in a file of tests
 
 
 @dataclass(frozen=True)
@@ -55,3 +60,20 @@ def measure_robustness(
     results = [replace(one, trials=one.trials[:_SHOWN]) for one in run_plans(saved, plans, progress)]
     left_out = [plan.test.name for plan in plans if not plan.rows]
     return Robustness(min(limit, len(rows)), plans[0].column, results, left_out)
+
+
+def write_cases_file(file: Path, run: str, rows: Sequence[Row]) -> None:
+    """Write a file of tests to start from: rows that a run got wrong, and small changes.
+
+    Raises:
+        UsageError: the file exists.
+    """
+    if file.exists():
+        raise UsageError("it exists already, and is kept as it is", "name a new file", file=file)
+    changes = [test for test in default_tests(0.1) if not test.find_edit().may_flip]
+    wrong = {"name": shorten(f"wrong answers of {run}"), "rows": list(rows[:_WRITTEN]), "allowed": 1.0}
+    tests = [wrong] if rows else []
+    content = {"tests": tests + [{"name": one.name, "change": one.change, "allowed": one.allowed} for one in changes]}
+    note = "`allowed` is the share of rows that may fail: lower it as the model gets them right"
+    with claimed(file):
+        write_text(file, write_yaml(content, comment=note))

@@ -166,7 +166,7 @@ def test_a_table_of_languages_says_which_language_it_cannot_know(capsys):
             ["--languages", "en", "--set", "data.language=de"],
             "--set data.language with --languages - leave one of them out",
         ),
-        (["--oracle"], "--oracle without --languages - name the languages with commas, e.g. --languages en,de,fr"),
+        (["--oracle"], "--oracle without --languages - name them: --languages en,de,fr"),
         (["--languages", "en", "--data", "demo"], "no {language} in demo, so there is nothing to put 'en' into"),
     ],
 )

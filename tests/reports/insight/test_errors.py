@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.insight.mistakes.behavior import BehaviorResult, Trial
+from bertkit.insight.mistakes.behavior import BehaviorResult, BehaviorTrial
 from bertkit.insight.mistakes.outcomes import RowAnswer
 from bertkit.insight.mistakes.robustness import Robustness
 from bertkit.insight.mistakes.slices import ComparedSlice
@@ -22,7 +22,7 @@ from bertkit.workflows.errors import Disagreement, Mistakes
 HOSTILE = '</script><script>document.title = "run"</script><img src=x onerror=alert(1)>'
 ANSWERS = [RowAnswer(str(n), f"{HOSTILE} {n}", "good", "bad", 1.0, n / 10, 9 - n) for n in (1, 3, 2)]
 SLICE = ComparedSlice("label", HOSTILE, 30, 0.5, 0.1, 0.4, (0.2, 0.6), 0.001, 0.01, True, ["1"])
-TRIAL = Trial("1", HOSTILE, "b", "good", "bad", True)
+TRIAL = BehaviorTrial("1", HOSTILE, "b", "good", "bad", True)
 FLIPS = BehaviorResult("typo", "invariance", False, 9, 1, 1 / 9, (0.0, 0.4), None, 1, 0, [TRIAL])
 FOUND = {
     **{"recipe": "r", "task": "t", "split": "validation", "rows": 60, "units": 60, "what": "share of wrong rows"},
