@@ -25,8 +25,7 @@ from bertkit.tokens.features import Setup
 _WARN = 0.2  # share of the errors of chance that a shortcut avoids
 _MOST_ROWS = 10_000
 _LEFT, _COVERED, _LEAST = 0.1, 0.1, 20
-"""A word leaves at most this share of the errors that its label alone leaves, and this share of the label's rows have
-it, but at least so many."""
+"""The most errors that a word leaves of those of its label alone, and how many rows of the label have it at least."""
 _ALONE = " alone"  # how the names of baselines end that read a part of the input
 _ROUNDING = 1e-9
 _LETTERS = re.compile(r"[^\W\d_]+")
