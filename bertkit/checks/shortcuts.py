@@ -14,6 +14,7 @@ from bertkit.checks.predictable import Gain, classes_of, measure_numbers, measur
 from bertkit.checks.texts import read_texts
 from bertkit.data.rows import Columns, Split
 from bertkit.evaluation.baselines import fit_and_score
+from bertkit.metrics import Numbers
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.linear import draw_rows, find_words
 from bertkit.metrics.paired import LEVEL, permutation_test
@@ -85,7 +86,7 @@ def _words_of(row: Row, columns: Columns) -> set[str]:
     return {word if name == first else f"{name}:{word}" for name, text in texts.items() for word in find_words(text)}
 
 
-def _lengths(rows: Sequence[Row], columns: Columns) -> np.ndarray[Any, Any]:
+def _lengths(rows: Sequence[Row], columns: Columns) -> Numbers:
     """Return the number of words and of characters of each text, shape (rows, 2 * texts)."""
     names = list(dict.fromkeys(name for row in rows[:100] for name in read_texts(row, columns)))
     texts = [read_texts(row, columns) for row in rows]

@@ -15,7 +15,7 @@ import numpy as np
 
 from bertkit.data.rows import FILL_IN, NO_LABEL
 from bertkit.errors import closest
-from bertkit.metrics import calibration, decisions, ensembles
+from bertkit.metrics import Numbers, calibration, decisions, ensembles
 from bertkit.metrics.linear import (
     TFIDF,
     describe_pairs,
@@ -28,7 +28,6 @@ from bertkit.metrics.linear import (
 )
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
 from bertkit.modeling.info import Model
-from bertkit.storage.columns import Numbers
 from bertkit.tasks import (
     CLASSIFICATION,
     EVALUATE_PREFIX,
@@ -288,6 +287,6 @@ def _split_labels(value: Any, separator: str) -> list[str]:
     return names
 
 
-def _indicators(labels: Sequence[Sequence[str]], names: Sequence[str]) -> np.ndarray[Any, Any]:
+def _indicators(labels: Sequence[Sequence[str]], names: Sequence[str]) -> Numbers:
     """Return 0/1 indicators of shape (rows, labels)."""
     return np.array([[int(name in row) for name in names] for row in labels])
