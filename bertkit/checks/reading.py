@@ -48,7 +48,8 @@ def read_all(recipe: Recipe, task: Task) -> Readings:
     except DataError as error:
         if not readings.faults:
             raise
-        readings.findings.append(describe_refusal(error, "rows", "unreadable_rows"))  # perhaps due to the faults
+        # perhaps due to the faults
+        readings.findings.append(describe_refusal(error, "rows", "unreadable_rows"))
         return readings
     if "train" not in readings.splits:
         raise missing_split("train", recipe.data, readings.splits)

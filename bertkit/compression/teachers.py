@@ -137,7 +137,8 @@ def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Fe
         return kept
     with stage(progress, f"loading {teacher.name}"):
         loaded = teacher.load(student)
-    if loaded.setup.tokenizer.model_input_names != setup.tokenizer.model_input_names:  # one of them has token types
+    # one of them has token types
+    if loaded.setup.tokenizer.model_input_names != setup.tokenizer.model_input_names:
         features = encode_split(split, loaded.setup, task.encode)
     elif (own := setup.tokenizer.get_vocab()) != (theirs := loaded.setup.tokenizer.get_vocab()):
         features = _translate(features, {own[token]: theirs[token] for token in own})

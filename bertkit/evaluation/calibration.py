@@ -76,7 +76,8 @@ def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> S
 
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        if content.pop(CHECKSUM, None) not in (None, json_fingerprint(content)):  # an earlier release wrote none
+        # an earlier release wrote none
+        if content.pop(CHECKSUM, None) not in (None, json_fingerprint(content)):
             raise ValueError("changed")
         calibration = TypeAdapter(SavedCalibration).validate_python(content)
     except (ValueError, TypeError, AttributeError, RecursionError):
