@@ -16,7 +16,7 @@ from bertkit.errors import DataError
 from bertkit.metrics.linear import sample
 from bertkit.recipe import Row
 from bertkit.tasks import Task
-from bertkit.tokens.features import Feature, Setup, max_tokens, tokenize_texts
+from bertkit.tokens.features import Features, Setup, max_tokens, tokenize_texts
 from bertkit.tokens.long_texts import SHORTENED, reads_windows, shares_read
 from bertkit.tokens.lost import find_long
 from bertkit.tokens.splitting import Splitting
@@ -91,7 +91,7 @@ def _describe_ways(split: Split, rows: Sequence[Row], setup: Setup) -> Finding:
 
 
 def _find_lost_gold(
-    split: Split, task: Task, features: Sequence[Feature], rows: Sequence[Any], indices: Sequence[int]
+    split: Split, task: Task, features: Features, rows: Sequence[Any], indices: Sequence[int]
 ) -> list[Finding]:
     """Describe the rows whose gold value no feature has, for a family that can tell."""
     if task.find_lost_gold is None or task.COLUMNS.gold not in rows[0]:

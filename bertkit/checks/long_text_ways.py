@@ -83,7 +83,8 @@ def _score_ways(
 ) -> Iterator[tuple[str, tuple[Any, float | None]]]:
     """Yield for each way a function from rows to its score, and the mean loss of the gold labels, if there is one."""
     choices = saved.task.OPTIONS["long_text"].choices
-    for ways in (*([way] for way in SHORTENED), list(WINDOWS)):  # windows are run once, and combined in several ways
+    # windows are run once, and combined in several ways
+    for ways in (*([way] for way in SHORTENED), list(WINDOWS)):
         options = {**saved.recipe.options, "long_text": ways[0]}
         recipe = saved.recipe.model_copy(update={"options": options})
         checkpoint = replace(saved, recipe=recipe).load(inference=True)

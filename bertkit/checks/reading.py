@@ -46,7 +46,8 @@ def read_all(recipe: Recipe, task: Task) -> Readings:
             recipe, task.COLUMNS, _reader(task, recipe), choose, named=task.NAMED, collected=readings.faults
         )
     except DataError as error:
-        if readings.faults:  # perhaps due to them
+        if readings.faults:
+            # perhaps due to them
             readings.findings.append(describe_refusal(error, "rows", "unreadable_rows"))
         elif error.row is None:
             raise

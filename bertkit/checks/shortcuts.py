@@ -14,6 +14,7 @@ from bertkit.checks.predictable import Gain, classes_of, measure_numbers, measur
 from bertkit.checks.texts import read_texts
 from bertkit.data.rows import Columns, Split
 from bertkit.evaluation.baselines import fit_and_score
+from bertkit.metrics import Numbers
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.linear import draw_rows, find_words
 from bertkit.metrics.paired import LEVEL, permutation_test
@@ -25,8 +26,7 @@ from bertkit.tokens.features import Setup
 _WARN = 0.2  # share of the errors of chance that a shortcut avoids
 _MOST_ROWS = 10_000
 _LEFT, _COVERED, _LEAST = 0.1, 0.1, 20
-"""A word leaves at most this share of the errors that its label alone leaves, and this share of the label's rows have
-it, but at least so many."""
+"""The most errors that a word leaves of those of its label alone, and how many rows of the label have it at least."""
 _ALONE = " alone"  # how the names of baselines end that read a part of the input
 _ROUNDING = 1e-9
 _LETTERS = re.compile(r"[^\W\d_]+")
@@ -86,7 +86,7 @@ def _words_of(row: Row, columns: Columns) -> set[str]:
     return {word if name == first else f"{name}:{word}" for name, text in texts.items() for word in find_words(text)}
 
 
-def _lengths(rows: Sequence[Row], columns: Columns) -> np.ndarray[Any, Any]:
+def _lengths(rows: Sequence[Row], columns: Columns) -> Numbers:
     """Return the number of words and of characters of each text, shape (rows, 2 * texts)."""
     names = list(dict.fromkeys(name for row in rows[:100] for name in read_texts(row, columns)))
     texts = [read_texts(row, columns) for row in rows]

@@ -24,7 +24,8 @@ from bertkit.vectors.embedding.units import UNITS
 if TYPE_CHECKING:
     from bertkit.vectors.embedder import Embedder
 
-_LAYERS = 4  # the last ones, whose mean is a word's vector; that of the very last is more of the text than of the word
+# the last ones, whose mean is a word's vector; that of the very last is more of the text than of the word
+_LAYERS = 4
 _WIDTH = 128  # principal components of the vectors, of the word and of either neighbor
 _STRENGTHS = {"vectors": 0.01, "words": 1.0}
 _ITERATIONS = 60

@@ -103,7 +103,8 @@ def _run() -> int:
         refuse_undecodable(sys.argv)
         with stdio.interruptible():
             code = int(app(prog_name="bertkit", standalone_mode=False) or 0)
-        return _fail("stopped by Ctrl-C", code, {}) if code == 130 else code  # so typer returns a KeyboardInterrupt
+        # so typer returns a KeyboardInterrupt
+        return _fail("stopped by Ctrl-C", code, {}) if code == 130 else code
     except BertkitError as error:
         return _refuse(error)
     except _ClickError as error:

@@ -289,7 +289,8 @@ def zero_shot_task(name: str) -> str:
     from bertkit.recipe.load import read_values
 
     family = read_values(name).get("task")
-    if family is not None and family not in _FAMILIES_OF_LABELS:  # without one, loading the recipe says what is wrong
+    # without one, loading the recipe says what is wrong
+    if family is not None and family not in _FAMILIES_OF_LABELS:
         what = f"--zero-shot with {name}, whose task family is {family}"
         raise UsageError(what, "name a recipe that classifies texts, e.g. sst2")
     return "zero_shot"

@@ -14,7 +14,8 @@ from bertkit.reports.text import duration_text
 from bertkit.storage.runs import is_main_process
 
 _INTERVAL = 10.0  # seconds between lines where stderr is no terminal
-_BAR_WIDTHS = {100: 12, 60: 6}  # in terminals of at least so many columns; in narrower ones the numbers need them
+# in terminals of at least so many columns; in narrower ones the numbers need them
+_BAR_WIDTHS = {100: 12, 60: 6}
 
 
 class TerminalProgress:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,10 +11,11 @@ from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.modeling.info import info_of
 from bertkit.progress import Progress
-from bertkit.tokens.features import Feature
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from bertkit.tokens.features import Features
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ def load_to_measure(saved: SavedCheckpoint, checkpoint: Checkpoint) -> Checkpoin
     return Checkpoint(model.to(checkpoint.machine.device), saved.task, setup, checkpoint.machine)
 
 
-def choose(checkpoint: Checkpoint, features: Sequence[Feature], shape: Shape, progress: Progress) -> Kept:
+def choose(checkpoint: Checkpoint, features: Features, shape: Shape, progress: Progress) -> Kept:
     """Choose what a shape keeps of a model by what matters on some rows; the model is changed on the way.
 
     Args:

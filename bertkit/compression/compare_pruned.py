@@ -75,7 +75,8 @@ def compare(
     """
     pruned = open_checkpoint(saved.recipe.model_copy(update={"model": str(folder)}), saved.task, folder)
     after = pruned.load(before.machine, inference=True, calibrated=False)
-    after = replace(after, setup=replace(before.setup, tokenizer=after.setup.tokenizer))  # with options as tuned
+    # with options as tuned
+    after = replace(after, setup=replace(before.setup, tokenizer=after.setup.tokenizer))
     first, second = (score_split(one, validation, progress) for one in (before, after))
     paces = measure_latency([(before, first), (after, second)], progress)
     with stage(progress, "comparing", total=1):

@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertkit.recipe import Distillation
-from bertkit.tokens.features import IGNORED, Collator, Feature, count_items
+from bertkit.tokens.features import IGNORED, Collator, count_items
 from bertkit.training.losses import Terms
 
 if TYPE_CHECKING:
     import torch
 
     from bertkit.modeling.students.matching import Matching
+    from bertkit.tokens.features import Features
 
 TEACHER_PREFIX = "teacher_"
 
@@ -32,7 +33,7 @@ def teacher_collator(collate: Collator) -> Collator:
             line[: len(values)] = values
         return torch.from_numpy(padded)
 
-    def collate_both(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate_both(features: Features) -> dict[str, torch.Tensor]:
         teacher_outputs = [name for name in features[0] if name.startswith(TEACHER_PREFIX)]
         batch = collate(features)
         for name in teacher_outputs:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from bertkit.progress import SILENT, Progress, stage
 
 if TYPE_CHECKING:
     from bertkit.evaluation.checkpoint import Checkpoint
-    from bertkit.tokens.features import Feature
+    from bertkit.tokens.features import Features
 
 
 def choose_layers(
@@ -42,7 +42,7 @@ def choose_layers(
     return layers
 
 
-def loss_with_layers(checkpoint: Checkpoint, features: Sequence[Feature]) -> Callable[[list[int]], float]:
+def loss_with_layers(checkpoint: Checkpoint, features: Features) -> Callable[[list[int]], float]:
     """Return a function that computes the mean loss of a model on features with some of its layers only.
 
     It raises UsageError where the model computes no loss.

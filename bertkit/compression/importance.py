@@ -7,7 +7,6 @@ row by row, so that rows that need a unit and rows that it hurts do not cancel o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,10 +21,12 @@ from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.metrics.paired import count_units, take
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.tokens.feature_cache import lengths_of
-from bertkit.tokens.features import Feature, count_items
+from bertkit.tokens.features import count_items
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from bertkit.tokens.features import Features
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class HeadImportance:
 
 
 def score_units(
-    checkpoint: Checkpoint, features: Sequence[Feature], progress: Progress = SILENT, *, most: int | None = None
+    checkpoint: Checkpoint, features: Features, progress: Progress = SILENT, *, most: int | None = None
 ) -> UnitScores:
     """Compute the gradient scores of all heads and neurons of a model on rows with labels.
 
@@ -132,7 +133,7 @@ def choose_units(scores: np.ndarray, keep: int, together: int = 1) -> list[list[
 
 
 def score_heads(
-    checkpoint: Checkpoint, split: Split, features: Sequence[Feature], progress: Progress = SILENT
+    checkpoint: Checkpoint, split: Split, features: Features, progress: Progress = SILENT
 ) -> list[HeadImportance]:
     """Score a model without each of its heads in turn (Michel et al. 2019, section 3.2), and by gradient.
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.info import info_of
-from bertkit.tokens.features import Collator, Feature
+from bertkit.tokens.features import Collator
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from bertkit.tokens.features import Features
 
 _SINGLE = 8  # blocks that are timed one at a time
 _BATCHED = 64  # blocks that are timed in batches
@@ -21,7 +23,7 @@ _ENCODER_INPUTS = ("input_ids", "attention_mask", "position_ids")
 def compare_with_teacher(
     model: PreTrainedModel,
     names: tuple[str, str],
-    features: Sequence[Feature],
+    features: Features,
     collate: Collator,
     machine: Machine,
 ) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,11 +16,12 @@ from bertkit.modeling.info import tagger_head
 from bertkit.progress import Progress
 from bertkit.recipe import Distillation, Recipe
 from bertkit.tasks import Task
-from bertkit.tokens.features import Collator, Feature, Setup
+from bertkit.tokens.features import Collator, Setup
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from bertkit.tokens.features import Features
     from bertkit.training.losses import Terms
 
 
@@ -62,7 +63,7 @@ class TeacherSupervision:
 
     @contextmanager
     def learning(
-        self, checkpoint: Checkpoint, split: Split, features: Sequence[Feature], gold: Terms, progress: Progress
+        self, checkpoint: Checkpoint, split: Split, features: Features, gold: Terms, progress: Progress
     ) -> Iterator[tuple[Terms, Collator]]:
         """Yield the terms of the loss and the collator, both with the teachers' logits.
 

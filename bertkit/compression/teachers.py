@@ -30,6 +30,8 @@ from bertkit.tokens.long_texts import long_text, reads_windows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+    from bertkit.tokens.features import Features
+
 
 Logits = dict[str, Any]
 """Name of an output -> array of its logits for all features, one after the other; ``sizes``: how many each has."""
@@ -107,7 +109,7 @@ def find_teachers(
 
 
 def compute_teacher_logits(
-    teachers: Sequence[Teacher], student: Checkpoint, split: Split, features: Sequence[Feature], progress: Progress
+    teachers: Sequence[Teacher], student: Checkpoint, split: Split, features: Features, progress: Progress
 ) -> dict[str, list[Any]]:
     """Compute the mean of the teachers' logits: name of an output -> one array per feature.
 
@@ -122,9 +124,7 @@ def compute_teacher_logits(
     return {name: np.split(logits, ends[:-1]) for name, logits in means.items()}
 
 
-def _logits_of(
-    teacher: Teacher, student: Checkpoint, split: Split, features: Sequence[Feature], progress: Progress
-) -> Logits:
+def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Features, progress: Progress) -> Logits:
     from bertkit.tokens.feature_cache import content_key, encode_split, is_ours
 
     task, setup, machine = student.task, student.setup, student.machine
@@ -137,7 +137,8 @@ def _logits_of(
         return kept
     with stage(progress, f"loading {teacher.name}"):
         loaded = teacher.load(student)
-    if loaded.setup.tokenizer.model_input_names != setup.tokenizer.model_input_names:  # one of them has token types
+    # one of them has token types
+    if loaded.setup.tokenizer.model_input_names != setup.tokenizer.model_input_names:
         features = encode_split(split, loaded.setup, task.encode)
     elif (own := setup.tokenizer.get_vocab()) != (theirs := loaded.setup.tokenizer.get_vocab()):
         features = _translate(features, {own[token]: theirs[token] for token in own})
@@ -148,7 +149,7 @@ def _logits_of(
     return logits
 
 
-def _gather(outputs: Sequence[Mapping[str, Any]], features: Sequence[Feature], order: Sequence[int]) -> Logits:
+def _gather(outputs: Sequence[Mapping[str, Any]], features: Features, order: Sequence[int]) -> Logits:
     """Join the logits of all features in one array per output, labels in the student's order, padding left out.
 
     Features differ in length, so flat arrays with ``sizes`` (features,) take no room for padding on disk.
@@ -217,7 +218,7 @@ def _is_trimmed(tokenizer: PreTrainedTokenizerFast, whole: PreTrainedTokenizerFa
     return same and types[0] == types[1] and tokenizer.get_vocab().keys() < whole.get_vocab().keys()
 
 
-def _translate(features: Sequence[Feature], ids: Mapping[int, int]) -> list[Feature]:
+def _translate(features: Features, ids: Mapping[int, int]) -> list[Feature]:
     """Return features with the teacher's ids of the very tokens that the student reads."""
 
     def translate(numbers: Any) -> Any:

@@ -16,6 +16,8 @@ from bertkit.tokens.features import Feature, are_several
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+    from bertkit.tokens.features import Features
+
 
 @dataclass(frozen=True)
 class TokenCorpus:
@@ -100,7 +102,7 @@ def trim_vocabulary(
     return ids, texts
 
 
-def count_changed(before: Sequence[Feature], after: Sequence[Feature], tokens: Sequence[int]) -> int:
+def count_changed(before: Features, after: Features, tokens: Sequence[int]) -> int:
     """Count the rows whose features have other tokens than before; `tokens` has the id before for each new one."""
     import numpy as np
 

@@ -21,7 +21,8 @@ _RARE = 1000  # times rarer than if all labels were equally frequent
 _PREFIXES = tuple(f"{letter}-" for letter in "BIESLU")  # of entity tags
 _SHOWN = 5  # labels that a sentence names
 _SKEWED = 0.8  # of the training rows, that have one label
-_LIKE_EACH = ("f1_macro", "balanced_accuracy", "matthews_correlation")  # metrics to which a rare label is worth as much
+# metrics to which a rare label is worth as much
+_LIKE_EACH = ("f1_macro", "balanced_accuracy", "matthews_correlation")
 _TYPO = 100  # times rarer than the label that is meant
 
 

@@ -19,8 +19,7 @@ from bertkit.errors import DataError, RecipeError
 from bertkit.recipe import Data, Row
 
 SORT_WINDOW = 50
-"""Batches whose rows are sorted by length together: enough that little is padding, few enough that batches stay random.
-A stream has the rows of so many batches in memory."""
+"""Batches whose rows are in memory and sorted by length: enough for little padding, few enough to stay random."""
 
 
 class _Shard(NamedTuple):

@@ -40,10 +40,7 @@ class SavedCalibration:
     gold: list[float] = field(default_factory=list)
     """The probability of the gold label."""
     folds: list[dict[str, Any]] = field(default_factory=list)
-    """Of each fold of the rows: their digests, ``rows``, and the ``options`` that were fitted to the other folds.
-
-    Empty in a file of an earlier bertkit.
-    """
+    """Digests of the ``rows`` of each fold, and ``options`` fitted to the others; none of an earlier bertkit."""
 
     def options(self) -> dict[str, Any]:
         """Return the options of a recipe that apply it."""
@@ -79,7 +76,8 @@ def read_calibration(folder: Path, task: str, members: Sequence[Path] = ()) -> S
 
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-        if content.pop(CHECKSUM, None) not in (None, json_fingerprint(content)):  # an earlier release wrote none
+        # an earlier release wrote none
+        if content.pop(CHECKSUM, None) not in (None, json_fingerprint(content)):
             raise ValueError("changed")
         calibration = TypeAdapter(SavedCalibration).validate_python(content)
     except (ValueError, TypeError, AttributeError, RecursionError):

@@ -30,7 +30,8 @@ from bertkit.tokens.features import Features, Rows, Setup
 Decoded = tuple[list[Prediction], list[str]]
 """The predictions of a split, and what a reader of their scores must know."""
 
-_NEVER = -500.0  # a logit whose probability is 0 beside that of any other, and whose exponential is still a number
+# a logit whose probability is 0 beside that of any other, and whose exponential is still a number
+_NEVER = -500.0
 
 
 @dataclass(frozen=True)

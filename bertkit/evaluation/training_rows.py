@@ -29,8 +29,7 @@ Choice = Literal["refuse", "drop", "keep"]
 """What becomes of rows to score that the model was trained on."""
 
 _RECURRING = 0.1
-"""The share of a named validation or test split whose texts may recur in training, as 4% of CoNLL-2003's test rows do:
-scores of such a split are compared with those of others."""
+"""Share of a named split whose texts may recur in training, as 4% do of CoNLL-2003's test rows, which others score."""
 
 
 def find_training_rows(

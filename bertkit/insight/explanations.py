@@ -14,10 +14,11 @@ from bertkit.insight.words import Word, find_words, special_ids
 from bertkit.modeling.heads.targets import Target, targets_of_logits
 from bertkit.recipe import Row
 from bertkit.tasks import Prediction
-from bertkit.tokens.features import Feature
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
+
+    from bertkit.tokens.features import Features
 
 
 @dataclass(frozen=True)
@@ -55,7 +56,7 @@ class Answered:
 
     row: Row
     prediction: Prediction
-    features: Sequence[Feature]
+    features: Features
     outputs: Sequence[Mapping[str, Any]]
 
 

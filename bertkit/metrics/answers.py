@@ -86,7 +86,8 @@ def best_threshold(scores: Numbers, empty: Numbers, null_odds: Numbers, has_answ
     order = np.argsort(null_odds, kind="stable")
     odds, totals = null_odds[order], np.cumsum(gains[order])
     totals[:-1][odds[:-1] == odds[1:]] = -np.inf  # questions of equal odds are answered together
-    silent, gain = float((~has_answer).sum()), float(totals.max())  # what is right by never answering, and beyond it
+    # what is right by never answering, and beyond it
+    silent, gain = float((~has_answer).sum()), float(totals.max())
     if gain <= _ROUNDING:
         return silent / len(scores), float(odds[0]) - 1
     return (silent + gain) / len(scores), float(odds[np.argmax(totals >= gain - _ROUNDING)])
@@ -111,7 +112,8 @@ def compute_metric(name: str, compared: Mapping[str, Any]) -> float:
     if not len(values):
         return Undefined("no question has an answer" if name.startswith("HasAns") else "every question has an answer")
     score = float(100 * values.mean())
-    is_share = bool(((values == 0) | (values == 1)).all())  # always of exact match, and of F1 where no answer is near
+    # always of exact match, and of F1 where no answer is near
+    is_share = bool(((values == 0) | (values == 1)).all())
     return Share(score, int(values.sum()), len(values), percent) if is_share else score
 
 

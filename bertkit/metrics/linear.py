@@ -32,7 +32,8 @@ _MOST_WEIGHTS = 5_000_000  # features times outputs
 _MOST_TARGETS = 1_000_000  # rows times outputs, which is what fitting takes time by
 _MOST_READ = 10_000  # characters of a text
 _WORDS_AND_MARKS = r"(?u)\w+|[^\w\s]"
-_TYPES = {"features": "<i4", "idf": "<f4", "weights": "<f2", "intercept": "<f4"}  # half precision keeps files small
+# half precision keeps files small
+_TYPES = {"features": "<i4", "idf": "<f4", "weights": "<f2", "intercept": "<f4"}
 
 Features = Mapping[str, float]
 """Name of a feature -> its value in one text or pair of texts; others are 0."""

@@ -124,7 +124,8 @@ def mean_interval(scores: Sequence[float], resampled: np.ndarray, rows: int, *, 
     if len(scores) < 2 or rows < 2 or len(finite) < 2 or not all(map(math.isfinite, scores)):
         return None
     between = statistics.variance(scores) / len(scores)
-    over_rows = float(finite.var(ddof=1)) * rows / (rows - 1)  # a resample varies less than a sample by this factor
+    # a resample varies less than a sample by this factor
+    over_rows = float(finite.var(ddof=1)) * rows / (rows - 1)
     total = between + over_rows
     if total <= 0:
         return None

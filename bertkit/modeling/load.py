@@ -176,7 +176,8 @@ def fit_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
     """Bound a tokenizer's maximal length by a model's positions; it makes no token types for a model with only one."""
     positions = getattr(config, "max_position_embeddings", None) or 512
     tokenizer.model_max_length = min(tokenizer.model_max_length, positions - first_position(config))
-    if getattr(config, "type_vocab_size", None) == 1:  # RoBERTa's, which a tokenizer may not know: BERT's has two
+    # RoBERTa's, which a tokenizer may not know: BERT's has two
+    if getattr(config, "type_vocab_size", None) == 1:
         leave_out_token_types(tokenizer)
 
 

@@ -42,7 +42,8 @@ class _Projections:
     def _project_all(self, states: torch.Tensor) -> Sequence[torch.Tensor]:
         weights: list[torch.Tensor] = [layer.weight for layer in self.layers]
         biases: list[torch.Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
-        if torch.is_autocast_enabled(states.device.type):  # cast before they are joined, which moves half the bytes
+        # cast before they are joined, which moves half the bytes
+        if torch.is_autocast_enabled(states.device.type):
             dtype = torch.get_autocast_dtype(states.device.type)
             weights, biases = ([each.to(dtype) for each in parameters] for parameters in (weights, biases))
         merged = functional.linear(states, torch.cat(weights), torch.cat(biases) if biases else None)

@@ -10,11 +10,12 @@ import hashlib
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from bertkit.errors import DataError
+from bertkit.metrics import Numbers
 from bertkit.pretraining.documents import CorpusSource, has_validation, read_documents
 from bertkit.progress import Progress, stage
 from bertkit.recipe.pretraining import Corpus
@@ -41,7 +42,7 @@ class DeduplicationPass:
     splits: tuple[str, ...]
     """The splits of the source in reading order: validation before train."""
     documents: int
-    repeated: np.ndarray[Any, Any]
+    repeated: Numbers
     """The digests of documents that occur more than once, sorted."""
     held_out: int
     """Documents with a lower digest are held out; 0 if the source has a validation split."""

@@ -90,7 +90,8 @@ def choose_spans(
     for length in lengths.tolist():
         for word in random.integers(len(starts), size=_TRIES).tolist():
             start, last = starts[word], min(word + length, text_ends[word])
-            last = word + np.searchsorted(ends[word:last], start + left, side="right")  # the words that still fit
+            # the words that still fit
+            last = word + np.searchsorted(ends[word:last], start + left, side="right")
             if last > word and not chosen[start : ends[last - 1] + 2].any():
                 end = ends[last - 1]
                 chosen[start + 1 : end + 1] = True

@@ -92,7 +92,8 @@ def pack(sizes: Sequence[int], capacity: int) -> Iterator[list[int]]:
     [[2, 4], [0, 3], [1]]
     """
     bins: list[list[int]] = []
-    free: list[tuple[int, int]] = []  # free space and number of each bin, sorted, so that a search finds the best fit
+    # free space and number of each bin, sorted, so that a search finds the best fit
+    free: list[tuple[int, int]] = []
     for number in sorted(range(len(sizes)), key=lambda number: -sizes[number]):
         index = bisect_left(free, (sizes[number], 0))
         if index == len(free):

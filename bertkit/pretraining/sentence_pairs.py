@@ -30,7 +30,8 @@ from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTem
 if TYPE_CHECKING:
     pass
 
-NEXT, RANDOM, SWAPPED = 0, 1, 1  # labels of BertForPreTraining (next, random) and AlbertForPreTraining (next, swapped)
+# labels of BertForPreTraining (next, random) and AlbertForPreTraining (next, swapped)
+NEXT, RANDOM, SWAPPED = 0, 1, 1
 
 PairType = Literal["next", "order"]
 
@@ -136,7 +137,8 @@ def _pair_neighbors(
     end = np.minimum(end, edges[:, 1])
     second = numbers + 1 + (random.random(count) * (end - numbers - 1)).astype(np.int64)
     begins = _walk(np.where(label == RANDOM, second, end) - low if pair_type == "next" else end - low)
-    is_last = edges[begins, 1] == numbers[begins] + 1  # left over: it is joined with the sentence before, if any
+    # left over: it is joined with the sentence before, if any
+    is_last = edges[begins, 1] == numbers[begins] + 1
     start = numbers[begins] - is_last
     middle = np.where(is_last, numbers[begins], second[begins])
     kept = start >= edges[begins, 0]
@@ -206,7 +208,8 @@ def _even_out(bounds: Numbers, random: np.random.Generator) -> Numbers:
     # sentence that fills a pair is longer than most. So among pairs of like lengths, as many must have the longer
     # segment first in the text as have it last. The excess of the more frequent ones gets segments of equal length.
     lengths = bounds[:, [1, 3]] - bounds[:, [0, 2]]  # (pairs, 2), as shown
-    total, difference = lengths.sum(axis=1), (lengths[:, 1] - lengths[:, 0]) * (1 - 2 * bounds[:, 4])  # in the text
+    # in the text
+    total, difference = lengths.sum(axis=1), (lengths[:, 1] - lengths[:, 0]) * (1 - 2 * bounds[:, 4])
     for near in np.array_split(np.arange(len(bounds)), max(1, len(bounds) // _NEAR)):
         side = max(1, round((len(near) / _LIKE) ** 0.5))
         for like_total in np.array_split(near[np.argsort(total[near], kind="stable")], side):

@@ -30,7 +30,8 @@ def typed_path(typed: str | Path) -> Path:
 
 
 def _expand(typed: str) -> str:
-    return str(typed_path(typed)) if typed.startswith("~") else typed  # a hub name stays as it is, to the letter
+    # a hub name stays as it is, to the letter
+    return str(typed_path(typed)) if typed.startswith("~") else typed
 
 
 Location = Annotated[str, AfterValidator(_expand)]

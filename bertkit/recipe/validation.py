@@ -101,7 +101,8 @@ def _section_of(record: type[Section], path: tuple[str, ...]) -> tuple[Any, str]
     section: Any = record
     for key in path[:-1]:
         field = section.model_fields.get(key)
-        types = (field.annotation, *get_args(field.annotation)) if field else ()  # `Section`, or `Section | None`
+        # `Section`, or `Section | None`
+        types = (field.annotation, *get_args(field.annotation)) if field else ()
         subsection = next((cls for cls in types if isinstance(cls, type) and issubclass(cls, BaseModel)), None)
         if subsection is None:
             break

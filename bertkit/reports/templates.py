@@ -45,7 +45,8 @@ def hash_script(script: str) -> str:
 @cache
 def load_template(name: str, **filters: Callable[..., Any]) -> Template:
     """Load a template, with filters of its own; a page (``.html.j2``) escapes what it shows, and Markdown does not."""
-    from bertkit.metrics.basic import with_direction  # with numpy, which a command that finds a mistake needs not
+    # with numpy, which a command that finds a mistake needs not
+    from bertkit.metrics.basic import with_direction
 
     environment = Environment(
         loader=FileSystemLoader(_FOLDER),

@@ -14,8 +14,7 @@ from bertkit.tasks import drop_private_keys
 from bertkit.tokens.features import count_tokens
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from bertkit.metrics import Numbers
     from bertkit.recipe import Row
     from bertkit.vectors.embedder import Embedder
 
@@ -104,7 +103,7 @@ class Vectorizer:
 
     def answer(self, values: Sequence[tuple[str, str | None]], encoded: Sequence[Encoded]) -> list[tuple[Any, int]]:
         """Return the vector of each text, and how many tokens were read of it."""
-        vectors: np.ndarray[Any, Any] = self._with_prompt(values[0][1]).encode([one.content for one in encoded])
+        vectors: Numbers = self._with_prompt(values[0][1]).encode([one.content for one in encoded])
         return [(vector, one.tokens) for vector, one in zip(vectors, encoded, strict=True)]
 
     def _with_prompt(self, name: str | None) -> Embedder:

@@ -125,12 +125,14 @@ class _GracefulServer(uvicorn.Server):
             await asyncio.sleep(0.02)
         await super().shutdown(sockets)
         self.given_up = len(self.server_state.tasks)
-        for connection in list(self.server_state.connections):  # before their tasks are cancelled, which answers 500
+        # before their tasks are cancelled, which answers 500
+        for connection in list(self.server_state.connections):
             connection.transport.abort()
         until = time.monotonic() + _LAST_SECONDS
         while self.server_state.tasks and time.monotonic() < until:
             await asyncio.sleep(0.02)
-        if self.force_exit:  # uvicorn leaves this out, and a thread that computes at the end of a process aborts it
+        # uvicorn leaves this out, and a thread that computes at the end of a process aborts it
+        if self.force_exit:
             await self.lifespan.shutdown()
 
     def _make_protocol(self) -> asyncio.Protocol:

@@ -47,7 +47,8 @@ def writing(file: Path) -> Iterator[Path]:
             yield temporary
     except OSError as error:
         if error.errno and not error.filename:
-            error.filename = str(file)  # a write does not know where it goes, and a caller would name its own output
+            # a write does not know where it goes, and a caller would name its own output
+            error.filename = str(file)
         raise
     sweep(file.parent)
 

@@ -65,7 +65,8 @@ def run_folder(output: str | Path | None, name: str) -> Path:
     from bertkit.recipe import typed_path
 
     folder = typed_path(output) if output else Path("runs") / name
-    return folder if folder.name.strip(".") else folder.resolve()  # `.` has no name that another could stand beside
+    # `.` has no name that another could stand beside
+    return folder if folder.name.strip(".") else folder.resolve()
 
 
 def read_record(folder: Path) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ import numpy as np
 from bertkit.data.labels import placeholder_names
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError
-from bertkit.metrics import answers, ensembles
+from bertkit.metrics import Numbers, answers, ensembles
 from bertkit.modeling.heads.targets import span_targets
 from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe, Row
@@ -248,7 +248,7 @@ def _encode_once(texts: Sequence[str], setup: Setup) -> dict[str, Any]:
     return dict(zip(distinct, tokenize_texts(setup.tokenizer, distinct), strict=True)) if distinct else {}
 
 
-def _null_scores(outputs: Outputs, features: Features, rows: int) -> np.ndarray[Any, Any]:
+def _null_scores(outputs: Outputs, features: Features, rows: int) -> Numbers:
     """Compute each row's score of no answer, shape (rows,): the lowest of its windows, for one may hold an answer."""
     scores = np.full(rows, np.inf)
     of_windows = [float(output["start_logits"][0]) + float(output["end_logits"][0]) for output in outputs]

@@ -158,7 +158,8 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     groups = _group_by_query(rows) if are_lists else [[number] for number in range(len(rows))]
     decoded: list[dict[str, Any]] = [{} for _ in rows]
     for numbers, output in zip(groups, outputs, strict=True):
-        logits = output["logits"][: len(numbers)].astype(np.float64)  # the last passages of a list may be padding
+        # the last passages of a list may be padding
+        logits = output["logits"][: len(numbers)].astype(np.float64)
         # in float64, where probabilities near 1 still differ
         scores = np.exp(-np.logaddexp(0, -logits)) if "probabilities" in output else logits
         for number, value in zip(numbers, scores.tolist(), strict=True):

@@ -15,7 +15,7 @@ import numpy as np
 
 from bertkit.data.rows import FILL_IN, NO_LABEL
 from bertkit.errors import closest
-from bertkit.metrics import calibration, decisions, ensembles
+from bertkit.metrics import Numbers, calibration, decisions, ensembles
 from bertkit.metrics.linear import (
     TFIDF,
     describe_pairs,
@@ -28,7 +28,6 @@ from bertkit.metrics.linear import (
 )
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
 from bertkit.modeling.info import Model
-from bertkit.storage.columns import Numbers
 from bertkit.tasks import (
     CLASSIFICATION,
     EVALUATE_PREFIX,
@@ -161,7 +160,8 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     if way in long_texts.WINDOWS:
         by_window = [to_probabilities(output["logits"][: int(output["windows"])]) for output in outputs]
         probabilities = np.stack([long_texts.combine_windows(of_row, way) for of_row in by_window])
-        probabilities /= 1 if several else probabilities.sum(axis=1, keepdims=True)  # the highest are more than 1
+        # the highest are more than 1
+        probabilities /= 1 if several else probabilities.sum(axis=1, keepdims=True)
     else:
         probabilities = to_probabilities(np.array([output["logits"] for output in outputs]))
     temper = calibration.temper_each if several else calibration.temper
@@ -288,6 +288,6 @@ def _split_labels(value: Any, separator: str) -> list[str]:
     return names
 
 
-def _indicators(labels: Sequence[Sequence[str]], names: Sequence[str]) -> np.ndarray[Any, Any]:
+def _indicators(labels: Sequence[Sequence[str]], names: Sequence[str]) -> Numbers:
     """Return 0/1 indicators of shape (rows, labels)."""
     return np.array([[int(name in row) for name in names] for row in labels])

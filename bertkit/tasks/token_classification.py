@@ -18,7 +18,7 @@ import numpy as np
 from bertkit.data.labels import name_of, spelled
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError, RecipeError
-from bertkit.metrics import calibration, decisions, ensembles, entities, tag_schemes
+from bertkit.metrics import Numbers, calibration, decisions, ensembles, entities, tag_schemes
 from bertkit.modeling import load as models
 from bertkit.modeling.heads.targets import tag_targets
 from bertkit.modeling.info import Model
@@ -277,7 +277,7 @@ def _has_entities(setup: Setup) -> bool:
     return scheme in tag_schemes.SCHEMES or (scheme == "auto" and look_like_iob2)
 
 
-def _decode_row(row: Row, scores: np.ndarray[Any, Any], setup: Setup) -> dict[str, Any]:
+def _decode_row(row: Row, scores: Numbers, setup: Setup) -> dict[str, Any]:
     """Choose the tags of one row; `scores` are logits of shape (words, tags), NaN for a word without tokens."""
     has_entities = _has_entities(setup)
     probabilities = decisions.tag_probabilities(scores, setup.labels, _option(setup.recipe, "temperature"))

@@ -55,7 +55,8 @@ _TEMPLATE = "give text with {} in place of the label, such as 'This text is abou
 _DESCRIPTIONS = "give a text for each label, such as {sports: 'This text is about a match.'}"
 COLUMNS = text_classification.COLUMNS
 NAMED: bool = True
-EXPORTED_AS = "text_classification"  # the family whose exported folders it can run: classifiers that know entailment
+# the family whose exported folders it can run: classifiers that know entailment
+EXPORTED_AS = "text_classification"
 TYPES = text_classification.TYPES
 METRICS: tuple[str, ...] = text_classification.METRICS
 OPTIONS: Mapping[str, Any] = {

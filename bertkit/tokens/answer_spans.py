@@ -181,6 +181,7 @@ def _best_window_spans(starts: Logits, ends: Logits, n_best: int, max_tokens: in
 def _highest(values: Numbers, count: int) -> Numbers:
     """Find the columns of the `count` highest values of each row, highest first, shape (rows, count)."""
     count = min(count, values.shape[1])
-    columns = np.argpartition(-values, count - 1, axis=1)[:, :count]  # linear in the columns; only `count` are sorted
+    # linear in the columns; only `count` are sorted
+    columns = np.argpartition(-values, count - 1, axis=1)[:, :count]
     order = np.argsort(-np.take_along_axis(values, columns, 1), axis=1, kind="stable")
     return np.take_along_axis(columns, order, 1)

@@ -32,7 +32,8 @@ _MIN_BUDGET = 4
 TOKENS_AT_ONCE, TOKENS_PER_THREAD = 4096, 1024
 """Padded tokens of one forward pass without gradients, and how many of them a thread is worth; more is no faster."""
 
-_STEPS = ((64, 8), (32, 4), (16, 2))  # a batch with more tokens than the first is padded to a multiple of the second
+# a batch with more tokens than the first is padded to a multiple of the second
+_STEPS = ((64, 8), (32, 4), (16, 2))
 
 Item = TypeVar("Item")
 

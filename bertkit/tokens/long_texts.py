@@ -28,7 +28,8 @@ WAYS = (*SHORTENED, *WINDOWS, HIERARCHICAL)
 
 OPTIONS: Mapping[str, Any] = {
     "long_text": Option("head", choices=WAYS),
-    "head_share": Option(0.25, least=0.01, most=0.99),  # 128 of 510 tokens, as in Sun et al. 2019, section 5.3.1
+    # 128 of 510 tokens, as in Sun et al. 2019, section 5.3.1
+    "head_share": Option(0.25, least=0.01, most=0.99),
     "overlap": 64,
 }
 """Options of the families that read a text or a pair as one row of classes or as a number."""

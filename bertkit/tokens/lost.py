@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.checks import share_of
+from bertkit.metrics import Numbers
 from bertkit.recipe import Row
 from bertkit.storage.cache import say_once
 from bertkit.tokens.feature_cache import longest_of
@@ -51,7 +52,7 @@ class Truncation:
             say_once(f"{many} and truncated: {self.lost / (self.read + self.lost):.1%} of all tokens are lost")
 
 
-def find_long(rows: Sequence[Row], encode: Encode, setup: Setup) -> tuple[list[int], np.ndarray[Any, Any]]:
+def find_long(rows: Sequence[Row], encode: Encode, setup: Setup) -> tuple[list[int], Numbers]:
     """Return the indices of the rows that are longer than the recipe's maximum, and the tokens of all, (features,).
 
     Raises:

@@ -17,6 +17,7 @@ from bertkit.tokens.feature_cache import items_of, lengths_of, occurring_tokens_
 from bertkit.tokens.features import Collator, Feature
 
 if TYPE_CHECKING:
+    from bertkit.tokens.features import Features
     from bertkit.training.budget import Budget
 
 
@@ -247,7 +248,7 @@ class SeededBatches(Sampler[list[int]]):
 class SeededLoader(DataLoader[Feature]):
     """A loader that passes the epoch on to its batches and draws nothing from the global random state."""
 
-    def __init__(self, features: Sequence[Feature], batches: SeededBatches, collate: Collator) -> None:
+    def __init__(self, features: Features, batches: SeededBatches, collate: Collator) -> None:
         import torch
 
         super().__init__(features, batch_sampler=batches, collate_fn=collate, generator=torch.Generator())  # type: ignore[arg-type]
@@ -289,7 +290,7 @@ class Batches(Protocol):
 class InMemoryBatches:
     """Batches of features that are all in memory."""
 
-    def __init__(self, features: Sequence[Feature], training: Training) -> None:
+    def __init__(self, features: Features, training: Training) -> None:
         self.features, self.training = features, training
         self.rows: int | None = len(features)
         self.budget: Budget | None = None

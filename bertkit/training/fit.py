@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 
-Evaluate = Callable[[Any, int], dict[str, float]]  # the model of a step -> metric -> value on the validation rows
+# the model of a step -> metric -> value on the validation rows
+Evaluate = Callable[[Any, int], dict[str, float]]
 
 
 @dataclass(frozen=True)

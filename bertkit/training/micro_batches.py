@@ -78,7 +78,8 @@ def fastest_rows(batch: Batch, heads: int) -> int:
     shape, mask = batch["input_ids"].shape, batch["attention_mask"]
     # bytes of the attention weights of a row in fp32: (choices, heads, tokens, tokens), of which choices may be absent
     rows = min(max(1, _ATTENTION_BYTES // (4 * heads * tokens_of(batch) * shape[-1])), shape[0])
-    tokens = int(mask.sum()) if mask.shape == shape else shape.numel()  # packed documents have a mask of four axes
+    # packed documents have a mask of four axes
+    tokens = int(mask.sum()) if mask.shape == shape else shape.numel()
     count = max(-(-shape[0] // rows), -(-tokens // TOKENS))
     return -(-shape[0] // count)
 

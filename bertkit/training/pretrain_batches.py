@@ -71,7 +71,8 @@ class PretrainBatches(Dataset[Feature]):
             batch_sampler=_BatchKeys(self),
             collate_fn=collate,
             num_workers=self.training.workers,
-            multiprocessing_context="fork" if self.training.workers else None,  # the corpus stays where it is mapped
+            # the corpus stays where it is mapped
+            multiprocessing_context="fork" if self.training.workers else None,
             generator=torch.Generator(),
         )
 

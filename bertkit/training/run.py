@@ -152,7 +152,8 @@ def export_model(
     for file in sorted(file for file in staging.rglob("*") if file.is_file()):
         name = Path(subfolder, file.relative_to(staging))
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        file.chmod((folder / runs.RECORD).stat().st_mode)  # safetensors creates files that only their owner can read
+        # safetensors creates files that only their owner can read
+        file.chmod((folder / runs.RECORD).stat().st_mode)
         file.replace(folder / name)
         names.append(str(name))
     shutil.rmtree(staging)

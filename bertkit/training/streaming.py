@@ -25,6 +25,7 @@ from bertkit.training.batching import (
 )
 
 if TYPE_CHECKING:
+    from bertkit.tokens.features import Features
     from bertkit.training.budget import Budget
 
 
@@ -35,9 +36,7 @@ class StreamedBatches(Dataset[Feature]):
     skips numbers where it resumes from a checkpoint, and not rows.
     """
 
-    def __init__(
-        self, stream: RowStream, encode: Callable[[Sequence[Row]], Sequence[Feature]], training: Training
-    ) -> None:
+    def __init__(self, stream: RowStream, encode: Callable[[Sequence[Row]], Features], training: Training) -> None:
         self.buffers, self.encode, self.training = StreamBuffers(stream), encode, training
         self.rows: int | None = None
         self.budget: Budget | None = None

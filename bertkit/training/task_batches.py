@@ -19,6 +19,7 @@ from bertkit.training.losses import Terms
 if TYPE_CHECKING:
     import torch
 
+    from bertkit.tokens.features import Features
     from bertkit.training.budget import Budget
 
 _TASK = "task"  # name of the number of a feature's task, (rows,) in a batch
@@ -44,10 +45,10 @@ def share_steps(rows: Sequence[int], steps: int, sampling: float) -> list[int]:
     return [int(share) for share in shares]
 
 
-class TaskFeatures(Sequence[Feature]):
+class TaskFeatures(Features):
     """The features of several tasks one after another, each with the number of its task."""
 
-    def __init__(self, tasks: Sequence[Sequence[Feature]]) -> None:
+    def __init__(self, tasks: Sequence[Features]) -> None:
         self.tasks = tasks
         self.starts = np.cumsum([0, *map(len, tasks)])
 
@@ -173,7 +174,7 @@ def join_terms(tasks: Mapping[str, Terms]) -> Terms:
 def join_collators(tasks: Sequence[Collator]) -> Collator:
     """Build the collator of several tasks, for features of one of them: its own batch, and ``task``, (rows,)."""
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> dict[str, torch.Tensor]:
         import torch
 
         task = features[0][_TASK]

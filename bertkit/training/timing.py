@@ -16,7 +16,7 @@ from bertkit.hardware.precision import Machine
 from bertkit.hardware.speed import waiting_seconds
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
-from bertkit.tokens.features import Feature, text_lengths
+from bertkit.tokens.features import Features, text_lengths
 from bertkit.training.fit import Judge, Trainee, fit
 from bertkit.training.signals import StopFlag
 
@@ -111,7 +111,7 @@ def time_steps(
     watch = _Stopwatch(f"{machine.precision}, batch {training.batch_size}", steps, machine.device, progress)
     batches: list[tuple[int, list[int], int]] = []
 
-    def collate_and_note(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate_and_note(features: Features) -> dict[str, torch.Tensor]:
         batch = trainee.collate(features)
         if watch.is_open:  # what is tried before the first step is none of it
             lengths = [length for feature in features for length in text_lengths(feature)]

@@ -14,9 +14,9 @@ from bertkit.storage import hub
 from bertkit.vectors.search.models import PROMPTS
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
 
+    from bertkit.metrics import Numbers
     from bertkit.vectors.embedder import Embedder
 
 
@@ -50,7 +50,7 @@ class BenchmarkModel:
 
     def encode(
         self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
-    ) -> np.ndarray[Any, Any]:
+    ) -> Numbers:
         """Compute the vectors of the texts of all batches, (texts, dimension), begun with the prompt for the task."""
         texts = [text for batch in inputs for text in batch["text"]]
         name = self._prompt_name(task_metadata.name, task_metadata.type, prompt_type and prompt_type.value)

@@ -23,10 +23,10 @@ from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.vectors.embedding.library import find_unknown, open_library, read_known
 
 if TYPE_CHECKING:
-    import numpy as np
     from transformers import PreTrainedTokenizerFast
 
     from bertkit.hardware.precision import Machine
+    from bertkit.metrics import Numbers
     from bertkit.modeling.sentence.encoder import SentenceEncoder
     from bertkit.vectors.embedding.exported import ExportedVectors
     from bertkit.vectors.embedding.library import LibraryModel
@@ -200,7 +200,7 @@ class Embedder:
             other.__dict__[shared] = getattr(self, shared)
         return other
 
-    def encode(self, texts: Sequence[str], *, progress: Progress = SILENT) -> np.ndarray[Any, Any]:
+    def encode(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Numbers:
         """Compute the vectors of texts, float32 of shape (texts, dimension), in the order of the texts.
 
         Raises:
@@ -227,7 +227,7 @@ class Embedder:
             raise _not_finite(f"the vector of text {wrong[0] + 1}", self.folder)
         return vectors
 
-    def _encode_some(self, texts: Sequence[str], tick: Callable[[int], None]) -> np.ndarray[Any, Any]:
+    def _encode_some(self, texts: Sequence[str], tick: Callable[[int], None]) -> Numbers:
         """Compute the vectors of some texts; `tick` is called with the number of each batch's."""
         import numpy as np
 
@@ -253,7 +253,7 @@ class Embedder:
         is_normal = any(isinstance(module, Normalize) for module in self.modules.after)
         return truncate(vectors, self.modules.dimension, is_normal=is_normal)
 
-    def states(self, features: Sequence[Mapping[str, Any]]) -> list[np.ndarray[Any, Any]]:
+    def states(self, features: Sequence[Mapping[str, Any]]) -> list[Numbers]:
         """Compute the hidden states of the tokens of features, arrays (tokens, width), with no prompt and no pooling.
 
         Raises:

@@ -16,7 +16,7 @@ from bertkit.recipe import load_recipe
 from bertkit.storage import hub
 
 if TYPE_CHECKING:
-    import numpy as np
+    from bertkit.metrics import Numbers
 
 _LONGEST = 100_000  # tokens; that of the tokenizer then counts
 
@@ -71,7 +71,7 @@ class Reranker:
             fit_tokenizer(tokenizer, checkpoint.model.config)
         return checkpoint
 
-    def score(self, pairs: Sequence[tuple[str, str]], *, progress: Progress = SILENT) -> np.ndarray[Any, Any]:
+    def score(self, pairs: Sequence[tuple[str, str]], *, progress: Progress = SILENT) -> Numbers:
         """Compute the score of each pair of a query and a passage, float64 of shape (pairs,).
 
         Probabilities are computed in float64, in which those near 1 still differ.
@@ -89,7 +89,7 @@ class Reranker:
         outputs, _ = run_model(checkpoint, features, progress, "reranking")
         return np.array([record["prediction"] for record in task.decode(outputs, features, rows, setup)])
 
-    def _score_late(self, pairs: Sequence[tuple[str, str]], progress: Progress) -> np.ndarray[Any, Any]:
+    def _score_late(self, pairs: Sequence[tuple[str, str]], progress: Progress) -> Numbers:
         import numpy as np
 
         from bertkit.modeling.sentence.late_scores import max_sim, real_tokens

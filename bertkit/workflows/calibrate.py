@@ -116,7 +116,8 @@ def _fit_calibration(
 
     found, gold, numbers, per = decisions
     one, labels = per == "row", scored.setup.labels
-    groups = digest_rows(split.rows, saved.task.COLUMNS.gold)[numbers]  # rows with the same input are in one fold
+    # rows with the same input are in one fold
+    groups = digest_rows(split.rows, saved.task.COLUMNS.gold)[numbers]
     fits = metrics.fit_folds(decisions, groups, len(labels))
     temperature = metrics.fit_temperature(found, gold)
     tempered, across = metrics.temper(found, temperature), metrics.temper_across(found, fits)

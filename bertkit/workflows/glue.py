@@ -292,7 +292,8 @@ def _make_file(
     """Write one file, unless it is there already."""
     records = list(_read_rows(recipe, file))
     if len(records) != file.rows:
-        submission_lines(task, file, (), [values for _, values in records])  # raises: known before it is predicted
+        # raises: known before it is predicted
+        submission_lines(task, file, (), [values for _, values in records])
     run, target = folder / task.name, folder / _FOLDER / file.name
     identity = {
         "model": json_fingerprint((runs.read_record(run) or {})["files"]),

@@ -100,7 +100,8 @@ def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings(), *, progress
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     _check_settings(settings)
-    with hub.without_weights():  # a wrong name is an error before rows are read, and rows are before weights come
+    # a wrong name is an error before rows are read, and rows are before weights come
+    with hub.without_weights():
         hub.find_model(recipe.model)
     with stage(progress, "reading the data", total=1):
         task = _read_task(recipe, settings)

@@ -31,7 +31,8 @@ def similar(embedder: Embedder, pairs: Iterable[Pair], *, progress: Progress = S
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     remaining = iter(pairs)
-    first = list(islice(remaining, _CHUNK))  # a file that cannot be read ends in its error before the model is loaded
+    # a file that cannot be read ends in its error before the model is loaded
+    first = list(islice(remaining, _CHUNK))
     _ = embedder.modules
     with stage(progress, f"loading {embedder.model}"):
         embedder.encode(["."])

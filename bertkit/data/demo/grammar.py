@@ -14,39 +14,24 @@ from typing import Any
 
 import yaml
 
-CATEGORIES = {
-    "man": ["king", "prince", "uncle", "waiter", "actor", "monk"],
-    "woman": ["queen", "princess", "aunt", "waitress", "actress", "nun"],
-    "person": ["doctor", "teacher", "student", "pilot", "farmer", "nurse", "lawyer"],
-    "animal": ["dog", "cat", "horse", "bird", "rabbit", "lion", "bear", "duck"],
-    "fruit": ["apple", "pear", "plum", "peach"],
-    "vehicle": ["car", "truck", "bus", "van"],
-    "instrument": ["guitar", "piano", "drum", "flute"],
-    "toy": ["ball", "kite", "doll", "puzzle"],
-}
+
+@cache
+def templates() -> Any:
+    """Read the tables of ``templates.yaml``, which says what is in each."""
+    return yaml.safe_load(Path(__file__).with_name("templates.yaml").read_text(encoding="utf-8"))
+
+
+_WORDS = templates()["words"]
+CATEGORIES: dict[str, list[str]] = _WORDS["nouns"]
 CATEGORY_OF = {noun: category for category, nouns in CATEGORIES.items() for noun in nouns}
 PEOPLE = ("man", "woman", "person")
 ANIMATE = (*PEOPLE, "animal")
 THINGS = ("fruit", "vehicle", "instrument", "toy")
-LOCATIONS = ["garden", "kitchen", "school", "park", "house", "market", "library", "station", "forest", "village"]
-TRANSITIVE = {
-    "find": "discover", "chase": "pursue", "lift": "raise", "describe": "portray", "avoid": "evade",
-    "admire": "adore", "carry": "transport", "fear": "dread", "examine": "inspect", "need": "require",
-}  # fmt: skip
-"""Verb that cannot do without an object -> a synonym."""
-INTRANSITIVE = ["sleep", "laugh", "smile", "arrive", "sneeze", "faint", "vanish", "yawn", "wait", "shiver"]
-CLAUSAL = ["think", "believe", "hope", "say", "claim", "know"]
-TELLING = ["explain", "describe", "donate", "mention", "reveal"]
-ADJECTIVES = {"big": "large", "small": "little", "old": "ancient", "strange": "odd", "pretty": "beautiful"}
-MOODS = {"happy": "cheerful", "angry": "furious", "tired": "weary", "clever": "smart", "brave": "bold"}
-"""Adjective of people and animals only -> a synonym."""
+TRANSITIVE, ADJECTIVES, MOODS = (dict[str, str](_WORDS[kind]) for kind in ("transitive", "adjectives", "moods"))
 SYNONYMS = TRANSITIVE | ADJECTIVES | MOODS
-ADVERBS = ["often", "rarely", "always", "usually", "secretly", "suddenly"]
 DETERMINERS = {False: ("the", "a", "this", "that"), True: ("the", "these", "those", "some", "many")}
 """Is the noun plural? -> its determiners."""
 PRONOUNS = {"man": ("he", "him", "himself"), "woman": ("she", "her", "herself")}
-_PLURALS = {"man": "men", "woman": "women", "person": "people"}
-_PASTS = {"find": "found", "say": "said", "think": "thought", "know": "knew", "sleep": "slept"}
 
 
 def join(*phrases: object) -> str:
@@ -79,7 +64,7 @@ def past_of(verb: str) -> str:
     """Return the past tense of a verb, which is also the participle of every verb in TRANSITIVE."""
     if re.search("[^aeiou]y$", verb):
         return verb[:-1] + "ied"
-    return _PASTS.get(verb) or verb + ("d" if verb.endswith("e") else "ed")
+    return _WORDS["pasts"].get(verb) or verb + ("d" if verb.endswith("e") else "ed")
 
 
 def ing_of(verb: str) -> str:
@@ -108,7 +93,7 @@ class Phrase:
 
     def __str__(self) -> str:
         """Write its words."""
-        noun = (_PLURALS.get(self.noun) or with_s(self.noun)) if self.plural else self.noun
+        noun = (_WORDS["plurals"].get(self.noun) or with_s(self.noun)) if self.plural else self.noun
         return join(self.determiner, self.adjective, noun, self.tail)
 
     @property
@@ -183,7 +168,7 @@ def pick_phrase(rng: Random, categories: tuple[str, ...] = (*ANIMATE, *THINGS), 
 
 def pick_location(rng: Random, but: str = "") -> str:
     """Pick words for a location, such as `in the garden`."""
-    noun = rng.choice([name for name in LOCATIONS if name not in but])
+    noun = rng.choice([name for name in _WORDS["locations"] if name not in but])
     return f"{rng.choice(['in', 'near', 'behind'])} the {noun}"
 
 
@@ -193,12 +178,6 @@ def pick_clause(rng: Random, categories: tuple[str, ...] = ANIMATE) -> Clause:
     thing = pick_phrase(rng, but=subject.noun)
     location = pick_location(rng) if rng.random() < 0.5 else ""
     return Clause(subject, rng.choice(list(TRANSITIVE)), thing, location, past=rng.random() < 0.7)
-
-
-@cache
-def templates() -> Any:
-    """Read the tables of ``templates.yaml``, which says what is in each."""
-    return yaml.safe_load(Path(__file__).with_name("templates.yaml").read_text(encoding="utf-8"))
 
 
 def minimal_pair(rng: Random, name: str) -> tuple[str, str]:
@@ -211,7 +190,7 @@ def minimal_pair(rng: Random, name: str) -> tuple[str, str]:
 
 def fill_slots(rng: Random) -> dict[str, object]:
     """Choose words for every slot of a template, such as those of `breaks`: a phrase, or its words."""
-    it, sleep, where = pick_clause(rng), rng.choice(INTRANSITIVE), pick_location(rng)
+    it, sleep, where = pick_clause(rng), rng.choice(_WORDS["intransitive"]), pick_location(rng)
     plural, king, queen = it.subject.plural, *rng.sample(list(PRONOUNS), 2)
     these = replace(it.subject, determiner=rng.choice(["these", "those"] if plural else ["a", "this", "that"]))
     he, him, himself = PRONOUNS[king]
@@ -241,15 +220,15 @@ def fill_slots(rng: Random) -> dict[str, object]:
         "sleeps": tensed(sleep, False, plural),
         "sleeps*": tensed(sleep, False, not plural),
         "slept": past_of(sleep),
-        "thought": past_of(rng.choice(CLAUSAL)),
-        "explained": past_of(rng.choice(TELLING)),
+        "thought": past_of(rng.choice(_WORDS["clausal"])),
+        "explained": past_of(rng.choice(_WORDS["telling"])),
         "is": tensed("be", False, it.object.plural),
         "is*": tensed("be", False, not it.object.plural),
         "was": tensed("be", True, it.object.plural),
         "does": tensed("do", False, plural),
         "does*": tensed("do", False, not plural),
         "big": rng.choice(list(ADJECTIVES)),
-        "often": rng.choice(ADVERBS),
+        "often": rng.choice(_WORDS["adverbs"]),
         "garden": where.split()[-1],
         "in the garden": where,
         "where": rng.choice(["", where]),

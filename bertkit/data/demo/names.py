@@ -14,11 +14,8 @@ from bertkit.recipe import Row
 
 MOST_NAMES = 4
 
-_FIRST = ["Anna", "Paul", "Clara", "Oscar", "Nina", "Felix", "Rose", "Mark", "Grace", "Bill"]
-_SHARED = ["Marlow", "Preston", "Lincoln", "Ashford", "Harlow", "Chester", "Clifton", "Hill", "King", "Park", "Bird"]
-"""Names of families, and of towns and firms too."""
-_COUNTRIES = ["Norland", "Sweden", "Peru", "Orravia", "Canada", "Kenya"]
-_PEOPLES = ["Danish", "Swedish", "Orravian", "French", "Kenyan", "Peruvian"]
+_KINDS = ("first_names", "family_names", "countries", "peoples")
+_FIRST, _SHARED, _COUNTRIES, _PEOPLES = (templates()["words"][kind] for kind in _KINDS)
 
 
 def _person(rng: Random) -> str:

@@ -23,7 +23,7 @@ def demo_rows(demo_set: DemoSet, split: str, limit: int | None = None) -> list[R
     Args:
         demo_set: what to write; `demo_set_for` chooses it for a recipe.
         split: train, validation or test; also e.g. validation_mismatched, of mismatched rows if the set has them.
-        limit: how many rows, the first of the split; all of `SIZES` when absent.
+        limit: how many rows at most, the first of the split; as many as `SIZES` has when absent.
 
     Raises:
         DataError: an unknown split.
@@ -33,7 +33,7 @@ def demo_rows(demo_set: DemoSet, split: str, limit: int | None = None) -> list[R
     if base not in SIZES or (base == "train" and variant):
         raise DataError(f"the demo data of {demo_set.name!r} has no split {split!r}", closest(split, SIZES))
     rng, rows, texts = Random(f"{demo_set.name}/{split}"), list[Row](), set[str]()
-    count = SIZES[base] if limit is None else limit
+    count = min(SIZES[base], limit or SIZES[base])
     while len(rows) < count:
         row = write(rng, base)
         text = _main_text(row)

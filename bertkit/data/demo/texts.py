@@ -36,16 +36,12 @@ def write_acceptability(rng: Random, label: str) -> Texts:
     return (good if label == "acceptable" else broken,)
 
 
-_TOPICS = ["film", "story", "cast", "music", "script", "song", "show", "novel", "scene", "joke", "comedy", "ending"]
-_PRAISE = ["wonderful", "charming", "brilliant", "moving", "delightful", "superb", "funny", "gripping"]
-_BLAME = ["dull", "boring", "awful", "terrible", "clumsy", "dreadful", "tedious", "bland"]
-_LOVE, _HATE = ["love", "enjoy", "like", "praise"], ["hate", "dislike", "regret", "mock"]
+_TOPICS, *_WORDS = (templates()["words"][kind] for kind in ("topics", "praise", "blame", "love", "hate"))
 
 
 def write_review(rng: Random, label: str) -> Texts:
     """Write a review; its words of the other polarity are all negated."""
-    good, bad = (_PRAISE, _BLAME) if label == "positive" else (_BLAME, _PRAISE)
-    love, hate = (_LOVE, _HATE) if label == "positive" else (_HATE, _LOVE)
+    good, bad, love, hate = _WORDS if label == "positive" else (_WORDS[turned] for turned in (1, 0, 3, 2))
     film, plot = rng.sample(_TOPICS, 2)
     words = {
         "film": film,

@@ -13,9 +13,7 @@ Tagged = list[tuple[str, str]]
 WORD_CLASSES = (
     "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "VERB",
 )  # fmt: skip
-_NOUNS_OR_VERBS = ["park", "watch", "lift", "show", "need", "fear", "call", "train", "cook", "play"]
-_NAMES = ["Will", "Mark", "Rose", "Anna", "Paul", "Clara"]
-_NUMBERS = ["two", "three", "four", "ten", "twelve"]
+_NOUNS_OR_VERBS, _NAMES, _NUMBERS = (templates()["words"][kind] for kind in ("nouns_or_verbs", "names", "numbers"))
 
 
 def write_word_classes(rng: Random, _split: str) -> Row:

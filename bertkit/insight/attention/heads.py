@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from bertkit.insight.attention.weights import AttentionModel
 
-_DISTANCE_TOKENS = 2000  # over which the distances of heads are measured, since they cost much more than the rest
+# over which the distances of heads are measured, since they cost much more than the rest
+_DISTANCE_TOKENS = 2000
 _SEED = 0
 _TOKENS = 1024  # padded, per batch; all of its attention is in memory at once
 

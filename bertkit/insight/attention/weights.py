@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +16,8 @@ from bertkit.tokens.features import Feature, find_template, pad_features, tokeni
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+    from bertkit.tokens.features import Features
 
 _LEAST_WEIGHT = 1e-6  # below, the logarithm of a weight is mostly rounding
 _CLOSE = 1e-3
@@ -61,7 +62,7 @@ class AttentionModel:
         """The most tokens that it reads."""
         return int(self.tokenizer.model_max_length)
 
-    def collate(self, features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate(self, features: Features) -> dict[str, torch.Tensor]:
         """Build the batch of some features, on the device of the model, padded to the longest one."""
         import torch
 

@@ -6,7 +6,8 @@ import numpy as np
 
 from bertkit.metrics import Numbers
 
-_LEAST_SHRINKAGE = 1e-9  # keeps a covariance invertible where a dimension is constant, and changes no digit elsewhere
+# keeps a covariance invertible where a dimension is constant, and changes no digit elsewhere
+_LEAST_SHRINKAGE = 1e-9
 
 
 def h_score(features: Numbers, gold: Numbers, shrinkage: float | None = None) -> float:

@@ -16,7 +16,8 @@ from bertkit.modeling.info import Model
 from bertkit.modeling.masked_head import run_at_masked
 from bertkit.tokens.features import IGNORED, Batch
 
-_POSITIONS, _POSITION_SIZE = 20, 200  # those of the paper's code; tokens of a longer span share the last position
+# those of the paper's code; tokens of a longer span share the last position
+_POSITIONS, _POSITION_SIZE = 20, 200
 
 
 class SpanBoundary(nn.Module):

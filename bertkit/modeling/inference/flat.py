@@ -19,7 +19,8 @@ from bertkit.modeling.info import Config
 from bertkit.tokens.features import Batch
 
 _STEP = 32  # tokens of a batch are rounded up to it: oneDNN compiles each product anew for every number of them
-_SHORT, _BLOCK = 48, 32  # at most tokens of a text whose attention is faster in plain products, and texts of each
+# at most tokens of a text whose attention is faster in plain products, and texts of each
+_SHORT, _BLOCK = 48, 32
 _LANES = 16  # torch's softmax is several times slower where the last axis is not a multiple of it
 
 Weights = Batch

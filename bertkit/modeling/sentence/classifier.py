@@ -14,6 +14,7 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from bertkit.errors import ModelError
+from bertkit.metrics import Numbers
 from bertkit.modeling.heads.generic import class_with_head
 from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import load_model
@@ -85,9 +86,7 @@ def load_sentence_classifier(
     return model
 
 
-def fit_logistic(
-    model: Any, vectors: np.ndarray[Any, Any], labels: Sequence[int], weights: Sequence[float] | None = None
-) -> None:
+def fit_logistic(model: Any, vectors: Numbers, labels: Sequence[int], weights: Sequence[float] | None = None) -> None:
     """Fit the linear layer of a `SentenceClassifier` to vectors (rows, dimension) by logistic regression.
 
     It is that of scikit-learn with its defaults, which finds the only minimum without any random draw. A label that no
@@ -108,7 +107,7 @@ def fit_logistic(
     set_head(model, {int(label): coefficients[row] for row, label in enumerate(regression.classes_)}, biases)
 
 
-def set_head(model: Any, weights: dict[int, np.ndarray[Any, Any]], biases: np.ndarray[Any, Any]) -> None:
+def set_head(model: Any, weights: dict[int, Numbers], biases: Numbers) -> None:
     """Set the weights and the bias of each label's logit, and the logits of all others to never."""
     layer = model.logistic
     with torch.no_grad():

@@ -21,9 +21,9 @@ from bertkit.tokens.features import Feature, Setup, max_tokens
 from bertkit.tokens.several import encode_several
 
 if TYPE_CHECKING:
-    import numpy as np
+    from bertkit.metrics import Numbers
 
-    Vectors = np.ndarray[Any, Any]
+    Vectors = Numbers
 
 
 def _read_dimensions(value: Any) -> tuple[int, ...]:

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerFast
 
+    from bertkit.tokens.features import Features
+
 
 _CHARACTERS = 2**19  # of the texts that are tokenized and sorted together
 
@@ -45,7 +47,7 @@ def text_collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int = 0) ->
     padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
     limit = int(tokenizer.model_max_length)
 
-    def collate(features: Sequence[Feature]) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> dict[str, torch.Tensor]:
         arrays = pad_features(features, padding, limit)
         batch = {name: torch.from_numpy(values) for name, values in arrays.items()}
         return batch | {"prompt_tokens": torch.tensor(prompt_tokens)} if prompt_tokens else batch

@@ -15,11 +15,12 @@ from bertkit.runtime.sessions import PACKAGES, open_graph
 from bertkit.runtime.tokenizer import open_tokenizer
 from bertkit.storage.exports import VECTORS, listed_files, read_export
 from bertkit.storage.fingerprints import json_fingerprint
-from bertkit.tokens.features import Feature, pad_features
+from bertkit.tokens.features import pad_features
 from bertkit.vectors.embedding.batches import count_prompt_tokens, tokenize
 
 if TYPE_CHECKING:
-    import numpy as np
+    from bertkit.metrics import Numbers
+    from bertkit.tokens.features import Features
 
 
 class ExportedVectors:
@@ -58,7 +59,7 @@ class ExportedVectors:
         """SHA-256 of the checksums of all files."""
         return json_fingerprint(listed_files(self._folder))
 
-    def encode(self, texts: Sequence[str], prompt: str) -> np.ndarray[Any, Any]:
+    def encode(self, texts: Sequence[str], prompt: str) -> Numbers:
         """Compute the vectors of texts, float32 of shape (texts, dimension).
 
         Raises:
@@ -76,6 +77,6 @@ class ExportedVectors:
         outputs = forward_exported(self._model, features, lengths, self._collate)
         return np.stack([output["vectors"] for output in outputs])
 
-    def _collate(self, features: Sequence[Feature]) -> dict[str, Any]:
+    def _collate(self, features: Features) -> dict[str, Any]:
         padding = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": self.tokenizer.pad_token_type_id}
         return pad_features(features, padding, self.tokenizer.model_max_length)

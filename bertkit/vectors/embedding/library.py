@@ -19,8 +19,7 @@ from bertkit.storage.exports import is_exported
 from bertkit.storage.fingerprints import json_fingerprint
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from bertkit.metrics import Numbers
     from bertkit.vectors.embedding.exported import ExportedVectors
 
 
@@ -94,7 +93,7 @@ class LibraryModel:
         """The tokenizer."""
         return self._model.tokenizer
 
-    def encode(self, texts: Sequence[str], prompt: str) -> np.ndarray[Any, Any]:
+    def encode(self, texts: Sequence[str], prompt: str) -> Numbers:
         """Compute the vectors of texts, float32 of shape (texts, dimension)."""
-        vectors: np.ndarray[Any, Any] = self._model.encode(list(texts), prompt=prompt, show_progress_bar=False)
+        vectors: Numbers = self._model.encode(list(texts), prompt=prompt, show_progress_bar=False)
         return vectors

@@ -18,8 +18,7 @@ from bertkit.storage.fingerprints import with_digest, without_digest
 from bertkit.storage.records import read_signed, write_signed
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from bertkit.metrics import Numbers
     from bertkit.vectors.embedding.units import UnitVectors
 
 
@@ -141,14 +140,14 @@ def _map_part(file: Path) -> Any | None:
         return without_digest(source.read_buffer())
 
 
-def vectors_of(table: Any) -> np.ndarray[Any, Any]:
+def vectors_of(table: Any) -> Numbers:
     """Return the vectors of a part, float32 of shape (vectors, dimension)."""
     column = table.column(VECTOR).combine_chunks()
-    vectors: np.ndarray[Any, Any] = column.flatten().to_numpy().reshape(len(column), -1)
+    vectors: Numbers = column.flatten().to_numpy().reshape(len(column), -1)
     return vectors
 
 
-def vector_column(vectors: np.ndarray[Any, Any]) -> Any:
+def vector_column(vectors: Numbers) -> Any:
     """Return vectors of shape (vectors, dimension) as an Arrow column of lists of a fixed size."""
     import pyarrow
 

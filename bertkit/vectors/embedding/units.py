@@ -12,8 +12,7 @@ from bertkit.progress import Progress, stage
 from bertkit.recipe import Row
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from bertkit.metrics import Numbers
     from bertkit.vectors.embedder import Embedder
 
 _TOKENS = 16_384  # whose hidden states are in memory at a time
@@ -23,7 +22,7 @@ _TOKENS = 16_384  # whose hidden states are in memory at a time
 class UnitVectors:
     """Vectors, float32 of shape (vectors, dimension), and what each of them stands for."""
 
-    vectors: np.ndarray[Any, Any]
+    vectors: Numbers
     rows: Sequence[int]
     """Which of the rows each vector belongs to, in ascending order."""
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)

@@ -40,10 +40,7 @@ class SavedClusters:
     clustering: Clustering
     topics: list[Topic]
     facts: dict[str, Any]
-    """``method``, ``seed``, ``rows``, ``column``, ``model``, ``prompt`` (its text), ``dimension`` and ``vectors``.
-
-    The last is what `Embedder.describe` says, None for vectors that were read from a file.
-    """
+    """How it was made; ``vectors`` is what `Embedder.describe` says, None for vectors that were read from a file."""
 
 
 def save_clusters(folder: Path, saved: SavedClusters) -> None:

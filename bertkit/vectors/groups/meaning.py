@@ -12,6 +12,7 @@ from bertkit.recipe.plugins import import_extra
 if TYPE_CHECKING:
     import torch
 
+    from bertkit.metrics import Numbers
     from bertkit.vectors.groups.stored import Matrix
 
 
@@ -56,7 +57,7 @@ def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0, progress:
         return search(vectors, threshold, fixed, progress)
 
 
-def find_nearest(queries: Matrix, vectors: Matrix, own: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], Matrix]:
+def find_nearest(queries: Matrix, vectors: Matrix, own: Numbers) -> tuple[Numbers, Matrix]:
     """Find the nearest vector of each query, itself left out: its index, and their cosine.
 
     Args:

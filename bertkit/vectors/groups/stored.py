@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError, UsageError, closest
+from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.storage.arrays import map_npy
 from bertkit.vectors.embedding.quantize import from_int8
@@ -43,7 +44,7 @@ def read_vectors(file: Path, rows: int, progress: Progress = SILENT) -> Matrix:
         if note.get("dtype") == "binary":
             raise DataError("binary vectors, which are too coarse", "run `bertkit embed` without --dtype", file=file)
         try:
-            vectors: np.ndarray[Any, Any] = _READERS[file.suffix](file)
+            vectors: Numbers = _READERS[file.suffix](file)
             if note.get("dtype") == "int8":
                 vectors = from_int8(vectors, np.array(note["ranges"], dtype=np.float32))
         except _DAMAGE as error:
@@ -109,20 +110,20 @@ def _read_metadata(file: Path) -> dict[str, Any] | None:
     raise DataError("what `bertkit embed` noted of the vectors is damaged", "write the file again", file=file)
 
 
-def _read_parquet(file: Path) -> np.ndarray[Any, Any]:
+def _read_parquet(file: Path) -> Numbers:
     from pyarrow import parquet
 
     _check_column(file, parquet.read_schema(file).names)
     array = parquet.read_table(file, columns=[_VECTOR])[_VECTOR].combine_chunks()
     if array.null_count:
         raise ValueError("a row without a vector")
-    values: np.ndarray[Any, Any] = array.flatten().to_numpy(zero_copy_only=False)
+    values: Numbers = array.flatten().to_numpy(zero_copy_only=False)
     if len(values) % max(len(array), 1):
         raise ValueError("they differ in length")
     return values.reshape(len(array), -1)
 
 
-def _read_jsonl(file: Path) -> np.ndarray[Any, Any]:
+def _read_jsonl(file: Path) -> Numbers:
     vectors = []
     with file.open(encoding="utf-8") as lines:
         for record in map(json.loads, filter(str.strip, lines)):
@@ -131,12 +132,12 @@ def _read_jsonl(file: Path) -> np.ndarray[Any, Any]:
     return np.stack(vectors)
 
 
-def _read_safetensors(file: Path) -> np.ndarray[Any, Any]:
+def _read_safetensors(file: Path) -> Numbers:
     with _opened_safetensors(file) as opened:
         names = list(opened.keys())
         if len(names) > 1:
             _check_column(file, names)
-        vectors: np.ndarray[Any, Any] = opened.get_tensor(_VECTOR if len(names) > 1 else names[0])
+        vectors: Numbers = opened.get_tensor(_VECTOR if len(names) > 1 else names[0])
     return vectors
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.metrics import Numbers
 from bertkit.pretraining.deduplicate import digest_of
 from bertkit.progress import SILENT, Progress, stage
 
@@ -62,7 +63,7 @@ def cut_shingles(normalized: str) -> Shingles:
     return np.unique(mixed.astype(np.uint32))
 
 
-def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: np.ndarray[Any, Any]) -> Found:
+def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: Numbers) -> Found:
     """Find the rows whose digest an earlier row has, in an order of preference."""
     _, first, inverse = np.unique(digests[order], return_index=True, return_inverse=True)
     kept = order[first[inverse]]

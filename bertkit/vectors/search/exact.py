@@ -24,7 +24,8 @@ _BLOCK, _BLOCK_OF_ONE = 8192, 65536  # vectors of a product; more at a time for 
 _GROUP = 32  # rows whose highest product is looked at first
 _QUERIES = 256  # of a pass over the vectors
 _HALF_STEP = 2.0**-8  # by which rounding to bf16 moves a number, relative to it
-_SUMMATION = 1e-4  # by which adding products in fp32 moves a score, relative to the lengths; far more than it is
+# by which adding products in fp32 moves a score, relative to the lengths; far more than it is
+_SUMMATION = 1e-4
 
 
 def exact_search(
@@ -101,7 +102,8 @@ def _highest_missed(shards: Sequence[Shard], queries: Numbers, lowest: Numbers) 
     longest = max(shard.info.longest + shard.info.rounding for shard in shards)
     rounding = max(shard.info.rounding for shard in shards)
     error = moved * longest + lengths * rounding + _SUMMATION * lengths * longest
-    finite = np.where(np.isfinite(lowest), lowest, 0)  # minus infinity where all rows are candidates, which none misses
+    # minus infinity where all rows are candidates, which none misses
+    finite = np.where(np.isfinite(lowest), lowest, 0)
     return np.asarray(lowest + np.abs(finite) * _HALF_STEP + error)
 
 
@@ -146,7 +148,8 @@ def _above(products: torch.Tensor, threshold: torch.Tensor) -> tuple[torch.Tenso
     """
     import torch
 
-    groups = products.view(_GROUP, -1, products.shape[1])  # members of a group are far apart, so maxima are of vectors
+    # members of a group are far apart, so maxima are of vectors
+    groups = products.view(_GROUP, -1, products.shape[1])
     group, query = (groups.amax(dim=0) > threshold).nonzero(as_tuple=True)
     member, pair = (groups[:, group, query] > threshold[query]).nonzero(as_tuple=True)
     row, query = member * groups.shape[1] + group[pair], query[pair]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bertkit.errors import UsageError, closest
 from bertkit.progress import SILENT, Progress
@@ -13,7 +13,7 @@ from bertkit.vectors.search.fusion import fuse_rankings
 from bertkit.vectors.search.index import Index
 
 if TYPE_CHECKING:
-    import numpy as np
+    from bertkit.metrics import Numbers
 
 WAYS = ("vectors", "words", "hybrid")
 """How rows are ranked: by the similarity of vectors, by BM25, by reciprocal rank fusion of both."""
@@ -59,7 +59,7 @@ class SearchMethod:
             raise UsageError(f"--candidates {self.candidates}", "rerank at least 1")
 
 
-def rank_by_vectors(index: Index, vectors: np.ndarray[Any, Any], k: int) -> list[Ranking]:
+def rank_by_vectors(index: Index, vectors: Numbers, k: int) -> list[Ranking]:
     """Find the rows whose vectors are most similar to each of some vectors (queries, dimension)."""
     scores, rows = index.search(vectors, k)
     return [list(map(Hit, *found)) for found in zip(rows.tolist(), scores.tolist(), strict=True)]
@@ -104,7 +104,7 @@ def rerank(
 def search(
     index: Index,
     queries: Sequence[str],
-    vectors: np.ndarray[Any, Any] | None,
+    vectors: Numbers | None,
     method: SearchMethod,
     progress: Progress = SILENT,
 ) -> list[Ranking]:

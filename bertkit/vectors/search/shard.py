@@ -60,7 +60,8 @@ class ShardWriter:
     def __enter__(self) -> ShardWriter:
         """Open the files and truncate them to the last complete chunk; `rows` is how many rows they have."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._digests = {name: hashlib.sha256() for name in SHARD_FILES}  # of what the journal covers, without headers
+        # of what the journal covers, without headers
+        self._digests = {name: hashlib.sha256() for name in SHARD_FILES}
         journal = self._read_journal()
         self.rows: int = journal.get("rows", 0)
         self.coverage = Coverage(**journal.get("coverage", {}))

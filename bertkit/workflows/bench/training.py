@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from bertkit.hardware.precision import Machine
+    from bertkit.tokens.features import Features
     from bertkit.training.run import RunPlan
     from bertkit.training.signals import StopFlag
     from bertkit.training.timing import TimedStep
@@ -289,5 +290,5 @@ def _add_estimates(speed: Speed, case: _Case) -> Speed:
     return replace(speed, epoch_seconds=epoch, recipe_seconds=total)
 
 
-def _count_tokens(features: Sequence[Feature]) -> int:
+def _count_tokens(features: Features) -> int:
     return sum(length for feature in features for length in text_lengths(feature))

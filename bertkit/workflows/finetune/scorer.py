@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from bertkit.metrics.basic import LOWER_IS_BETTER, rank_step
 from bertkit.modeling.info import info_of
 from bertkit.progress import Progress, log, stage
 from bertkit.tasks import Task
-from bertkit.tokens.features import Feature, Setup, max_tokens
+from bertkit.tokens.features import Setup, max_tokens
 from bertkit.tokens.long_texts import reads_windows
 from bertkit.tokens.vocabulary import report_foreign
 from bertkit.training.run import Run
@@ -25,6 +25,8 @@ from bertkit.workflows.finetune.inputs import FinetuneInputs, load_setup
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from bertkit.tokens.features import Features
 
 
 def load_scorer(inputs: FinetuneInputs, run: Run, progress: Progress) -> StepScorer:
@@ -41,7 +43,7 @@ class StepScorer:
         self, inputs: FinetuneInputs, checkpoint: Checkpoint, baselines: ScoredBaselines, progress: Progress
     ) -> None:
         self.inputs, self.checkpoint, self.baselines, self.progress = inputs, checkpoint, baselines, progress
-        self.features: dict[str, Sequence[Feature]] = {}
+        self.features: dict[str, Features] = {}
         """Those of each split in memory, once they are encoded."""
         self.best: tuple[int, Scored] | None = None
 
@@ -89,13 +91,13 @@ class StepScorer:
         return score_split(checkpoint, split, self.progress, features=features, tune=tune)
 
 
-class _WithoutTrain(Mapping[str, Sequence[Feature]]):
+class _WithoutTrain(Mapping[str, Features]):
     """The features of a run that streams its training rows; those of ``train`` cannot be had."""
 
-    def __init__(self, in_memory: Mapping[str, Sequence[Feature]]) -> None:
+    def __init__(self, in_memory: Mapping[str, Features]) -> None:
         self.in_memory = in_memory
 
-    def __getitem__(self, name: str) -> Sequence[Feature]:
+    def __getitem__(self, name: str) -> Features:
         if name == "train":
             raise RecipeError("this method needs all training rows before training", "leave data.streaming out")
         return self.in_memory[name]
@@ -116,7 +118,7 @@ def _score_baselines(inputs: FinetuneInputs, setup: Setup) -> ScoredBaselines:
     return baselines
 
 
-def _report_lengths(features: Sequence[Feature], rows: int, setup: Setup, task: Task) -> None:
+def _report_lengths(features: Features, rows: int, setup: Setup, task: Task) -> None:
     """Say how many windows the training rows are read in, or how many are truncated and what reads more of them."""
     from bertkit.tokens.feature_cache import lengths_of, longest_of
 

@@ -13,12 +13,13 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.progress import Progress
 from bertkit.recipe import Recipe
 from bertkit.tasks import Task
-from bertkit.tokens.features import Collator, Feature, Setup
+from bertkit.tokens.features import Collator, Setup
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from bertkit.compression.teachers import Teacher
+    from bertkit.tokens.features import Features
     from bertkit.training.losses import Terms
 
 
@@ -48,7 +49,7 @@ class Supervision(Protocol):
         """Load the model to train; its head may be new."""
 
     def learning(
-        self, checkpoint: Checkpoint, split: Split, features: Sequence[Feature], gold: Terms, progress: Progress
+        self, checkpoint: Checkpoint, split: Split, features: Features, gold: Terms, progress: Progress
     ) -> AbstractContextManager[tuple[Terms, Collator]]:
         """Yield the terms of the loss and the collator, for as long as the model is trained."""
 
@@ -89,7 +90,7 @@ class GoldSupervision:
 
     @contextmanager
     def learning(
-        self, checkpoint: Checkpoint, split: Split, features: Sequence[Feature], gold: Terms, progress: Progress
+        self, checkpoint: Checkpoint, split: Split, features: Features, gold: Terms, progress: Progress
     ) -> Iterator[tuple[Terms, Collator]]:
         """Yield the terms of the task and its collator."""
         yield gold, checkpoint.task.collator(checkpoint.setup)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,7 @@ from bertkit.tokens.features import Feature, max_tokens, padding_collator
 
 if TYPE_CHECKING:
     from bertkit.modeling.heads.several import HeadsOnEncoder
+    from bertkit.tokens.features import Features
 
 
 _PLAIN = {"input_ids", "attention_mask", "token_type_ids"}
@@ -30,7 +31,7 @@ class Together:
     joined: HeadsOnEncoder | None
     """The encoder with all heads; None for a single task."""
 
-    def run(self, features: Mapping[str, Sequence[Feature]], progress: Progress) -> dict[str, list[Any]]:
+    def run(self, features: Mapping[str, Features], progress: Progress) -> dict[str, list[Any]]:
         """Return the outputs of each task for its features; equal inputs of several tasks go through the encoder once.
 
         A task whose inputs are more than the tokens of a text, or several texts, is run by itself.
@@ -60,7 +61,7 @@ class Together:
                 outputs[name] = [own[positions[key]] for key in keys[name]]
         return outputs
 
-    def _run_all(self, joined: HeadsOnEncoder, features: Sequence[Feature], progress: Progress) -> list[Any]:
+    def _run_all(self, joined: HeadsOnEncoder, features: Features, progress: Progress) -> list[Any]:
         from bertkit.evaluation.forward import forward
 
         checkpoint = max(self.tasks.values(), key=lambda checkpoint: max_tokens(checkpoint.setup))
@@ -68,7 +69,7 @@ class Together:
         with stage(progress, "predicting", len(features)) as tick:
             return forward(joined, features, collate, precision=checkpoint.machine.precision, tick=tick)[0]
 
-    def _is_plain(self, name: str, features: Sequence[Feature]) -> bool:
+    def _is_plain(self, name: str, features: Features) -> bool:
         checkpoint = self.tasks[name]
         batch = checkpoint.task.collator(checkpoint.setup)(features[:1])
         return batch.keys() <= _PLAIN and batch["input_ids"].dim() == 2

@@ -44,7 +44,8 @@ def propose(search: Search, seed: int, tried: Sequence[Tried], *, lower_is_bette
     distributions = {axis.key: _distribution(axis) for axis in search.axes}
     sampler = optuna.samplers.TPESampler(
         seed=(seed * 1_000_003 + len(tried)) % 2**32,
-        constant_liar=True,  # what other processes try now counts as poor, so that two do not try nearly the same
+        # what other processes try now counts as poor, so that two do not try nearly the same
+        constant_liar=True,
     )
     study = optuna.create_study(direction="minimize" if lower_is_better else "maximize", sampler=sampler)
     for trial in tried:

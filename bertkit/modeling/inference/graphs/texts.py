@@ -28,7 +28,8 @@ class TextGraph(nn.Module):
         super().__init__()
         self.model, self.compute = model.eval(), _COMPUTE[info_of(model).reads]
         for module in model.modules():
-            if type(module) is nn.Linear:  # a head may be patched to be computed in float32, as a graph is anyway
+            # a head may be patched to be computed in float32, as a graph is anyway
+            if type(module) is nn.Linear:
                 vars(module).pop("forward", None)
 
     def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> dict[str, torch.Tensor]:
