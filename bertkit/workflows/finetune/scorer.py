@@ -91,7 +91,7 @@ class StepScorer:
         return score_split(checkpoint, split, self.progress, features=features, tune=tune)
 
 
-class _WithoutTrain(Mapping[str, Features]):
+class _WithoutTrain(Mapping[str, "Features"]):
     """The features of a run that streams its training rows; those of ``train`` cannot be had."""
 
     def __init__(self, in_memory: Mapping[str, Features]) -> None:
