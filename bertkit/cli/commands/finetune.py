@@ -70,6 +70,10 @@ def command(
     changes: SetOption = None,
     dry_run: DryRunOption = False,
     smoke: SmokeOption = False,
+    pinned: Annotated[
+        Path | None,
+        typer.Option(help="End unless model, rows and versions are those of this run.", metavar="RUN"),
+    ] = None,
     fresh: FreshOption = False,
 ) -> None:
     """Fine-tune an encoder with a recipe, and score it.
@@ -81,7 +85,7 @@ def command(
     from bertkit.recipe import load_several, names_several
 
     if smoke:
-        refuse_with_smoke(output=output, seeds=seeds, soup=soup, dry_run=dry_run, fresh=fresh)
+        refuse_with_smoke(output=output, seeds=seeds, soup=soup, dry_run=dry_run, fresh=fresh, pinned=pinned)
     if names_several(recipe):
         if smoke:
             raise UsageError("--smoke with a recipe of several tasks", "try one of its recipes at a time")
@@ -96,7 +100,10 @@ def command(
 
         print_smoke(smoke_finetune(loaded, progress=TerminalProgress()))
         return
-    if chosen := choose_seeds(seeds, seed, changes):
+    chosen = choose_seeds(seeds, seed, changes)
+    if pinned is not None and chosen:
+        raise UsageError("--pinned with --seeds", "pin one --seed at a time")
+    if chosen:
         _finetune_seeds(loaded, chosen, output, dry_run=dry_run, fresh=fresh, soup=soup, jobs=jobs)
         return
     if soup or jobs != 1:
@@ -106,9 +113,9 @@ def command(
     if dry_run:
         from bertkit.workflows.finetune.inputs import dry_run as check
 
-        print_result(check(loaded, output=output, fresh=fresh), print_dry_run)
+        print_result(check(loaded, output=output, fresh=fresh, pinned=pinned), print_dry_run)
         return
-    results = finetune(loaded, output=output, fresh=fresh, progress=TerminalProgress())
+    results = finetune(loaded, output=output, fresh=fresh, pinned=pinned, progress=TerminalProgress())
     _end_training(results, lambda: print_next_steps(results))
 
 

@@ -22,6 +22,7 @@ from bertkit.storage.records import read_signed, without_folder, write_signed
 RECORD = "evaluation.json"
 _FORMAT = 1
 _NOT_SETTINGS = {"about", "published", "gates", "model", "data"}
+_OF_SCORING = ("max_length", "precision")  # of the settings of a training
 _ANOTHER = "choose another --output"
 
 
@@ -61,6 +62,7 @@ def begin_evaluation(folder: Path, saved: SavedCheckpoint) -> dict[str, Any]:
         UsageError: the folder has predictions of another model, or by other settings.
     """
     settings = saved.recipe.model_dump(mode="json", exclude=_NOT_SETTINGS)
+    settings["training"] = {name: settings["training"][name] for name in _OF_SCORING}
     made_by = {"model": _fingerprint(saved), "recipe": settings}
     before = read_evaluation(folder)
     if before is None and any(folder.glob("predictions*.jsonl")):

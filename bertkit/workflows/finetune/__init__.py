@@ -32,9 +32,16 @@ Compare = Callable[[Checkpoint, Scored, Path | None], list[dict[str, Any]]]
 
 
 def finetune(
-    recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress = SILENT
+    recipe: Recipe,
+    *,
+    output: str | Path | None = None,
+    fresh: bool = False,
+    pinned: str | Path | None = None,
+    progress: Progress = SILENT,
 ) -> list[Result]:
     """Fine-tune, or resume the same run, or return the scores of a finished one.
+
+    With `pinned`, the folder of another run, model, tokenizer, rows and versions must be those of that run.
 
     Returns:
         the results of the validation splits; the first chose the best checkpoint.
@@ -43,7 +50,7 @@ def finetune(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     with stage(progress, "reading the data", total=1):
-        inputs = read_inputs(recipe, output, fresh=fresh)
+        inputs = read_inputs(recipe, output, fresh=fresh, pinned=pinned)
     return run_inputs(inputs, fresh=fresh, progress=progress)
 
 

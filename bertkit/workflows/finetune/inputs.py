@@ -31,10 +31,11 @@ from bertkit.hardware.precision import product_widths
 from bertkit.modeling.layers import check_layers, count_layers
 from bertkit.modeling.load import fingerprint, load_tokenizer, loaded_weight_bytes, read_config
 from bertkit.progress import log
-from bertkit.recipe import WHAT_IS_KEPT, Recipe, Row, write_yaml
+from bertkit.recipe import WHAT_IS_KEPT, Recipe, Row, typed_path, write_yaml
 from bertkit.storage import hub, runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.checkpoints import most_bytes, written_bytes
+from bertkit.storage.differences import check_pinned
 from bertkit.storage.disk import check_space
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
@@ -108,10 +109,12 @@ class DryRun:
     """Columns of the training rows that are not read."""
 
 
-def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:
+def dry_run(
+    recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, pinned: str | Path | None = None
+) -> DryRun:
     """Check everything that can be checked without training, and return what a run would do."""
     with hub.without_weights() as left_out:
-        inputs = read_inputs(recipe, output, fresh=fresh)
+        inputs = read_inputs(recipe, output, fresh=fresh, pinned=pinned)
         weights = loaded_weight_bytes(inputs.model_folder)
     if left_out:  # without them, it is not known whether a run in the folder is this one
         log.info(f"the run will download weights ({sum(left_out.values()) / 1e6:,.1f} MB)")
@@ -188,10 +191,13 @@ def _report_long(inputs: FinetuneInputs) -> None:
         say_once(f"{many} are longer than {max_tokens(setup):,} tokens: `bertkit check` tells what becomes of them")
 
 
-def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = False) -> FinetuneInputs:
+def read_inputs(
+    recipe: Recipe, output: str | Path | None, *, fresh: bool = False, pinned: str | Path | None = None
+) -> FinetuneInputs:
     """Find the model, read and check the rows, and settle the identity of the run.
 
-    Unless it is to be a `fresh` one, a run that the folder holds goes on with the rows that it has held out.
+    Unless it is to be a `fresh` one, a run that the folder holds goes on with the rows that it has held out. With
+    `pinned`, model, tokenizer, rows and versions must be those of that run.
     """
     # a student does not go where its teacher of the same recipe lies by default
     folder = runs.run_folder(output, f"{recipe.name}-distilled" if recipe.distillation else recipe.name)
@@ -239,6 +245,8 @@ def read_inputs(recipe: Recipe, output: str | Path | None, *, fresh: bool = Fals
         model_type=config["model_type"],
         widths=product_widths(config),
     )
+    if pinned is not None:
+        check_pinned(identity, typed_path(pinned))
     return FinetuneInputs(
         plan, recipe, task, splits, labels, model_folder, supervision, trained, stream, (*warnings, *known)
     )

@@ -1,0 +1,47 @@
+"""`--pinned`: a run to come has what another run had, or what differs is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertkit.errors import DataError, ModelError
+from bertkit.storage import runs
+from bertkit.storage.differences import check_pinned
+
+MACHINE = {"device": "cpu", "precision": "fp32", "threads": 1, "reason": "as asked"}
+IDENTITY = {"data": {"train": "a" * 64}, "model": "b" * 64, "recipe": {"training": {"seed": 1}}}
+
+
+@pytest.fixture
+def pinned(tmp_path):
+    runs.write_record(tmp_path, runs.new_record(IDENTITY, machine=MACHINE, seconds=0.0))
+    return tmp_path
+
+
+def test_settings_may_differ(pinned):
+    check_pinned({**IDENTITY, "recipe": {"training": {"seed": 2}}}, pinned)
+
+
+@pytest.mark.parametrize(
+    ("changed", "error", "name"),
+    [
+        ({"data": {"train": "c" * 64}}, DataError, "data.train (then aaaaaaaaaaaaaaaa, now cccccccccccccccc)"),
+        ({"model": "c" * 64}, ModelError, "model (then"),
+        ({"data": {"train": "c" * 64}, "model": "c" * 64}, ModelError, "data.train (then"),
+    ],
+)
+def test_what_differs_is_named_and_gives_the_exit_code(pinned, changed, error, name):
+    with pytest.raises(error) as caught:
+        check_pinned(IDENTITY | changed, pinned)
+    assert name in caught.value.what
+
+
+def test_versions_are_pinned_too(pinned, monkeypatch):
+    monkeypatch.setattr(runs, "versions", lambda: {"torch": "0.1"})
+    with pytest.raises(ModelError, match=r"versions.torch \(then .*, now 0\.1\)"):
+        check_pinned(IDENTITY, pinned)
+
+
+def test_a_folder_without_a_run_pins_nothing(tmp_path):
+    with pytest.raises(ModelError, match="pins nothing"):
+        check_pinned(IDENTITY, tmp_path)
