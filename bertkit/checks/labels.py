@@ -46,7 +46,7 @@ def find_odd_values(train: Split, columns: Columns, data: Data, *, finds_names: 
 
 
 def find_label_faults(
-    splits: Mapping[str, Split], gold: str, declared: Sequence[str] | None, found: Sequence[str]
+    splits: Mapping[str, Split], gold: str, declared: Sequence[str] | None, trained: Sequence[str]
 ) -> list[Finding]:
     """Find labels that may be typos, that few rows have, or that one split lacks.
 
@@ -54,11 +54,11 @@ def find_label_faults(
         splits: with label names as gold values.
         gold: their column.
         declared: the names in the recipe, if it has any.
-        found: the names that were found in the training rows, if it has none.
+        trained: the names that were found in the training rows, if it has none.
     """
     train = splits["train"]
     findings = []
-    for text, line in find_rare_names(train, gold, found) if not declared else ():
+    for text, line in find_rare_names(train, gold, trained) if not declared else ():
         findings.append(Finding("warn", "labels", "misspelt_labels", text, (Place(train.source, line),)))
     rows_of = rows_by_label(splits, gold)
     in_training = {label: of_split["train"] for label, of_split in rows_of.items() if "train" in of_split}

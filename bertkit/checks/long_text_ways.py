@@ -51,30 +51,30 @@ def compare_ways(saved: SavedCheckpoint, split: Split, progress: Progress = SILE
         text = f"{split.name}: {len(long)} rows are too long, which are too few to compare ways to read them"
         return [Finding("good", _GROUP, _ADVICE, text)]
     chosen = split.select(sample(long, MOST_ROWS))
-    metric, own = saved.recipe.best_metric, saved.long_text
-    found = dict(_score_ways(saved, chosen, progress))
+    metric, way_of_run = saved.recipe.best_metric, saved.long_text
+    by_way = dict(_score_ways(saved, chosen, progress))
     everything = np.arange(len(chosen.rows))
-    scores = {way: score(everything) for way, (score, _) in found.items()}
+    scores = {way: score(everything) for way, (score, _) in by_way.items()}
     findings = [
         Finding("good", _GROUP, _SCORES, f"{split.name}: read by {way}: {metric} {scores[way]:.4f}{_loss(loss)}")
-        for way, (_, loss) in found.items()
+        for way, (_, loss) in by_way.items()
     ]
     sign = -1 if metric in LOWER_IS_BETTER else 1
-    best = max(scores, key=lambda way: (sign * scores[way], way == own))
+    best = max(scores, key=lambda way: (sign * scores[way], way == way_of_run))
     count = f"the {len(chosen.rows)} of {len(long)}" if len(long) > len(chosen.rows) else f"the {len(long)}"
     on = f"on {count} {split.name} rows that are too long"
-    if best != own:
+    if best != way_of_run:
         gains = bootstrap_intervals(
-            lambda rows: {"gain": sign * (found[best][0](rows) - found[own][0](rows))},
+            lambda rows: {"gain": sign * (by_way[best][0](rows) - by_way[way_of_run][0](rows))},
             len(chosen.rows),
-            level=1 - 0.05 / (len(found) - 1),
+            level=1 - 0.05 / (len(by_way) - 1),
         )["gain"]
         if gains is not None and gains[0] > 0:
-            text = f"{best} reads long texts better than {own}: {metric} {scores[best]:.4f}"
-            text += f" instead of {scores[own]:.4f} {on} (gain {gains[0]:.4f} to {gains[1]:.4f})"
+            text = f"{best} reads long texts better than {way_of_run}: {metric} {scores[best]:.4f}"
+            text += f" instead of {scores[way_of_run]:.4f} {on} (gain {gains[0]:.4f} to {gains[1]:.4f})"
             text += f": --set options.long_text={best}"
             return [*findings, Finding("warn", _GROUP, _ADVICE, text)]
-    text = f"stay with {own}: no way is shown to be better {on}"
+    text = f"stay with {way_of_run}: no way is shown to be better {on}"
     return [*findings, Finding("good", _GROUP, _ADVICE, text)]
 
 

@@ -97,13 +97,13 @@ def _read_other(readings: Readings, recipe: Recipe, task: Task, name: str) -> No
     for columns in (task.COLUMNS, replace(task.COLUMNS, gold="")):
         faults: list[DataError] = []
         try:
-            found = read_splits(
+            splits = read_splits(
                 recipe, columns, _reader(task, recipe), lambda split: split == name, named=task.NAMED, collected=faults
             )
         except (DataError, UnavailableError) as error:
             refused = refused or error
             continue
-        split = found[name]
+        split = splits[name]
         if columns.gold and task.NAMED:
             split = _named(split, columns.gold, recipe, readings, faults)
         if not split.rows and columns.gold and all(fault.column == columns.gold for fault in faults):

@@ -37,16 +37,16 @@ def find_repeats(splits: Mapping[str, Split], columns: Columns, progress: Progre
     result = Repeats()
     for name, split in splits.items():
         _find_within(split, digests[name], columns.gold, result)
-    train, own = splits["train"], digests["train"]
-    first_of = {digest: row for row, digest in reversed(list(enumerate(own.tolist())))}
+    train, in_train = splits["train"], digests["train"]
+    first_of = {digest: row for row, digest in reversed(list(enumerate(in_train.tolist())))}
     for name, split in splits.items():
         if name != "train":
             pairs = [(row, first_of[digest]) for row, digest in enumerate(digests[name].tolist()) if digest in first_of]
             result.findings.append(_describe_leak(split, train, pairs, columns.gold))
     others = [digests[name] for name in splits if name != "train"]
     if others:
-        result.leaked = np.flatnonzero(np.isin(own, np.concatenate(others))).tolist()
-    known = {*find_repeated(own, np.arange(len(own))), *result.leaked}
+        result.leaked = np.flatnonzero(np.isin(in_train, np.concatenate(others))).tolist()
+    known = {*find_repeated(in_train, np.arange(len(in_train))), *result.leaked}
     result.findings += _find_near(splits, columns, known, progress)
     return result
 
@@ -94,7 +94,7 @@ def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int], p
     for number, (split, row) in enumerate(where):
         if column and not (number >= fixed and row in known):
             groups.setdefault(digest_others(split.rows[row], columns, column), []).append(number)
-    found: dict[int, int] = {}
+    kept_for: dict[int, int] = {}
     for numbers in groups.values():
         if len(numbers) > 1 and numbers[-1] >= fixed:
             texts = {number: _read_text(*where[number], columns, column) for number in numbers}
@@ -106,10 +106,10 @@ def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int], p
 
             of_others = sum(number < fixed for number in signatures)
             near = find_near(signatures, _NEAR, read, of_others, progress if len(groups) == 1 else SILENT)
-            found |= {number: kept for number, (kept, _) in near.items()}
+            kept_for |= {number: kept for number, (kept, _) in near.items()}
     findings = []
     for split in ordered:
-        pairs = [(where[number], where[kept]) for number, kept in sorted(found.items()) if where[kept][0] is split]
+        pairs = [(where[number], where[kept]) for number, kept in sorted(kept_for.items()) if where[kept][0] is split]
         if not pairs:
             continue
         is_train = split.name == "train"

@@ -30,16 +30,16 @@ def find_shift(splits: Mapping[str, Split], columns: Columns) -> list[Finding]:
     ]
 
 
-def _compare_words(train: Split, other: Split, columns: Columns) -> Finding:
+def _compare_words(train: Split, another: Split, columns: Columns) -> Finding:
     from sklearn.metrics import roc_auc_score
 
-    both = [_describe_rows(split, columns) for split in (train, other)]
+    both = [_describe_rows(split, columns) for split in (train, another)]
     is_other = [0] * len(both[0]) + [1] * len(both[1])
     _, scores = measure_words([*both[0], *both[1]], is_other)
     sizes = len(both[0]), len(both[1])
     area = float(roc_auc_score(is_other, scores))
     spread = 1.96 * math.sqrt((sizes[0] + sizes[1] + 1) / (12 * sizes[0] * sizes[1]))
-    text = f"{other.name}: its words tell it from train with an AUC of {area:.2f}"
+    text = f"{another.name}: its words tell it from train with an AUC of {area:.2f}"
     text += f" (by chance {0.5 - spread:.2f} to {0.5 + spread:.2f})"
     return Finding(level_of(area, warn=max(_WARN, 0.5 + 2 * spread)), "splits", "shift", text)
 

@@ -321,15 +321,15 @@ def format_scored(score: float | None, interval: Sequence[float] | None) -> str:
     return f"{format_number(score)} ({format_interval(interval)})"
 
 
-def difference_cells(found: Any) -> dict[str, str]:
+def difference_cells(difference: Any) -> dict[str, str]:
     """Return the cells of a difference: a record of `difference`, `interval`, `p` and `p_holm`, or None for none."""
-    if found is None:
+    if difference is None:
         return {}
     return {
-        "difference": format_signed(found.difference),
-        "95% CI": format_interval(found.interval),
-        "p": p_text(found.p),
-        "p (Holm)": "" if found.p_holm is None else p_text(found.p_holm),
+        "difference": format_signed(difference.difference),
+        "95% CI": format_interval(difference.interval),
+        "p": p_text(difference.p),
+        "p (Holm)": "" if difference.p_holm is None else p_text(difference.p_holm),
     }
 
 

@@ -47,7 +47,8 @@ def prepare() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # this one: it is the lowest that is free
+            # this one: it is the lowest that is free
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
     codecs.register_error("json", _escape)

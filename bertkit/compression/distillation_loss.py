@@ -64,11 +64,11 @@ def distillation_terms(
         return {**gold.count(own), "soft": count_items(own), **more}
 
     def sums(model: Any, batch: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
-        own = _own(batch)
-        outputs = model(**own)
-        more = matching.sums(own) if matching else {}
+        inputs = _own(batch)
+        outputs = model(**inputs)
+        more = matching.sums(inputs) if matching else {}
         soft = soft_sum(soft_loss, outputs, batch, distillation.temperature)
-        return {**gold.sums(lambda **_: outputs, own), "soft": soft, **more}
+        return {**gold.sums(lambda **_: outputs, inputs), "soft": soft, **more}
 
     weights = {name: weight * (1 - distillation.soft_weight) for name, weight in gold.weights.items()}
     return Terms({**weights, "soft": distillation.soft_weight, **(matching.weights if matching else {})}, count, sums)

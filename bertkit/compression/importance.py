@@ -154,14 +154,14 @@ def score_heads(
     gradients = score_units(checkpoint, features, progress).heads
     whole = score_split(checkpoint, split, SILENT, features=features)
     outputs, (layers, heads) = attention_outputs_of(checkpoint.model), gradients.shape
-    found = []
+    scored = []
     with stage(progress, "leaving out heads", layers * heads) as tick:
         for layer, head in np.ndindex(layers, heads):
             with without_unit(outputs[layer], head, heads):
                 ablated = score_split(checkpoint, split, SILENT, features=features)
-            found.append(_compare_head(checkpoint, whole, ablated, layer, head, float(gradients[layer, head])))
+            scored.append(_compare_head(checkpoint, whole, ablated, layer, head, float(gradients[layer, head])))
             tick(1)
-    return found
+    return scored
 
 
 def _compare_head(

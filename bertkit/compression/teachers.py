@@ -193,12 +193,12 @@ def _vocabulary(folder: Path) -> Any:
         return None
 
 
-def _check_vocabulary(teacher: Teacher, own: Any, *, matches_layers: bool) -> None:
+def _check_vocabulary(teacher: Teacher, student: Any, *, matches_layers: bool) -> None:
     """Check that a teacher has all tokens of a student, as far as files tell; for matched layers, by the same ids."""
     vocabulary = _vocabulary(teacher.folder)
-    if not own or not vocabulary or vocabulary == own:
+    if not student or not vocabulary or vocabulary == student:
         return
-    if not _tokens(own) < _tokens(vocabulary):
+    if not _tokens(student) < _tokens(vocabulary):
         raise _other_vocabulary(teacher)
     if matches_layers:  # on the student's own batches
         what = f"the vocabulary of the student is a part of that of the teacher {teacher.name}"

@@ -29,7 +29,8 @@ from bertkit.recipe import Data, Row
 from bertkit.storage.cache import say_once
 
 NO_TEXT = "no text"  # what is wrong with a row whose text is blank
-NO_LABEL, FILL_IN = "no label", "fill it in, or --set data.empty_label=drop"  # without a gold value; the remedy
+# without a gold value; the remedy
+NO_LABEL, FILL_IN = "no label", "fill it in, or --set data.empty_label=drop"
 _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).encode
 
 

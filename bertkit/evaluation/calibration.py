@@ -155,15 +155,15 @@ def thresholds_for(
     kept: tuple[Sequence[float], ...] = (calibration.confidence, calibration.right, calibration.gold)
     confidence, right, gold = (np.array(values, dtype=np.float64) for values in kept)
     if precision is not None:
-        found = find_abstention(confidence, right, precision)
-        if found is None:
+        decision = find_abstention(confidence, right, precision)
+        if decision is None:
             what = f"no threshold has shown a precision of {precision:g} on the {calibration.rows:,} rows"
             hint = "calibrate on more rows, ask for less, or set a threshold without a promise: --abstain-below 0.8"
             raise DataError(what, hint, file=calibration.source)
-        options["abstain_below"] = found.threshold
+        options["abstain_below"] = decision.threshold
         lines.append(
-            f"precision {precision:g}, shown with 95% confidence: abstains below {found.threshold:.4f}; of the "
-            f"{calibration.rows:,} rows, {found.coverage:.1%} are answered, {found.precision:.1%} of these right"
+            f"precision {precision:g}, shown with 95% confidence: abstains below {decision.threshold:.4f}; of the "
+            f"{calibration.rows:,} rows, {decision.coverage:.1%} are answered, {decision.precision:.1%} of these right"
         )
     if coverage is not None:
         options["set_above"] = set_threshold(gold, coverage)

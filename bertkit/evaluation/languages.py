@@ -83,15 +83,15 @@ def find_checkpoints(saved: SavedCheckpoint) -> dict[int, Path]:
     Raises:
         UsageError: it has kept none, or is no run, or they hold adapters apart.
     """
-    found = {} if saved.members else whole_checkpoints(saved.folder)
+    saves = {} if saved.members else whole_checkpoints(saved.folder)
     training = saved.record.get("identity", {}).get("recipe", {}).get("training", {})
-    if found and training.get("lora"):
+    if saves and training.get("lora"):
         what = f"--oracle with {saved.recipe.model}, whose checkpoints hold adapters that are not merged"
         raise UsageError(what, "leave it out, or name a run that trained all weights")
-    if not found:
+    if not saves:
         what = f"--oracle with {saved.recipe.model}, which has no checkpoints"
         raise UsageError(what, "name the folder of a run, trained with `--set training.keep_all_checkpoints=true`")
-    return found
+    return saves
 
 
 def score_checkpoints(
@@ -125,11 +125,11 @@ def with_oracle(table: LanguageTable, by_step: StepScores) -> LanguageTable:
     """Add to each score of a table the best one of any checkpoint; of equal ones, that of the first."""
     sign = -1 if table.metric in LOWER_IS_BETTER else 1
     scores = []
-    for one in table.scores:
-        of_steps = {step: scored[one.language][one.split] for step, scored in by_step.items()}
+    for of_split in table.scores:
+        of_steps = {step: scored[of_split.language][of_split.split] for step, scored in by_step.items()}
         known = {step: score for step, score in of_steps.items() if score is not None}
         step = max(known, key=lambda step: sign * known[step], default=None)
-        scores.append(one if step is None else replace(one, oracle=known[step], oracle_step=step))
+        scores.append(of_split if step is None else replace(of_split, oracle=known[step], oracle_step=step))
     return replace(table, scores=scores)
 
 

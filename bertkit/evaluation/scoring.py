@@ -225,10 +225,10 @@ def run_part(checkpoint: Checkpoint, module: Any, features: Features, progress: 
 
 def describe_scores(task: Task, scored: Scored, baselines: Mapping[str, dict[str, float]]) -> dict[str, Any]:
     """Return the fields of a `Result` that hold numbers: scores, intervals, baselines, and why one is undefined."""
-    scores, found = scored.scores, find_intervals(task, scored)
+    scores, intervals = scored.scores, find_intervals(task, scored)
     undefined = {
         "scores": _reasons(scores),
-        "intervals": found.reasons,
+        "intervals": intervals.reasons,
         "baselines": {
             name: reason
             for of_baseline in baselines.values()
@@ -238,8 +238,8 @@ def describe_scores(task: Task, scored: Scored, baselines: Mapping[str, dict[str
     }
     return {
         "scores": null_for_nan(scores),
-        "intervals": found.ends,
-        "interval_methods": found.methods,
+        "intervals": intervals.ends,
+        "interval_methods": intervals.methods,
         "baselines": null_for_nan(baselines),
         "undefined": {part: reasons for part, reasons in undefined.items() if reasons},
     }

@@ -26,7 +26,8 @@ from bertkit.tasks import Compared, Task, with_options
 from bertkit.tokens.features import Setup
 
 METHOD = "Student, over seeds and resampled rows"
-_ROUNDING = 1e-6  # relative: predictions are kept as they are, but sums of other arrays may round differently
+# relative: predictions are kept as they are, but sums of other arrays may round differently
+_ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def find_training_rows(
     """
     import numpy as np
 
-    own = trained = digest_trained(splits["train"].rows, gold)
+    today = trained = digest_trained(splits["train"].rows, gold)
     warnings = []
     for folder, model in models.items():
         earlier = read_digests(folder)
@@ -56,7 +56,7 @@ def find_training_rows(
             continue
         trained = np.unique(np.concatenate([trained, earlier]), axis=0)
         for name in filter(is_validation, splits):
-            split = mark_training_rows(splits[name], gold, earlier[~np.isin(earlier[:, 1], own[:, 1])])
+            split = mark_training_rows(splits[name], gold, earlier[~np.isin(earlier[:, 1], today[:, 1])])
             if split.training_rows:
                 share = share_of(len(split.training_rows), len(split.rows))
                 example = f"{split.source}:{split.lines[min(split.training_rows)]}"

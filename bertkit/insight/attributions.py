@@ -58,12 +58,12 @@ class Explained:
         Args:
             shares: 1 where a token is read as it is, 0 where the baseline is; shape (inputs, texts, tokens).
         """
-        found = []
+        scores = []
         with torch.no_grad():
             for chunk in _chunks(shares):
                 with mixed_embeddings(self.model, torch.from_numpy(chunk), self.baseline):
-                    found.append(self._run(len(chunk)).double().cpu().numpy())
-        return np.concatenate(found)
+                    scores.append(self._run(len(chunk)).double().cpu().numpy())
+        return np.concatenate(scores)
 
     def integrate(self, steps: int) -> Numbers:
         """Integrate gradients along the line from the baseline to the input, (texts, tokens).

@@ -96,14 +96,14 @@ def summarize(by_method: Mapping[str, Sequence[tuple[float, float]]]) -> list[Fa
     baseline = values[RANDOM]
 
     def score(rows: Numbers) -> dict[str, float]:
-        found: dict[str, float] = {}
+        means: dict[str, float] = {}
         for name, of_method in values.items():
-            found |= {f"{name} {column}": float(of_method[rows, column].mean()) for column in (0, 1)}
-            found |= {
+            means |= {f"{name} {column}": float(of_method[rows, column].mean()) for column in (0, 1)}
+            means |= {
                 f"{name} above {column}": float((of_method - baseline)[rows, column].mean()) * (-1 if column else 1)
                 for column in (0, 1)
             }
-        return found
+        return means
 
     means, ends = score(np.arange(len(baseline))), bootstrap_intervals(score, len(baseline))
     return [

@@ -83,13 +83,13 @@ def fit_temperature(probabilities: Numbers, gold: Numbers) -> float:
     from scipy.optimize import minimize_scalar
 
     # the likelihood is a concave function of 1 / temperature, so there is one minimum
-    found = minimize_scalar(
+    optimum = minimize_scalar(
         lambda power: gold_losses(temper(probabilities, math.exp(-power)), gold).mean(),
         bounds=(-math.log(20), math.log(20)),
         method="bounded",
         options={"xatol": 1e-4},
     )
-    return float(f"{math.exp(-found.x):.4g}")
+    return float(f"{math.exp(-optimum.x):.4g}")
 
 
 class Fold(NamedTuple):
@@ -107,14 +107,14 @@ def fit_folds(decisions: Decisions, groups: Numbers, labels: int) -> list[Fold]:
 
     Decisions with equal `groups`, (decisions,), are in one fold. Those of several labels per row lie row by row.
     """
-    found = []
+    fitted = []
     for is_held_out in folds(groups):
         probabilities, gold = decisions.probabilities[~is_held_out], decisions.gold[~is_held_out]
         temperature = fit_temperature(probabilities, gold)
         several = decisions.per == "label"
         thresholds = tune_thresholds(temper(probabilities, temperature)[:, 1], gold, labels) if several else []
-        found.append(Fold(is_held_out, temperature, thresholds))
-    return found
+        fitted.append(Fold(is_held_out, temperature, thresholds))
+    return fitted
 
 
 def temper_across(probabilities: Numbers, fits: Sequence[Fold]) -> Numbers:

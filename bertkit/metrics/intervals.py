@@ -62,19 +62,19 @@ def find_intervals(scores: Mapping[str, float], score: ScoreRows, rows: int, *, 
 
     `score`, `rows` and `samples` are those of `bootstrap_intervals`.
     """
-    found = Intervals()
+    intervals = Intervals()
     has_formula = all(isinstance(value, (Share, Setting)) for value in scores.values())
     resampled = {} if has_formula else bootstrap_intervals(score, rows, samples=samples)
     for name, value in scores.items():
         if isinstance(value, Share):
-            found.ends[name], found.methods[name] = value.interval(), "Wilson"
+            intervals.ends[name], intervals.methods[name] = value.interval(), "Wilson"
             continue
-        found.ends[name] = None if isinstance(value, Setting) else resampled[name]
-        if found.ends[name]:
-            found.methods[name] = "bootstrap"
+        intervals.ends[name] = None if isinstance(value, Setting) else resampled[name]
+        if intervals.ends[name]:
+            intervals.methods[name] = "bootstrap"
         else:
-            found.reasons[name] = _why_none(value, rows)
-    return found
+            intervals.reasons[name] = _why_none(value, rows)
+    return intervals
 
 
 def _why_none(score: float, rows: int) -> str:
@@ -149,11 +149,11 @@ def half_sample_intervals(score: ScoreRows, rows: int, *, samples: int = 1000) -
     """
     rng, scores = np.random.default_rng(0), score(np.arange(rows))
     halves = _score_all(score, (rng.permutation(rows)[: rows // 2] for _ in range(samples)))
-    found: dict[str, Interval] = {}
+    ends: dict[str, Interval] = {}
     for name, value in scores.items():
         low, high = np.quantile(halves[name], [0.975, 0.025], method="weibull")
-        found[name] = (2 * value - float(low), 2 * value - float(high)) if low - high > _ROUNDING * abs(low) else None
-    return found
+        ends[name] = (2 * value - float(low), 2 * value - float(high)) if low - high > _ROUNDING * abs(low) else None
+    return ends
 
 
 def _score_all(score: ScoreRows, draws: Iterable[np.ndarray]) -> dict[str, np.ndarray]:

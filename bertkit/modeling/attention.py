@@ -202,17 +202,17 @@ def attention_weights(model: Model, batch: Batch) -> list[torch.Tensor]:
     model.set_attn_implementation("eager")
     try:
         with torch.inference_mode():
-            found = list(model(**batch, output_attentions=True).attentions or ())
+            weights = list(model(**batch, output_attentions=True).attentions or ())
     finally:
         model.set_attn_implementation(before)
     rows, tokens = batch["input_ids"].shape
-    if not found or any(one is None or one.shape != (rows, one.shape[1], tokens, tokens) for one in found):
+    if not weights or any(one is None or one.shape != (rows, one.shape[1], tokens, tokens) for one in weights):
         what = f"a {model.config.model_type} model returns no attention weights between all tokens of a text"
         raise ModelError(what, "name an encoder such as BERT, RoBERTa, DeBERTa or ModernBERT")
     is_token = batch["attention_mask"].bool()
-    if min(float(one.sum(-1).transpose(1, 2)[is_token].min()) for one in found) < _LEAST_SUM:
+    if min(float(one.sum(-1).transpose(1, 2)[is_token].min()) for one in weights) < _LEAST_SUM:
         raise ModelError(f"the attention weights of a {model.config.model_type} model do not add up to 1")
-    return found
+    return weights
 
 
 def queries_and_keys(model: Model, batch: Batch) -> list[tuple[torch.Tensor, torch.Tensor]] | None:
@@ -221,12 +221,12 @@ def queries_and_keys(model: Model, batch: Batch) -> list[tuple[torch.Tensor, tor
     Returns:
         None where a model computes attention in a way of its own, as DeBERTa and MPNet do.
     """
-    found: list[tuple[torch.Tensor, torch.Tensor]] = []
+    products: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def attend(module: nn.Module, query: torch.Tensor, key: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
         scaling = keywords.get("scaling") or query.size(-1) ** -0.5
         shared = query.size(1) // key.size(1)  # heads that have their keys in common
-        found.append((query * scaling, key.repeat_interleave(shared, dim=1)))
+        products.append((query * scaling, key.repeat_interleave(shared, dim=1)))
         return sdpa_attention_forward(module, query, key, *arguments, **keywords)
 
     name = f"{_KEEPING}-queries"
@@ -234,7 +234,7 @@ def queries_and_keys(model: Model, batch: Batch) -> list[tuple[torch.Tensor, tor
         if model.config._attn_implementation != name:
             return None
         model(**batch)
-    return found
+    return products
 
 
 def attention_of(layer: nn.Module, maps: AttentionMaps) -> torch.Tensor:

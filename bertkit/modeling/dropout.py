@@ -24,7 +24,8 @@ from transformers.integrations.sdpa_attention import repeat_kv, sdpa_attention_f
 from bertkit.modeling.info import Config, Model, info_of, patched_attention, patched_forward
 
 _NAME = "bertkit-dropout"  # of the attention, as transformers registers it
-_VECTOR = 16  # numbers of fp32 that a CPU computes at once; a softmax of fewer takes ten times as long for each
+# numbers of fp32 that a CPU computes at once; a softmax of fewer takes ten times as long for each
+_VECTOR = 16
 _SHORT = 256  # tokens of a row up to which plain products are faster than fused attention in bf16
 
 

@@ -140,7 +140,8 @@ def load_tokenizer(folder: Path, *, decoders: bool = False) -> Tokenizer:
     config = load_config(folder, decoders=decoders)
     tokenizer = read_tokenizer(folder)
     saved = read_json_object(folder / "config.json")
-    if "pad_token_id" not in saved and first_position(config):  # its type's default tells where positions begin
+    # its type's default tells where positions begin
+    if "pad_token_id" not in saved and first_position(config):
         saved["pad_token_id"] = config.pad_token_id
     refuse_foreign(tokenizer, config, saved, folder)
     fit_tokenizer(tokenizer, config)

@@ -94,7 +94,8 @@ def load_weights(model_class: Any, folder: Path, config: Config) -> tuple[Model,
         read_json_object(index)
     if not any(folder.glob("model*.safetensors")):
         for file in sorted(folder.glob("pytorch_model*.bin")):
-            load_pickle(file, device="meta")  # which refuses what holds anything but weights, and runs nothing
+            # which refuses what holds anything but weights, and runs nothing
+            load_pickle(file, device="meta")
     try:
         model, report = model_class.from_pretrained(
             folder,

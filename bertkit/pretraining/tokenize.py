@@ -14,7 +14,8 @@ from bertkit.tokens.features import Tokenizer, split_by_size
 from bertkit.tokens.light import plain
 from bertkit.tokens.sentences import split_sentences
 
-_BATCH_CHARS = 1 << 20  # characters tokenized at once: encodings take a hundred times the memory of token ids
+# characters tokenized at once: encodings take a hundred times the memory of token ids
+_BATCH_CHARS = 1 << 20
 
 
 class TokenizedDocuments(NamedTuple):

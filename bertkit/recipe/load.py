@@ -29,8 +29,10 @@ FOLDER_RECIPE = "recipe.yaml"
 """The name of the recipe that comes with a model; one that names code to run is not the user's word."""
 
 _LIST = "`bertkit recipes list` shows the shipped ones"
-_OF_SOURCE = ("config", "revision", "files", "splits", "documents")  # keys of `data` that are about one source
-_OF_MODEL = ("model_labels", "tokenizer", "model_options")  # keys that are about one checkpoint or a new model
+# keys of `data` that are about one source
+_OF_SOURCE = ("config", "revision", "files", "splits", "documents")
+# keys that are about one checkpoint or a new model
+_OF_MODEL = ("model_labels", "tokenizer", "model_options")
 
 
 def recipe_folder() -> Path:

@@ -79,11 +79,11 @@ def load_several(name: str, changes: Mapping[str, Any] | None = None) -> Several
     recipes = {}
     for task, reference in recipe.tasks.items():
         beside = folder / reference
-        own = {key.partition(".")[2]: value for key, value in changes.items() if key.split(".")[0] == task}
-        _check_own(task, own)
+        changes_of_task = {key.partition(".")[2]: value for key, value in changes.items() if key.split(".")[0] == task}
+        _check_own(task, changes_of_task)
         file = str(beside) if beside.suffix in (".yaml", ".yml") and beside.is_file() else reference
-        loaded = load_recipe(file, {"name": task, "model": recipe.model, **data, **own})
-        recipes[task] = _with_training_of_all(loaded, recipe.training, own)
+        loaded = load_recipe(file, {"name": task, "model": recipe.model, **data, **changes_of_task})
+        recipes[task] = _with_training_of_all(loaded, recipe.training, changes_of_task)
         _check_recipe(task, recipes[task])
     return SeveralTasks(recipe, recipes)
 

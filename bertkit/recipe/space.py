@@ -177,12 +177,12 @@ def parse_axis(text: str) -> Axis:
 
 def _parse_range(key: str, named: str) -> Axis:
     what = f"--space {key}={shorten(named)}"
-    found = _RANGE.fullmatch(named)
+    match = _RANGE.fullmatch(named)
     number = int if named.startswith("int:") else float
     try:
-        if found is None:
+        if match is None:
             raise ValueError
-        scale, low, high = found[1], number(found[2]), number(found[3])
+        scale, low, high = match[1], number(match[2]), number(match[3])
     except ValueError:
         kind = "whole numbers" if number is int else "numbers"
         raise UsageError(f"{what} is not a range of {kind}", "write e.g. log:1e-5..1e-4 or int:2..4") from None

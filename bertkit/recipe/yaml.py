@@ -96,7 +96,8 @@ def read_value(text: str) -> Any:
     except yaml.YAMLError:
         return text
     is_comment = value is None and text.lstrip().startswith("#")
-    return text if value == "" or is_comment else value  # `|` alone would be an empty text, and `#text` nothing
+    # `|` alone would be an empty text, and `#text` nothing
+    return text if value == "" or is_comment else value
 
 
 def write_yaml(values: dict[str, Any], file: Path | None = None, *, comment: str = "") -> str:

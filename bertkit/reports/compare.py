@@ -69,11 +69,11 @@ def _headline(page: ComparedPage) -> Markup | None:
     """Draw each system's best metric with its interval over rows, or its range over seeds."""
     spans = []
     for system in page.systems:
-        value, own = system.scores.get(page.metric), system.name == page.baseline
+        value, is_baseline = system.scores.get(page.metric), system.name == page.baseline
         seeds = system.seed_scores.get(page.metric)
         ends = (min(seeds), max(seeds)) if seeds else system.intervals.get(page.metric) or (value, value)
         if is_finite(value, *ends):
-            spans.append(svg.Span(system.name, score_text(value), value, ends[0], ends[1], own))
+            spans.append(svg.Span(system.name, score_text(value), value, ends[0], ends[1], is_baseline))
     return svg.interval_strip(spans, name=f"{page.metric} of each system") if spans else None
 
 

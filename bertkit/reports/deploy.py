@@ -12,24 +12,24 @@ from bertkit.reports import svg
 from bertkit.reports.templates import write_page
 
 
-def write_deployment(file: Path, found: Any) -> None:
-    """Write the page; `found` as `bertkit.workflows.bench.deploy` returns it."""
-    several = len({way.model for way in found.ways}) > 1
-    names = [f"{Path(way.model).name}, {way.way}" if several else way.way for way in found.ways]
-    write_page(file, "deploy.html.j2", found=found, several=several, picture=_draw_ways(found, names))
+def write_deployment(file: Path, deployment: Any) -> None:
+    """Write the page; `deployment` as `bertkit.workflows.bench.deploy` returns it."""
+    several = len({way.model for way in deployment.ways}) > 1
+    names = [f"{Path(way.model).name}, {way.way}" if several else way.way for way in deployment.ways]
+    write_page(file, "deploy.html.j2", found=deployment, several=several, picture=_draw_ways(deployment, names))
 
 
-def _draw_ways(found: Any, names: Sequence[str]) -> Markup:
+def _draw_ways(deployment: Any, names: Sequence[str]) -> Markup:
     """Draw scores beside the milliseconds of a row, and a line through the ways that nothing beats, with names."""
     points = [
         svg.Point(
             way.row_milliseconds,
             way.score,
-            f"{name}: {found.metric} {way.score:.4f}, {way.row_milliseconds:.2f} ms",
+            f"{name}: {deployment.metric} {way.score:.4f}, {way.row_milliseconds:.2f} ms",
             radius=4,
             label=name if way.is_best or not number else "",  # all names would cover one another
         )
-        for number, (name, way) in enumerate(zip(names, found.ways, strict=True))
+        for number, (name, way) in enumerate(zip(names, deployment.ways, strict=True))
     ]
-    best = sorted((way.row_milliseconds, way.score) for way in found.ways if way.is_best)
-    return svg.scatter(points, name="scores and times", x="milliseconds of one row", y=found.metric, guide=best)
+    best = sorted((way.row_milliseconds, way.score) for way in deployment.ways if way.is_best)
+    return svg.scatter(points, name="scores and times", x="milliseconds of one row", y=deployment.metric, guide=best)

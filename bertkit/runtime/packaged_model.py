@@ -126,18 +126,18 @@ def canonical_row(
     for name in columns.optional:
         if name in row and name in unread and name not in mapped:
             raise DataError(f"the model was trained without {name}", "leave it out", column=name)
-    found = {name: row[name] for name in ("id",) if name in row}
+    canonical = {name: row[name] for name in ("id",) if name in row}
     for name in needed:
         for candidate in filter(None, (name, columns.text_instead.get(name))):
             own = mapped.get(candidate, candidate)
             sources = next((names for names in (_as_list(own), [candidate]) if all(one in row for one in names)), None)
             if sources is not None:
-                found[candidate] = row[sources[0]] if len(sources) == 1 else [row[source] for source in sources]
+                canonical[candidate] = row[sources[0]] if len(sources) == 1 else [row[source] for source in sources]
                 break
         else:
             there = ", ".join(map(repr, row)) or "none"
             raise DataError(f"no column {name!r}; there are: {shorten(there, 200)}", "name it so, or add it")
-    return found
+    return canonical
 
 
 def _as_list(names: str | list[str]) -> list[str]:

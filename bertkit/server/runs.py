@@ -43,22 +43,22 @@ def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedMo
         UsageError: two have one name, a name cannot be part of an address, or no model needs the recipe.
         ModelError: there is no such folder, or nothing in it that can be served.
     """
-    found: list[SavedModel] = []
+    models: list[SavedModel] = []
     for name in names:
         given, equals, path = name.partition("=")
-        found += _find(path if equals else name, given if equals else None, recipe)
-    if recipe is not None and all(find_recipe(model.folder) for model in found):
+        models += _find(path if equals else name, given if equals else None, recipe)
+    if recipe is not None and all(find_recipe(model.folder) for model in models):
         what = f"--recipe {recipe}, and each of these models has a recipe of its own"
         raise UsageError(what, "leave --recipe out")
-    for number, model in enumerate(found):
+    for number, model in enumerate(models):
         if not model.name or not all(letter.isalnum() or letter in "-_." for letter in model.name):
             what = f"{model.name!r} is no name for a model: it is a part of addresses"
             raise UsageError(what, f"give one of letters, digits, '-', '_' and '.': NAME={model.folder}")
-        twin = next((other for other in found[:number] if other.name == model.name), None)
+        twin = next((other for other in models[:number] if other.name == model.name), None)
         if twin is not None:
             what = f"two models are called {model.name!r}: {twin.folder} and {model.folder}"
             raise UsageError(what, f"name one of them: NAME={model.folder}")
-    return found
+    return models
 
 
 def _find(path: str, name: str | None, recipe: str | None) -> list[SavedModel]:
@@ -70,16 +70,16 @@ def _find(path: str, name: str | None, recipe: str | None) -> list[SavedModel]:
             remedy = "`bertkit runs list` shows those below runs/; a model of the hub must be in its cache or reachable"
             raise ModelError(f"no such run: {path}", remedy) from None
     name = name or folder.resolve().name
-    own = find_recipe(folder)
-    if own is None:
+    recipe_file = find_recipe(folder)
+    if recipe_file is None:
         return [_find_foreign(folder, path, name, recipe)]
-    if names_several(str(own)):
+    if names_several(str(recipe_file)):
         tasks = (runs.read_record(folder) or {}).get("tasks", {})
         return [model for task in tasks for model in _find(str(folder / task), f"{name}.{task}", recipe)]
-    if recipe_command(str(own)) == "pretrain":
+    if recipe_command(str(recipe_file)) == "pretrain":
         what = "a pretrained model has no answers to serve"
         raise ModelError(what, "fine-tune it first, or see `bertkit fill-mask`", file=folder)
-    saved = find_members(load_recipe(str(own), {"model": str(folder)}))
+    saved = find_members(load_recipe(str(recipe_file), {"model": str(folder)}))
     return [SavedModel(name, folder, saved, _makes_vectors(saved.folder) and not saved.members)]
 
 

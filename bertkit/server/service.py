@@ -132,28 +132,28 @@ def load_service(
     return Service(models, limits, metrics, Computer(lanes), api_key)
 
 
-def _load(one: SavedModel, limits: Limits, metrics: ServerMetrics) -> ServedModel:
+def _load(model: SavedModel, limits: Limits, metrics: ServerMetrics) -> ServedModel:
     predictor = vectorizer = None
-    observe = metrics.observer(one.name)
-    if one.saved is not None:
-        predictor = Predictor(one.saved.load(inference=True))
-    if one.has_vectors:
+    observe = metrics.observer(model.name)
+    if model.saved is not None:
+        predictor = Predictor(model.saved.load(inference=True))
+    if model.has_vectors:
         from bertkit.vectors.embedder import Embedder
 
-        vectorizer = Vectorizer(Embedder(str(one.folder)))
+        vectorizer = Vectorizer(Embedder(str(model.folder)))
         vectorizer.embedder.load()
     rows = Lane(predictor, limits, observe) if predictor else None
     texts = Lane(vectorizer, limits, observe) if vectorizer else None
-    metrics.watch(one.name, [lane for lane in (rows, texts) if lane])
-    identity = _identify(one)
-    metrics.identify(one.name, **asdict(identity))
-    return ServedModel(one.name, identity, predictor, vectorizer, rows, texts)
+    metrics.watch(model.name, [lane for lane in (rows, texts) if lane])
+    identity = _identify(model)
+    metrics.identify(model.name, **asdict(identity))
+    return ServedModel(model.name, identity, predictor, vectorizer, rows, texts)
 
 
-def _identify(one: SavedModel) -> ModelIdentity:
-    if one.saved is None:
-        return ModelIdentity(fingerprint_all(one.folder), "", "")
-    records = [member.record for member in one.saved.members] or [one.saved.record]
-    checksum = fingerprint_all(one.saved.folder, one.saved.member_folders)
+def _identify(model: SavedModel) -> ModelIdentity:
+    if model.saved is None:
+        return ModelIdentity(fingerprint_all(model.folder), "", "")
+    records = [member.record for member in model.saved.members] or [model.saved.record]
+    checksum = fingerprint_all(model.saved.folder, model.saved.member_folders)
     finished = max(record.get("finished", "") for record in records)
     return ModelIdentity(checksum, finished, records[0].get("versions", {}).get("bertkit", ""))

@@ -94,28 +94,28 @@ def list_changes(record: Mapping[str, Any]) -> list[dict[str, str]]:
     """List the settings of a run that differ from the shipped recipe of its name; none where none is called so."""
     from bertkit.recipe import load_any_recipe, recipe_names
 
-    own = record.get("identity", {}).get("recipe", {})
-    if own.get("name") not in (*recipe_names("finetune"), *recipe_names("pretrain")):
+    settings = record.get("identity", {}).get("recipe", {})
+    if settings.get("name") not in (*recipe_names("finetune"), *recipe_names("pretrain")):
         return []
-    shipped = _flatten(load_any_recipe(own["name"]).model_dump(mode="json"))
+    shipped = _flatten(load_any_recipe(settings["name"]).model_dump(mode="json"))
     return [
         {"setting": key, "recipe": shorten(shipped[key], 60), "run": shorten(value, 60)}
-        for key, value in _flatten({"model": record.get("model"), **own}).items()
+        for key, value in _flatten({"model": record.get("model"), **settings}).items()
         if key in shipped and shipped[key] != value
     ]
 
 
-def sort_runs(found: Sequence[RunSummary], key: str) -> list[RunSummary]:
+def sort_runs(listed: Sequence[RunSummary], key: str) -> list[RunSummary]:
     """Sort runs by name, recipe, model or state, or by score, time, size or date from the highest down.
 
     Runs that have no such value come last.
     """
     if key in ("score", "time", "size", "date"):
         name = {"time": "seconds", "size": "bytes"}.get(key, key)
-        known = [run for run in found if getattr(run, name) not in (None, "")]
-        unknown = [run for run in found if getattr(run, name) in (None, "")]
+        known = [run for run in listed if getattr(run, name) not in (None, "")]
+        unknown = [run for run in listed if getattr(run, name) in (None, "")]
         return sorted(known, key=lambda run: getattr(run, name), reverse=True) + unknown
-    return sorted(found, key=lambda run: (getattr(run, {"name": "folder"}.get(key, key)), run.folder))
+    return sorted(listed, key=lambda run: (getattr(run, {"name": "folder"}.get(key, key)), run.folder))
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:

@@ -185,11 +185,11 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
     groups = _group_by_query(rows)
     relevance = [{number: rows[number]["relevance"] for number in numbers} for numbers in groups]
     rankings = [sorted(numbers, key=lambda number: (-scores[number], rows[number]["relevance"])) for numbers in groups]
-    found = score_rankings(rankings, relevance, recall_cutoffs=())
-    is_scored = ~np.isnan(found["map"])
+    scored = score_rankings(rankings, relevance, recall_cutoffs=())
+    is_scored = ~np.isnan(scored["map"])
     if not is_scored.any():
         raise DataError("no query has a relevant passage", "give rows whose relevance is above 0", column="relevance")
-    return {name: values[is_scored] for name, values in found.items()}
+    return {name: values[is_scored] for name, values in scored.items()}
 
 
 def score(compared: Compared, setup: Setup) -> dict[str, float]:

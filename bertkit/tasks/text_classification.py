@@ -194,13 +194,13 @@ def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> ca
 
     Where a row may have several labels, each of them is a decision of its own between no and yes.
     """
-    found = np.array([list(record["probabilities"].values()) for record in predictions])
+    probabilities = np.array([list(record["probabilities"].values()) for record in predictions])
     if _is_multi_label(setup.recipe):
-        pairs = calibration.as_pairs(found).reshape(-1, 2)
+        pairs = calibration.as_pairs(probabilities).reshape(-1, 2)
         gold = _indicators([row["label"] for row in rows], setup.labels).ravel()
         return calibration.Decisions(pairs, gold, np.repeat(np.arange(len(rows)), len(setup.labels)), per="label")
     gold = np.array([setup.labels.index(row["label"]) for row in rows])
-    return calibration.Decisions(found, gold, np.arange(len(rows)))
+    return calibration.Decisions(probabilities, gold, np.arange(len(rows)))
 
 
 def combine(outputs: Outputs, feature: Feature, setup: Setup) -> dict[str, Any]:

@@ -162,13 +162,13 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
 def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> calibration.Decisions:
     """Return the probabilities and the gold tags of all words that have tokens and a tag."""
     ids = setup.label_ids
-    found = [
+    decisions = [
         (record["_probabilities"][word], ids[tag], number)
         for number, (row, record) in enumerate(zip(rows, predictions, strict=True))
         for word, tag in enumerate(row["tags"])
         if tag is not None and record["word_probabilities"][word] is not None
     ]
-    probabilities, gold, numbers = (np.array([one[column] for one in found]) for column in range(3))
+    probabilities, gold, numbers = (np.array([one[column] for one in decisions]) for column in range(3))
     return calibration.Decisions(probabilities, gold, numbers, per="word")
 
 

@@ -165,26 +165,26 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     nearest = _option(setup.recipe, "method") == "nearest"
     decoded = []
     for output, feature, row in zip(outputs, features, rows, strict=True):
-        own = senses[row["word"].replace("/", "_")]
+        of_word = senses[row["word"].replace("/", "_")]
         # (tokens of the word, senses of all words) -> (senses of this word,)
-        scores = output["logits"][feature["positions"]].astype(np.float64).mean(axis=0)[own]
-        best = own[int(scores.argmax())]
+        scores = output["logits"][feature["positions"]].astype(np.float64).mean(axis=0)[of_word]
+        best = of_word[int(scores.argmax())]
         if not nearest:
             scores = np.exp(scores - scores.max())
             scores /= scores.sum()
-        named = {setup.labels[number]: float(value) for number, value in zip(own, scores, strict=True)}
+        named = {setup.labels[number]: float(value) for number, value in zip(of_word, scores, strict=True)}
         decoded.append({"prediction": setup.labels[best], "sense_scores": named})
     return decoded
 
 
 def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the log-odds of each sense of the word among these."""
-    own, positions = _senses(setup)[row["word"].replace("/", "_")], features[0]["positions"]
+    of_word, positions = _senses(setup)[row["word"].replace("/", "_")], features[0]["positions"]
 
     def score(outputs: Mapping[str, Any], number: int) -> Any:
-        return log_odds(outputs["logits"][:, positions].mean(dim=1)[:, own], number)
+        return log_odds(outputs["logits"][:, positions].mean(dim=1)[:, of_word], number)
 
-    return label_targets([setup.labels[number] for number in own], [prediction["prediction"]], score)
+    return label_targets([setup.labels[number] for number in of_word], [prediction["prediction"]], score)
 
 
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import Training
-from bertkit.tokens.features import Collator, Feature
+from bertkit.tokens.features import Collator, Feature, Features
 from bertkit.training.arguments import check_batch
 from bertkit.training.batching import InMemoryBatches, SeededBatches, SeededLoader
 from bertkit.training.losses import Terms
@@ -19,7 +19,6 @@ from bertkit.training.losses import Terms
 if TYPE_CHECKING:
     import torch
 
-    from bertkit.tokens.features import Features
     from bertkit.training.budget import Budget
 
 _TASK = "task"  # name of the number of a feature's task, (rows,) in a batch
@@ -45,7 +44,7 @@ def share_steps(rows: Sequence[int], steps: int, sampling: float) -> list[int]:
     return [int(share) for share in shares]
 
 
-class TaskFeatures(Features):
+class TaskFeatures(Sequence[Feature]):
     """The features of several tasks one after another, each with the number of its task."""
 
     def __init__(self, tasks: Sequence[Features]) -> None:

@@ -217,7 +217,8 @@ class Embedder:
             raise DataError(f"text {other + 1} is {texts[other]!r}, not text", "texts must be strings")
         vectors = np.zeros((len(texts), 0), dtype=np.float32)
         with stage(progress, "embedding", len(texts)) as tick:
-            for start, end in split_texts(texts):  # so that many texts need no more memory than their vectors
+            # so that many texts need no more memory than their vectors
+            for start, end in split_texts(texts):
                 some = self._encode_some(texts[start:end], tick)
                 if not start:  # the first tell the dimension
                     vectors = np.empty((len(texts), some.shape[1]), dtype=np.float32)

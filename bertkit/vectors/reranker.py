@@ -65,7 +65,8 @@ class Reranker:
         from bertkit.modeling.load import fit_tokenizer
 
         checkpoint = self.saved.load(inference=True)
-        if self.max_length is not None:  # it may be more than the tokenizer's, but not more than the model has
+        # it may be more than the tokenizer's, but not more than the model has
+        if self.max_length is not None:
             tokenizer = checkpoint.setup.tokenizer
             tokenizer.model_max_length = self.max_length
             fit_tokenizer(tokenizer, checkpoint.model.config)

@@ -171,12 +171,12 @@ def _check_ablation(
     for task, settings in tasks:
         if "model" in settings:
             raise UsageError("--then names a model", "leave it out: each encoder that is pretrained is fine-tuned")
-        own = load_recipe(task, settings).name
-        if own in of_tasks or own == _PRETRAINED:
+        task_name = load_recipe(task, settings).name
+        if task_name in of_tasks or task_name == _PRETRAINED:
             raise UsageError(
-                f"--then: two recipes are called {own}", "give one another name: --then 'RECIPE name=other'"
+                f"--then: two recipes are called {task_name}", "give one another name: --then 'RECIPE name=other'"
             )
-        of_tasks[own] = task, settings
+        of_tasks[task_name] = task, settings
     folder = runs.run_folder(output, f"{next(iter(recipes.values())).name}-ablation")
     is_ours = any((folder / name).exists() for name in (SUMMARY, _PRETRAINED))
     runs.check_several(folder, "an ablation", is_ours=is_ours)

@@ -114,13 +114,13 @@ def _fit_calibration(
     from bertkit.metrics import statistics
     from bertkit.reports.calibration import write_calibration_page
 
-    found, gold, numbers, per = decisions
-    one, labels = per == "row", scored.setup.labels
+    raw, gold, numbers, per = decisions
+    is_per_row, labels = per == "row", scored.setup.labels
     # rows with the same input are in one fold
     groups = digest_rows(split.rows, saved.task.COLUMNS.gold)[numbers]
     fits = metrics.fit_folds(decisions, groups, len(labels))
-    temperature = metrics.fit_temperature(found, gold)
-    tempered, across = metrics.temper(found, temperature), metrics.temper_across(found, fits)
+    temperature = metrics.fit_temperature(raw, gold)
+    tempered, across = metrics.temper(raw, temperature), metrics.temper_across(raw, fits)
     confidence, right = tempered.max(axis=1), (tempered.argmax(axis=1) == gold).astype(int)
     thresholds, f1 = None, None
     if per == "label":
@@ -136,33 +136,33 @@ def _fit_calibration(
         rows=len(split.rows),
         temperature=temperature,
         thresholds=thresholds,
-        confidence=[float(f"{value:.7g}") for value in confidence] if one else [],
-        right=right.tolist() if one else [],
-        gold=[float(f"{value:.7g}") for value in tempered[np.arange(len(gold)), gold]] if one else [],
+        confidence=[float(f"{value:.7g}") for value in confidence] if is_per_row else [],
+        right=right.tolist() if is_per_row else [],
+        gold=[float(f"{value:.7g}") for value in tempered[np.arange(len(gold)), gold]] if is_per_row else [],
         folds=[_describe_fold(fold, groups, labels if thresholds else ()) for fold in fits],
     )
     write_calibration(saved.calibration_folder, calibration)
-    abstentions = [(asked, metrics.find_abstention(confidence, right, asked)) for asked in _PRECISIONS if one]
-    curve = metrics.risk_coverage(confidence, right) if one else []
+    abstentions = [(asked, metrics.find_abstention(confidence, right, asked)) for asked in _PRECISIONS if is_per_row]
+    curve = metrics.risk_coverage(confidence, right) if is_per_row else []
     result = CalibrationResult(
         model=saved.recipe.model,
         split=split.name,
         source=split.source,
         rows=len(split.rows),
         temperature=temperature,
-        before=statistics.describe_calibration(found, gold, numbers),
+        before=statistics.describe_calibration(raw, gold, numbers),
         after=statistics.describe_calibration(across, gold, numbers),
         file=str(saved.calibration_folder / CALIBRATION_FILE),
         decisions=len(gold),
         per=per,
         thresholds=thresholds,
         f1_macro=f1,
-        abstention=[{"asked": asked, **(one._asdict() if one else {})} for asked, one in abstentions],
+        abstention=[{"asked": asked, **(point._asdict() if point else {})} for asked, point in abstentions],
         risk_coverage=[dict(zip(("coverage", "precision", "threshold"), point, strict=True)) for point in curve],
-        prediction_sets=[{"asked": asked, **metrics.measure_sets(found, gold, groups, asked)} for asked in coverages],
+        prediction_sets=[{"asked": asked, **metrics.measure_sets(raw, gold, groups, asked)} for asked in coverages],
         training_rows=len(split.training_rows),
     )
-    sides = {"before": found.max(axis=1), "after": across.max(axis=1)}
+    sides = {"before": raw.max(axis=1), "after": across.max(axis=1)}
     write_calibration_page(saved.calibration_folder, asdict(result), sides, right)
     return result
 

@@ -109,10 +109,10 @@ def _find_clusters(
     if settings.method != "hdbscan" and settings.count is None:
         count, silhouettes = choose_count(vectors, settings.method, seed=settings.seed, progress=progress)
     with stage(progress, "clustering"):
-        clustering, found = fit_clusters(
+        clustering, clusters = fit_clusters(
             vectors, settings.method, count, min_size=settings.min_size, seed=settings.seed
         )
-        topics = _describe_topics(vectors, found, filled_texts)
+        topics = _describe_topics(vectors, clusters, filled_texts)
     facts = {
         "method": settings.method,
         "seed": settings.seed,
@@ -128,8 +128,8 @@ def _find_clusters(
             parts.enter_context(disk_errors(save.parent))
             staging = parts.enter_context(staged(save))
             save_clusters(staging, SavedClusters(clustering, topics, facts))
-            _write_map(staging, vectors, found, filled_texts, topics)
-        noise = _write_rows(output, texts, contents, found, topics)
+            _write_map(staging, vectors, clusters, filled_texts, topics)
+        noise = _write_rows(output, texts, contents, clusters, topics)
     return ClusterResult(settings.method, len(contents), topics, noise, silhouettes)
 
 

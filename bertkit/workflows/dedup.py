@@ -107,10 +107,10 @@ def dedup(
         outputs = replace(outputs, clean=None) if dry_run else outputs
         pairs = _read_pairs(settings, source)
         scanned = found_rows.scan([*against, texts], settings.keep, near=settings.near is not None, progress=progress)
-        found = found_rows.find_wording(scanned, settings.near, progress)
+        duplicates = found_rows.find_wording(scanned, settings.near, progress)
         facts: dict[str, Any] = {}
         if source is not None:
-            remaining = found_rows.remaining_rows(scanned, found)
+            remaining = found_rows.remaining_rows(scanned, duplicates)
             vectors = _read_vectors(scanned, remaining, source, progress)
             threshold = settings.threshold
             if pairs:
@@ -120,8 +120,8 @@ def dedup(
             else:
                 similar, recall = found_rows.find_meaning(remaining, vectors, threshold, scanned.fixed, progress)
                 facts |= {"recall": recall, "threshold": threshold}
-                found += similar
-        gone = found_rows.resolve(found, scanned.fixed)
+                duplicates += similar
+        gone = found_rows.resolve(duplicates, scanned.fixed)
         _write_outputs(scanned, gone, outputs)
         reasons = Counter(duplicate.reason for duplicate in gone.values())
         return DedupResult(

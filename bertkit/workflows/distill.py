@@ -109,10 +109,10 @@ def _compare_models(
     named.append(("student", inputs.recipe.name, weights or inputs.plan.folder))
     loaded.append((student, scored))
     compared = []
-    for (role, name, folder), (checkpoint, own), pace in zip(
+    for (role, name, folder), (checkpoint, of_model), pace in zip(
         named, loaded, measure_latency(loaded, progress), strict=True
     ):
-        intervals = find_intervals(task, own)
+        intervals = find_intervals(task, of_model)
         compared.append(
             ComparedModel(
                 role=role,
@@ -120,10 +120,10 @@ def _compare_models(
                 parameters=sum(parameter.numel() for parameter in checkpoint.model.parameters()),
                 disk_bytes=weight_bytes(folder),
                 **pace._asdict(),
-                scores=null_for_nan(own.scores),
+                scores=null_for_nan(of_model.scores),
                 intervals=intervals.ends,
                 interval_methods=intervals.methods,
-                **({} if checkpoint is student else _find_differences(task, scored, own)),
+                **({} if checkpoint is student else _find_differences(task, scored, of_model)),
             )
         )
     return [dataclasses.asdict(model) for model in compared]

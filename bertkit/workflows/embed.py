@@ -82,7 +82,7 @@ def embed_to_file(
     launch = Launch.join()
     if fresh and launch.size > 1:
         raise UsageError("--fresh with several processes", f"delete .{output.name}.parts yourself, if it is there")
-    found, parts = _open_rows(embedder, source, unit)
+    unit_kind, parts = _open_rows(embedder, source, unit)
     for file in files:
         refuse_inputs(file, _input_files(source, embedder))
     folder = PartFolder(output, _identity(embedder, unit))
@@ -91,7 +91,7 @@ def embed_to_file(
             held.enter_context(claimed(output))
             held.callback(folder.delete_if_empty)
         embedder = _settle_precision(embedder, folder, fresh, launch, progress)
-        written = _compute_parts(found, embedder, parts, folder, source, launch, progress)
+        written = _compute_parts(unit_kind, embedder, parts, folder, source, launch, progress)
         launch.finish()
         if launch.rank > 0:
             return {}
@@ -113,12 +113,12 @@ def _open_rows(embedder: Embedder, source: TextSource, unit: str) -> tuple[Unit,
     check_unit(unit, embedder)
     if not embedder.unknown:
         _ = embedder.config  # checks the folder
-    found = UNITS[unit]
-    parts = read_row_parts(source, found)
+    unit_kind = UNITS[unit]
+    parts = read_row_parts(source, unit_kind)
     first = next(parts, None)
     if first is None:
         raise DataError("no rows", "add rows", file=source.name)
-    return found, itertools.chain([first], parts)
+    return unit_kind, itertools.chain([first], parts)
 
 
 def _encode_part(unit: Unit, embedder: Embedder, part: Part, source: TextSource, progress: Progress) -> Any:
@@ -141,17 +141,17 @@ def _compute_parts(
     """Compute the parts of this process that are not there, and return the files of all parts."""
     from bertkit.vectors.embedding.parts import is_whole, write_part
 
-    files, found = [], 0
+    files, kept_parts = [], 0
     for part in parts:
         file = folder.file(part.number, part.digest())
         files.append(file)
         is_ours = part.number % launch.size == launch.rank
         if is_whole(file) if is_ours else file.exists():
-            found += 1
+            kept_parts += 1
         elif is_ours:
-            if found:
-                log.info(f"going on after {found:,} parts that an interrupted command has left")
-                found = 0
+            if kept_parts:
+                log.info(f"going on after {kept_parts:,} parts that an interrupted command has left")
+                kept_parts = 0
             write_part(file, part.ids, _encode_part(unit, embedder, part, source, progress))
     return files
 

@@ -267,7 +267,7 @@ def _training_words(scorer: Scorer, run: StoredRun) -> tuple[set[str] | None, li
         return None, [f"Words count as rare that occur once in these rows, for the training rows are not there: {why}."]
 
 
-def write_page(found: Mistakes | Disagreement, file: Path) -> None:
+def write_page(result: Mistakes | Disagreement, file: Path) -> None:
     """Write the page about what was found.
 
     Raises:
@@ -276,7 +276,7 @@ def write_page(found: Mistakes | Disagreement, file: Path) -> None:
     from bertkit.reports.insight.errors import write_disagreement, write_mistakes
 
     with claimed(file):
-        if isinstance(found, Mistakes):
-            write_mistakes(file, found)
+        if isinstance(result, Mistakes):
+            write_mistakes(file, result)
         else:
-            write_disagreement(file, found)
+            write_disagreement(file, result)

@@ -135,11 +135,11 @@ def measure(
         faithfulness.RANDOM: [],
     }
     complete, measure_name = 0, ""
-    for number, (_, _, one) in enumerate(answered):
-        target, *_ = [*explanations.find_targets(checkpoint, one, settings.targets), None]
+    for number, (_, _, answer) in enumerate(answered):
+        target, *_ = [*explanations.find_targets(checkpoint, answer, settings.targets), None]
         if target is None:
             continue
-        explained, words = explanations.open_target(checkpoint, one, target, settings)
+        explained, words = explanations.open_target(checkpoint, answer, target, settings)
         if len(words) < 2:
             continue
         found = integrated_gradients(explained, settings.most_steps)

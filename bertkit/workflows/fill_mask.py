@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 _SPELLINGS = ("[MASK]", "<mask>")
 _CHUNK = 256  # texts
 _TOKENS = 2048  # of a batch: each has a logit for every token of the vocabulary
-_WORD_STARTS = ("Ġ", "▁")  # first characters of a token that begins a word, in vocabularies that write spaces
+# first characters of a token that begins a word, in vocabularies that write spaces
+_WORD_STARTS = ("Ġ", "▁")
 
 Candidates = list[tuple[int, float]]
 """Token ids and their probabilities, the likeliest first."""
@@ -128,7 +129,8 @@ def fill_mask(
     target_ids = find_targets(tokenizer, targets)
     numbered = enumerate(texts, start=1)
     chunk = list(islice(numbered, _CHUNK))
-    queries = _find_masks(chunk, tokenizer)  # a text without a mask ends in its error before weights are loaded
+    # a text without a mask ends in its error before weights are loaded
+    queries = _find_masks(chunk, tokenizer)
     with stage(progress, f"loading {model}"):
         filler = _MaskFiller(_load_trained(folder), tokenizer, top, target_ids)
     return _fill_chunks(filler, chunk, queries, numbered)

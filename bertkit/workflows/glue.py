@@ -316,7 +316,7 @@ def _read_rows(recipe: Recipe, file: LeaderboardFile) -> Iterable[Record]:
     data = recipe.data
     if data.source == "demo":
         raise DataError("made-up rows are not those of the leaderboard", "--data DIR with the test rows of GLUE")
-    source, splits = Path(data.source), {name: found for name, found in data.splits.items() if name != "test"}
+    source, splits = Path(data.source), {name: settings for name, settings in data.splits.items() if name != "test"}
     if not source.is_dir():
         config = file.config or data.config
         return read_hub_split(data.model_copy(update={"config": config}), file.split)
@@ -324,11 +324,11 @@ def _read_rows(recipe: Recipe, file: LeaderboardFile) -> Iterable[Record]:
         source, splits = source.parent / file.config, {}
     if file.split != "test":
         splits["test"] = file.split
-    found = data.model_copy(update={"source": str(source), "splits": splits})
-    paths = (files_by_split(found) or {}).get("test") if source.is_dir() else None
+    settings = data.model_copy(update={"source": str(source), "splits": splits})
+    paths = (files_by_split(settings) or {}).get("test") if source.is_dir() else None
     if not paths:
         raise DataError(f"no {file.split} rows in {source}")
-    return chain.from_iterable(read_records(path, found) for path in paths)
+    return chain.from_iterable(read_records(path, settings) for path in paths)
 
 
 def _digest_rows(rows: Iterable[Mapping[str, Any]]) -> str:

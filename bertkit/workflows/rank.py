@@ -278,7 +278,7 @@ def _describe_notes(layers: str, costs: Sequence[EncoderCost]) -> list[str]:
     return notes
 
 
-def write_page(found: Ranking, file: Path) -> None:
+def write_page(ranking: Ranking, file: Path) -> None:
     """Write the page about a ranking.
 
     Raises:
@@ -287,4 +287,4 @@ def write_page(found: Ranking, file: Path) -> None:
     from bertkit.reports.insight.rank import write_ranking
 
     with claimed(file):
-        write_ranking(file, found)
+        write_ranking(file, ranking)

@@ -51,7 +51,7 @@ def serve(
     check_packages()
     from bertkit.server.runs import find_models
 
-    found = find_models(runs, recipe)
+    models = find_models(runs, recipe)
     from bertkit.server.running import bind, run_server
 
     with bind(address.host, address.port) as server:
@@ -60,7 +60,7 @@ def serve(
         from bertkit.server.service import load_service
 
         share_log()
-        service = load_service(found, limits, api_key=address.api_key, progress=progress)
+        service = load_service(models, limits, api_key=address.api_key, progress=progress)
         app = app_of(service, address.cors_origins, address.root_path)
         url = f"http://{address.host}:{server.getsockname()[1]}"
         run_server(app, server, partial(_announce, url, service))
@@ -85,12 +85,12 @@ def serve_elsewhere(runs: Sequence[str], server: str, recipe: str | None = None)
     check_packages()
     from bertkit.server.elsewhere import SERVERS, hand_over
 
-    found = hand_over(runs, server, recipe)
-    for one in found:
+    handed = hand_over(runs, server, recipe)
+    for one in handed:
         log.info(f"{SERVERS[server]} serves {one.head} of {one.model} at {one.addresses}")
         for left_out in one.left_out:
             log.info(f"  it leaves out: {left_out}")
-    return found
+    return handed
 
 
 def check_packages() -> None:

@@ -153,11 +153,11 @@ def _check_pairs(column: Sequence[TableCell]) -> None:
     """Check that no two runs of a task are in one row."""
     by_row: dict[str, TableCell] = {}
     for cell in column:
-        other = by_row.setdefault(cell.row, cell)
-        if other is not cell:
-            both = {of.folder: runs.read_record(Path(of.folder)) or {} for of in (other, cell)}
+        first = by_row.setdefault(cell.row, cell)
+        if first is not cell:
+            both = {of.folder: runs.read_record(Path(of.folder)) or {} for of in (first, cell)}
             differing = [row["setting"] for row in list_settings(both)]
-            what = f"{other.folder} and {cell.folder} are both {cell.task} with {cell.row}"
+            what = f"{first.folder} and {cell.folder} are both {cell.task} with {cell.row}"
             shown = shorten(", ".join(differing) or "nothing", 80)
             remedy = "name one of them, or --rows folder; `finetune --seeds` makes runs that count as one"
             raise UsageError(f"{what}, and differ in {shown}", remedy)
@@ -208,9 +208,9 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
             if find_changed_scores(run, scorer.score(arrays)):
                 raise UsageError(f"the stored predictions of {run.name} do not determine {metric}", "")
     if counts[0] > 1:
-        found = [compare_seeds(scorer.score, judged[0], of_model)[metric] for of_model in judged[1:]]
+        differences = [compare_seeds(scorer.score, judged[0], of_model)[metric] for of_model in judged[1:]]
     else:
-        found = [compare_paired(scorer.score, judged[0][0], of_model[0])[metric] for of_model in judged[1:]]
-    corrected = holm([one.p for one in found]) if len(found) > 1 else [None] * len(found)
-    found = [replace(one, p_holm=p) for one, p in zip(found, corrected, strict=True)]
-    return [replace(cell, difference=one) for cell, one in zip(column[1:], found, strict=True)]
+        differences = [compare_paired(scorer.score, judged[0][0], of_model[0])[metric] for of_model in judged[1:]]
+    corrected = holm([one.p for one in differences]) if len(differences) > 1 else [None] * len(differences)
+    differences = [replace(one, p_holm=p) for one, p in zip(differences, corrected, strict=True)]
+    return [replace(cell, difference=one) for cell, one in zip(column[1:], differences, strict=True)]

@@ -79,53 +79,53 @@ def command(
     loaded = None if recipe is None else load_recipe(recipe)
     settings = ErrorSettings(split, by or (), sort, robustness, limit, write_cases)
     progress = TerminalProgress()
-    found: Mistakes | Disagreement
+    result: Mistakes | Disagreement
     if len(runs) == 1:
-        found = find_errors(runs[0], settings, recipe=loaded, progress=progress)
+        result = find_errors(runs[0], settings, recipe=loaded, progress=progress)
     else:
-        found = find_disagreement(runs[0], runs[1], settings, recipe=loaded, progress=progress)
-    print_result(found, lambda _: _print_errors(found, rows), page=page, write=write_page)
+        result = find_disagreement(runs[0], runs[1], settings, recipe=loaded, progress=progress)
+    print_result(result, lambda _: _print_errors(result, rows), page=page, write=write_page)
 
 
-def _print_errors(found: Mistakes | Disagreement, rows: int) -> None:
+def _print_errors(result: Mistakes | Disagreement, rows: int) -> None:
     from bertkit.workflows.errors import Mistakes
 
-    if isinstance(found, Mistakes):
-        _print_mistakes(found, rows)
+    if isinstance(result, Mistakes):
+        _print_mistakes(result, rows)
     else:
-        _print_disagreement(found, rows)
-    print_notes(found.notes)
+        _print_disagreement(result, rows)
+    print_notes(result.notes)
 
 
-def _print_mistakes(found: Mistakes, shown: int) -> None:
+def _print_mistakes(result: Mistakes, shown: int) -> None:
     from bertkit.metrics.basic import with_direction
 
-    units = format_rows(found.rows) + ("" if found.units == found.rows else f", {found.units:,} queries")
-    scores = ", ".join(f"{with_direction(name)} {value:.4f}" for name, value in found.scores.items())
-    print_text(f"{found.recipe}, {found.split}: {units}; {scores}")
-    print_text(f"  {found.what}: {found.rate:.4f}; with an error: {found.wrong:,} of {found.units:,}")
-    _print_slices(found.slices, found.test, ("in it", "in the rest"), "is worse than the rest")
-    if found.robustness is not None:
-        _print_robustness(found.robustness)
-    _print_rows("wrong rows", found.mistakes, shown)
+    units = format_rows(result.rows) + ("" if result.units == result.rows else f", {result.units:,} queries")
+    scores = ", ".join(f"{with_direction(name)} {value:.4f}" for name, value in result.scores.items())
+    print_text(f"{result.recipe}, {result.split}: {units}; {scores}")
+    print_text(f"  {result.what}: {result.rate:.4f}; with an error: {result.wrong:,} of {result.units:,}")
+    _print_slices(result.slices, result.test, ("in it", "in the rest"), "is worse than the rest")
+    if result.robustness is not None:
+        _print_robustness(result.robustness)
+    _print_rows("wrong rows", result.mistakes, shown)
 
 
-def _print_disagreement(found: Disagreement, shown: int) -> None:
-    print_text(f"{found.recipe}, {found.split}: {format_rows(found.rows)}")
-    print_text(f"  {found.what}: {found.first} {found.rates[0]:.4f}, {found.second} {found.rates[1]:.4f}")
+def _print_disagreement(result: Disagreement, shown: int) -> None:
+    print_text(f"{result.recipe}, {result.split}: {format_rows(result.rows)}")
+    print_text(f"  {result.what}: {result.first} {result.rates[0]:.4f}, {result.second} {result.rates[1]:.4f}")
     print_text(
-        f"  both right: {found.both_right:,}; both wrong: {found.both_wrong:,}; only {found.first} wrong, or more so: "
-        f"{len(found.only_first_wrong):,}; only {found.second}: {len(found.only_second_wrong):,}"
+        f"  both right: {result.both_right:,}; both wrong: {result.both_wrong:,}; only {result.first} wrong, or more "
+        f"so: {len(result.only_first_wrong):,}; only {result.second}: {len(result.only_second_wrong):,}"
     )
-    print_text(f"  whether one is better: bertkit compare {found.first} {found.second}")
-    columns = (f"{found.second} - {found.first}", "in the rest")
-    _print_slices(found.slices, found.test, columns, "differs from the rest")
-    for worse, pairs in ((found.second, found.only_second_wrong), (found.first, found.only_first_wrong)):
+    print_text(f"  whether one is better: bertkit compare {result.first} {result.second}")
+    columns = (f"{result.second} - {result.first}", "in the rest")
+    _print_slices(result.slices, result.test, columns, "differs from the rest")
+    for worse, pairs in ((result.second, result.only_second_wrong), (result.first, result.only_first_wrong)):
         if pairs and shown:
             print_text(f"  only {worse} is wrong, or more so")
         for one, other in pairs[:shown]:
             print_text(f"    {one.id}: {one.text}")
-            print_text(f"      gold {one.gold}; {found.first}: {one.predicted}; {found.second}: {other.predicted}")
+            print_text(f"      gold {one.gold}; {result.first}: {one.predicted}; {result.second}: {other.predicted}")
 
 
 def _print_slices(slices: Sequence[ComparedSlice], test: str, columns: tuple[str, str], what: str) -> None:
@@ -173,8 +173,8 @@ def _print_robustness(robustness: Robustness) -> None:
 def _print_rows(title: str, answers: Sequence[RowAnswer], shown: int) -> None:
     if answers and shown:
         print_text(f"  {title}: the first {min(shown, len(answers)):,} of {len(answers):,}")
-    for one in answers[:shown]:
-        confidence = "" if one.confidence is None else f"; confidence {one.confidence:.3f}"
-        size = "" if one.error == 1 else f"; error {one.error:.4g}"
-        print_text(f"    {one.id}: {one.text}")
-        print_text(f"      gold {one.gold}; predicted {one.predicted}{confidence}{size}")
+    for answer in answers[:shown]:
+        confidence = "" if answer.confidence is None else f"; confidence {answer.confidence:.3f}"
+        size = "" if answer.error == 1 else f"; error {answer.error:.4g}"
+        print_text(f"    {answer.id}: {answer.text}")
+        print_text(f"      gold {answer.gold}; predicted {answer.predicted}{confidence}{size}")

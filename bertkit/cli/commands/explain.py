@@ -139,17 +139,17 @@ def print_row(row: ExplainedRow) -> None:
     print_line()
 
 
-def _print_explanation(one: Explanation) -> None:
-    print_text(f"  {one.target}: {one.measure} {one.score:.4f}, with all words masked {one.baseline_score:.4f}")
-    if not one.words:
+def _print_explanation(shown: Explanation) -> None:
+    print_text(f"  {shown.target}: {shown.measure} {shown.score:.4f}, with all words masked {shown.baseline_score:.4f}")
+    if not shown.words:
         print_text("  nothing to explain: no word is read")
         return
-    steps = format_count(one.steps, "step")
-    added_up = f"the words add up to the difference within {one.gap:.2%} ({steps})"
-    missed = f"NOT COMPLETE: the words miss the difference by {one.gap:.1%} after {steps}; try --integration-steps"
-    print_text(f"  {added_up if one.is_complete else missed}")
-    print_highlighted([(word.word, word.integrated_gradients) for word in one.words])
-    ranked = sorted(one.words, key=lambda word: -abs(word.integrated_gradients))
+    steps = format_count(shown.steps, "step")
+    added_up = f"the words add up to the difference within {shown.gap:.2%} ({steps})"
+    missed = f"NOT COMPLETE: the words miss the difference by {shown.gap:.1%} after {steps}; try --integration-steps"
+    print_text(f"  {added_up if shown.is_complete else missed}")
+    print_highlighted([(word.word, word.integrated_gradients) for word in shown.words])
+    ranked = sorted(shown.words, key=lambda word: -abs(word.integrated_gradients))
     table = [
         {
             "word": word.word,

@@ -90,64 +90,64 @@ def command(
     print_result(found, _print_ranking, page=page, write=write_page)
 
 
-def _print_ranking(found: Ranking) -> None:
+def _print_ranking(ranking: Ranking) -> None:
     from bertkit.reports.insight.rank import SCORE_NAMES
 
-    classes = "numbers" if found.classes is None else f"{found.classes} classes"
+    classes = "numbers" if ranking.classes is None else f"{ranking.classes} classes"
     print_text(
-        f"{found.recipe}, {found.split}: {found.examples:,} {_UNITS[found.unit]}, {classes}; "
-        f"{SCORE_NAMES[found.by]} of {_LAYERS.get(found.layers, f'layer {found.layers}')}"
+        f"{ranking.recipe}, {ranking.split}: {ranking.examples:,} {_UNITS[ranking.unit]}, {classes}; "
+        f"{SCORE_NAMES[ranking.by]} of {_LAYERS.get(ranking.layers, f'layer {ranking.layers}')}"
     )
-    print_table("scores", [_score_row(one, found, SCORE_NAMES) for one in found.encoders], len(found.encoders))
-    print_table("cost", [_cost_row(one) for one in found.encoders], len(found.encoders))
-    print_text(f"  speed: {found.precision}, {format_count(found.threads, 'thread')}, in turns")
-    print_notes([*describe_order(found), *found.notes])
-    print_text(f"  took {duration_text(found.seconds)}; nothing was trained")
+    print_table("scores", [_score_row(one, ranking, SCORE_NAMES) for one in ranking.encoders], len(ranking.encoders))
+    print_table("cost", [_cost_row(one) for one in ranking.encoders], len(ranking.encoders))
+    print_text(f"  speed: {ranking.precision}, {format_count(ranking.threads, 'thread')}, in turns")
+    print_notes([*describe_order(ranking), *ranking.notes])
+    print_text(f"  took {duration_text(ranking.seconds)}; nothing was trained")
 
 
-def _score_row(one: RankedEncoder, found: Ranking, names: dict[str, str]) -> dict[str, Any]:
-    score = one.scores[found.by]
+def _score_row(encoder: RankedEncoder, ranking: Ranking, names: dict[str, str]) -> dict[str, Any]:
+    score = encoder.scores[ranking.by]
     return {
-        "encoder": f"{'* ' if one.is_efficient else '  '}{one.model}",
-        names[found.by]: score,
-        "95% CI": one.interval,
-        "shuffled": one.shuffled,
-        "gain": score - one.shuffled,
-        **{names[name]: value for name, value in one.scores.items() if name != found.by},
-        "layer": str(one.layer) if found.layers == "best" else "",
+        "encoder": f"{'* ' if encoder.is_efficient else '  '}{encoder.model}",
+        names[ranking.by]: score,
+        "95% CI": encoder.interval,
+        "shuffled": encoder.shuffled,
+        "gain": score - encoder.shuffled,
+        **{names[name]: value for name, value in encoder.scores.items() if name != ranking.by},
+        "layer": str(encoder.layer) if ranking.layers == "best" else "",
     }
 
 
-def _cost_row(one: RankedEncoder) -> dict[str, Any]:
+def _cost_row(encoder: RankedEncoder) -> dict[str, Any]:
     from bertkit.reports.insight.rank import size_text
 
     return {
-        "encoder": f"  {one.model}",
-        "parameters": size_text(one.cost.parameters),
-        "tokens/s": f"{one.cost.tokens_per_second:,.0f}",
-        "spread": f"{one.cost.spread:.0%}",
-        "memory": size_text(one.cost.memory_bytes, " MB"),
-        "longest input": one.cost.max_tokens,
-        "languages": one.cost.languages,
-        "license": one.cost.license,
+        "encoder": f"  {encoder.model}",
+        "parameters": size_text(encoder.cost.parameters),
+        "tokens/s": f"{encoder.cost.tokens_per_second:,.0f}",
+        "spread": f"{encoder.cost.spread:.0%}",
+        "memory": size_text(encoder.cost.memory_bytes, " MB"),
+        "longest input": encoder.cost.max_tokens,
+        "languages": encoder.cost.languages,
+        "license": encoder.cost.license,
     }
 
 
-def describe_order(found: Ranking) -> list[str]:
+def describe_order(ranking: Ranking) -> list[str]:
     """Say which encoders no other beats in score and speed, and which cannot be told apart."""
-    efficient = [one.model for one in found.encoders if one.is_efficient]
+    efficient = [one.model for one in ranking.encoders if one.is_efficient]
     lines = [f"* no other is both as good and as fast: {', '.join(efficient)}"]
-    like_first = [one.model for one in found.encoders[1:] if one.is_like_first]
-    first = found.encoders[0].model
+    like_first = [one.model for one in ranking.encoders[1:] if one.is_like_first]
+    first = ranking.encoders[0].model
     if like_first:
         lines.append(f"{first} comes first, but cannot be told apart from {', '.join(like_first)}")
-    pairs = zip(found.encoders[1:], found.encoders[2:], strict=False)
+    pairs = zip(ranking.encoders[1:], ranking.encoders[2:], strict=False)
     alike = [f"{one.model} and {after.model}" for one, after in pairs if one.is_like_next]
     if alike:
         lines.append(f"neighbors that cannot be told apart either: {'; '.join(alike)}")
     if not like_first and not alike:
         lines.append("each can be told apart from the next (95% intervals of the differences)")
-    chance = [one.model for one in found.encoders if one.is_chance]
+    chance = [one.model for one in ranking.encoders if one.is_chance]
     if chance:
         lines.append(f"no better than with shuffled gold values: {', '.join(chance)}; read more rows")
     return lines

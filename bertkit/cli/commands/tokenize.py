@@ -85,14 +85,14 @@ def _print_tokens(tokenized: TextTokens) -> None:
 def _print_figures(source: str, figures: list[TextFigures]) -> None:
     print_text(f"{source}: {figures[0].texts:,} texts of {figures[0].words:,} words")
     print_table("tokenizers", _tabulate(figures), max_rows=60)
-    for one in figures:
-        print_text(f"  {one.model}: the words with the most tokens")
-        for word, tokens in one.longest_words:
+    for model in figures:
+        print_text(f"  {model.model}: the words with the most tokens")
+        for word, tokens in model.longest_words:
             print_text(f"    {word}: {' '.join(tokens)}")
-        if one.unknown:
-            listed = ", ".join(f"{text!r} ({count:,})" for text, count in one.unknown)
+        if model.unknown:
+            listed = ", ".join(f"{text!r} ({count:,})" for text, count in model.unknown)
             print_text(f"    unknown, most often: {listed}")
-    if any(one.max_tokens is None for one in figures):
+    if any(model.max_tokens is None for model in figures):
         print_line("  A maximal length that nothing beside a tokenizer names is a dash.")
 
 

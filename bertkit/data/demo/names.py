@@ -15,7 +15,7 @@ from bertkit.recipe import Row
 MOST_NAMES = 4
 
 _KINDS = ("first_names", "family_names", "countries", "peoples")
-_FIRST, _SHARED, _COUNTRIES, _PEOPLES = (templates()["words"][kind] for kind in _KINDS)
+_FIRST, _SHARED, _COUNTRIES, _PEOPLES = (list[str](templates()["words"][kind]) for kind in _KINDS)
 
 
 def _person(rng: Random) -> str:

@@ -137,25 +137,25 @@ def _commented(rng: Random) -> Paragraph:
     """Write two clauses or questions, and which of their parts are the same: `the same subject, another verb, ...`."""
     it = pick_clause(rng)
     it = replace(it, location=pick_location(rng) if rng.random() < 0.7 else it.location)
-    other, parts = it, ["subject", "verb", "object", "location"]
+    changed, parts = it, ["subject", "verb", "object", "location"]
     if rng.random() < 0.12:
-        other = texts.changed(rng, it, "roles")
+        changed = texts.changed(rng, it, "roles")
     elif rng.random() < 0.66:
         for part in rng.sample(parts, rng.choice([1, 1, 2, 2, 3, 4])):
-            other = texts.changed(rng, other, part)
-    first, second = texts.in_other_words(rng, it), texts.in_other_words(rng, other)
+            changed = texts.changed(rng, changed, part)
+    first, second = texts.in_other_words(rng, it), texts.in_other_words(rng, changed)
     form = rng.random()
     if form < 0.2:
-        first, second = _write_question(rng, it), _write_question(rng, texts.reworded(rng, other))
+        first, second = _write_question(rng, it), _write_question(rng, texts.reworded(rng, changed))
     elif form < 0.3:
         first = _write_question(rng, it)
     elif form < 0.6:
         asked = rng.choice(["subject", "object", "location"] if it.location else ["subject", "object"])
         parts.remove(asked)
         first = sentence(it.question_about(asked))
-    if not (it.location or other.location):
+    if not (it.location or changed.location):
         parts.remove("location")
-    comment = [f"{'the same' if _part(it, part) == _part(other, part) else 'another'} {part}" for part in parts]
+    comment = [f"{'the same' if _part(it, part) == _part(changed, part) else 'another'} {part}" for part in parts]
     return Paragraph(f"{first} {second} {sentence(' , '.join(comment))}", (first, second))
 
 

@@ -153,15 +153,15 @@ def write_similarity(rng: Random, grade: str) -> Texts:
     parts, shared = rng.sample(["subject", "verb", "object", "location", "adjective"], 5), float(grade)
     alike = next(part for part in parts if part in ("verb", "adjective")) if shared % 1 else ""
     parts = [part for part in parts if part != alike][int(shared) :]
-    other = it
+    second = it
     for part in parts:
         if part != "adjective":
-            other = changed(rng, other, part)
+            second = changed(rng, second, part)
     adjective = new if "adjective" in parts else SYNONYMS[old] if alike == "adjective" else old
-    other = replace(other, subject=replace(other.subject, adjective=adjective))
+    second = replace(second, subject=replace(second.subject, adjective=adjective))
     if alike == "verb":
-        other = replace(other, verb=SYNONYMS[it.verb])
-    return sentence(it), sentence(rng.choice([str(other), other.passive()]))
+        second = replace(second, verb=SYNONYMS[it.verb])
+    return sentence(it), sentence(rng.choice([str(second), second.passive()]))
 
 
 def weakened(rng: Random, it: Clause) -> Clause:

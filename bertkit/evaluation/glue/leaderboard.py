@@ -88,13 +88,13 @@ def missing_scores(scores: Scores) -> list[str]:
     """List the scores that the leaderboard's average lacks, by task, or by task and split or metric."""
     missing = []
     for task in TASKS.values():
-        found = scores.get(task.name)
-        if found is None:
+        of_task = scores.get(task.name)
+        if of_task is None:
             missing.append(task.name)
             continue
-        missing += [f"{task.name} {split}" for split in task.splits if split not in found]
-        of_found = [(split, metric) for split in task.splits if split in found for metric in task.metrics]
-        missing += [f"{task.name} {metric}" for split, metric in of_found if found[split].get(metric) is None]
+        missing += [f"{task.name} {split}" for split in task.splits if split not in of_task]
+        of_found = [(split, metric) for split in task.splits if split in of_task for metric in task.metrics]
+        missing += [f"{task.name} {metric}" for split, metric in of_found if of_task[split].get(metric) is None]
     return missing
 
 

@@ -261,13 +261,13 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Score
     labels = first.record["identity"].get("labels") if first else None
     if task.NAMED and not labels:
         predictions = [record for system in systems for run in system.runs for record in run.predictions]
-        found = {
+        names = {
             name
             for record in predictions
             for value in (record.get(task.COLUMNS.gold), record["prediction"])
             for name in spelled_names(value)
         }
-        labels = recipe.labels or sorted(found)
+        labels = recipe.labels or sorted(names)
     return Scorer(recipe, task, tuple(labels or ()))
 
 

@@ -46,13 +46,13 @@ def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
             for record in reference.predictions
         ]
         return replace(run, predictions=add_rows(run.predictions, rows, task.COLUMNS.gold, run.file))
-    own, others = (_row_keys(one, task) for one in (run, reference))
-    if own == others:
+    keys, others = (_row_keys(one, task) for one in (run, reference))
+    if keys == others:
         return run
-    if Counter(own) != Counter(others):
+    if Counter(keys) != Counter(others):
         raise _describe_mismatch(run, reference, task)
     waiting = defaultdict(list)
-    for key, record in zip(own, run.predictions, strict=True):
+    for key, record in zip(keys, run.predictions, strict=True):
         waiting[key].append(record)
     return replace(run, predictions=[waiting[key].pop(0) for key in others])
 
@@ -67,12 +67,12 @@ def _row_keys(run: StoredRun, task: Task, *, gold: bool = True) -> list[str]:
 
 
 def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> DataError:
-    own, others = (_row_keys(one, task) for one in (run, reference))
+    keys, others = (_row_keys(one, task) for one in (run, reference))
     known = set(others)
-    number = next((number for number, key in enumerate(own) if key not in known), None)
+    number = next((number for number, key in enumerate(keys) if key not in known), None)
     if number is None:
-        what = f"{len(own):,} rows, and {reference.name} has {len(others):,}"
-        if len(own) == len(others):
+        what = f"{len(keys):,} rows, and {reference.name} has {len(others):,}"
+        if len(keys) == len(others):
             what = f"the rows recur otherwise than in {reference.name}"
         return DataError(what, ON_FILE, file=run.file)
     inputs, with_inputs = (_row_keys(one, task, gold=False) for one in (run, reference))
@@ -81,8 +81,8 @@ def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> Data
         other = reference.predictions[with_inputs.index(inputs[number])][column]
         what = f"another {column} than in {reference.name}: {run.predictions[number][column]!r} here, {other!r} there"
         return DataError(shorten(what, 300), ON_FILE, file=run.file, row=number + 1)
-    same = sum((Counter(own) & Counter(others)).values())
-    what = f"not a row of {reference.name}: {same:,} of {len(own):,} rows are the same"
+    same = sum((Counter(keys) & Counter(others)).values())
+    what = f"not a row of {reference.name}: {same:,} of {len(keys):,} rows are the same"
     return DataError(what, ON_FILE, file=run.file, row=number + 1)
 
 
@@ -97,12 +97,12 @@ def read_column(column: str, scorer: Scorer, run: StoredRun, rows: Rows) -> list
     if canonical in rows[0]:
         return [row.get(canonical) for row in rows]
     data = recipe.data.model_copy(update={"columns": {**recipe.data.columns, column: column}})
-    own = replace(columns, beside=(column,))
+    with_column = replace(columns, beside=(column,))
     split = str(run.record.get("split", ALL if unsplit_file(data) else "validation"))
     try:
         read = read_splits(
             recipe.model_copy(update={"data": data}),
-            own,
+            with_column,
             lambda row: scorer.task.read(row, recipe),
             lambda name: name == split,
             named=scorer.task.NAMED,

@@ -78,7 +78,7 @@ def add_rows(answers: Rows, rows: Rows, gold: str, file: Path) -> list[dict[str,
     if len(answers) != len(rows):
         what = f"{len(answers):,} predictions for {len(rows):,} rows"
         raise DataError(what, "they have no rows of their own, so predict the same ones in their order", file=file)
-    found = []
+    records = []
     for number, (answer, row) in enumerate(zip(answers, rows, strict=True), start=1):
         value = answer["prediction"]
         if isinstance(row[gold], (int, float)) and not isinstance(row[gold], bool):
@@ -87,5 +87,5 @@ def add_rows(answers: Rows, rows: Rows, gold: str, file: Path) -> list[dict[str,
             except ValueError:
                 what = f"the prediction {value!r} is not a number"
                 raise DataError(what, "compare models of one task", file=file, row=number) from None
-        found.append({**row, "prediction": value})
-    return found
+        records.append({**row, "prediction": value})
+    return records

@@ -32,13 +32,13 @@ class DistanceCounter:
         import torch
 
         heads = torch.cat(list(weights)).float()[:, attends]  # (heads, tokens that attend, tokens)
-        own = _entropies(heads)
+        entropy = _entropies(heads)
         sums = torch.zeros(len(heads), len(heads), device=heads.device)
         # Of two heads it is the entropy of their mean less the mean of their entropies. One head at a time beside all
         # others: a tensor of all pairs would be a thousand times as large as the attention.
         for head in range(len(heads) - 1):
             middle = _entropies((heads[head] + heads[head + 1 :]) / 2)
-            divergence = middle - (own[head] + own[head + 1 :]) / 2
+            divergence = middle - (entropy[head] + entropy[head + 1 :]) / 2
             sums[head, head + 1 :] = divergence.sum(-1)
         total = (sums + sums.T).clamp_min(0).double().cpu().numpy() / math.log(2)
         self.sums = total if self.sums is None else self.sums + total

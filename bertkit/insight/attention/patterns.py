@@ -116,13 +116,13 @@ class PatternCounter:
         is_text, separators, ids = (np.zeros((len(rows), width), dtype) for dtype in (bool, bool, np.int64))
         marks, rare = np.zeros_like(is_text), np.zeros_like(is_text)
         for number, row in enumerate(rows):
-            own = slice(lengths[number])
-            ids[number, own] = row.feature["input_ids"]
-            is_text[number, own] = ~np.array(row.is_special)
-            separators[number, own] = row.separators
+            real = slice(lengths[number])
+            ids[number, real] = row.feature["input_ids"]
+            is_text[number, real] = ~np.array(row.is_special)
+            separators[number, real] = row.separators
             counts = np.array([self.counts[token] for token in row.feature["input_ids"]])
-            rare[number, own] = is_text[number, own] & (counts == counts[is_text[number, own]].min())
-            marks[number, own] = is_text[number, own] & [token in self.marks for token in row.feature["input_ids"]]
+            rare[number, real] = is_text[number, real] & (counts == counts[is_text[number, real]].min())
+            marks[number, real] = is_text[number, real] & [token in self.marks for token in row.feature["input_ids"]]
         first = (np.arange(width) < lengths[:, None]) & ~is_text & ~separators
         offsets = np.arange(width) - np.arange(width)[:, None]  # of what is attended to from what attends
         to_text = is_text[:, None, :]

@@ -93,7 +93,7 @@ class RelationCounter:
         chosen_on = _draw_half(rows, seed)
         names = np.array(self.relations)
         masks = {ALL: names != _PUNCTUATION, **{name: names == name for name in _by_frequency(self.relations)}}
-        found = []
+        scored = []
         for name, mask in masks.items():
             first, second = mask & chosen_on, mask & ~chosen_on
             if min(first.sum(), second.sum()) < _LEAST:
@@ -102,8 +102,8 @@ class RelationCounter:
             offset = max(_OFFSETS, key=lambda one: int((distances[first] == one).sum()))
             by_head = hits[second, layer, head, direction]
             place = (int(layer), int(head), DIRECTIONS[direction])
-            found.append(_score_relation(name, place, offset, by_head, distances[second] == offset, rows[second]))
-        return found
+            scored.append(_score_relation(name, place, offset, by_head, distances[second] == offset, rows[second]))
+        return scored
 
 
 def words_attention(weights: torch.Tensor, spans: Sequence[tuple[int, int]]) -> torch.Tensor:
@@ -133,7 +133,8 @@ def find_hits(attention: torch.Tensor, words: Sequence[int], heads: Sequence[int
 
     others = attention.clone()
     others.diagonal(dim1=-2, dim2=-1).fill_(-1)
-    predicted = torch.stack([others.argmax(dim=-1), others.argmax(dim=-2)], dim=-1)  # (layers, heads, words, 2)
+    # (layers, heads, words, 2)
+    predicted = torch.stack([others.argmax(dim=-1), others.argmax(dim=-2)], dim=-1)
     hits = predicted[:, :, list(words)] == torch.tensor(heads, device=attention.device)[:, None]
     return np.asarray(hits.permute(2, 0, 1, 3).cpu().numpy())
 

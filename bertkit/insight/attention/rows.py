@@ -78,7 +78,7 @@ def encode_rows(rows: Iterable[TextOrWords], tokenizer: PreTrainedTokenizerFast,
     of_texts = [row for row in listed if row.text]
     split = iter(tokenize_words(tokenizer, [row.words or [] for row in of_words], max_tokens))
     encoded = iter(tokenize_texts(tokenizer, [row.text or "" for row in of_texts]) if of_texts else [])
-    found = []
+    encoded_rows = []
     for row in listed:
         if row.words:
             words = next(split)
@@ -90,7 +90,7 @@ def encode_rows(rows: Iterable[TextOrWords], tokenizer: PreTrainedTokenizerFast,
         if not ids or len(ids) + template.size > max_tokens:
             continue
         before, after = len(template.before), len(template.after)
-        found.append(
+        encoded_rows.append(
             HeadRow(
                 feature=template.fill(ids),
                 is_special=[True] * before + [False] * len(ids) + [True] * after,
@@ -100,7 +100,7 @@ def encode_rows(rows: Iterable[TextOrWords], tokenizer: PreTrainedTokenizerFast,
                 relations=row.relations or [],
             )
         )
-    return found
+    return encoded_rows
 
 
 def _spans(words: Sequence[Sequence[int]], first: int) -> list[tuple[int, int]]:

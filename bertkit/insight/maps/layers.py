@@ -88,15 +88,15 @@ def describe(layer: MappedLayer) -> str:
 def layer_rows(measured: Sequence[MappedLayer], *, are_clusters: bool) -> list[dict[str, str]]:
     """Return what is measured as rows of a table; clusters have no share of nearest points."""
     rows = []
-    for one in measured:
-        row = {"layer": str(one.layer)}
-        if one.explained is not None:
-            row |= {"1st component": f"{one.explained[0]:.1%}", "2nd component": f"{one.explained[1]:.1%}"}
-        if one.separation is not None:
-            found = one.separation
-            row["silhouette"] = "n/a" if found.silhouette is None else f"{found.silhouette:.3f}"
+    for layer in measured:
+        row = {"layer": str(layer.layer)}
+        if layer.explained is not None:
+            row |= {"1st component": f"{layer.explained[0]:.1%}", "2nd component": f"{layer.explained[1]:.1%}"}
+        if layer.separation is not None:
+            apart = layer.separation
+            row["silhouette"] = "n/a" if apart.silhouette is None else f"{apart.silhouette:.3f}"
             if not are_clusters:
-                row["nearest has the label"] = "n/a" if found.nearest is None else f"{found.nearest:.4f}"
-                row["95% interval"] = "n/a" if found.interval is None else "{:.4f} to {:.4f}".format(*found.interval)
+                row["nearest has the label"] = "n/a" if apart.nearest is None else f"{apart.nearest:.4f}"
+                row["95% interval"] = "n/a" if apart.interval is None else "{:.4f} to {:.4f}".format(*apart.interval)
         rows.append(row)
     return rows

@@ -71,13 +71,13 @@ def read_occurrences(
     read: Callable[[Row], list[tuple[str, Span | None, Row]]] = _read_target if unit == "target" else read_text
     found, present = [], set[str | None]()
     for line, row_id, original, points in read_file_rows(source, source.file, columns, read):
-        own = _label_of(original, label, source.name, line)
+        value = _label_of(original, label, source.name, line)
         for text, span, row in points:
             word = None if span is None else _word_of(text[slice(*span)].strip(), tuple(words))
             if words and word is None:  # a target; occurrences were searched for
                 continue
             present.add(word)
-            found.append(Occurrence(row_id, text, span, word if label is None and len(words) > 1 else own, row))
+            found.append(Occurrence(row_id, text, span, word if label is None and len(words) > 1 else value, row))
     _check_points(found, [word for word in words if word not in present], source.name)
     return found
 
@@ -127,12 +127,12 @@ def _label_of(original: dict[str, Any], label: str | None, file: str, line: int)
     return None if value is None or is_blank(value) else str(value)
 
 
-def _check_points(found: Sequence[Occurrence], missing: Sequence[str], file: str) -> None:
+def _check_points(points: Sequence[Occurrence], missing: Sequence[str], file: str) -> None:
     """Check that there is a point, and say which words have none."""
-    if not found and missing:
+    if not points and missing:
         what = f"no row has the word {' or '.join(map(repr, missing))}"
         raise DataError(what, "check its spelling: words are found whole, in whatever case", file=file)
-    if not found:
+    if not points:
         raise DataError("no rows", "add rows", file=file)
     for word in missing:
         log.info(f"no row has the word {word!r}")

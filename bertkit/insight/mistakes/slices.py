@@ -108,10 +108,10 @@ def compare_groups(outcomes: Outcomes, groups: Groups, *, errors: Any = None) ->
 
 
 def _as_tested(
-    by: str, value: str, members: Sequence[int], found: SliceDifference, outcomes: Outcomes
+    by: str, value: str, members: Sequence[int], difference: SliceDifference, outcomes: Outcomes
 ) -> ComparedSlice:
     wrong = [outcomes.answers[unit].id for unit in members if outcomes.errors[unit] > 0]
-    facts = {name: getattr(found, name) for name in _OF_DIFFERENCE}
+    facts = {name: getattr(difference, name) for name in _OF_DIFFERENCE}
     return ComparedSlice(by=by, value=shorten(str(value), 40), **facts, ids=wrong[:20])
 
 

@@ -151,13 +151,13 @@ class _Comparison:
         self.best = int(np.argmax([statistics.fmean(of_layer) for of_layer in self.scores]))
 
     def layers(self) -> list[LayerScore]:
-        found = []
+        layers = []
         for layer, of_layer in enumerate(self.results):
             score = statistics.fmean(self.scores[layer])
             control = statistics.fmean(seed.control for seed in of_layer.seeds)
             gap = None if layer == self.best else self._gap(layer)
             codes = [one.code for one in of_layer.seeds if one.code]
-            found.append(
+            layers.append(
                 LayerScore(
                     layer=layer,
                     score=score,
@@ -172,7 +172,7 @@ class _Comparison:
                     is_as_good=layer == self.best or gap is None or gap[0] <= 0,
                 )
             )
-        return found
+        return layers
 
     def baselines(self) -> tuple[dict[str, float], Interval]:
         """Score what needs no vectors, and return how much the best layer is above the first of these."""

@@ -30,13 +30,13 @@ READ: Mapping[str, Callable[[Any, int], list[Any]]] = {
 
 def relations(rows: Sequence[Row], seed: int) -> ProbeItems:
     """Return each word with its head; the label is their relation, without its subtype."""
-    found = [
+    pairs = [
         (number, word, head - 1, row["deprel"][word].partition(":")[0])
         for number, row in enumerate(rows)
         for word, head in enumerate(row["head"])
         if head
     ]
-    return _pairs(rows, found)
+    return _pairs(rows, pairs)
 
 
 def arcs(rows: Sequence[Row], seed: int) -> ProbeItems:
@@ -46,7 +46,7 @@ def arcs(rows: Sequence[Row], seed: int) -> ProbeItems:
     so neither distance nor direction tells an arc. An arc without such a pair is left out.
     """
     rng = np.random.default_rng(seed)
-    found = []
+    pairs = []
     for number, row in enumerate(rows):
         heads = row["head"]
         for word, head in enumerate(heads):
@@ -58,14 +58,14 @@ def arcs(rows: Sequence[Row], seed: int) -> ProbeItems:
             ]
             if head and others:
                 other = int(rng.choice(others))
-                found.append((number, word, head - 1, ARC))
-                found.append((number, other, other + distance, NO_ARC))
-    return _pairs(rows, found)
+                pairs.append((number, word, head - 1, ARC))
+                pairs.append((number, other, other + distance, NO_ARC))
+    return _pairs(rows, pairs)
 
 
 def feature(name: str, rows: Sequence[Row], seed: int) -> ProbeItems:
     """Return the words that have a feature, with its value."""
-    found = [
+    words = [
         (number, word, features[name])
         for number, row in enumerate(rows)
         for word, features in enumerate(row["feats"])
@@ -74,21 +74,21 @@ def feature(name: str, rows: Sequence[Row], seed: int) -> ProbeItems:
     return ProbeItems(
         rows=_words_of(rows),
         unit="word",
-        addresses=np.array([(number, word) for number, word, _ in found], dtype=np.int64).reshape(-1, 1, 2),
-        labels=[value for _, _, value in found],
-        groups=[rows[number]["words"][word].lower() for number, word, _ in found],
+        addresses=np.array([(number, word) for number, word, _ in words], dtype=np.int64).reshape(-1, 1, 2),
+        labels=[value for _, _, value in words],
+        groups=[rows[number]["words"][word].lower() for number, word, _ in words],
     )
 
 
-def _pairs(rows: Sequence[Row], found: Sequence[tuple[int, int, int, str]]) -> ProbeItems:
+def _pairs(rows: Sequence[Row], pairs: Sequence[tuple[int, int, int, str]]) -> ProbeItems:
     """Return pairs of a row, a word, another word and a label as items of an edge probe."""
-    addresses = [((number, word), (number, other)) for number, word, other, _ in found]
+    addresses = [((number, word), (number, other)) for number, word, other, _ in pairs]
     return ProbeItems(
         rows=_words_of(rows),
         unit="word",
         addresses=np.array(addresses, dtype=np.int64).reshape(-1, 2, 2),
-        labels=[label for *_, label in found],
-        groups=[rows[number]["words"][word].lower() for number, word, *_ in found],
+        labels=[label for *_, label in pairs],
+        groups=[rows[number]["words"][word].lower() for number, word, *_ in pairs],
         combination="edge",
     )
 

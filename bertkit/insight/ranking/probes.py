@@ -70,15 +70,15 @@ def score_linear_probe(features: Numbers, gold: Numbers, blocks: Numbers, folds:
         held_out = blocks % folds == fold
         if not held_out.any():
             continue
-        other = gold[~held_out]
-        if len(np.unique(other)) == 1:
-            predicted[held_out] = other[0]
+        known = gold[~held_out]
+        if len(np.unique(known)) == 1:
+            predicted[held_out] = known[0]
             continue
         linear = LogisticRegression(max_iter=200) if is_class else RidgeCV(alphas=_RIDGES)
         model = make_pipeline(StandardScaler(), linear)
         # the last digits of its weights may not have settled, which changes no ranking
         with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-            model.fit(features[~held_out], other)
+            model.fit(features[~held_out], known)
         predicted[held_out] = model.predict(features[held_out])
     return float((predicted == gold).mean()) if is_class else correlate(predicted, gold)
 

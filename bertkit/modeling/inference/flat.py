@@ -18,7 +18,8 @@ from bertkit.modeling.inference.known import are_whole, encoder_shapes, has_know
 from bertkit.modeling.info import Config
 from bertkit.tokens.features import Batch
 
-_STEP = 32  # tokens of a batch are rounded up to it: oneDNN compiles each product anew for every number of them
+# tokens of a batch are rounded up to it: oneDNN compiles each product anew for every number of them
+_STEP = 32
 # at most tokens of a text whose attention is faster in plain products, and texts of each
 _SHORT, _BLOCK = 48, 32
 _LANES = 16  # torch's softmax is several times slower where the last axis is not a multiple of it
@@ -132,7 +133,8 @@ def attend(projected: torch.Tensor) -> torch.Tensor:
     whole = texts - texts % _BLOCK if projected.dtype == torch.bfloat16 and tokens <= _SHORT else 0
     blocks = [_attend_short(projected[start : start + _BLOCK]) for start in range(0, whole, _BLOCK)]
     if texts > whole:
-        queries, keys, values = projected[whole:].permute(2, 0, 3, 1, 4)  # each of (texts, heads, tokens, size)
+        # each of (texts, heads, tokens, size)
+        queries, keys, values = projected[whole:].permute(2, 0, 3, 1, 4)
         attended = functional.scaled_dot_product_attention(queries, keys, values)
         blocks.append(attended.transpose(1, 2).reshape(-1, heads * size))
     return torch.cat(blocks) if len(blocks) > 1 else blocks[0]

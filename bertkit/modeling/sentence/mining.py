@@ -30,11 +30,11 @@ def mine_negatives(vectors: Numbers, texts: Sequence[Sequence[int]], count: int,
     Returns:
         for each row the numbers of at most `count` rows, the hardest first.
     """
-    found = []
+    negatives = []
     for start in range(0, len(texts), _MOST_ROWS):
         run = slice(start, start + _MOST_ROWS)
-        found += [[start + row for row in rows] for rows in _mine_run(vectors[run], texts[run], count, margin)]
-    return found
+        negatives += [[start + row for row in rows] for rows in _mine_run(vectors[run], texts[run], count, margin)]
+    return negatives
 
 
 def add_negatives(features: Features, mined: Sequence[Sequence[int]]) -> None:
@@ -58,7 +58,7 @@ def _mine_run(vectors: Numbers, texts: Sequence[Sequence[int]], count: int, marg
     for numbers in texts:
         known = excluded.setdefault(numbers[0], set())
         known.update(column_of[number] for number in numbers if number in column_of)
-    found: list[list[int]] = []
+    mined: list[list[int]] = []
     for begin in range(0, len(texts), _BLOCK):
         rows = np.arange(begin, min(begin + _BLOCK, len(texts)))
         scores = vectors[rows, 0] @ vectors[candidates, 1].T
@@ -67,7 +67,7 @@ def _mine_run(vectors: Numbers, texts: Sequence[Sequence[int]], count: int, marg
         for line, row in enumerate(rows.tolist()):
             scores[line, list(excluded[texts[row][0]])] = -np.inf
         best = np.argsort(-scores, axis=1, kind="stable")[:, :count]
-        found += [
+        mined += [
             [int(candidates[at]) for at in line if np.isfinite(scores[number, at])] for number, line in enumerate(best)
         ]
-    return found
+    return mined

@@ -114,7 +114,8 @@ class _Highest(torch.autograd.Function):
     def forward(ctx: Any, states: Any, weight: Any, bias: Any, mask: Any) -> torch.Tensor:
         """Compute (texts, vocabulary) of states (texts, tokens, width) and weights (vocabulary, width)."""
         lengths = mask.sum(dim=1)
-        order = lengths.argsort(stable=True)  # texts of one length together, so that little padding is computed
+        # texts of one length together, so that little padding is computed
+        order = lengths.argsort(stable=True)
         values = states.new_empty((len(states), len(weight)), dtype=torch.float32)
         positions = torch.empty(values.shape, dtype=torch.long, device=states.device)
         for texts in order.split(max(1, _TOKENS // states.shape[1])):

@@ -23,8 +23,6 @@ from bertkit.tokens.several import encode_several
 if TYPE_CHECKING:
     from bertkit.metrics import Numbers
 
-    Vectors = Numbers
-
 
 def _read_dimensions(value: Any) -> tuple[int, ...]:
     are_whole = isinstance(value, list) and all(type(count) is int and count > 0 for count in value)
@@ -85,11 +83,11 @@ def encode_rows(
     folder = Path(setup.tokenizer.name_or_path)
     modules = modules_of(folder, setup, model_format)
     default = modules.prompts.get(modules.default_prompt or "", "")
-    first, other = (modules.prompts.get(role, default) for role in roles) if roles else (default, default)
-    if (first or other) and not modules.include_prompt:
+    first, second = (modules.prompts.get(role, default) for role in roles) if roles else (default, default)
+    if (first or second) and not modules.include_prompt:
         what = "its pooling leaves out the tokens of prompts, which bertkit does not train"
         raise ModelError(what, "start from another model", file=folder)
-    begun = [[f"{other if number else first}{text}" for number, text in enumerate(texts)] for texts in rows]
+    begun = [[f"{second if number else first}{text}" for number, text in enumerate(texts)] for texts in rows]
     if modules.lowercase:
         begun = [[text.lower() for text in texts] for texts in begun]
     shortened = replace(setup, recipe=setup.recipe.changed("training", max_length=modules.max_length))
@@ -143,12 +141,12 @@ def load_encoder(folder: Path, setup: Setup, *, new_head: bool, loss: str, learn
 
 def refuse_other_formats(folder: Path, wanted: str) -> None:
     """Raise ModelError where a folder is not what one class of sentence-transformers loads."""
-    found = find_format(folder)
-    if found is None:
+    model_format = find_format(folder)
+    if model_format is None:
         remedy = "fine-tune it first, or name a folder of sentence-transformers"
         raise ModelError("it was not trained for sentence vectors (it has no modules.json)", remedy, file=folder)
-    if found != wanted:
-        raise ModelError(f"it is a {found}, not a {wanted}", f"name the folder of a {wanted}", file=folder)
+    if model_format != wanted:
+        raise ModelError(f"it is a {model_format}, not a {wanted}", f"name the folder of a {wanted}", file=folder)
 
 
 def is_dot(setup: Setup, loss: str = "") -> bool:
@@ -156,7 +154,7 @@ def is_dot(setup: Setup, loss: str = "") -> bool:
     return loss == "margin_mse" or read_modules(Path(setup.tokenizer.name_or_path)).similarity == "dot"
 
 
-def to_compare(vectors: Vectors, *, dot: bool) -> Vectors:
+def to_compare(vectors: Numbers, *, dot: bool) -> Numbers:
     """Return vectors (..., dimension) in double precision, of length 1 unless dot products compare them."""
     import numpy as np
 

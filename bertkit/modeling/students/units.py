@@ -58,14 +58,14 @@ def feed_forwards_of(model: Model) -> list[FeedForward]:
     Raises:
         ModelError: its layers have other submodules than those that are known.
     """
-    found = []
+    forwards = []
     for layer in model.base_model.modules():
         for names, narrow in _FEED_FORWARD:
             modules = [_submodule(layer, name) for name in (*names, narrow)]
             if all(isinstance(module, nn.Linear) for module in modules):
-                found.append(FeedForward(tuple(modules[:-1]), modules[-1]))  # type: ignore[arg-type]
+                forwards.append(FeedForward(tuple(modules[:-1]), modules[-1]))  # type: ignore[arg-type]
                 break
-    return found or _refuse_model(model, "feed-forward")
+    return forwards or _refuse_model(model, "feed-forward")
 
 
 def attention_outputs_of(model: Model) -> list[nn.Linear]:
@@ -74,11 +74,11 @@ def attention_outputs_of(model: Model) -> list[nn.Linear]:
     Raises:
         ModelError: its layers have other submodules than those that are known.
     """
-    found = []
+    outputs = []
     for layer in model.base_model.modules():
         modules = (_submodule(layer, name) for name in _ATTENTION_OUTPUT)
-        found += [module for module in modules if isinstance(module, nn.Linear)][:1]
-    return found or _refuse_model(model, "attention")
+        outputs += [module for module in modules if isinstance(module, nn.Linear)][:1]
+    return outputs or _refuse_model(model, "attention")
 
 
 @contextmanager

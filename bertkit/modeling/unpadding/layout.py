@@ -90,7 +90,8 @@ class SingleRow:
     def once(self, source: Any, compute: Any) -> Any:
         """Return what is computed of a tensor that several layers read; computed for the first of them."""
         if id(source) not in self._kept:
-            self._kept[id(source)] = (source, compute())  # the source is kept too, so that its id stays its own
+            # the source is kept too, so that its id stays its own
+            self._kept[id(source)] = (source, compute())
         return self._kept[id(source)][1]
 
 

@@ -149,5 +149,6 @@ def _attend(
     query, key, value = states
     scale = query.shape[-1] ** -0.5 if scale is None else scale
     scores = torch.matmul(query if scale == 1 else query * scale, key.transpose(2, 3)) + bias
-    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)  # not -inf: softmax over nothing is NaN
+    # not -inf: softmax over nothing is NaN
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
     return torch.matmul(module.dropout(scores.softmax(dim=-1).to(value.dtype)), value).transpose(1, 2)

@@ -16,55 +16,57 @@ _BYTE = 255
 _ENTROPY = "entropy"
 
 
-def write_heads(file: Path, found: Any, patterns: Mapping[str, str]) -> None:
+def write_heads(file: Path, result: Any, patterns: Mapping[str, str]) -> None:
     """Write a page that opens from disk with what `bertkit.insight.attention.heads.measure_heads` has found.
 
     Args:
         file: to be written.
-        found: the measured heads.
+        result: the measured heads.
         patterns: name of each pattern -> what is attended to.
     """
-    distances = np.array(found.distances)
+    distances = np.array(result.distances)
     most = float(distances.max()) or 1.0
     data = {
-        "heads": found.heads,
-        "count": len(found.measured),
+        "heads": result.heads,
+        "count": len(result.measured),
         "most": most,
         "distances": pack(np.rint(distances / most * _BYTE).astype(np.uint8)),
     }
-    template, maps = "insight/attention_heads.html.j2", _draw_maps(found, patterns)
-    write_script_page(file, template, "attention_heads.js", data, page=found, maps=maps, score=score_text)
+    template, maps = "insight/attention_heads.html.j2", _draw_maps(result, patterns)
+    write_script_page(file, template, "attention_heads.js", data, page=result, maps=maps, score=score_text)
 
 
-def write_importance(file: Path, found: Any) -> None:
+def write_importance(file: Path, result: Any) -> None:
     """Write a page about what `bertkit.workflows.attention.importance.rank_by_importance` has found."""
-    most = max(abs(one.difference) for one in found.heads) or 1.0
+    most = max(abs(one.difference) for one in result.heads) or 1.0
     layers: dict[int, list[Any]] = {}
-    for one in sorted(found.heads, key=lambda one: (one.layer, one.head)):
+    for one in sorted(result.heads, key=lambda one: (one.layer, one.head)):
         layers.setdefault(one.layer, []).append(one)
     write_page(
         file,
         "insight/attention_importance.html.j2",
-        page=found,
+        page=result,
         layers=list(layers.values()),
-        ranked=found.ranked(),
+        ranked=result.ranked(),
         sure={
-            (one.layer, one.head) for one in found.heads if one.interval and not one.interval[0] <= 0 <= one.interval[1]
+            (one.layer, one.head)
+            for one in result.heads
+            if one.interval and not one.interval[0] <= 0 <= one.interval[1]
         },
         share=lambda one: round(100 * abs(one.difference) / most),
         score=score_text,
     )
 
 
-def _draw_maps(found: Any, patterns: Mapping[str, str]) -> list[dict[str, Any]]:
+def _draw_maps(result: Any, patterns: Mapping[str, str]) -> list[dict[str, Any]]:
     """Return a heat map per pattern, and one of entropies: rows of cells, each (share of the full color, number)."""
-    shape, maps = (found.layers, found.heads), []
+    shape, maps = (result.layers, result.heads), []
     for name, meaning in patterns.items():
-        shares = np.array([head.shares[name] for head in found.measured]).reshape(shape)
-        note = f"to {meaning}; uniform attention: {found.uniform[name]:.2f}"
+        shares = np.array([head.shares[name] for head in result.measured]).reshape(shape)
+        note = f"to {meaning}; uniform attention: {result.uniform[name]:.2f}"
         maps.append({"name": name, "note": note, "rows": _cells(shares, shares)})
-    entropy = np.array([head.entropy for head in found.measured]).reshape(shape)
-    normalized = np.array([head.normalized_entropy for head in found.measured]).reshape(shape)
+    entropy = np.array([head.entropy for head in result.measured]).reshape(shape)
+    normalized = np.array([head.normalized_entropy for head in result.measured]).reshape(shape)
     note = "in nats; the full color is that of uniform attention"
     return [*maps, {"name": _ENTROPY, "note": note, "rows": _cells(normalized, entropy)}]
 

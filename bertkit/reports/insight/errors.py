@@ -31,36 +31,36 @@ class ErrorTable:
     """How many rows there are; more than are shown, perhaps."""
 
 
-def write_mistakes(file: Path, found: Any) -> None:
-    """Write the page of what a run gets wrong; `found` as `bertkit.workflows.errors.find_errors` returns it."""
+def write_mistakes(file: Path, result: Any) -> None:
+    """Write the page of what a run gets wrong; `result` as `bertkit.workflows.errors.find_errors` returns it."""
     columns = ("row", "confidence", "error", "words", "gold", "predicted", "text")
     rows = [
         (one.id, one.confidence, one.error, one.words, one.gold, one.predicted, one.text)
-        for one in found.mistakes[:MAX_ROWS]
+        for one in result.mistakes[:MAX_ROWS]
     ]
-    table = ErrorTable("mistakes", "What it gets wrong", columns, rows, len(found.mistakes))
-    _write_tables(file, found, f"{found.recipe}: mistakes of {name_model(found.run)}", [table])
+    table = ErrorTable("mistakes", "What it gets wrong", columns, rows, len(result.mistakes))
+    _write_tables(file, result, f"{result.recipe}: mistakes of {name_model(result.run)}", [table])
 
 
-def write_disagreement(file: Path, found: Any) -> None:
-    """Write the page of where two runs differ; `found` as `bertkit.workflows.errors.find_disagreement` returns it."""
-    names = [name_model(run) for run in (found.first, found.second)]
+def write_disagreement(file: Path, result: Any) -> None:
+    """Write the page of where two runs differ; `result` as `bertkit.workflows.errors.find_disagreement` returns it."""
+    names = [name_model(run) for run in (result.first, result.second)]
     if names[0] == names[1]:
         names = [f"{name} ({side})" for name, side in zip(names, ("first", "second"), strict=True)]
-    found = replace(found, first=names[0], second=names[1])
+    result = replace(result, first=names[0], second=names[1])
     tables = []
     for name, worse, pairs in (
-        ("second", found.second, found.only_second_wrong),
-        ("first", found.first, found.only_first_wrong),
+        ("second", result.second, result.only_second_wrong),
+        ("first", result.first, result.only_first_wrong),
     ):
-        columns = ("row", "confidence", "words", "gold", found.first, found.second, "text")
+        columns = ("row", "confidence", "words", "gold", result.first, result.second, "text")
         side = name == "second"
         rows = [
             (one.id, (one, other)[side].confidence, one.words, one.gold, one.predicted, other.predicted, one.text)
             for one, other in pairs[:MAX_ROWS]
         ]
         tables.append(ErrorTable(name, f"Only {worse} is wrong, or more so", columns, rows, len(pairs)))
-    _write_tables(file, found, f"{found.recipe}: {found.first} and {found.second}", tables)
+    _write_tables(file, result, f"{result.recipe}: {result.first} and {result.second}", tables)
 
 
 def _write_tables(file: Path, found: Any, title: str, tables: Sequence[ErrorTable]) -> None:

@@ -212,13 +212,13 @@ def _quantize(layers: Sequence[Numbers]) -> tuple[bytes, float]:
 def _number_labels(groups: Sequence[int], labels: Mapping[int, str]) -> tuple[list[dict[str, Any]], bytes]:
     """Return the labels on the page with colors and counts, and the number of each point's among them."""
     counts = Counter(groups)
-    own = {number for number, _ in counts.most_common(MAX_LABELS) if number in labels}
-    listed = [number for number in labels if number in own]
+    numbered = {number for number, _ in counts.most_common(MAX_LABELS) if number in labels}
+    listed = [number for number in labels if number in numbered]
     names = [{"name": labels[number], "color": color_of(number), "count": counts[number]} for number in listed]
     number_of = {number: place for place, number in enumerate(listed)}
-    rest = sum(count for number, count in counts.items() if number not in own)
+    rest = sum(count for number, count in counts.items() if number not in numbered)
     if rest:
-        others = sum(number >= 0 and number not in own for number in counts)
+        others = sum(number >= 0 and number not in numbered for number in counts)
         name = f"{others:,} other label{'s' * (others > 1)}" if others else "none"
         names.append({"name": name, "color": _NO_LABEL, "count": rest})
     return names, np.array([number_of.get(group, len(listed)) for group in groups], dtype="<u2").tobytes()

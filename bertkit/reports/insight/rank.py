@@ -16,52 +16,52 @@ SCORE_NAMES = {"h_score": "H-score", "logme": "LogME", "knn": "kNN", "linear_pro
 _MOST_CHARACTERS = 28  # of a name in the picture
 
 
-def write_ranking(file: Path, found: Any) -> None:
-    """Write the page of a ranking; `found` as `bertkit.workflows.rank.rank` returns it."""
-    notes = found.notes
-    for one in found.encoders:
+def write_ranking(file: Path, ranking: Any) -> None:
+    """Write the page of a ranking; `ranking` as `bertkit.workflows.rank.rank` returns it."""
+    notes = ranking.notes
+    for one in ranking.encoders:
         notes = [note.replace(one.model, name_model(one.model)) for note in notes]
     write_page(
         file,
         "insight/rank.html.j2",
         scripts=SCRIPTS,
-        page=found,
+        page=ranking,
         size=size_text,
         notes=notes,
-        columns=[SCORE_NAMES[name] for name in found.encoders[0].scores],
-        by=SCORE_NAMES[found.by],
-        frontier=draw_frontier(found),
-        strip=_draw_scores(found),
+        columns=[SCORE_NAMES[name] for name in ranking.encoders[0].scores],
+        by=SCORE_NAMES[ranking.by],
+        frontier=draw_frontier(ranking),
+        strip=_draw_scores(ranking),
     )
 
 
-def draw_frontier(found: Any) -> Markup:
+def draw_frontier(ranking: Any) -> Markup:
     """Draw the score of each encoder against its speed; a line joins those that no other beats in both."""
     points = [
         svg.Point(
             one.cost.tokens_per_second,
-            one.scores[found.by],
-            f"{name_model(one.model)}: {one.scores[found.by]:.4f}, {one.cost.tokens_per_second:,.0f} tokens/s",
+            one.scores[ranking.by],
+            f"{name_model(one.model)}: {one.scores[ranking.by]:.4f}, {one.cost.tokens_per_second:,.0f} tokens/s",
             low=one.interval[0],
             high=one.interval[1],
             radius=4.5 if one.is_efficient else 3,
             label=short_name(name_model(one.model)),
         )
-        for one in found.encoders
+        for one in ranking.encoders
     ]
     efficient = sorted(
-        (point.x, point.y) for point, one in zip(points, found.encoders, strict=True) if one.is_efficient
+        (point.x, point.y) for point, one in zip(points, ranking.encoders, strict=True) if one.is_efficient
     )
-    return svg.scatter(points, name="score against speed", x="tokens/s", y=SCORE_NAMES[found.by], guide=efficient)
+    return svg.scatter(points, name="score against speed", x="tokens/s", y=SCORE_NAMES[ranking.by], guide=efficient)
 
 
-def _draw_scores(found: Any) -> Markup:
+def _draw_scores(ranking: Any) -> Markup:
     spans = [
         svg.Span(name_model(one.model), f"{score:.4f}", score, one.interval[0], one.interval[1], own=one.is_like_first)
-        for one in found.encoders
-        for score in [one.scores[found.by]]
+        for one in ranking.encoders
+        for score in [one.scores[ranking.by]]
     ]
-    return svg.interval_strip(spans, name=f"{SCORE_NAMES[found.by]} of each encoder")
+    return svg.interval_strip(spans, name=f"{SCORE_NAMES[ranking.by]} of each encoder")
 
 
 def short_name(model: str) -> str:

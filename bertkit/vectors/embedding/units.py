@@ -125,14 +125,14 @@ def _encode_spans(
     for row, tokens in enumerate(rows):
         for window in split_windows(tokens, budget, budget // 2):
             inside = zip(window.words, window.positions, strict=True)
-            found = [
+            inside_window = [
                 (row, word, len(template.before) + start, len(tokens[word]))
                 for word, start in inside
                 if targets is None or word == targets[row]
             ]
-            if found:
+            if inside_window:
                 features.append(template.fill(window.tokens))
-                spans.append(found)
+                spans.append(inside_window)
     found_vectors: dict[tuple[int, int], Any] = {}
     with stage(progress, "embedding", len(features)):
         for begin, end in split_texts([feature["input_ids"] for feature in features], _TOKENS):

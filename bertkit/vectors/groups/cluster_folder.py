@@ -72,7 +72,8 @@ def load_clusters(folder: Path) -> SavedClusters:
     remedy = "write it again with `bertkit cluster --save`"
     try:
         facts = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
-        if facts.pop(_CHECKSUM, None) not in (None, json_fingerprint(facts)):  # an earlier release wrote none
+        # an earlier release wrote none
+        if facts.pop(_CHECKSUM, None) not in (None, json_fingerprint(facts)):
             raise ModelError("the clusters are damaged: their checksum differs", remedy, file=folder / MANIFEST)
         topics = [Topic(**topic) for topic in facts.pop("topics")]
         if facts.pop("format") != _FORMAT:

@@ -105,7 +105,7 @@ def scan(files: Sequence[TextFile], keep: str, *, near: bool, progress: Progress
 def find_wording(scanned: ScannedRows, near: float | None, progress: Progress = SILENT) -> list[Duplicate]:
     """Find the rows that repeat others word for word or, of long texts, nearly so; each row once."""
     exact = wording.find_repeated(scanned.digests, scanned.order)
-    found = [Duplicate(row, kept, "exact", 1.0) for row, (kept, _) in exact.items()]
+    duplicates = [Duplicate(row, kept, "exact", 1.0) for row, (kept, _) in exact.items()]
     if near is not None:
         ordered = {
             row: scanned.signatures[row]
@@ -114,8 +114,8 @@ def find_wording(scanned: ScannedRows, near: float | None, progress: Progress = 
         }
         fixed = sum(row < scanned.fixed for row in ordered)
         repeats = wording.find_near(ordered, near, scanned.read_shingles, fixed, progress)
-        found += [Duplicate(row, kept, "near", share) for row, (kept, share) in repeats.items()]
-    return found
+        duplicates += [Duplicate(row, kept, "near", share) for row, (kept, share) in repeats.items()]
+    return duplicates
 
 
 def remaining_rows(scanned: ScannedRows, found: Sequence[Duplicate]) -> Rows:
@@ -146,12 +146,12 @@ def find_meaning(
     return [Duplicate(row, kept, "meaning", min(cosine, 1.0)) for row, kept, cosine in found], similar.recall
 
 
-def resolve(found: Sequence[Duplicate], fixed: int) -> dict[int, Duplicate]:
+def resolve(duplicates: Sequence[Duplicate], fixed: int) -> dict[int, Duplicate]:
     """Return row -> its duplicate, whose kept row is one that stays; rows before `fixed` are left out.
 
     A row may repeat one that itself goes later, for a weaker reason. Then it goes for that reason.
     """
-    by_row = {duplicate.row: duplicate for duplicate in found}
+    by_row = {duplicate.row: duplicate for duplicate in duplicates}
     resolved = {}
     for row, duplicate in by_row.items():
         last = duplicate

@@ -57,19 +57,19 @@ def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0, progress:
         return search(vectors, threshold, fixed, progress)
 
 
-def find_nearest(queries: Matrix, vectors: Matrix, own: Numbers) -> tuple[Numbers, Matrix]:
+def find_nearest(queries: Matrix, vectors: Matrix, numbers: Numbers) -> tuple[Numbers, Matrix]:
     """Find the nearest vector of each query, itself left out: its index, and their cosine.
 
     Args:
         queries: (queries, dimension), of length 1.
         vectors: (rows, dimension), of length 1.
-        own: the row that each query is.
+        numbers: the row that each query is.
     """
     best, nearest = np.full(len(queries), -2, dtype=np.float32), np.zeros(len(queries), dtype=np.int64)
     for start in range(0, len(vectors), _CHUNK):
         cosines = queries @ vectors[start : start + _CHUNK].T
-        inside = np.flatnonzero((own >= start) & (own < start + cosines.shape[1]))
-        cosines[inside, own[inside] - start] = -2
+        inside = np.flatnonzero((numbers >= start) & (numbers < start + cosines.shape[1]))
+        cosines[inside, numbers[inside] - start] = -2
         column = cosines.argmax(axis=1)
         value = cosines[np.arange(len(queries)), column]
         nearest = np.where(value > best, column + start, nearest)
@@ -150,12 +150,12 @@ def _search_index(vectors: Matrix, threshold: float, fixed: int, progress: Progr
     for start in range(fixed, rows, _BLOCK):
         limits, values, neighbors = index.range_search(vectors[start : start + _BLOCK], threshold)
         for position in np.flatnonzero(np.diff(limits.astype(np.int64)) > 1):  # one finds at least itself
-            row, found = start + int(position), slice(limits[position], limits[position + 1])
-            others = neighbors[found]
+            row, near = start + int(position), slice(limits[position], limits[position + 1])
+            others = neighbors[near]
             is_kept = (others < row) & (kept[others] < 0)
             if is_kept.any():
-                best = np.where(is_kept, values[found], -2).argmax()
-                kept[row], cosines[row] = others[best], values[found][best]
+                best = np.where(is_kept, values[near], -2).argmax()
+                kept[row], cosines[row] = others[best], values[near][best]
         progress.update(min(start + _BLOCK, rows), {})
     return Similar(kept, cosines, recall)
 
@@ -168,15 +168,15 @@ def _choose_lists(index: Any, vectors: Matrix, threshold: float) -> float:
         int((vectors[sample] @ vectors[start : start + _CHUNK].T >= threshold).sum())
         for start in range(0, len(vectors), _CHUNK)
     )
-    found = 0
+    pairs_found = 0
     for index.nprobe in _TRIED:
         # a cosine at the threshold may be rounded otherwise by the index
-        found = min(pairs, int(index.range_search(vectors[sample], threshold)[0][-1]) - len(sample))
-        if found >= _ENOUGH * pairs and index.nprobe >= _TRIED[1]:
+        pairs_found = min(pairs, int(index.range_search(vectors[sample], threshold)[0][-1]) - len(sample))
+        if pairs_found >= _ENOUGH * pairs and index.nprobe >= _TRIED[1]:
             break
     searched = f"{index.nprobe} of {index.nlist} lists"
-    log.info(f"an index finds {found:,} of {pairs:,} similar pairs of {len(sample):,} rows, in {searched}")
-    return found / pairs if pairs > 0 else 1.0
+    log.info(f"an index finds {pairs_found:,} of {pairs:,} similar pairs of {len(sample):,} rows, in {searched}")
+    return pairs_found / pairs if pairs > 0 else 1.0
 
 
 def _import_faiss() -> Any:

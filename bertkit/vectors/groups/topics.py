@@ -35,7 +35,7 @@ def find_words(texts: Sequence[str], labels: Labels, words: int = 10) -> list[li
     totals = np.asarray(of_clusters.sum(axis=0)).ravel()
     rarity = np.log1p(of_clusters.sum() / count / totals)
     names = vectorizer.get_feature_names_out()
-    found = []
+    words_of = []
     for cluster in range(count):
         line = of_clusters[cluster]
         own = line.data.sum()
@@ -43,15 +43,15 @@ def find_words(texts: Sequence[str], labels: Labels, words: int = 10) -> list[li
         weights = np.sqrt(shares) * rarity[line.indices]
         is_typical = shares >= _LIFT * elsewhere
         best = sorted(zip(-weights[is_typical], names[line.indices][is_typical], strict=True))[:words]
-        found.append([str(word) for _, word in best])
-    return found
+        words_of.append([str(word) for _, word in best])
+    return words_of
 
 
 def find_examples(
     vectors: Matrix, labels: Labels, centroids: Matrix, texts: Sequence[str], count: int = 3
 ) -> list[list[int]]:
     """Return the rows of each cluster that are nearest to its centroid, the nearest first, with different texts."""
-    found = []
+    examples = []
     for cluster, centroid in enumerate(centroids):
         rows = np.flatnonzero(labels == cluster)
         cosines = to_unit_length(vectors[rows]) @ centroid
@@ -60,5 +60,5 @@ def find_examples(
             nearest.setdefault(texts[row], int(row))
             if len(nearest) == count:
                 break
-        found.append(list(nearest.values()))
-    return found
+        examples.append(list(nearest.values()))
+    return examples

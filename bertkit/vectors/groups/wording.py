@@ -127,18 +127,18 @@ def _compare_in_order(
     progress: Progress,
 ) -> Found:
     """Compare each of the indices with those kept before it that share a band; return what is near one."""
-    found: Found = {}
+    repeats: Found = {}
     kept: dict[int, list[int]] = defaultdict(list)
     for number, index in enumerate(indices):
         near = np.array(sorted({other for band in keys[index] for other in kept.get(band, ())}), dtype=np.int64)
         if len(near) and index >= fixed and (nearest := compare(index, near)):
-            found[index] = nearest
+            repeats[index] = nearest
         else:
             for band in keys[index]:
                 kept[band].append(index)
         if number % _BLOCK == 0:
             progress.update(number, {})
-    return found
+    return repeats
 
 
 def _jaccard(one: Shingles, other: Shingles) -> float:

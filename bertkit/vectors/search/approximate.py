@@ -93,30 +93,30 @@ class ApproximateSearch:
         late = sum(shard.info.rows for shard in shards) - self.rows
         late -= len(deleted) - int(np.searchsorted(deleted, self.rows))
         if late:
-            _, found = exact_search(shards, queries, min(k, late), deleted, first=self.rows)
-            candidates = np.concatenate([candidates, found], axis=1)
+            _, numbers = exact_search(shards, queries, min(k, late), deleted, first=self.rows)
+            candidates = np.concatenate([candidates, numbers], axis=1)
         scores = np.zeros((len(queries), k), dtype=np.float32)
         rows = np.zeros((len(queries), k), dtype=np.int64)
         for position, query in enumerate(queries):
-            values, found = rank(shards, query, candidates[position], k)
-            if len(found) < k:
-                values, found = (each[0] for each in exact_search(shards, query[None], k, deleted))
-            scores[position], rows[position] = values, found
+            values, numbers = rank(shards, query, candidates[position], k)
+            if len(numbers) < k:
+                values, numbers = (each[0] for each in exact_search(shards, query[None], k, deleted))
+            scores[position], rows[position] = values, numbers
         return scores, rows
 
     def _candidates(self, queries: Numbers, k: int, deleted: Numbers) -> Numbers:
         faiss = _load_faiss()
         if self.method == "binary":
             count = min(max(self.width, k) + min(len(deleted), self.width), self.rows)
-            _, found = self.faiss_index.search(np.packbits(queries > 0, axis=1), count)
-            return np.where(np.isin(found, deleted), -1, found)
+            _, numbers = self.faiss_index.search(np.packbits(queries > 0, axis=1), count)
+            return np.where(np.isin(numbers, deleted), -1, numbers)
         selector = faiss.IDSelectorNot(faiss.IDSelectorBatch(deleted)) if len(deleted) else None
         if self.method == "hnsw":
             settings = faiss.SearchParametersHNSW(efSearch=max(self.width, k + _MORE), sel=selector)
         else:
             settings = faiss.SearchParametersIVF(nprobe=self.width, sel=selector)
-        _, found = self.faiss_index.search(queries, min(k + _MORE, self.rows), params=settings)
-        return np.asarray(found)
+        _, numbers = self.faiss_index.search(queries, min(k + _MORE, self.rows), params=settings)
+        return np.asarray(numbers)
 
 
 def build_approximate(

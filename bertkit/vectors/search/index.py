@@ -76,7 +76,8 @@ class Index:
         entry = self.manifest.approximate
         if entry is None:
             return None
-        check_files(self.folder, entry["files"], verify=True)  # all of it is read, by a library that may crash
+        # all of it is read, by a library that may crash
+        check_files(self.folder, entry["files"], verify=True)
         return ApproximateSearch.open(self.folder, entry)
 
     @cached_property
@@ -168,16 +169,17 @@ class Index:
         numbers = found[~np.isin(found, self.deleted)]
         records = zip(numbers, self.rows(numbers), strict=True)
         by_id = {str(record["id"]): int(number) for number, record in records}
-        return {name: number for name, number in by_id.items() if name in hashes.values()}  # hashes may collide
+        # hashes may collide
+        return {name: number for name, number in by_id.items() if name in hashes.values()}
 
     def find_documents(self, ids: Iterable[object]) -> dict[str, list[int]]:
         """Find the rows that are passages of some documents and are not deleted: id of the document -> numbers."""
-        found: dict[str, list[int]] = {}
+        numbers: dict[str, list[int]] = {}
         wanted = set(map(str, ids)) if self.manifest.passages is not None else set()
         for number, record in self.records() if wanted else ():
             if str(record["document"]) in wanted:
-                found.setdefault(str(record["document"]), []).append(number)
-        return found
+                numbers.setdefault(str(record["document"]), []).append(number)
+        return numbers
 
     @cached_property
     def _hashes(self) -> Numbers:

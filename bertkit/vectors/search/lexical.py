@@ -90,12 +90,12 @@ class LexicalIndex:
 
         scores = self._score_all(query)
         scores[np.isin(self.rows, deleted)] = 0
-        found = np.flatnonzero(scores > 0)
-        if len(found) > k:
-            least = np.partition(scores[found], len(found) - k)[len(found) - k]
-            found = found[scores[found] >= least]
-        found = found[np.argsort(-scores[found], kind="stable")][:k]
-        return scores[found], self.rows[found]
+        matches = np.flatnonzero(scores > 0)
+        if len(matches) > k:
+            least = np.partition(scores[matches], len(matches) - k)[len(matches) - k]
+            matches = matches[scores[matches] >= least]
+        matches = matches[np.argsort(-scores[matches], kind="stable")][:k]
+        return scores[matches], self.rows[matches]
 
     def _score_all(self, query: str) -> Numbers:
         import numpy as np

@@ -68,14 +68,14 @@ def measure(
         from bertkit.insight.attention.weights import load_attention_model
 
         loaded = load_attention_model(folder, model)
-    found = measure_heads(loaded, rows, name, max_tokens=max_tokens, progress=progress)
+    measured = measure_heads(loaded, rows, name, max_tokens=max_tokens, progress=progress)
     if output is not None:
         from bertkit.insight.attention.patterns import PATTERNS
         from bertkit.reports.insight.attention_heads import write_heads
 
         with claimed(output):
-            write_heads(output, found, PATTERNS)
-    return found
+            write_heads(output, measured, PATTERNS)
+    return measured
 
 
 def _read_records(source: str, data: Data, split: str | None) -> Iterator[Record]:

@@ -78,7 +78,7 @@ def rank_by_importance(
     features = saved.task.encode(chosen.rows, checkpoint.setup)
     heads = score_heads(checkpoint, chosen, features, progress)
     whole, metric = score_split(checkpoint, chosen, SILENT, features=features), recipe.best_metric
-    found = ImportantHeads(
+    ranked = ImportantHeads(
         run=str(recipe.model),
         recipe=recipe.name,
         split=name,
@@ -92,5 +92,5 @@ def rank_by_importance(
         from bertkit.reports.insight.attention_heads import write_importance
 
         with claimed(output):
-            write_importance(output, found)
-    return found
+            write_importance(output, ranked)
+    return ranked

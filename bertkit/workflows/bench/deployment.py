@@ -97,12 +97,12 @@ def deploy(
     notes: list[str] = []
     with ExitStack() as stack:
         folder = Path(stack.enter_context(TemporaryDirectory(prefix="bertkit-bench-")))
-        found = [
+        loaded = [
             (model, way, size, checkpoint)
             for number, (model, one) in enumerate(zip(models, saved, strict=True))
             for way, size, checkpoint in _load_ways(one, folder / str(number), notes, progress)
         ]
-        checkpoints = [checkpoint for *_, checkpoint in found]
+        checkpoints = [checkpoint for *_, checkpoint in loaded]
         scored = _score_all(checkpoints, split, progress)
         paces = measure_latency(list(zip(checkpoints, scored, strict=True)), progress)
     metric, task = saved[0].recipe.best_metric, saved[0].task
@@ -113,28 +113,28 @@ def deploy(
             *(change.second, change.difference, change.interval),
             spread=pace.spread,
         )
-        for (model, way, size, _), pace, change in zip(found, paces, differences, strict=True)
+        for (model, way, size, _), pace, change in zip(loaded, paces, differences, strict=True)
     ]
     threads = checkpoints[0].machine.threads
     ways = mark_best(ways, lower_is_better=metric in LOWER_IS_BETTER)
     return Deployment(saved[0].recipe.name, metric, split.name, len(split.rows), threads, ways, notes)
 
 
-def write_page(found: Deployment, file: Path) -> None:
+def write_page(deployment: Deployment, file: Path) -> None:
     """Write the picture of scores beside times, and the table."""
     from bertkit.reports.deploy import write_deployment
 
     with claimed(file):
-        write_deployment(file, found)
+        write_deployment(file, deployment)
 
 
 def _refuse_unlike(models: Sequence[str], saved: Sequence[SavedCheckpoint]) -> None:
-    folders = [one.folder.resolve() for one in saved]
-    for number, (model, one) in enumerate(zip(models, saved, strict=True)):
+    folders = [run.folder.resolve() for run in saved]
+    for number, (model, run) in enumerate(zip(models, saved, strict=True)):
         if folders[number] in folders[:number]:
             raise UsageError(f"{model} is named twice", "name each model once")
-        if (one.recipe.task, one.labels) != (saved[0].recipe.task, saved[0].labels):
-            what = f"{model} answers something else than {models[0]}: {one.recipe.task}, {len(one.labels)} labels"
+        if (run.recipe.task, run.labels) != (saved[0].recipe.task, saved[0].labels):
+            what = f"{model} answers something else than {models[0]}: {run.recipe.task}, {len(run.labels)} labels"
             raise UsageError(what, "measure models of one task together")
 
 

@@ -17,7 +17,7 @@ from bertkit.metrics.basic import LOWER_IS_BETTER, rank_step
 from bertkit.modeling.info import info_of
 from bertkit.progress import Progress, log, stage
 from bertkit.tasks import Task
-from bertkit.tokens.features import Setup, max_tokens
+from bertkit.tokens.features import Features, Setup, max_tokens
 from bertkit.tokens.long_texts import reads_windows
 from bertkit.tokens.vocabulary import report_foreign
 from bertkit.training.run import Run
@@ -25,8 +25,6 @@ from bertkit.workflows.finetune.inputs import FinetuneInputs, load_setup
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from bertkit.tokens.features import Features
 
 
 def load_scorer(inputs: FinetuneInputs, run: Run, progress: Progress) -> StepScorer:

@@ -80,9 +80,9 @@ def _entry(path: str) -> ZipInfo:
     return entry
 
 
-def _record(listed: Mapping[str, tuple[bytes, int]], own: str) -> str:
+def _record(listed: Mapping[str, tuple[bytes, int]], name: str) -> str:
     lines = []
     for path, (digest, size) in listed.items():
         encoded = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
         lines.append(f"{path},sha256={encoded},{size}\n")
-    return "".join([*lines, f"{own},,\n"])
+    return "".join([*lines, f"{name},,\n"])

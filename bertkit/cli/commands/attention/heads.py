@@ -56,18 +56,20 @@ def command(
 
     data = read_data_options(column, changes).model_copy(update={"limit": limit})
     progress = TerminalProgress()
-    found = measure(source, model, data=data, split=split, max_tokens=max_length, output=output, progress=progress)
+    result = measure(source, model, data=data, split=split, max_tokens=max_length, output=output, progress=progress)
     if output is not None:
-        print_file(output, found.rows)
+        print_file(output, result.rows)
     else:
-        print_result(found, _print_heads)
+        print_result(result, _print_heads)
 
 
-def _print_heads(found: MeasuredHeads) -> None:
-    left_out = f", {found.left_out:,} left out (empty, or over {found.max_tokens:,} tokens)" if found.left_out else ""
+def _print_heads(result: MeasuredHeads) -> None:
+    left_out = (
+        f", {result.left_out:,} left out (empty, or over {result.max_tokens:,} tokens)" if result.left_out else ""
+    )
     print_text(
-        f"{found.model}: {found.layers} layers of {found.heads} heads, over {format_rows(found.rows)} of {found.file} "
-        f"({found.tokens:,} tokens{left_out})"
+        f"{result.model}: {result.layers} layers of {result.heads} heads, over {format_rows(result.rows)} of "
+        f"{result.file} ({result.tokens:,} tokens{left_out})"
     )
     rows = [
         {
@@ -77,12 +79,12 @@ def _print_heads(found: MeasuredHeads) -> None:
             "entropy": f"{head.entropy:.2f}",
             "nearest": f"{head.nearest[0]}.{head.nearest[1]} ({head.nearest_distance:.2f})",
         }
-        for head in found.measured
+        for head in result.measured
     ]
-    uniform = {"head": "uniform", **{name: f"{share:.2f}" for name, share in found.uniform.items()}}
+    uniform = {"head": "uniform", **{name: f"{share:.2f}" for name, share in result.uniform.items()}}
     print_table("shares of attention (layer.head)", [*rows, uniform], max_rows=len(rows) + 1)
     print_text("  nearest: the most similar head, and the Jensen-Shannon divergence from it in bits")
-    if found.relations:
+    if result.relations:
         relations = [
             {
                 "relation": relation.relation,
@@ -94,7 +96,7 @@ def _print_heads(found: MeasuredHeads) -> None:
                 "its accuracy": f"{relation.offset_accuracy:.3f}",
                 "difference": relation.difference_interval,
             }
-            for relation in found.relations
+            for relation in result.relations
         ]
         title = "best head per relation, chosen on half of the rows and scored on the other (95% CI)"
         print_table(title, relations, max_rows=len(relations))

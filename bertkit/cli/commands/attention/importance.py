@@ -58,9 +58,9 @@ def command(
     print_result(found, _print_importance, page=output)
 
 
-def _print_importance(found: ImportantHeads) -> None:
-    score = format_scored(found.score, found.interval)
-    print_text(f"{found.run}: {found.metric} {score} on {format_rows(found.rows)} of {found.split}, with all heads")
+def _print_importance(ranked: ImportantHeads) -> None:
+    score = format_scored(ranked.score, ranked.interval)
+    print_text(f"{ranked.run}: {ranked.metric} {score} on {format_rows(ranked.rows)} of {ranked.split}, with all heads")
     table = [
         {
             "head": f"{head.layer}.{head.head}",
@@ -69,7 +69,7 @@ def _print_importance(found: ImportantHeads) -> None:
             "95% CI": head.interval,
             "gradient": f"{head.gradient:.3g}",
         }
-        for head in found.ranked()
+        for head in ranked.ranked()
     ]
-    print_table(f"{found.metric} without each head (layer.head)", table, max_rows=len(table))
+    print_table(f"{ranked.metric} without each head (layer.head)", table, max_rows=len(table))
     print_text("  Intervals are of one head each, and not corrected for how many there are.")

@@ -60,16 +60,16 @@ def command(
 
 
 def _as_record(shown: ShownAttention, layer: int | None, head: int | None) -> dict[str, Any]:
-    one = slice(None) if layer is None else slice(layer, layer + 1)
+    layers = slice(None) if layer is None else slice(layer, layer + 1)
     of_layer = slice(None) if head is None else slice(head, head + 1)
     return {
         "model": shown.text.model,
         "tokens": [dataclasses.asdict(token) for token in shown.text.tokens],
-        "layers": list(range(len(shown.rollout)))[one],
+        "layers": list(range(len(shown.rollout)))[layers],
         "heads": list(range(shown.entropy.shape[1]))[of_layer],
-        "weights": shown.text.weights[one, of_layer].astype(float).round(_DIGITS).tolist(),
-        "entropy": shown.entropy[one, of_layer].astype(float).round(_DIGITS).tolist(),
-        "rollout": shown.rollout[one].round(_DIGITS).tolist(),
+        "weights": shown.text.weights[layers, of_layer].astype(float).round(_DIGITS).tolist(),
+        "entropy": shown.entropy[layers, of_layer].astype(float).round(_DIGITS).tolist(),
+        "rollout": shown.rollout[layers].round(_DIGITS).tolist(),
     }
 
 
