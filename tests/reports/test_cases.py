@@ -32,6 +32,12 @@ def test_junit_is_read_by_a_parser_with_the_attributes_of_the_schema(tmp_path):
     assert suites["test"].find("testcase/skipped") is not None
 
 
+def test_no_two_cases_of_a_suite_have_one_name(tmp_path):
+    write_cases(tmp_path / "r.xml", "t", CASES * 3)
+    names = [case.attrib["name"] for case in tree.parse(tmp_path / "r.xml").getroot().iter("testcase")]
+    assert names.count("accuracy") == names.count("accuracy (2)") == names.count("accuracy (3)") == 1
+
+
 def test_a_summary_has_what_failed_first_and_escapes_cells(tmp_path):
     write_cases(tmp_path / "r.md", "cola | co", CASES)
     lines = (tmp_path / "r.md").read_text().split("\n")
