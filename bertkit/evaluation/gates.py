@@ -119,11 +119,11 @@ def model_bytes(folder: Path) -> int:
     return weight_bytes(folder)
 
 
-def judge_result(gates: Gates, result: Result, folders: Sequence[Path]) -> Result:
-    """Return a result with what came of the gates, of a model whose weights are in these folders."""
+def judge_result(gates: Gates, result: Result, folders: Sequence[Path] = ()) -> Result:
+    """Return a result with what came of the gates; the weights are in its folder, or in those that are named."""
     if not gates.asked:
         return result
-    size = sum(map(model_bytes, folders))
+    size = sum(map(model_bytes, folders or [Path(str(result.folder))]))
     cases = judge_scores(gates, result.split, result.scores, result.intervals, result.ece, size)
     return replace(result, gates=cases)
 

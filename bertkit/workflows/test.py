@@ -65,8 +65,6 @@ def run_tests(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    if limit < 1:
-        raise UsageError(f"--limit {limit} leaves no rows", "give at least 1")
     from bertkit.insight.mistakes.behavior import plan_test, run_plans
     from bertkit.insight.mistakes.robustness import default_tests
 

@@ -19,8 +19,9 @@ CASES = [
 def test_junit_is_read_by_a_parser_with_the_attributes_of_the_schema(tmp_path):
     write_cases(tmp_path / "r.xml", "cola & co", CASES)
     root = tree.parse(tmp_path / "r.xml").getroot()
-    assert (root.tag, root.attrib["tests"], root.attrib["failures"], root.attrib["skipped"]) == (
-        *("testsuites", "3", "1", "1"),
+    assert (root.tag, root.attrib) == (
+        "testsuites",
+        {"name": "cola & co", "tests": "3", "failures": "1", "errors": "0", "time": "0"},
     )
     suites = {suite.attrib["name"]: suite for suite in root}
     assert [suite.tag for suite in root] == ["testsuite", "testsuite"]
@@ -30,6 +31,12 @@ def test_junit_is_read_by_a_parser_with_the_attributes_of_the_schema(tmp_path):
     assert cases[0].find("system-out").text == "0.9 is at least 0.8"
     assert cases[1].find("failure").attrib["message"] == "0.1 | below\ufffd 0.2"
     assert suites["test"].find("testcase/skipped") is not None
+
+
+def test_no_two_cases_of_a_suite_have_one_name(tmp_path):
+    write_cases(tmp_path / "r.xml", "t", CASES * 3)
+    names = [case.attrib["name"] for case in tree.parse(tmp_path / "r.xml").getroot().iter("testcase")]
+    assert names.count("accuracy") == names.count("accuracy (2)") == names.count("accuracy (3)") == 1
 
 
 def test_a_summary_has_what_failed_first_and_escapes_cells(tmp_path):

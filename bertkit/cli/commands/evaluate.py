@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -184,16 +185,15 @@ def _print_written(results: Sequence[Result], output: Path | None) -> None:
 
 def _end(printed: Any, show: Callable[[Any], object], results: Mapping[str, Any], report: Path | None) -> None:
     """Write the report, print what was scored, and end as the gates say."""
-    from bertkit.reports.cases import add_measured, write_cases
+    from bertkit.reports.cases import Case, add_measured, write_cases
 
-    gates = [case for of in results.values() for result in of for case in result.gates]
+    gates, measured = list[Case](), list[tuple[str, str, str]]()
+    for name, result in ((name, result) for name, of in results.items() for result in of):
+        group = f"{name}, {result.split}" if len(results) > 1 else result.split  # of several languages
+        gates += [dataclasses.replace(case, group=group) for case in result.gates]
+        scored = result.scores.items()
+        measured += [(group, metric, format_scored(score, result.intervals.get(metric))) for metric, score in scored]
     if report is not None:
-        measured = [
-            (result.split, name, format_scored(score, result.intervals.get(name)))
-            for of in results.values()
-            for result in of
-            for name, score in result.scores.items()
-        ]
         write_cases(report, ", ".join(results), add_measured(gates, measured))
     print_gated(printed, show, gates)
 

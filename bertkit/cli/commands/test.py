@@ -23,7 +23,7 @@ def command(
     cases: Annotated[
         Path | None, typer.Argument(metavar="CASES", help="YAML file with tests; without it, small changes are told.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="Rows of each test.", metavar="N")] = 500,
+    limit: Annotated[int, typer.Option(help="Rows of each test.", metavar="N", min=1)] = 500,
     split: PredictionsSplitOption = None,
     recipe: CheckpointRecipeOption = None,
     report: ReportOption = None,
@@ -39,9 +39,8 @@ def command(
     if report is not None:
         from bertkit.reports.cases import write_cases
 
-        title = f"behavior of {tested.run}"
         of_rows = [case for result in tested.results for case in result.list_cases()]
-        write_cases(report, title, of_rows if report.suffix.lower() == ".xml" else tested.gates)
+        write_cases(report, f"behavior of {tested.run}", of_rows if report.suffix.lower() == ".xml" else tested.gates)
     print_gated(tested, _print_tested, tested.gates if cases else [])
 
 

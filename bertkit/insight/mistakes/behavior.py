@@ -168,8 +168,7 @@ class BehaviorResult:
         """Return a case per row; a failure that is allowed is skipped."""
         bad: Outcome = "failed" if self.judge().outcome == "failed" else "skipped"
         return [
-            Case(self.name, f"{trial.id} ({number})", bad if trial.is_failure else "passed", trial.describe())
-            for number, trial in enumerate(self.trials, start=1)
+            Case(self.name, trial.id, bad if trial.is_failure else "passed", trial.describe()) for trial in self.trials
         ]
 
 

@@ -67,7 +67,7 @@ def run_inputs(
             results = _train_and_publish(_with_recorded_batching(inputs, run.record), run, progress, compare)
     from bertkit.evaluation.gates import judge_result  # gates are no part of a run: a finished one has today's
 
-    return [judge_result(inputs.recipe.gates, result, [inputs.plan.folder]) for result in results]
+    return [judge_result(inputs.recipe.gates, result) for result in results]
 
 
 def _with_recorded_batching(inputs: FinetuneInputs, record: Mapping[str, Any]) -> FinetuneInputs:

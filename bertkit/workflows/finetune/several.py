@@ -61,8 +61,12 @@ def finetune_several(
     with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
         if run.is_finished:
             recorded = run.record["task_results"].items()
-            return [result for name, of_task in recorded for result in read_results(of_task, inputs.plan.folder / name)]
-        return _train_and_publish(inputs, run, progress)
+            results = [one for name, of_task in recorded for one in read_results(of_task, inputs.plan.folder / name)]
+        else:
+            results = _train_and_publish(inputs, run, progress)
+    from bertkit.evaluation.gates import judge_result
+
+    return [judge_result(several.recipes[Path(str(result.folder)).name].gates, result) for result in results]
 
 
 def dry_run(several: SeveralTasks, *, output: str | Path | None = None, fresh: bool = False) -> DryRun:

@@ -142,6 +142,16 @@ def test_a_finished_run_is_not_trained_again_and_may_be_moved(finished, recipe, 
     assert plan.steps == 18
 
 
+def test_each_task_has_gates_of_its_own(finished, recipe, tmp_path):
+    gated = load_several(recipe, SETTINGS | {"topic.gates.size_mb": 0.001, "words.gates.accuracy": 0.0})
+    moved = shutil.copytree(finished, tmp_path / "moved")
+    judged = {Path(result.folder).name: result.gates for result in finetune_several(gated, output=moved)}
+    assert {name: [case.outcome for case in gates] for name, gates in judged.items()} == {
+        "topic": ["failed"],
+        "words": ["passed"],
+    }
+
+
 def test_a_run_of_one_task_is_not_the_same(finished, recipe):
     alone = load_several(recipe, SETTINGS).recipes["topic"]
     with pytest.raises(UsageError, match="trained_together"):
