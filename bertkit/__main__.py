@@ -4,7 +4,17 @@ from bertkit.cli.interrupts import end_on_interrupt
 
 end_on_interrupt()  # before the imports, during which Ctrl-C would end in a traceback
 
-from bertkit.cli.main import main  # noqa: E402
+import sys  # noqa: E402
+
+try:
+    from bertkit.cli.main import main
+except ModuleNotFoundError as error:  # installed without its dependencies
+    if (error.name or "bertkit").startswith("bertkit"):
+        raise
+    from bertkit.errors import pip_install
+
+    print(f"error: bertkit needs the Python module {error.name} - `{pip_install()}` installs it", file=sys.stderr)
+    sys.exit(5)
 
 if __name__ == "__main__":
     main()

@@ -11,6 +11,7 @@ import os
 import pkgutil
 import sys
 import traceback
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -83,6 +84,8 @@ def main() -> NoReturn:
     """Run the command line; every failure ends in one line on stderr and its exit code."""
     stdio.prepare()
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    # joblib says so on import where /dev/shm cannot be written; bertkit starts none of its processes
+    warnings.filterwarnings("ignore", message=".*joblib will operate in serial mode")
     # Nothing that is imported becomes garbage. To look for it during the imports and at the end would take a third of a
     # short command's time. Training lowers the threshold.
     gc.set_threshold(2_000_000, 50, 100)

@@ -262,3 +262,12 @@ def test_the_end_of_a_command_looks_for_no_garbage(tmp_path):
     script += "atexit.register(lambda: print(gc.get_freeze_count()))\nmain()"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=True)
     assert int(ended.stdout.splitlines()[-1]) > 10_000
+
+
+def test_without_its_dependencies_bertkit_names_what_is_missing():
+    code = "import runpy, sys; sys.argv = ['bertkit', 'version']; runpy.run_module('bertkit', run_name='__main__')"
+    command = [sys.executable, "-S", "-c", code]  # without site-packages
+    environment = {**os.environ, "PYTHONPATH": str(Path(bertkit.__file__).parents[1])}
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert (ended.returncode, ended.stdout) == (5, "")
+    assert ended.stderr.startswith("error: bertkit needs the Python module typer - `pip install ")
