@@ -13,7 +13,7 @@ except ModuleNotFoundError as error:  # installed without its dependencies
         raise
     from bertkit.errors import pip_install
 
-    print(f"error: bertkit needs the Python module {error.name} - `{pip_install()}` installs it", file=sys.stderr)
+    sys.stderr.write(f"error: bertkit needs the Python module {error.name} - `{pip_install()}` installs it\n")
     sys.exit(5)
 
 if __name__ == "__main__":
