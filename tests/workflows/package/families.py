@@ -66,7 +66,7 @@ def rows_to_predict(recipe: str, changes: list[str], file: Path, count: int = 12
 
     loaded = load_recipe(recipe, {**parse_changes(changes), "model": "demo", "data.source": "demo"})
     columns = load_task(loaded).COLUMNS
-    names = [*columns.given, *(name for name in columns.optional if name in loaded.data.columns)]
+    names = [*columns.given, *columns.optional]  # a second text is read wherever it stands
     rows = [
         {name: row[name] for name in names if name in row} for row in demo_rows(demo_set_for(loaded), "test", count)
     ]
