@@ -64,7 +64,7 @@ def find_label_faults(
     in_training = {label: of_split["train"] for label, of_split in rows_of.items() if "train" in of_split}
     rare = {label: rows for label, rows in in_training.items() if len(rows) < _FEW}
     if rare:
-        shown = _list([f"{label!r} ({len(rows)})" for label, rows in rare.items()])
+        shown = _list_items([f"{label!r} ({len(rows)})" for label, rows in rare.items()])
         places = places_of(train, [rows[0] for rows in rare.values()])
         text = f"labels with fewer than {_FEW} training rows: {shown}"
         findings.append(Finding("warn", "labels", "rare_labels", text, places, len(rare)))
@@ -74,7 +74,7 @@ def find_label_faults(
         findings.append(Finding("warn", "labels", "unseen_labels", text, places_of(splits[name], rows), len(rows)))
     absent = [label for label in types_of(declared or ()) if label != "O" and label not in rows_of]
     if absent:
-        shown = _list([repr(label) for label in dict.fromkeys(absent)])
+        shown = _list_items([repr(label) for label in dict.fromkeys(absent)])
         findings.append(Finding("warn", "labels", "unseen_labels", f"no row has these labels of the recipe: {shown}"))
     return findings
 
@@ -97,8 +97,8 @@ def _describe_gold(values: Sequence[Any]) -> str:
     counts = Counter(chain.from_iterable(names))
     total = sum(counts.values())
     shown = [f"{list_names([name])} {count:,} ({100 * count / total:.1f}%)" for name, count in counts.most_common()]
-    return f"{len(counts)} labels: {_list(shown)}"
+    return f"{len(counts)} labels: {_list_items(shown)}"
 
 
-def _list(items: Sequence[str]) -> str:
+def _list_items(items: Sequence[str]) -> str:
     return ", ".join(items[:_SHOWN]) + (f", {len(items) - _SHOWN:,} more" if len(items) > _SHOWN else "")

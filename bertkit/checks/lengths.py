@@ -65,7 +65,7 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
         long, lengths = find_long(rows, task.encode, setup)
     except DataError as error:
         return [describe_refusal(error, "tokens", "unreadable_rows")]
-    spread = f"half up to {_rank(lengths, 0.5)}, 99% up to {_rank(lengths, 0.99)}, the longest {lengths.max():,}"
+    spread = f"half up to {_at(lengths, 0.5)}, 99% up to {_at(lengths, 0.99)}, the longest {lengths.max():,}"
     if not long:
         text = f"{split.name}: no row is longer than {limit} tokens ({spread})"
         return [Finding("good", "tokens", "truncated", text)]
@@ -103,5 +103,5 @@ def _find_lost_gold(
     return [Finding(level_of(share, warn=_WARN_LOST), "tokens", "lost_gold", text, places, len(lost))]
 
 
-def _rank(lengths: Any, share: float) -> int:
+def _at(lengths: Any, share: float) -> int:
     return int(np.quantile(lengths, share, method="higher"))

@@ -92,13 +92,13 @@ def main() -> NoReturn:
     atexit.register(ignore_interrupts)  # both run after what libraries have to do at the end
     atexit.register(_spare_collection)
     _log_to_stderr()
-    code = _run()
+    code = _run_command()
     if (lost := stdio.lost_output()) and code == 0:
         code = _fail(f"stdout cannot be written: {lost.strerror}", 6, {})
     sys.exit(code)
 
 
-def _run() -> int:
+def _run_command() -> int:
     from bertkit.cli.mistakes import refuse_undecodable
     from bertkit.errors import BertkitError
 

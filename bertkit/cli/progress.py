@@ -40,7 +40,7 @@ class TerminalProgress:
         if self.live:
             self.bar = self.bar or _open_bar()
             self.bar.add_task(
-                what, total=total if total > 1 else None, completed=done, count=_count(done, total), figures=_Figures()
+                what, total=total if total > 1 else None, completed=done, count=_steps(done, total), figures=_Figures()
             )
         elif self.shows and not total:
             sys.stderr.write(f"{what} ...\n")
@@ -49,14 +49,14 @@ class TerminalProgress:
         """Show how many steps of the innermost stage are done, with some figures."""
         self.cores.look()
         what, total, before, began = self.outer[-1]
-        texts = [f"{name} {_format(value)}" for name, value in figures.items()]
+        texts = [f"{name} {_format_figure(value)}" for name, value in figures.items()]
         if self.live:
             task = self.bar.task_ids[-1]
-            self.bar.update(task, completed=done, count=_count(done, total), figures=_Figures(texts))
+            self.bar.update(task, completed=done, count=_steps(done, total), figures=_Figures(texts))
         elif self.shows and time.monotonic() - self.last_line >= _INTERVAL:
             self.last_line = time.monotonic()
             left = (self.last_line - began) / max(done - before, 1) * (total - done)
-            sys.stderr.write("  ".join([f"{what}: {_count(done, total)}", *texts, f"eta {duration_text(left)}"]) + "\n")
+            sys.stderr.write("  ".join([f"{what}: {_steps(done, total)}", *texts, f"eta {duration_text(left)}"]) + "\n")
 
     def finish(self) -> None:
         """End the innermost stage."""
@@ -121,11 +121,11 @@ def _open_bar() -> Any:
     return bar
 
 
-def _count(done: int, total: int) -> str:
+def _steps(done: int, total: int) -> str:
     return f"{done:,}/{total:,}" if total > 1 else ""
 
 
-def _format(value: Any) -> str:
+def _format_figure(value: Any) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"

@@ -143,13 +143,13 @@ def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Fe
     elif (own := setup.tokenizer.get_vocab()) != (theirs := loaded.setup.tokenizer.get_vocab()):
         features = _translate(features, {own[token]: theirs[token] for token in own})
     outputs, _ = run_model(loaded, features, progress, f"running {teacher.name}")
-    logits = _gather(outputs, features, [teacher.labels.index(name) for name in setup.labels])
+    logits = _gather_logits(outputs, features, [teacher.labels.index(name) for name in setup.labels])
     if keeps:
         write_arrays(file, logits)
     return logits
 
 
-def _gather(outputs: Sequence[Mapping[str, Any]], features: Features, order: Sequence[int]) -> Logits:
+def _gather_logits(outputs: Sequence[Mapping[str, Any]], features: Features, order: Sequence[int]) -> Logits:
     """Join the logits of all features in one array per output, labels in the student's order, padding left out.
 
     Features differ in length, so flat arrays with ``sizes`` (features,) take no room for padding on disk.

@@ -162,7 +162,8 @@ def describe_skew(train: Split, gold: str, labels: Sequence[str], recipe: Recipe
     advice = []
     if recipe.training.class_weights is None:
         advice.append("give the others more weight (--set training.class_weights=balanced)")
-    of_rare = ("f1",) if len(labels) == 2 and label == labels[0] else ()  # the metric is of the second label
+    # the metric is of the second label
+    of_rare = ("f1",) if len(labels) == 2 and label == labels[0] else ()
     if recipe.best_metric not in (*_LIKE_EACH, *of_rare):
         better = next((name for name in recipe.metrics if name in _LIKE_EACH), "")
         metrics = ", ".join([_LIKE_EACH[0], *recipe.metrics])

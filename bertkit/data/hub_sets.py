@@ -109,7 +109,8 @@ def _open_cached(data: Data, split: str) -> Any:
         for folder in (_cache_folder(split, commit or ""), None):
             try:
                 builder = datasets.load_dataset_builder(data.source, data.config, cache_dir=folder)
-                if data.revision is None or builder.hash == commit:  # `datasets` takes the one prepared last
+                # `datasets` takes the one prepared last
+                if data.revision is None or builder.hash == commit:
                     return builder.as_dataset(split=split)
             except (OSError, ValueError):  # it is not there
                 continue

@@ -26,12 +26,12 @@ def questions(article: Any, article_number: int, number: int) -> Iterator[dict[s
     """
     where = f"article {article_number}"
     _check_type(article, dict, where, "the article")
-    title = _get(article, "title", str, where) if "title" in article else ""
-    for paragraph_number, paragraph in enumerate(_get(article, "paragraphs", list, where), 1):
+    title = _get_value(article, "title", str, where) if "title" in article else ""
+    for paragraph_number, paragraph in enumerate(_get_value(article, "paragraphs", list, where), 1):
         inside = f"{where}, paragraph {paragraph_number}"
         _check_type(paragraph, dict, inside, "the paragraph")
-        context = _get(paragraph, "context", str, inside)
-        for nth, question in enumerate(_get(paragraph, "qas", list, inside), 1):
+        context = _get_value(paragraph, "context", str, inside)
+        for nth, question in enumerate(_get_value(paragraph, "qas", list, inside), 1):
             number += 1
             try:
                 yield _as_row(question, title, context, f"{inside}, question {nth}")
@@ -44,15 +44,15 @@ def _as_row(question: Any, title: str, context: str, where: str) -> dict[str, An
     _check_type(question, dict, where, "the question")
     if type(question.get("id")) is int:
         question = {**question, "id": str(question["id"])}
-    name = _get(question, "id", str, where)
+    name = _get_value(question, "id", str, where)
     where = f"{where} (id {name[:40]!r})"
-    text = _get(question, "question", str, where)
+    text = _get_value(question, "question", str, where)
     row = {"id": name, "title": title, "context": context, "question": text}
-    if "is_impossible" in question and _get(question, "is_impossible", bool, where):
+    if "is_impossible" in question and _get_value(question, "is_impossible", bool, where):
         return {**row, "answers": {"text": [], "answer_start": []}}
     if "answers" not in question:
         return row
-    return {**row, "answers": _as_lists(_get(question, "answers", list, where), where)}
+    return {**row, "answers": _as_lists(_get_value(question, "answers", list, where), where)}
 
 
 def _as_lists(answers: list[Any], where: str) -> dict[str, list[Any]]:
@@ -60,12 +60,12 @@ def _as_lists(answers: list[Any], where: str) -> dict[str, list[Any]]:
     for answer_number, answer in enumerate(answers, 1):
         inside = f"{where}, answer {answer_number}"
         _check_type(answer, dict, inside, "the answer")
-        texts.append(_get(answer, "text", str, inside))
-        starts.append(_get(answer, "answer_start", int, inside))
+        texts.append(_get_value(answer, "text", str, inside))
+        starts.append(_get_value(answer, "answer_start", int, inside))
     return {"text": texts, "answer_start": starts}
 
 
-def _get(container: dict[str, Any], key: str, expected: type, where: str) -> Any:
+def _get_value(container: dict[str, Any], key: str, expected: type, where: str) -> Any:
     if key not in container:
         raise DataError(f"no {key!r} in {where}", "add it")
     _check_type(container[key], expected, where, repr(key))

@@ -77,7 +77,7 @@ class StreamBuffers:
         """
         self._begin(state["pass"])
         for _, row in islice(self.lines, state["rows"]):
-            self._count(row)
+            self._count_row(row)
         if self.state() != state:
             what = f"the first {state['rows']:,} rows are not those that this run was trained on"
             raise DataError(what, "put them back, or --fresh to start over", file=self.stream.source)
@@ -91,14 +91,14 @@ class StreamBuffers:
 
     def _next(self) -> Row:
         for _, row in self.lines:
-            self._count(row)
+            self._count_row(row)
             return row
         if not self.rows:
             raise DataError("the train split has no rows", "add rows", file=self.stream.source)
         self._begin(self.number + 1)
         return self._next()
 
-    def _count(self, row: Row) -> None:
+    def _count_row(self, row: Row) -> None:
         feed_row(self.digest, row)
         self.rows += 1
 

@@ -192,7 +192,7 @@ def slice_values(
     slices: dict[str, dict[str, list[int]]] = {}
     gold = [rows[number].get(columns.gold) for number in firsts]
     if scorer.task.NAMED and all(isinstance(value, str) for value in gold):
-        slices[columns.gold] = _group(gold, MAX_LABELS)
+        slices[columns.gold] = _group_numbers(gold, MAX_LABELS)
     lengths = [sum(count_words(rows[number], columns) for number in numbers) for numbers in units]
     if len(set(lengths)) > 1:
         slices["words"] = {
@@ -200,11 +200,11 @@ def slice_values(
             for first, last in quantile_bins(lengths, bins=3)
         }
     for name, values in extra.items():
-        slices[name] = _group([str(values[number]) for number in firsts], MAX_LABELS)
+        slices[name] = _group_numbers([str(values[number]) for number in firsts], MAX_LABELS)
     return slices
 
 
-def _group(values: Sequence[Any], most: int) -> dict[str, list[int]]:
+def _group_numbers(values: Sequence[Any], most: int) -> dict[str, list[int]]:
     """Group the numbers of values by value, the most frequent ones; all others are one group."""
     counts = Counter(values)
     frequent = [value for value, _ in counts.most_common(most if len(counts) <= most else most - 1)]

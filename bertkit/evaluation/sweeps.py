@@ -223,7 +223,7 @@ def find_curve(trials: Sequence[Trial], stored: StoredTrials) -> list[CurvePoint
 def find_importance(trials: Sequence[Trial], search: Search, metric: str) -> dict[str, float | None]:
     """Compute the share of the variance of the scores that each key explains alone."""
     scores = [float(score) for trial in trials if (score := trial.scores.get(metric)) is not None]
-    return {axis.key: explained_share(_group(axis, trials), scores) for axis in search.axes}
+    return {axis.key: explained_share(_group_trials(axis, trials), scores) for axis in search.axes}
 
 
 def find_expected_best(trials: Sequence[Trial], search: Search, metric: str) -> list[float] | None:
@@ -249,7 +249,7 @@ def _find_mean_interval(
     return mean_interval(scores, resample_mean(score, len(scores), units)[metric], units)
 
 
-def _group(axis: Axis, trials: Sequence[Trial]) -> list[str]:
+def _group_trials(axis: Axis, trials: Sequence[Trial]) -> list[str]:
     """Name the group of each trial: its value, or the third of the trials that its real number is in."""
     values = [trial.settings[axis.key] for trial in trials]
     if axis.values:

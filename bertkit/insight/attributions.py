@@ -62,7 +62,7 @@ class Explained:
         with torch.no_grad():
             for chunk in _chunks(shares):
                 with mixed_embeddings(self.model, torch.from_numpy(chunk), self.baseline):
-                    scores.append(self._run(len(chunk)).double().cpu().numpy())
+                    scores.append(self._run_model(len(chunk)).double().cpu().numpy())
         return np.concatenate(scores)
 
     def integrate(self, steps: int) -> Numbers:
@@ -77,7 +77,7 @@ class Explained:
         total = np.zeros(kept.shape)
         for chunk, of_chunk in zip(_chunks(shares), _chunks(weights, shares[0].size), strict=True):
             with torch.enable_grad(), mixed_embeddings(self.model, torch.from_numpy(chunk), self.baseline) as mixed:
-                scores = self._run(len(chunk))
+                scores = self._run_model(len(chunk))
                 gradients = torch.autograd.grad((scores * torch.from_numpy(of_chunk).to(scores)).sum(), mixed.points)
             products = [
                 (gradient * difference).sum(dim=-1).double().cpu()
@@ -86,7 +86,7 @@ class Explained:
             total += torch.cat(products).reshape(chunk.shape).sum(dim=0).numpy()
         return np.where(kept, total, 0.0)
 
-    def _run(self, count: int) -> torch.Tensor:
+    def _run_model(self, count: int) -> torch.Tensor:
         return self.score(dict(self.model(**self._batch(count))))
 
     def _batch(self, count: int) -> dict[str, torch.Tensor]:

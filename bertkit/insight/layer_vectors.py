@@ -25,7 +25,8 @@ LAYER_UNITS = ("text", "pair", "word", "target")
 """What a vector stands for: a text, two texts that are read together, each word of a row, or one word of it."""
 
 _SCHEMA = 1  # of the files
-_ROWS_AT_ONCE = 256  # whose vectors are in memory at the same time; written together, and not lost if killed
+# whose vectors are in memory at the same time; written together, and not lost if killed
+_ROWS_AT_ONCE = 256
 _PAIRS_AT_ONCE = 32  # whose hidden states of all tokens are in memory at the same time
 
 

@@ -107,14 +107,14 @@ def fit_folds(decisions: Decisions, groups: Numbers, labels: int) -> list[Fold]:
 
     Decisions with equal `groups`, (decisions,), are in one fold. Those of several labels per row lie row by row.
     """
-    fitted = []
+    parts = []
     for is_held_out in folds(groups):
         probabilities, gold = decisions.probabilities[~is_held_out], decisions.gold[~is_held_out]
         temperature = fit_temperature(probabilities, gold)
         several = decisions.per == "label"
         thresholds = tune_thresholds(temper(probabilities, temperature)[:, 1], gold, labels) if several else []
-        fitted.append(Fold(is_held_out, temperature, thresholds))
-    return fitted
+        parts.append(Fold(is_held_out, temperature, thresholds))
+    return parts
 
 
 def temper_across(probabilities: Numbers, fits: Sequence[Fold]) -> Numbers:

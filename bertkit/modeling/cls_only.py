@@ -85,7 +85,8 @@ def _forward_bert(
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     from transformers.models.bert.modeling_bert import eager_attention_forward
 
-    if attention_mask is not None and attention_mask.dim() != 4:  # an attention that wants to see all tokens
+    # an attention that wants to see all tokens
+    if attention_mask is not None and attention_mask.dim() != 4:
         return forward_all(hidden_states, attention_mask, *others, **kwargs)
     attention = layer.attention.self
     first = hidden_states[:, :1]

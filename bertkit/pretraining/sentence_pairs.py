@@ -36,7 +36,8 @@ NEXT, RANDOM, SWAPPED = 0, 1, 1
 PairType = Literal["next", "order"]
 
 _MIN_BUDGET = 4
-_SHORT_SHARE = 0.1  # of pairs with a smaller length, drawn uniformly, so that the model sees short texts too
+# of pairs with a smaller length, drawn uniformly, so that the model sees short texts too
+_SHORT_SHARE = 0.1
 _AT_ONCE = 2**20  # sentences processed together, which limits memory
 _NEAR = 1024  # pairs whose texts are alike, since they are near each other in the corpus
 _LIKE = 128  # pairs of like lengths among them
@@ -114,9 +115,9 @@ def build_pairs(
         ]
     )
     if pair_type == "next":
-        pairs = _truncate(_randomize(pairs, corpus, random), budget, random)
+        pairs = _truncate_pairs(_randomize(pairs, corpus, random), budget, random)
     else:
-        pairs = _even_out(_truncate(_swap(pairs), budget, random), random)
+        pairs = _even_out(_truncate_pairs(_swap(pairs), budget, random), random)
     return Pairs(corpus, pairs, special)
 
 
@@ -194,7 +195,7 @@ def _swap(bounds: Numbers) -> Numbers:
     return np.where(bounds[:, 4:] == SWAPPED, bounds[:, [2, 3, 0, 1, 4]], bounds)
 
 
-def _truncate(bounds: Numbers, budget: int, random: np.random.Generator) -> Numbers:
+def _truncate_pairs(bounds: Numbers, budget: int, random: np.random.Generator) -> Numbers:
     """Truncate the longer segment of each pair to the budget, in place."""
     # the second segment may fill what the first one leaves, and at least half of the budget; the first gets the rest
     first, second = bounds[:, 1] - bounds[:, 0], bounds[:, 3] - bounds[:, 2]

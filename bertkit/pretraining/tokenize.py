@@ -44,7 +44,7 @@ class DocumentTokenizer:
         """Split documents into sentences and these into tokens."""
         split = [split_sentences(document) for document in documents]
         texts = [self._space * (number > 0) + text for sentences in split for number, text in enumerate(sentences)]
-        batches = [self._encode(batch) for batch in split_by_size(texts, _BATCH_CHARS, len)] or [
+        batches = [self._encode_texts(batch) for batch in split_by_size(texts, _BATCH_CHARS, len)] or [
             (np.zeros(0, np.int64),) * 3
         ]
         tokens, starts, lengths = (np.concatenate(column) for column in zip(*batches, strict=True))
@@ -54,7 +54,7 @@ class DocumentTokenizer:
         size = sum(len(document.encode()) for document, count in zip(documents, counts, strict=True) if count)
         return TokenizedDocuments(tokens, starts, lengths[lengths > 0], counts[counts > 0], size)
 
-    def _encode(self, texts: list[str]) -> tuple[Numbers, Numbers, Numbers]:
+    def _encode_texts(self, texts: list[str]) -> tuple[Numbers, Numbers, Numbers]:
         """Encode texts: (tokens,) ids and whether each begins a word, and (texts,) the number of tokens."""
         encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
         lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)

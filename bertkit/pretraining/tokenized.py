@@ -81,7 +81,7 @@ def read_corpus(source: CorpusSource, tokenizer: Tokenizer, progress: Progress) 
         mapped = map_columns(folder)
         if mapped is None:
             # once more under the lock: another process may have prepared it while this one was waiting
-            mapped = map_or_write(folder, lambda: _prepare(folder, source, tokenizer, progress))
+            mapped = map_or_write(folder, lambda: _prepare_corpus(folder, source, tokenizer, progress))
             sweep(folder.parent)
     except OSError as error:
         what = f"the corpus cannot be prepared: {error.strerror or error}"
@@ -143,7 +143,7 @@ def _fingerprint(file: Path) -> list[str]:
         raise ResourceError("no permission to read", "check its permissions", file=file) from None
 
 
-def _prepare(folder: Path, source: CorpusSource, tokenizer: Tokenizer, progress: Progress) -> None:
+def _prepare_corpus(folder: Path, source: CorpusSource, tokenizer: Tokenizer, progress: Progress) -> None:
     """Write the columns of a corpus, starting where an earlier process stopped."""
     began = time.monotonic()
     deduplication = find_duplicates(source, progress)

@@ -97,7 +97,7 @@ def settle(values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     """
     settled: dict[str, Any] = {}
     for winner, key, replace in RULES:
-        given, value = (settled.get(name, _get(values, name)) for name in (winner, key))
+        given, value = (settled.get(name, _get_value(values, name)) for name in (winner, key))
         if given is None or value is None or origin.rank(winner) <= origin.rank(key):
             continue
         new = replace(given, value)
@@ -109,7 +109,7 @@ def settle(values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     return settled
 
 
-def _get(values: Mapping[str, Any], key: str) -> Any:
+def _get_value(values: Mapping[str, Any], key: str) -> Any:
     section, _, last = key.rpartition(".")
     content = values.get(section) if section else values
     return content.get(last) if isinstance(content, Mapping) else None

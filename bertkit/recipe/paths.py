@@ -20,7 +20,8 @@ def typed_path(typed: str | Path) -> Path:
         UsageError: no such user.
     """
     path = Path(typed)
-    if not str(typed).startswith("~"):  # pathlib forgets the `./` that tells a folder called `~` from a home
+    # pathlib forgets the `./` that tells a folder called `~` from a home
+    if not str(typed).startswith("~"):
         return path
     try:
         return path.expanduser()
@@ -29,10 +30,10 @@ def typed_path(typed: str | Path) -> Path:
         raise UsageError(what, f"write {Path.cwd() / path} for a folder of this name") from None
 
 
-def _expand(typed: str) -> str:
+def _expand_home(typed: str) -> str:
     # a hub name stays as it is, to the letter
     return str(typed_path(typed)) if typed.startswith("~") else typed
 
 
-Location = Annotated[str, AfterValidator(_expand)]
+Location = Annotated[str, AfterValidator(_expand_home)]
 """A key of a recipe that may be a path."""

@@ -40,9 +40,9 @@ def describe(
     errors: Sequence[Any], record: type[Section], changes: Mapping[str, Any], file: Path, lines: Lines
 ) -> RecipeError:
     """Turn pydantic's errors into one that names the first wrong key, its line or override, and what is allowed."""
-    first = _name(errors[0]["loc"])
-    of_first = [error for error in errors if _name(error["loc"]).startswith(first)]
-    error = max(of_first, key=lambda error: _name(error["loc"]).count("."))
+    first = _name_key(errors[0]["loc"])
+    of_first = [error for error in errors if _name_key(error["loc"]).startswith(first)]
+    error = max(of_first, key=lambda error: _name_key(error["loc"]).count("."))
     path = tuple(str(key) for key in error["loc"])
     written = max((path[:end] for end in range(len(path) + 1) if path[:end] in lines), key=len, default=())
     override = next((key for key in changes if _overlap(path, tuple(key.split(".")))), None)
@@ -51,14 +51,14 @@ def describe(
         return RecipeError(f"unknown key {shorten(repr('.'.join(path)))}", _closest_key(record, path), **where)
     if error["type"] == "missing":
         return RecipeError(f"the key {'.'.join(path)!r} is missing", "see `bertkit recipes show cola`", **where)
-    name = _name(error["loc"])
+    name = _name_key(error["loc"])
     fault = f"{shorten(name)} = {shown(error['input'])} is"
     bounds = "" if error["type"] == "value_error" else _range_of(record, name)
     if bounds:
         out_of_range = error["type"].startswith(("greater", "less"))
         return RecipeError(f"{fault} {'out of range' if out_of_range else 'wrong'}", f"give {bounds}", **where)
     # a union has an error for each of its types
-    rules = dict.fromkeys(rule_of(other) for other in errors if _name(other["loc"]) == name)
+    rules = dict.fromkeys(rule_of(other) for other in errors if _name_key(other["loc"]) == name)
     return RecipeError(f"{fault} wrong: {' or '.join(rules).replace(' or must be ', ' or ')}", **where)
 
 
@@ -83,7 +83,7 @@ def shown(value: Any) -> str:
     return shorten(str(value) if isinstance(value, (int, float)) else repr(value))
 
 
-def _name(path: Sequence[int | str]) -> str:
+def _name_key(path: Sequence[int | str]) -> str:
     """Return a key's dotted name, without what pydantic adds to its path."""
     keys = path[:-2] if path[-1:] == ("[key]",) else path
     return ".".join(str(key) for key in keys if not str(key).startswith(_VARIANTS))

@@ -140,10 +140,10 @@ class Lane:
             the tickets that are done, and how many inputs have left the lane.
         """
         began, before = time.perf_counter(), len(self.encoded) + len(taken)
-        self._encode([one for one in taken if one.is_wanted])
+        self._encode_inputs([one for one in taken if one.is_wanted])
         self.encoded.extend(one for one in taken if one.encoded is not None and one.is_wanted)
         batch = self._next_batch()
-        self._answer(batch)
+        self._answer_inputs(batch)
         seconds = time.perf_counter() - began
         if batch:
             self.seconds_per_row += 0.2 * (seconds / len(batch) - self.seconds_per_row)
@@ -164,7 +164,7 @@ class Lane:
                 batch.append(first)
         return batch
 
-    def _encode(self, inputs: Sequence[_Input]) -> None:
+    def _encode_inputs(self, inputs: Sequence[_Input]) -> None:
         """Encode inputs group by group; where one of a group is wrong, each alone."""
         groups: dict[Hashable, list[_Input]] = {}
         for one in inputs:
@@ -177,7 +177,7 @@ class Lane:
             one.encoded = encoded
             one.ticket.tokens += encoded.tokens
 
-    def _answer(self, batch: Sequence[_Input]) -> None:
+    def _answer_inputs(self, batch: Sequence[_Input]) -> None:
         now = time.perf_counter()
         for one in batch:
             one.ticket.begun = one.ticket.begun or now
@@ -270,10 +270,10 @@ def _tell(tickets: Sequence[Ticket]) -> None:
         loops.setdefault(ticket.done.get_loop(), []).append(ticket.done)
     for loop, futures in loops.items():
         with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
-            loop.call_soon_threadsafe(_finish, futures)
+            loop.call_soon_threadsafe(_finish_futures, futures)
 
 
-def _finish(futures: Sequence[asyncio.Future[None]]) -> None:
+def _finish_futures(futures: Sequence[asyncio.Future[None]]) -> None:
     for future in futures:
         if not future.done():
             future.set_result(None)

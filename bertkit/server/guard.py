@@ -70,7 +70,7 @@ class Guard:
             await send(message)
 
         try:
-            self._check(scope, headers)
+            self._check_request(scope, headers)
             await self.app(scope, self._within_limits(receive), send_noted)
         except RefusedError as refused:
             if refused.status_code == 413:
@@ -96,7 +96,7 @@ class Guard:
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
         return {**scope, "root_path": root, "path": path, "method": method}
 
-    def _check(self, scope: Message, headers: dict[bytes, bytes]) -> None:
+    def _check_request(self, scope: Message, headers: dict[bytes, bytes]) -> None:
         """Refuse what can be refused before the body is read."""
         path = _below_root(scope)
         is_open = scope["method"] == "OPTIONS" or (scope["method"] == "GET" and path in OPEN_TO_ALL)

@@ -93,13 +93,13 @@ def _make_endpoint(service: Service, route: str, request_schema: type[BaseModel]
     models = {model.name: model for model in service.find(route)}
 
     async def endpoint(request: Request, body: Any) -> Response:
-        return await answer(service, request, _choose(models, body.model), body)
+        return await answer(service, request, _choose_model(models, body.model), body)
 
     endpoint.__annotations__ = {"request": Request, "body": request_schema, "return": Response}
     return endpoint
 
 
-def _choose(models: Mapping[str, ServedModel], name: str | None) -> ServedModel:
+def _choose_model(models: Mapping[str, ServedModel], name: str | None) -> ServedModel:
     """Return the model that a request names, or the only one that answers at its address."""
     if name is None:
         if len(models) > 1:

@@ -179,7 +179,8 @@ class _PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
 
     def data_received(self, data: bytes) -> None:
         before = self.cycle
-        if self in self.waiting and self.waiting[self] is None:  # this is the beginning of a further request
+        # this is the beginning of a further request
+        if self in self.waiting and self.waiting[self] is None:
             self.waiting[self] = self.loop.call_later(self.limits.read_seconds, self.transport.close)
         super().data_received(data)
         if self.cycle is not before:

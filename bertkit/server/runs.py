@@ -46,7 +46,7 @@ def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedMo
     models: list[SavedModel] = []
     for name in names:
         given, equals, path = name.partition("=")
-        models += _find(path if equals else name, given if equals else None, recipe)
+        models += _find_model(path if equals else name, given if equals else None, recipe)
     if recipe is not None and all(find_recipe(model.folder) for model in models):
         what = f"--recipe {recipe}, and each of these models has a recipe of its own"
         raise UsageError(what, "leave --recipe out")
@@ -61,7 +61,7 @@ def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedMo
     return models
 
 
-def _find(path: str, name: str | None, recipe: str | None) -> list[SavedModel]:
+def _find_model(path: str, name: str | None, recipe: str | None) -> list[SavedModel]:
     folder = typed_path(path)
     if not folder.is_dir():
         try:
@@ -75,7 +75,7 @@ def _find(path: str, name: str | None, recipe: str | None) -> list[SavedModel]:
         return [_find_foreign(folder, path, name, recipe)]
     if names_several(str(recipe_file)):
         tasks = (runs.read_record(folder) or {}).get("tasks", {})
-        return [model for task in tasks for model in _find(str(folder / task), f"{name}.{task}", recipe)]
+        return [model for task in tasks for model in _find_model(str(folder / task), f"{name}.{task}", recipe)]
     if recipe_command(str(recipe_file)) == "pretrain":
         what = "a pretrained model has no answers to serve"
         raise ModelError(what, "fine-tune it first, or see `bertkit fill-mask`", file=folder)

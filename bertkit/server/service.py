@@ -127,12 +127,12 @@ def load_service(
     with ThreadPoolExecutor(1) as loader:
         for one in saved:
             with stage(progress, f"loading {one.name}"):
-                models[one.name] = loader.submit(_load, one, limits, metrics).result()
+                models[one.name] = loader.submit(_load_model, one, limits, metrics).result()
     lanes = [lane for model in models.values() for lane in (model.rows, model.texts) if lane]
     return Service(models, limits, metrics, Computer(lanes), api_key)
 
 
-def _load(model: SavedModel, limits: Limits, metrics: ServerMetrics) -> ServedModel:
+def _load_model(model: SavedModel, limits: Limits, metrics: ServerMetrics) -> ServedModel:
     predictor = vectorizer = None
     observe = metrics.observer(model.name)
     if model.saved is not None:

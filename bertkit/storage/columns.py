@@ -45,7 +45,8 @@ class ColumnWriter:
     def __enter__(self) -> ColumnWriter:
         """Open the files and truncate them to the last complete shard; ``state`` is what was committed with it."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        (self.folder / _MANIFEST).unlink(missing_ok=True)  # columns with a valid one are mapped, not written
+        # columns with a valid one are mapped, not written
+        (self.folder / _MANIFEST).unlink(missing_ok=True)
         journal = self._read_journal()
         if not journal:
             self._digests = {name: hashlib.sha256() for name in self.dtypes}

@@ -181,7 +181,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     threshold = float(_option(setup.recipe, "null_threshold") or 0.0)
     null_scores = [None] * len(rows) if nulls is None else nulls.tolist()
     return [
-        _choose(row["context"], columns, slice(first, last), null, threshold)
+        _choose_answer(row["context"], columns, slice(first, last), null, threshold)
         for row, (first, last), null in zip(rows, itertools.pairwise(edges), null_scores, strict=True)
     ]
 
@@ -256,7 +256,7 @@ def _null_scores(outputs: Outputs, features: Features, rows: int) -> Numbers:
     return scores
 
 
-def _choose(
+def _choose_answer(
     context: str, columns: Mapping[str, list[Any]], spans: slice, null: float | None, threshold: float
 ) -> dict[str, Any]:
     """Choose the answer of one question; `spans` is the slice of all columns that holds its spans, best first."""

@@ -110,7 +110,7 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     read = [" ".join([row["text"], *([row["text_pair"]] if "text_pair" in row else [])]) for row in rows]
     if _find_entailment(_folder(setup)) is None:
         return texts.encode_rows([[text] for text in read], setup)
-    described = _describe(setup)
+    described = _describe_labels(setup)
     features = encode_texts([{"text": text, "text_pair": one} for text in read for one in described], setup)
     return [{**feature, "row": number // len(described)} for number, feature in enumerate(features)]
 
@@ -155,14 +155,14 @@ def _load_encoder(folder: Path, setup: Setup) -> Model:
 
     modules = with_options(read_modules(folder), pooling=None, normalize=True, prompt=None)
     model = load_sentence_classifier(folder, modules, setup.labels, new_head=True).eval()
-    batch = several_collator(setup)(texts.encode_rows([[text] for text in _describe(setup)], setup))
+    batch = several_collator(setup)(texts.encode_rows([[text] for text in _describe_labels(setup)], setup))
     with torch.no_grad():
         vectors = model(**batch).vectors[:, 0].numpy()
     set_head(model, dict(enumerate(_SCALE * vectors)), np.zeros(len(vectors)))
     return model
 
 
-def _describe(setup: Setup) -> list[str]:
+def _describe_labels(setup: Setup) -> list[str]:
     """Return a description of each label: the recipe's own, or the label in its template."""
     template, own = read_option(OPTIONS, setup.recipe, "hypothesis_template"), _own_descriptions(setup.recipe)
     return [own.get(label, template.replace("{}", label)) for label in setup.labels]

@@ -59,7 +59,7 @@ def encode_long(rows: Rows, setup: Setup) -> list[Feature]:
         return []
     if way == "head":
         return encode_texts(rows, setup)
-    tokens_of_rows, template, budget = _tokenize(rows, setup)
+    tokens_of_rows, template, budget = _tokenize_rows(rows, setup)
     shorten = partial(_last, share=share if way == "head_tail" else 0.0)
     features = []
     for number, tokens in enumerate(tokens_of_rows):
@@ -71,7 +71,7 @@ def encode_long(rows: Rows, setup: Setup) -> list[Feature]:
     return features
 
 
-def _tokenize(rows: Rows, setup: Setup) -> tuple[list[list[list[int]]], SpecialTokenTemplate, int]:
+def _tokenize_rows(rows: Rows, setup: Setup) -> tuple[list[list[list[int]]], SpecialTokenTemplate, int]:
     """Return the tokens of the one or two texts of each row, the template around them, and how many it has room for."""
     columns = ["text", "text_pair"] if "text_pair" in rows[0] else ["text"]
     template = find_template(setup.tokenizer, pair=len(columns) == 2)
@@ -82,7 +82,7 @@ def _tokenize(rows: Rows, setup: Setup) -> tuple[list[list[list[int]]], SpecialT
 
 def shares_read(rows: Rows, setup: Setup) -> tuple[float, float, float]:
     """Return the share of the tokens of rows that is read of one input, that of windows, and the windows per row."""
-    tokens_of_rows, _, budget = _tokenize(rows, setup)
+    tokens_of_rows, _, budget = _tokenize_rows(rows, setup)
     overlap = read_option(OPTIONS, setup.recipe, "overlap")
     in_all = in_one = in_windows = windows = 0
     for tokens in tokens_of_rows:

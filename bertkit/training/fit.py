@@ -298,7 +298,7 @@ def fit(
             trainer.add_callback(UnfreezingCallback(plan, trainer.log))
             callback.trainer = trainer
             try:
-                _train(trainer, folder)
+                _train_model(trainer, folder)
             finally:
                 progress.finish()
         if flag.signal:
@@ -306,7 +306,7 @@ def fit(
     return load_best(model, folder)
 
 
-def _train(trainer: _Trainer, folder: Path) -> None:
+def _train_model(trainer: _Trainer, folder: Path) -> None:
     """Train, from the newest whole checkpoint where there is one; a finished one needs nothing more."""
     start, skipped = newest_whole(folder, to_train=True)
     for line in skipped:

@@ -128,14 +128,12 @@ def _fit_calibration(
         if f1["after"] > f1["before"]:
             tuned = metrics.tune_thresholds(tempered[:, 1], gold, len(labels))
             thresholds = dict(zip(labels, tuned, strict=True))
+    facts: dict[str, Any] = {"split": split.name, "source": split.source, "rows": len(split.rows)}
+    facts |= {"temperature": temperature, "thresholds": thresholds}
     calibration = SavedCalibration(
         model=fingerprint_all(saved.folder, saved.member_folders),
         task=saved.recipe.task,
-        split=split.name,
-        source=split.source,
-        rows=len(split.rows),
-        temperature=temperature,
-        thresholds=thresholds,
+        **facts,
         confidence=[float(f"{value:.7g}") for value in confidence] if is_per_row else [],
         right=right.tolist() if is_per_row else [],
         gold=[float(f"{value:.7g}") for value in tempered[np.arange(len(gold)), gold]] if is_per_row else [],
@@ -146,16 +144,12 @@ def _fit_calibration(
     curve = metrics.risk_coverage(confidence, right) if is_per_row else []
     result = CalibrationResult(
         model=saved.recipe.model,
-        split=split.name,
-        source=split.source,
-        rows=len(split.rows),
-        temperature=temperature,
+        **facts,
         before=statistics.describe_calibration(raw, gold, numbers),
         after=statistics.describe_calibration(across, gold, numbers),
         file=str(saved.calibration_folder / CALIBRATION_FILE),
         decisions=len(gold),
         per=per,
-        thresholds=thresholds,
         f1_macro=f1,
         abstention=[{"asked": asked, **(point._asdict() if point else {})} for asked, point in abstentions],
         risk_coverage=[dict(zip(("coverage", "precision", "threshold"), point, strict=True)) for point in curve],

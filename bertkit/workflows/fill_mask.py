@@ -60,13 +60,13 @@ class _MaskFiller:
     def fill(self, texts: Sequence[tuple[int, str]], queries: Sequence[_Query]) -> Iterator[dict[str, Any]]:
         """Yield the record of each numbered text."""
         candidates: dict[int, dict[int, Candidates]] = {number: {} for number, _ in texts}
-        for number, mask, likeliest in self._predict(queries):
+        for number, mask, likeliest in self._predict_masks(queries):
             candidates[number][mask] = likeliest
         for number, text in texts:
             masks = [self._record(text, mask, candidates[number][mask]) for mask in sorted(candidates[number])]
             yield {"text": text, "masks": masks}
 
-    def _predict(self, queries: Sequence[_Query]) -> Iterator[tuple[int, int, Candidates]]:
+    def _predict_masks(self, queries: Sequence[_Query]) -> Iterator[tuple[int, int, Candidates]]:
         """Yield text, mask and candidates, in the order of batches of similar length."""
         import torch
 

@@ -172,7 +172,7 @@ def _prune_model(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
             before = saved.load(inference=True, calibrated=False)
     kept = _choose_kept(inputs, before, progress)
     model, new_weights = _load_to_save(inputs, before)
-    parameters = _count_parameters(model)
+    parameters = model.num_parameters()
     keep(model, kept)
     tokenizer = load_tokenizer(inputs.source) if before is None else before.setup.tokenizer
     tokenizer.save_pretrained(folder)
@@ -189,7 +189,7 @@ def _prune_model(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
     known = {name: value for name, value in model.state_dict().items() if name not in new_weights}
     model.save_pretrained(folder, save_original_format=False, **({"state_dict": known} if new_weights else {}))
     facts = PrunedFacts(inputs.model, inputs.source, inputs.folder, kept, shape, ids, began)
-    left = _count_parameters(model)
+    left = model.num_parameters()
     del model
     pruned = Pruned(
         model=inputs.model,
@@ -271,7 +271,3 @@ def _load_to_save(inputs: _Inputs, before: Checkpoint | None) -> tuple[PreTraine
     refuse_misfit(model, report, inputs.source)
     refuse_non_finite(model.named_parameters(), inputs.source)
     return model, sorted(report["missing_keys"])
-
-
-def _count_parameters(model: PreTrainedModel) -> int:
-    return sum(parameter.numel() for parameter in model.parameters())

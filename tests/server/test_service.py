@@ -26,7 +26,7 @@ def test_models_are_loaded_in_a_thread_that_ends_so_that_its_openmp_pool_does(mo
         threads.append(threading.current_thread())
         return SimpleNamespace(rows=None, texts=None)
 
-    monkeypatch.setattr(module, "_load", load)
+    monkeypatch.setattr(module, "_load_model", load)
     module.load_service([SimpleNamespace(name="a"), SimpleNamespace(name="b")], Limits())
     assert len(threads) == 2
     assert not any(thread.is_alive() for thread in threads)

@@ -159,10 +159,10 @@ def _speed_line(speed: Speed, *, is_fastest: bool) -> dict[str, Any]:
     return {
         "precision": speed.precision,
         "batch": speed.batch_size,
-        "tokens/s": _format(speed.tokens_per_second, "{:,.0f}"),
-        "rows/s": _format(speed.rows_per_second, "{:,.1f}"),
-        "padding": _format(speed.padding_share, "{:.1%}"),
-        "of peak": _format(speed.peak_share, "{:.1%}"),
+        "tokens/s": _format_value(speed.tokens_per_second, "{:,.0f}"),
+        "rows/s": _format_value(speed.rows_per_second, "{:,.1f}"),
+        "padding": _format_value(speed.padding_share, "{:.1%}"),
+        "of peak": _format_value(speed.peak_share, "{:.1%}"),
         "memory": "-" if speed.peak_memory_bytes is None else f"{speed.peak_memory_bytes / 1e6:,.0f} MB",
         "": "fastest" if is_fastest else "",
     }
@@ -172,11 +172,11 @@ def _time_line(speed: Speed) -> dict[str, Any]:
     return {
         "precision": speed.precision,
         "batch": speed.batch_size,
-        "evaluation rows/s": _format(speed.evaluation_rows_per_second, "{:,.1f}"),
+        "evaluation rows/s": _format_value(speed.evaluation_rows_per_second, "{:,.1f}"),
         "epoch": duration_text(speed.epoch_seconds),
         "recipe": duration_text(speed.recipe_seconds),
     }
 
 
-def _format(value: float | None, template: str) -> str:
+def _format_value(value: float | None, template: str) -> str:
     return "-" if value is None else template.format(value)

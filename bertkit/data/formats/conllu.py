@@ -15,7 +15,8 @@ from bertkit.recipe.records import Data
 
 _COLUMNS = ("tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")  # after the id
 _COMMENT = re.compile(r"# *(sent_id|text) *=(.*)")
-_NOT_A_WORD = re.compile(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+")  # the id of a multiword token, or of an empty node
+# the id of a multiword token, or of an empty node
+_NOT_A_WORD = re.compile(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+")
 
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:

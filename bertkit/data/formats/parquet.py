@@ -45,7 +45,7 @@ def _read_rows(path: Path) -> Iterator[Record]:
                 for record in batch.to_pylist():
                     row += 1
                     for column, names in labels.items():
-                        record[column] = _name(record[column], names, path, row, column)
+                        record[column] = _name_labels(record[column], names, path, row, column)
                     yield row, record
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise _unreadable(path, row) from error
@@ -75,10 +75,10 @@ def _element(feature: Any) -> dict[str, Any]:
     return _element(feature["feature"]) if feature.get("_type") in _LISTS else dict(feature)
 
 
-def _name(value: Any, names: list[str], path: Path, row: int, column: str) -> Any:
+def _name_labels(value: Any, names: list[str], path: Path, row: int, column: str) -> Any:
     """Replace a label, or each label of a list, by its name."""
     if isinstance(value, list):
-        return [_name(item, names, path, row, column) for item in value]
+        return [_name_labels(item, names, path, row, column) for item in value]
     if not isinstance(value, int) or 0 <= value < len(names):
         return names[value] if isinstance(value, int) else value
     if value == -1:

@@ -70,7 +70,7 @@ def leaderboard_average(scores: Scores) -> float | None:
     A task with several metrics has their mean as its score, and MNLI that of its two splits (Wang et al. 2019).
     """
     return _mean(
-        _mean(_score(scores, task.name, split, metric) for split in task.splits for metric in task.metrics)
+        _mean(_find_score(scores, task.name, split, metric) for split in task.splits for metric in task.metrics)
         for task in TASKS.values()
     )
 
@@ -81,7 +81,7 @@ def paper_average(scores: Scores) -> float | None:
     It is the mean of nine columns: both of MNLI, F1 of MRPC and QQP, Spearman of STS-B, and no WNLI.
     """
     columns = [(task, split) for task in TASKS.values() for split in task.splits if task.name != "wnli"]
-    return _mean(_score(scores, task.name, split, task.metrics[0]) for task, split in columns)
+    return _mean(_find_score(scores, task.name, split, task.metrics[0]) for task, split in columns)
 
 
 def missing_scores(scores: Scores) -> list[str]:
@@ -147,7 +147,7 @@ def _cell(task: GlueTask, labels: Sequence[str], record: Mapping[str, Any]) -> s
     return str(prediction) if task.writes_names else str(labels.index(prediction))
 
 
-def _score(scores: Scores, task: str, split: str, metric: str) -> float | None:
+def _find_score(scores: Scores, task: str, split: str, metric: str) -> float | None:
     return scores.get(task, {}).get(split, {}).get(metric)
 
 

@@ -93,10 +93,10 @@ def layer_rows(measured: Sequence[MappedLayer], *, are_clusters: bool) -> list[d
         if layer.explained is not None:
             row |= {"1st component": f"{layer.explained[0]:.1%}", "2nd component": f"{layer.explained[1]:.1%}"}
         if layer.separation is not None:
-            apart = layer.separation
-            row["silhouette"] = "n/a" if apart.silhouette is None else f"{apart.silhouette:.3f}"
+            labels = layer.separation
+            row["silhouette"] = "n/a" if labels.silhouette is None else f"{labels.silhouette:.3f}"
             if not are_clusters:
-                row["nearest has the label"] = "n/a" if apart.nearest is None else f"{apart.nearest:.4f}"
-                row["95% interval"] = "n/a" if apart.interval is None else "{:.4f} to {:.4f}".format(*apart.interval)
+                row["nearest has the label"] = "n/a" if labels.nearest is None else f"{labels.nearest:.4f}"
+                row["95% interval"] = "n/a" if labels.interval is None else "{:.4f} to {:.4f}".format(*labels.interval)
         rows.append(row)
     return rows

@@ -88,7 +88,8 @@ def _pca(vectors: Numbers) -> Plane:
 
 
 def _umap(vectors: Numbers, seed: int) -> Numbers:
-    with warnings.catch_warnings(action="ignore"):  # that a seed means one thread, and what numba has to say
+    # that a seed means one thread, and what numba has to say
+    with warnings.catch_warnings(action="ignore"):
         try:
             from umap import UMAP
         except ImportError as error:

@@ -75,10 +75,10 @@ def find_slices(
     name = "new words" if known_words is not None else "words that occur once"
     known = frozenset(known_words or ())
     counts = [len({*words} - known) for words in _all_words(texts, known_words)]
-    groups[name] = _group(counts, lambda count: f"{_MANY_NEW} or more" if count >= _MANY_NEW else str(count))
-    groups["negation"] = _group(texts, lambda text: _yes(_NEGATION.search(text)))
-    groups["names"] = _group(texts, lambda text: _yes(_has_names(text)))
-    groups["numbers"] = _group(texts, lambda text: _yes(_DIGIT.search(text)))
+    groups[name] = _group_units(counts, lambda count: f"{_MANY_NEW} or more" if count >= _MANY_NEW else str(count))
+    groups["negation"] = _group_units(texts, lambda text: _yes(_NEGATION.search(text)))
+    groups["names"] = _group_units(texts, lambda text: _yes(_has_names(text)))
+    groups["numbers"] = _group_units(texts, lambda text: _yes(_DIGIT.search(text)))
     for value, members in _by_gold_lists(rows, units, columns.gold).items():
         groups.setdefault(columns.gold, {})[value] = members
     return groups
@@ -151,7 +151,7 @@ def _yes(found: Any) -> str:
     return "yes" if found else "no"
 
 
-def _group(values: Sequence[Any], name: Callable[[Any], str]) -> dict[str, list[int]]:
+def _group_units(values: Sequence[Any], name: Callable[[Any], str]) -> dict[str, list[int]]:
     """Group units by a name; where all have the same, there is nothing to compare."""
     groups: dict[str, list[int]] = {}
     for unit, value in enumerate(values):

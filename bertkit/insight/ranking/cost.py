@@ -47,7 +47,7 @@ def texts_of(rows: Sequence[Row]) -> list[str]:
     return list(map(" ".join, texts))
 
 
-def load_all(embedders: Sequence[Embedder], texts: Sequence[str]) -> list[int | None]:
+def load_and_measure_memory(embedders: Sequence[Embedder], texts: Sequence[str]) -> list[int | None]:
     """Load encoders, run each on the longest texts, and return the memory in bytes that each took for that.
 
     Raises:
@@ -57,7 +57,7 @@ def load_all(embedders: Sequence[Embedder], texts: Sequence[str]) -> list[int | 
 
     from bertkit.vectors.embedder import Embedder
 
-    Embedder("demo").encode(texts[:1])  # what libraries need once is no encoder's
+    Embedder("demo").encode(texts[:1])  # a warm-up: memory that libraries take once counts for no encoder
     longest = sorted(texts, key=len)[-_TOGETHER:]
     grown = []
     device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -83,14 +83,14 @@ def measure_costs(embedders: Sequence[Embedder], rows: Sequence[Row], progress: 
         ModelError: one is damaged.
     """
     texts = texts_of(rows)
-    memory = load_all(embedders, texts)
+    memory = load_and_measure_memory(embedders, texts)
     ordered = sorted(texts, key=len)
     batches = [ordered[first : first + _TOGETHER] for first in range(0, len(ordered), _TOGETHER)]
     timings = time_by_turns([embedder.encode for embedder in embedders], batches, progress)
     costs = []
     for embedder, grown, timing in zip(embedders, memory, timings, strict=True):
         tokens = sum(map(len, embedder.tokenizer(texts, truncation=True)["input_ids"]))
-        license, languages = _describe(embedder.model)
+        license, languages = _describe_model(embedder.model)
         costs.append(
             EncoderCost(
                 parameters=count_parameters(embedder),
@@ -129,7 +129,7 @@ def max_tokens(embedder: Embedder) -> int:
     return int(load_tokenizer(folder, decoders=is_sentence_folder(embedder.folder)).model_max_length)
 
 
-def _describe(model: str) -> tuple[str, str]:
+def _describe_model(model: str) -> tuple[str, str]:
     """Return the license and languages of a published encoder."""
     found = next((one for one in list_encoders() if one.name == model), None)
     return (found.license, found.language_text) if found else (UNKNOWN, UNKNOWN)

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import nn
 
-_TOKENS, _LENGTHS, _ROWS = 32, 8, 4  # tokens of a batch, lengths and rows of a group are rounded up to these
+# tokens of a batch, lengths and rows of a group are rounded up to these
+_TOKENS, _LENGTHS, _ROWS = 32, 8, 4
 States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Queries, keys and values."""
 

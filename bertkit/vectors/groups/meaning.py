@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 MAX_EXACT = 250_000
 """Rows up to which all pairs are compared: an hour's work at a million, where an index needs minutes."""
 
-_BLOCK, _CHUNK = 4096, 8192  # rows that are compared with so many kept ones: 64 MB of bf16 cosines at a time
+# rows that are compared with so many kept ones: 64 MB of bf16 cosines at a time
+_BLOCK, _CHUNK = 4096, 8192
 _ROUNDING = 2**-7
 """The most that a cosine differs that was computed in bf16: each vector by 2^-9 of its length, the result by 2^-9."""
 _WORTH_A_TRIAL = 10_000  # rows, which are compared before a trial of the precision has ended

@@ -141,13 +141,13 @@ def build_approximate(
         built = _build_binary(shards) if method == "binary" else _build_floats(shards, method, total)
     search = ApproximateSearch(method, built, total, 0)
     with stage(progress, "measuring its recall"):
-        measured = _widen(search, shards, queries)
+        measured = _widen_search(search, shards, queries)
     file = f"{method}.faiss"
     _write_index(built, folder / file, binary=method == "binary")
     return {"method": method, "rows": total, "width": search.width, **measured, "files": list_files(folder, [file])}
 
 
-def _widen(search: ApproximateSearch, shards: Sequence[Shard], given: Numbers | None) -> dict[str, Any]:
+def _widen_search(search: ApproximateSearch, shards: Sequence[Shard], given: Numbers | None) -> dict[str, Any]:
     """Search as wide as the recall needs; return the recall, and the milliseconds of one query."""
     none = np.zeros(0, dtype=np.int64)
     if given is None:

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     import torch
 
 _CANDIDATES = 40  # beyond k, per query
-_BLOCK, _BLOCK_OF_ONE = 8192, 65536  # vectors of a product; more at a time for one query, which is no matrix
+# vectors of a product; more at a time for one query, which is no matrix
+_BLOCK, _BLOCK_OF_ONE = 8192, 65536
 _GROUP = 32  # rows whose highest product is looked at first
 _QUERIES = 256  # of a pass over the vectors
 _HALF_STEP = 2.0**-8  # by which rounding to bf16 moves a number, relative to it
@@ -77,7 +78,7 @@ def gather(shards: Sequence[Shard], numbers: Numbers) -> Numbers:
 
 
 def _search(shards: Sequence[Shard], queries: Numbers, k: int, deleted: Numbers, first: int) -> tuple[Numbers, Numbers]:
-    values, candidates = _scan(shards, queries, k + _CANDIDATES, deleted, first, rounded=True)
+    values, candidates = _scan_rows(shards, queries, k + _CANDIDATES, deleted, first, rounded=True)
     scores = np.zeros((len(queries), k), dtype=np.float32)
     rows = np.zeros((len(queries), k), dtype=np.int64)
     for position, query in enumerate(queries):
@@ -85,7 +86,7 @@ def _search(shards: Sequence[Shard], queries: Numbers, k: int, deleted: Numbers,
     total = sum(shard.info.rows for shard in shards) - first
     unproven = np.flatnonzero(_highest_missed(shards, queries, values[:, -1]) >= scores[:, -1])
     if total > values.shape[1] and len(unproven):
-        _, candidates = _scan(shards, queries[unproven], k + _CANDIDATES, deleted, first, rounded=False)
+        _, candidates = _scan_rows(shards, queries[unproven], k + _CANDIDATES, deleted, first, rounded=False)
         for number, found in zip(unproven, candidates, strict=True):
             scores[number], rows[number] = rank(shards, queries[number], found, k)
     return scores, rows
@@ -107,7 +108,7 @@ def _highest_missed(shards: Sequence[Shard], queries: Numbers, lowest: Numbers) 
     return np.asarray(lowest + np.abs(finite) * _HALF_STEP + error)
 
 
-def _scan(
+def _scan_rows(
     shards: Sequence[Shard], queries: Numbers, count: int, deleted: Numbers, first: int, *, rounded: bool
 ) -> tuple[Numbers, Numbers]:
     """Find the rows with the highest products: values and numbers (queries, count), fewer where there are fewer rows.

@@ -18,7 +18,8 @@ DEFAULT_TOKENS = 256
 """Tokens of a passage, unless the model reads fewer."""
 
 _LEAST_TOKENS = 8  # of a passage's own
-_BLOCK = 1000  # sentences that are tokenized at a time, so that a document of any length takes little memory
+# sentences that are tokenized at a time, so that a document of any length takes little memory
+_BLOCK = 1000
 
 
 class Passage(NamedTuple):
@@ -81,7 +82,7 @@ class PassageSplitter:
         budget = self.size - self._around
         while True:
             units = self._find_units(text, budget)
-            spans = [(units[first].start, units[end - 1].end) for first, end in self._pack(units, budget)]
+            spans = [(units[first].start, units[end - 1].end) for first, end in self._pack_units(units, budget)]
             counts = count_tokens([text[start:end] for start, end in spans], self.embedder)
             passages = [Passage(*span, count) for span, count in zip(spans, counts, strict=True)]
             excess = max(counts, default=0) - self.size
@@ -92,7 +93,7 @@ class PassageSplitter:
         characters = sum(unit.end - unit.start for unit in units)
         return passages, Coverage(1, int(read < characters), read, characters)
 
-    def _pack(self, units: Sequence[Passage], budget: int) -> Iterator[tuple[int, int]]:
+    def _pack_units(self, units: Sequence[Passage], budget: int) -> Iterator[tuple[int, int]]:
         """Yield the first and the end of the units of each passage: as many as fit."""
         first, tokens = 0, 0
         for number, unit in enumerate(units):

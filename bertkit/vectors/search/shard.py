@@ -109,7 +109,7 @@ class ShardWriter:
         self.rows, self.coverage, self._end = self.rows + len(lines), self.coverage + coverage, int(ends[-1])
         self._longest = max(self._longest, float(np.linalg.norm(vectors, axis=1).max()))
         self._rounding = max(self._rounding, float(np.linalg.norm(vectors - widen(rounded), axis=1).max()))
-        self._commit()
+        self._write_journal()
 
     def finish(self) -> ShardInfo:
         """Complete the files and return what the manifest says of them."""
@@ -121,7 +121,7 @@ class ShardWriter:
         files = list_files(self.folder, SHARD_FILES)
         return ShardInfo(self.folder.name, self.rows, self._longest, self._rounding, files)
 
-    def _commit(self) -> None:
+    def _write_journal(self) -> None:
         # Data before the journal: a kill between them leaves files longer than it says.
         for stream in self._streams.values():
             stream.flush()

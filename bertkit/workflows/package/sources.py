@@ -66,7 +66,7 @@ def copy_sources(roots: Mapping[str, Iterable[str]]) -> dict[str, str]:
     modules: dict[str, _Module] = {}
     for module, names in roots.items():
         for name in names:
-            _keep(modules, module, name)
+            _keep_definition(modules, module, name)
     code = {}
     for copied in modules.values():
         path = copied.file.relative_to(_FOLDER)
@@ -146,7 +146,7 @@ def _module_file(name: str) -> Path | None:
     return next(filter(Path.is_file, (path / "__init__.py", path.with_suffix(".py"))), None)
 
 
-def _keep(modules: dict[str, _Module], name: str, definition: str) -> None:
+def _keep_definition(modules: dict[str, _Module], name: str, definition: str) -> None:
     """Have a definition of a module copied, with all that it refers to."""
     if name not in modules:
         modules[name] = _read_module(name)
@@ -163,7 +163,7 @@ def _keep(modules: dict[str, _Module], name: str, definition: str) -> None:
                 _follow(modules, imported, ())
     for used, read in _find_names(nodes).items():
         if used in module.definitions:
-            _keep(modules, name, used)
+            _keep_definition(modules, name, used)
         # a module of which nothing is read is a variable of the same name
         elif used in module.imports and (read or not module.imports[used].is_module):
             module.kept.add(used)
@@ -191,9 +191,9 @@ def _follow(modules: dict[str, _Module], imported: _Import, attributes: Iterable
     package = imported.module.split(".")[0]
     if imported.is_module:
         for attribute in attributes:
-            _keep(modules, f"{imported.module}.{imported.name}", attribute)
+            _keep_definition(modules, f"{imported.module}.{imported.name}", attribute)
     elif imported.is_ours:
-        _keep(modules, imported.module, str(imported.name))
+        _keep_definition(modules, imported.module, str(imported.name))
     elif package not in AVAILABLE and package not in sys.stdlib_module_names:
         what = f"predictions of this task family need the package {package}, which packages do not have"
         raise ModelError(what, "use `bertkit export` and `bertkit predict`")

@@ -89,7 +89,7 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
         objective=recipe.objective,
         scores=scores,
         baselines=baselines,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=model.num_parameters(),
         steps=fit_result.steps,
         tokens=round(batches.tokens(fit_result.steps)),
         seconds=round(run.seconds, 3),

@@ -97,7 +97,7 @@ def estimate(
     fastest = fastest_products(machine.device, machine.precision, *sizes[1:]) if sizes else None
     return Estimate(
         recipe=recipe.name,
-        parameters=sum(parameter.numel() for parameter in model.parameters()),
+        parameters=model.num_parameters(),
         examples=batches.sizes[training.max_length],
         steps=None if budget else batches.steps,
         tokens=round(tokens),

@@ -25,7 +25,7 @@ def test_costs_are_measured(tiny_model, timed_once):
 
 
 def test_published_encoders_have_a_license():
-    assert cost._describe("answerdotai/ModernBERT-base") == ("Apache-2.0", "en")
+    assert cost._describe_model("answerdotai/ModernBERT-base") == ("Apache-2.0", "en")
 
 
 def test_words_are_joined_and_a_damaged_model_is_named(tiny_model, tmp_path):

@@ -64,8 +64,10 @@ def test_a_query_is_found_alike_alone_and_among_others(small_blocks):
 def test_copies_are_scanned_again_and_come_in_order(small_blocks, monkeypatch):
     """Of many copies, those that bf16 has not kept would be missing."""
     scans = []
-    scan = exact._scan
-    monkeypatch.setattr(exact, "_scan", lambda *args, rounded: scans.append(rounded) or scan(*args, rounded=rounded))
+    scan = exact._scan_rows
+    monkeypatch.setattr(
+        exact, "_scan_rows", lambda *args, rounded: scans.append(rounded) or scan(*args, rounded=rounded)
+    )
     vectors = np.repeat(make_vectors(1), 300, axis=0)
     vectors[50] = vectors[50] * (1 + 1e-4)  # less than bf16 can tell
     _, rows = exact_search([InMemory(vectors)], vectors[:1], 3, NONE)
