@@ -54,7 +54,7 @@ def command(
     rows: Annotated[int, typer.Option(help="How many wrong rows to show.", metavar="N", min=0)] = 10,
     by: ByOption = None,
     robustness: RobustnessOption = False,
-    limit: Annotated[int, typer.Option(help="How many rows --robustness changes.", metavar="N")] = 500,
+    limit: Annotated[int, typer.Option(help="How many rows --robustness changes in each way.", metavar="N")] = 500,
     write_cases: Annotated[
         Path | None,
         typer.Option(help="Write tests for `bertkit test` to this new .yaml file: the wrong rows, and small changes."),
@@ -162,7 +162,9 @@ def _print_robustness(robustness: Robustness) -> None:
         }
         for one in robustness.edits
     ]
-    print_table(f"answers that flip when {robustness.column} is changed, of {format_rows(robustness.rows)}", table)
+    print_table(
+        f"answers that flip when {robustness.column} is changed, of up to {format_rows(robustness.rows)}", table
+    )
     for one in robustness.edits:
         for flip in one.trials[: min(one.failed, 1)]:
             print_text(f"    {one.name}: {flip.after}: {flip.answer} -> {flip.new_answer}")

@@ -211,26 +211,27 @@ def fill_template(test: BehaviorTest, column: str, limit: int) -> list[Row]:
 
 
 def plan_test(test: BehaviorTest, rows: Sequence[Row], columns: Columns, limit: int, seed: int = 0) -> Plan:
-    """Choose rows evenly, and change them where the test does; a row that cannot be changed is left out.
+    """Choose so many rows, and change them where the test does: of all rows that it can change, drawn by the seed.
 
-    The draws of a row depend on the seed, the change and its number alone.
+    What becomes of a row depends on the seed, the change and its number alone.
     """
-    chosen = sample(range(len(rows)), limit)
     names = [*columns.given, *columns.text_instead.values()]
-    column = test.column or next((name for name in names if chosen and _is_text(rows[chosen[0]].get(name))), names[0])
+    column = test.column or next((name for name in names if rows and _is_text(rows[0].get(name))), names[0])
     if not test.change:
-        return Plan(test, [rows[number] for number in chosen], column)
-    edit, kept, changed = test.find_edit(), [], []
-    for number in chosen:
+        return Plan(test, sample(rows, limit), column)
+    edit, changed = test.find_edit(), dict[int, Row]()
+    for number in Random(seed).sample(range(len(rows)), len(rows)):
         row = rows[number]
         if not _is_text(row.get(column)):
             raise RecipeError(f"{test.name}: the rows have no text {column!r} to change", closest(column, row))
         value = apply_edit(edit, row[column], Random(f"{seed} {edit.name} {number}"))
         # what points into a text by characters must still point there
         if value is not None and ("target" not in row or isinstance(value, list) or len(value) == len(row[column])):
-            kept.append(row)
-            changed.append({**row, column: value})
-    return Plan(test, kept, column, changed)
+            changed[number] = {**row, column: value}
+        if len(changed) == limit:
+            break
+    numbers = sorted(changed)
+    return Plan(test, [rows[number] for number in numbers], column, [changed[number] for number in numbers])
 
 
 def run_plans(saved: SavedCheckpoint, plans: Sequence[Plan], progress: Progress) -> list[BehaviorResult]:

@@ -21,14 +21,19 @@ _WRITTEN = 50  # wrong rows in a file of tests
 
 @dataclass(frozen=True)
 class Robustness:
-    """What small changes did to the answers."""
+    """What small changes did to the answers.
+
+    Args:
+        rows: how many were changed in the way that fits most.
+        column: the input that was changed.
+        edits: what came of each change.
+        left_out: changes that fit no row.
+    """
 
     rows: int
     column: str
-    """The input that was changed."""
     edits: list[BehaviorResult]
     left_out: list[str]
-    """Changes that fit no row."""
 
 
 def default_tests(allowed: float | None = None) -> list[BehaviorTest]:
@@ -47,7 +52,7 @@ def measure_robustness(
     Args:
         recipe: whose model is the run.
         rows: with canonical columns.
-        limit: how many rows are changed, evenly chosen.
+        limit: how many rows are changed in each way.
         seed: of the changes.
         progress: shows how far the work is.
 
@@ -59,7 +64,7 @@ def measure_robustness(
     plans = [plan_test(test, rows, saved.task.COLUMNS, limit, seed) for test in default_tests()]
     results = [replace(one, trials=one.trials[:_SHOWN]) for one in run_plans(saved, plans, progress)]
     left_out = [plan.test.name for plan in plans if not plan.rows]
-    return Robustness(min(limit, len(rows)), plans[0].column, results, left_out)
+    return Robustness(max((one.rows for one in results), default=0), plans[0].column, results, left_out)
 
 
 def write_cases_file(file: Path, run: str, rows: Sequence[Row]) -> None:
