@@ -110,7 +110,8 @@ def threads_part(lines: Sequence[Report]) -> str:
     """Build a table of seconds: a row for each model and load, a column for each side."""
     cases: dict[tuple[str, str], dict[str, Report]] = {}
     for line in lines:
-        cases.setdefault((line["model"], line["load"]), {})[line["side"]] = line
+        name = line["model"] + (f", {line['rows']} rows" if line["rows"] else "")
+        cases.setdefault((name, line["load"]), {})[line["side"]] = line
 
     def show(sides: Mapping[str, Report], side: str) -> str:
         if side not in sides:
