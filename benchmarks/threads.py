@@ -57,6 +57,7 @@ def _quota(cpus: float) -> Iterator[None]:
     try:
         (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
         (group / "cpu.cfs_quota_us").write_text(str(int(cpus * _PERIOD)))
+        (group / "cpu.shares").write_text("20480")  # the quota is measured, and not what else runs
         (group / "cgroup.procs").write_text(str(os.getpid()))
         yield
     finally:
@@ -110,7 +111,8 @@ def threads_part(lines: Sequence[Report]) -> str:
     """Build a table of seconds: a row for each model and load, a column for each side."""
     cases: dict[tuple[str, str], dict[str, Report]] = {}
     for line in lines:
-        cases.setdefault((line["model"], line["load"]), {})[line["side"]] = line
+        name = line["model"] + (f", {line['rows']} rows" if line["rows"] else "")
+        cases.setdefault((name, line["load"]), {})[line["side"]] = line
 
     def show(sides: Mapping[str, Report], side: str) -> str:
         if side not in sides:

@@ -329,7 +329,7 @@ def _threads() -> Iterator[None]:
 
 @pytest.fixture
 def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine for two threads, where nobody asks for a number."""
+    """A machine for two threads, where nobody asks for a number; what is computed takes one all the same."""
     import torch
 
     from bertkit.hardware import threads
@@ -339,7 +339,8 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threads, "read_quota", lambda: 2.0)
     monkeypatch.setattr(threads, "_core_of", lambda processor: processor)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2}, raising=False)
-    torch.set_num_threads(2)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)
 
 
 @pytest.fixture(scope="session")

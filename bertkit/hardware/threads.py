@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from bertkit.progress import log
 
-_SPINS = "1000"  # turns that libgomp's threads wait before they sleep; its own 300,000 are those of a machine for one
+_SPINS = "1000"  # turns that libgomp's threads wait before they sleep; its own 300,000 take milliseconds
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _POOLS = ("OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")  # of numpy, and of tokenizers
 _SECONDS, _STEP_SECONDS, _ROUNDS = 1.6, 0.2, 5  # of a trial: what it may take, what a step should, and how often

@@ -180,7 +180,7 @@ def test_the_number_of_threads_that_a_trial_chooses_is_kept_for_a_resume(tmp_pat
 
 def test_a_trial_leaves_no_trace_in_what_is_trained(run, tiny_model, toy_data, two_threads, monkeypatch):
     """The weights are those of a run with as many threads that were named."""
-    options = ["--epochs", 1, "--set", "training.precision=fp32"]
+    options = ["--epochs", 1, "--limit", 40, "--set", "training.precision=fp32"]
     tried = []
 
     def choose(step, rows, most, set_threads):
