@@ -62,6 +62,7 @@ MADE = {
     "similar.csv": "similar pairs.csv --model demo -o similar.csv",
     "compared.html": "compare run again -o compared.html",
     "errors.html": "errors run -o errors.html",
+    "tests.xml": "test run --limit 8 --report tests.xml",
     "explained.html": "explain run --text 'the good film' --integration-steps 16 -o explained.html",
     "attention.html": "attention show 'the good film' --model demo -o attention.html",
     "heads.html": "attention heads rows.csv --model demo -o heads.html",
