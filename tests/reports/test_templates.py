@@ -17,7 +17,7 @@ from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 
 def test_pages_escape_and_markdown_does_not(tmp_path, monkeypatch):
-    monkeypatch.setattr(templates, "__file__", str(tmp_path / "templates.py"))
+    monkeypatch.setattr(templates, "_FOLDER", tmp_path)
     for name in ("escaped.html.j2", "plain.md.j2"):
         (tmp_path / name).write_text("  {% if true %}\n{{ text|twice }}\n  {% endif %}\n")
     assert load_template("escaped.html.j2", twice=_twice).render(text="<b>") == "&lt;b&gt;&lt;b&gt;\n"
