@@ -257,17 +257,17 @@ def _null_scores(outputs: Outputs, features: Features, rows: int) -> Numbers:
 
 
 def _choose_answer(
-    context: str, columns: Mapping[str, list[Any]], spans: slice, null: float | None, threshold: float
+    context: str, columns: Mapping[str, list[Any]], of_question: slice, null: float | None, threshold: float
 ) -> dict[str, Any]:
-    """Choose the answer of one question; `spans` is the slice of all columns that holds its spans, best first."""
-    kept: dict[str, Any] = {"_spans": (context, columns, spans), "_null": null}
-    has_span = spans.start < spans.stop
+    """Choose the answer of one question; `of_question` slices all columns to its spans, best first."""
+    kept: dict[str, Any] = {"_spans": (context, columns, of_question), "_null": null}
+    has_span = of_question.start < of_question.stop
     if null is not None:
-        kept["null_odds"] = null - (columns["score"][spans.start] if has_span else _NO_SPAN)
+        kept["null_odds"] = null - (columns["score"][of_question.start] if has_span else _NO_SPAN)
     if not has_span or (null is not None and kept["null_odds"] > threshold):
-        probability = None if null is None else 1 - sum(columns["probability"][spans])
+        probability = None if null is None else 1 - sum(columns["probability"][of_question])
         return {"prediction": "", "start": None, "end": None, "score": null, "probability": probability, **kept}
-    top = {name: columns[name][spans.start] for name in _SPAN}
+    top = {name: columns[name][of_question.start] for name in _SPAN}
     return {"prediction": context[top["start"] : top["end"]], **top, **kept}
 
 
