@@ -208,11 +208,8 @@ def choose_threads(
         step(rows)
         return time.perf_counter() - began
 
-    row = seconds(1, most)  # libraries are loaded, and threads started
-    if row < _SECONDS / 4:
-        row = seconds(1, most)
-    rows = max(1, min(rows, int(_STEP_SECONDS / row)))
-    took, last = dict[int, list[float]](), row * rows
+    tried, last = _rows_to_try(lambda some: seconds(some, most), rows)
+    took = dict[int, list[float]]()
 
     def is_time_for(step_seconds: float) -> bool:
         return time.perf_counter() - start + step_seconds < _SECONDS
@@ -220,19 +217,30 @@ def choose_threads(
     for count in sorted({1, min(2, most), max(1, most // 2), most}, reverse=True):
         if not is_time_for(_SLOWER * last):
             break
-        last = seconds(rows, count)
+        last = seconds(tried, count)
         took[count] = [last]
         if last > _SLOWER * min(took.values())[0]:  # so are fewer
             break
     for count in (_ROUNDS - 1) * list(took):
         if is_time_for(took[count][0]):
-            took[count].append(seconds(rows, count))
+            took[count].append(seconds(tried, count))
     if len(took) < 2:
-        return Threads(most, f"a step for {rows} rows takes {row * rows:.2g} s, too long to try other numbers")
+        return Threads(most, f"a step for {tried} rows takes {last:.2g} s, too long to try other numbers")
     typical = {count: statistics.median(took[count]) for count in sorted(took)}
     chosen = next(count for count in typical if _WORTH * typical[count] <= min(typical.values()))
     each = (f"{1000 * of_count:.3g} ms with {count}" for count, of_count in typical.items())
     return Threads(chosen, f"a step takes {', '.join(each)}")
+
+
+def _rows_to_try(seconds: Callable[[int], float], rows: int) -> tuple[int, float]:
+    """Return how many rows are enough for a trial, and the seconds of a step for them."""
+    tried, last = 1, seconds(1)  # libraries are loaded, and threads started
+    if last < _SECONDS / 4:
+        last = seconds(1)
+    while tried < rows and last < _STEP_SECONDS / 2:  # a few rows cost hardly more than one
+        tried = min(rows, 4 * tried)
+        last = seconds(tried)
+    return tried, last
 
 
 def _set_threads(count: int) -> None:
