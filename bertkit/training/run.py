@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import BertkitError, DivergedError, ModelError, ResourceError, StoppedError
+from bertkit.errors import BertkitError, DataError, DivergedError, ModelError, ResourceError, StoppedError
 from bertkit.hardware.precision import Machine, restore_hardware
 from bertkit.hardware.threads import Threads, asked_threads, tell_choice
 from bertkit.modeling.architectures import detect_machine
@@ -244,6 +244,28 @@ def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progres
         record.pop("error", None)  # of the process before, which this one may get over
     runs.write_record(folder, record)
     return record
+
+
+def check_pinned(identity: Mapping[str, Any], pinned: Path) -> None:
+    """Check that a run to come has the model, the tokenizer, the rows and the versions of another run.
+
+    Args:
+        identity: of the run to come.
+        pinned: folder of the other run.
+
+    Raises:
+        DataError: the rows differ.
+        ModelError: something else does, or there is no run in the folder.
+    """
+    record = runs.read_record(pinned)
+    if record is None:
+        raise ModelError("not a run folder, so it pins nothing", "name a folder with run.json", file=pinned)
+    before, now = ({**kept, "recipe": {}} for kept in (record["identity"], identity))
+    versions = runs.differences(record["versions"], runs.versions(), "versions.")
+    changes = [*runs.differences(before, now), *versions]
+    if changes:
+        fault = DataError if all(change.startswith("data.") for change in changes) else ModelError
+        raise fault(f"differs from {pinned}: {'; '.join(changes)}", "restore what differs, or pin to another run")
 
 
 def find_machine(plan: RunPlan) -> Machine:

@@ -17,7 +17,6 @@ from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.renamed import rename_keys
 from bertkit.recipe.yaml import read_yaml
 from bertkit.storage import runs
-from bertkit.storage.differences import RecordDifference, find_differences, pairs_of
 from bertkit.storage.files import split_lines
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
@@ -29,6 +28,7 @@ from bertkit.workflows.pretrain import inputs as pretrain_inputs
 _RECIPE = "recipe.yaml"
 _LOCATION = ("source", "config", "revision", "files")  # keys of `data` that say where it is
 _WEIGHTS = (".safetensors", ".bin")
+_MACHINE = ("device", "precision", "threads", "matmul_backend")
 _HELD_OUT = "held-out text"
 _ANYWAY = "or --ignore-changes to repeat it all the same"
 
@@ -41,6 +41,15 @@ class RepeatedScore:
     metric: str
     before: float | None
     now: float | None
+
+
+@dataclass(frozen=True)
+class RecordDifference:
+    """What a result may depend on, and what differs between two runs."""
+
+    what: str
+    before: Any
+    now: Any
 
 
 @dataclass(frozen=True)
@@ -115,7 +124,7 @@ def compare_runs(before: Path, now: Path) -> Rerun:
     old, new = runs.read_record(before) or {}, runs.read_record(now) or {}
     scores = [
         RepeatedScore(split, metric, old_scores.get(metric), new_scores.get(metric))
-        for split, old_scores, new_scores in pairs_of(_scores_of(old), _scores_of(new), {})
+        for split, old_scores, new_scores in _pairs(_scores_of(old), _scores_of(new), {})
         for metric in dict.fromkeys([*old_scores, *new_scores])
     ]
     weights = [_weights_of(record) for record in (old, new)]
@@ -127,6 +136,43 @@ def compare_runs(before: Path, now: Path) -> Rerun:
         first_difference=_first_difference(before / "metrics.jsonl", now / "metrics.jsonl"),
         differences=find_differences(old, new),
     )
+
+
+def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[RecordDifference]:
+    """List what two records say differently of what a result may depend on: versions, machine, settings, data, model.
+
+    >>> find_differences({"machine": {"threads": 1}}, {"machine": {"threads": 2}})
+    [RecordDifference(what='machine.threads', before=1, now=2)]
+    """
+    before, after = (dict(_flatten(_circumstances(record))) for record in (old, new))
+    return [RecordDifference(what, one, two) for what, one, two in _pairs(before, after, None) if one != two]
+
+
+def _circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a result may depend on; the part of a record that says how the machine was chosen is left out."""
+    machine = record.get("machine", {})
+    processor = machine.get("reason", "").partition(":")[0] if machine.get("device") == "cuda" else None
+    identity = record.get("identity", {})
+    return {
+        "versions": record.get("versions", {}),
+        "machine": {name: machine.get(name) for name in _MACHINE} | {"processor": processor},
+        "platform": record.get("platform"),
+        **{"settings" if name == "recipe" else name: value for name, value in identity.items()},
+    }
+
+
+def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield dotted name -> value of nested mappings."""
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flatten(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _pairs(old: Mapping[str, Any], new: Mapping[str, Any], missing: Any) -> Iterator[tuple[str, Any, Any]]:
+    for name in dict.fromkeys([*old, *new]):
+        yield name, old.get(name, missing), new.get(name, missing)
 
 
 def _scores_of(record: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
@@ -237,7 +283,7 @@ def _check_changes(
 def _changes(old: Mapping[str, Any], new: Mapping[str, Any], recipe: Recipe | PretrainRecipe) -> Iterator[BertkitError]:
     """Yield an error for each of the inputs that is no longer what it was, of those that are known by now."""
     source = recipe.data.source or ", ".join(recipe.data.files.values())
-    for split, before, now in pairs_of(old["data"], new.get("data", old["data"]), None):
+    for split, before, now in _pairs(old["data"], new.get("data", old["data"]), None):
         if before != now:
             what = f"the {split} rows are not those that the run had"
             yield DataError(what, f"restore them, name them with --data, {_ANYWAY}", file=source)

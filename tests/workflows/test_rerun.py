@@ -10,8 +10,7 @@ import pytest
 
 from bertkit.errors import ModelError, RecipeError, ResourceError, UsageError
 from bertkit.storage import runs
-from bertkit.storage.differences import RecordDifference, find_differences
-from bertkit.workflows.rerun import _recorded_recipe, compare_runs, rerun
+from bertkit.workflows.rerun import RecordDifference, _recorded_recipe, compare_runs, find_differences, rerun
 from tests.conftest import distill, finetune
 from tests.test_habits import HEAVY
 from tests.workflows.pretrain.test_pretrain import arguments as pretrain_arguments

@@ -35,13 +35,12 @@ from bertkit.recipe import WHAT_IS_KEPT, Recipe, Row, typed_path, write_yaml
 from bertkit.storage import hub, runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.checkpoints import most_bytes, written_bytes
-from bertkit.storage.differences import check_pinned
 from bertkit.storage.disk import check_space
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
 from bertkit.tokens.features import Setup, max_tokens
 from bertkit.training.automatic import choose_training
-from bertkit.training.run import RunPlan, find_machine
+from bertkit.training.run import RunPlan, check_pinned, find_machine
 from bertkit.workflows.finetune.supervision import Supervision, make_supervision
 
 if TYPE_CHECKING:

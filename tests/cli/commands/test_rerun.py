@@ -6,8 +6,7 @@ import pytest
 
 from bertkit.cli.commands.rerun import _disagreement, print_rerun
 from bertkit.errors import UnavailableError
-from bertkit.storage.differences import RecordDifference
-from bertkit.workflows.rerun import RepeatedScore, Rerun
+from bertkit.workflows.rerun import RecordDifference, RepeatedScore, Rerun
 
 
 def test_scores_that_agree_are_said_to(capsys):
