@@ -87,10 +87,9 @@ def command(
     if smoke:
         refuse_with_smoke(output=output, seeds=seeds, soup=soup, dry_run=dry_run, fresh=fresh, pinned=pinned)
     if names_several(recipe):
-        if smoke:
-            raise UsageError("--smoke with a recipe of several tasks", "try one of its recipes at a time")
-        if seeds is not None or soup or jobs != 1:
-            raise UsageError("--seeds, --soup or --jobs with a recipe of several tasks", "run one --seed at a time")
+        if seeds is not None or soup or jobs != 1 or smoke or pinned:
+            what = "--seeds, --soup, --jobs, --smoke or --pinned with a recipe of several tasks"
+            raise UsageError(what, "run one --seed, or one of its recipes, at a time")
         several = load_several(recipe, merge_changes({**common, "model": model}, changes))
         _finetune_several(several, output, dry_run=dry_run, fresh=fresh)
         return
@@ -108,14 +107,18 @@ def command(
         return
     if soup or jobs != 1:
         raise UsageError(f"{'--soup' if soup else '--jobs'} without --seeds", "it is for several runs: --seeds 5")
+    _finetune_one(loaded, output, dry_run=dry_run, fresh=fresh, pinned=pinned)
+
+
+def _finetune_one(recipe: Recipe, output: Path | None, *, dry_run: bool, fresh: bool, pinned: Path | None) -> None:
     from bertkit.workflows.finetune import finetune
 
     if dry_run:
         from bertkit.workflows.finetune.inputs import dry_run as check
 
-        print_result(check(loaded, output=output, fresh=fresh, pinned=pinned), print_dry_run)
+        print_result(check(recipe, output=output, fresh=fresh, pinned=pinned), print_dry_run)
         return
-    results = finetune(loaded, output=output, fresh=fresh, pinned=pinned, progress=TerminalProgress())
+    results = finetune(recipe, output=output, fresh=fresh, pinned=pinned, progress=TerminalProgress())
     _end_training(results, lambda: print_next_steps(results))
 
 
