@@ -8,6 +8,7 @@ import functools
 import gc
 import io
 import json
+import math
 import os
 import random
 import sys
@@ -183,6 +184,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     work.mkdir(exist_ok=True)
     monkeypatch.chdir(work)
     monkeypatch.setattr("bertkit.recipe.plugins._OWN", {})
+    monkeypatch.setattr("bertkit.hardware.threads._WINDOW", math.inf)  # whatever else takes the cores of the tests
     monkeypatch.setattr("bertkit.recipe.plugins._trusts_folders", False)
     few_resamples(monkeypatch)
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -226,7 +225,9 @@ def choose_threads(
             took[count].append(seconds(tried, count))
     if len(took) < 2:
         return Threads(most, f"a step for {tried} rows takes {last:.2g} s, too long to try other numbers")
-    typical = {count: statistics.median(took[count]) for count in sorted(took)}
+    from statistics import median  # which a command that trains nothing needs not
+
+    typical = {count: median(took[count]) for count in sorted(took)}
     chosen = next(count for count in typical if _WORTH * typical[count] <= min(typical.values()))
     each = (f"{1000 * of_count:.3g} ms with {count}" for count, of_count in typical.items())
     return Threads(chosen, f"a step takes {', '.join(each)}")
@@ -291,7 +292,9 @@ class StepWatch:
         self.times.append(seconds)
         if self.is_told or len(self.times) < _STEPS:
             return
-        typical, share = statistics.median(self.times), self.cores.waiting_share()
+        from statistics import median
+
+        typical, share = median(self.times), self.cores.waiting_share()
         self.times.clear()
         self.usual = self.usual or typical
         if typical > _GROWTH * self.usual and share > _SHARE / 2:

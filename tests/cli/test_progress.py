@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import math
 import re
 import sys
 
@@ -18,6 +19,7 @@ from bertkit.progress import stage
 def clock(monkeypatch):
     """A clock that tests set."""
     now = [100.0]
+    monkeypatch.setattr("bertkit.hardware.threads._WINDOW", math.inf)  # whatever else takes the cores of the tests
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     return now
 

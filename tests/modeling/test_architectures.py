@@ -298,7 +298,7 @@ def test_bf16_is_avoided_where_the_record_says_that_it_overflows(model_type, avo
     asked = []
     monkeypatch.setattr(precision, "detect_hardware", lambda name, **others: asked.append((name, others)))
     detect_machine("auto", model_type, (2, 3))
-    assert asked == [("auto", {"avoid_bf16": avoids, "widths": (2, 3)})]
+    assert asked == [("auto", {"avoid_bf16": avoids, "widths": (2, 3), "threads": None})]
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import ExitStack
 
 import pytest
@@ -15,7 +16,6 @@ from bertkit.storage.sweeps import (
     claimed_sweep,
     find_trials,
     read_settings,
-    read_summary,
     write_settings,
     write_summary,
 )
@@ -24,14 +24,15 @@ PLAN = {"search": "grid", "space": {"training.epochs": "2,3"}, "seed": 1}
 
 
 def test_settings_come_back_as_they_were_written_and_a_change_is_noticed(tmp_path):
-    assert read_settings(tmp_path, 1) is None and read_summary(tmp_path) is None
+    assert read_settings(tmp_path, 1) is None
     for number in (10, 2):
         write_settings(tmp_path, number, {"training.epochs": number})
     (tmp_path / "trial-0003").mkdir()
     assert find_trials(tmp_path) == [2, 10]
     assert read_settings(tmp_path, 10) == {"training.epochs": 10}
     write_summary(tmp_path, {"best": None, "score": float("nan")})
-    assert read_summary(tmp_path) == {"schema_version": 1, "best": None, "score": None}
+    summary = json.loads((tmp_path / "sweep.json").read_text())
+    assert {**summary, "sha256": ""} == {"schema_version": 1, "best": None, "score": None, "sha256": ""}
     file = tmp_path / "trial-0002.json"
     for damaged in (file.read_text().replace("2\n", "3\n"), "[]", "{"):
         file.write_text(damaged)

@@ -73,7 +73,7 @@ def test_umap_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     require("pca")
     for ask in (lambda: require("umap"), lambda: project(make_vectors(), "umap")):
-        with pytest.raises(UnavailableError, match=r"bertkit\[map\]"):
+        with pytest.raises(UnavailableError, match=r"pip install .*\[map\]"):
             ask()
 
 

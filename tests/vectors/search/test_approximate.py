@@ -70,7 +70,7 @@ def test_a_damaged_file_is_named(tmp_path):
 
 def test_without_faiss_nothing_is_begun(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "faiss", None)
-    with pytest.raises(UnavailableError, match=r"bertkit\[search\]"):
+    with pytest.raises(UnavailableError, match=r"pip install .*\[search\]"):
         build(tmp_path / "index", "auto")
     assert list(tmp_path.iterdir()) == []
 
