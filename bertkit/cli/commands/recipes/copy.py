@@ -21,12 +21,11 @@ def command(
     """Copy a recipe to a file of your own."""
     from bertkit.errors import UsageError
     from bertkit.recipe import find_recipe, recipe_command, typed_path
+    from bertkit.storage.files import write_text
 
     file = typed_path(file)
     text = find_recipe(recipe).read_text(encoding="utf-8")
-    try:
-        with file.open("x", encoding="utf-8") as stream:
-            stream.write(text)
-    except FileExistsError:
-        raise UsageError(f"{file} exists already", "nothing was written; choose another name") from None
+    if file.exists() or file.is_symlink():
+        raise UsageError(f"{file} exists already", "nothing was written; choose another name")
+    write_text(file, text)
     print_file(file, 1, next_command=f"bertkit {recipe_command(recipe)} {file}")
