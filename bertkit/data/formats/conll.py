@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
@@ -52,6 +53,8 @@ def parse(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
                 yield start, to_columns(names, words)
             words = []
             continue
+        if not names:
+            _refuse_json(line, name, row)
         fields = _split_line(line, name, row)
         if not names:
             names, first = _name_columns(len(fields), data, name, row), row
@@ -81,6 +84,18 @@ def refuse_empty_fields(fields: list[str], line: str, name: str, row: int) -> No
     if "" in fields:
         what = f"column {fields.index('') + 1} is empty: {excerpt(line)}"
         raise DataError(what, "write _ where there is nothing", file=name, row=row)
+
+
+def _refuse_json(line: str, name: str, row: int) -> None:
+    """Refuse a first line that is a JSON object: a run trained on CoNLL files may be given rows of another format."""
+    try:
+        is_json = isinstance(json.loads(line), dict)
+    except ValueError:
+        is_json = False
+    if is_json:
+        raise DataError(
+            f"JSON, not a word with its tags: {excerpt(line)}", "--set data.format=jsonl", file=name, row=row
+        )
 
 
 def _split_line(line: str, name: str, row: int) -> list[str]:

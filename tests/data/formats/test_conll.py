@@ -35,6 +35,12 @@ def test_the_four_columns_of_conll_2003(end, mark, blank):
     assert reading("\ufeff" + end.join(lines)) == EU
 
 
+def test_lines_of_json_are_not_read_as_words():
+    with pytest.raises(DataError, match=r"JSON, not a word .* \(train.conll:2\) - --set data.format=jsonl"):
+        reading('\n{"tokens": ["Anna", "left"]}\n')
+    assert reading("{ O\n")[0][1]["tokens"] == ["{"]
+
+
 def test_names_of_other_numbers_of_columns():
     assert reading("a\nb\n") == [(1, {"tokens": ["a", "b"]})]
     assert reading("a O\n") == [(1, {"tokens": ["a"], "tags": ["O"]})]
