@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 from typing import Any
 
 from bertkit.errors import ResourceError, UsageError, shorten
@@ -60,10 +60,12 @@ def run_folder(output: str | Path | None, name: str) -> Path:
     """Return the folder of a run: the one of `--output`, or one named after its recipe.
 
     Raises:
-        UsageError: the home of an unknown user.
+        UsageError: the home of an unknown user, or a path as Windows writes it on another system.
     """
     from bertkit.recipe import typed_path
 
+    if output and os.sep == "/" and "\\" in str(output):
+        raise UsageError(f"--output {output} has a backslash", f"write {PureWindowsPath(output).as_posix()}")
     folder = typed_path(output) if output else Path("runs") / name
     # `.` has no name that another could stand beside
     return folder if folder.name.strip(".") else folder.resolve()

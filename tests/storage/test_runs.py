@@ -146,3 +146,9 @@ def test_a_folder_of_several_runs_is_created_and_locked(tmp_path):
     on_a_file = runs.claimed_several(folder / runs.RECORD, SEEDS)
     with pytest.raises(ResourceError, match="the folder of the seeds cannot be written: File exists"), on_a_file:
         pass
+
+
+@pytest.mark.skipif(os.sep != "/", reason="a backslash separates folders")
+def test_a_path_of_windows_is_no_name_of_a_folder():
+    with pytest.raises(UsageError, match=r"has a backslash - write runs/x"):
+        runs.run_folder("runs\\x", "cola")
