@@ -106,7 +106,7 @@ def _run_command() -> int:
         refuse_undecodable(sys.argv)
         with stdio.interruptible():
             code = int(app(prog_name="bertkit", standalone_mode=False) or 0)
-        # so typer returns a KeyboardInterrupt
+        # typer returns 130 for a KeyboardInterrupt
         return _fail("stopped by Ctrl-C", code, {}) if code == 130 else code
     except BertkitError as error:
         return _refuse(error)

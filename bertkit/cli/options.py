@@ -289,7 +289,7 @@ def zero_shot_task(name: str) -> str:
     from bertkit.recipe.load import read_values
 
     family = read_values(name).get("task")
-    # without one, loading the recipe says what is wrong
+    # where a recipe names no family, loading it says what is wrong
     if family is not None and family not in _FAMILIES_OF_LABELS:
         what = f"--zero-shot with {name}, whose task family is {family}"
         raise UsageError(what, "name a recipe that classifies texts, e.g. sst2")

@@ -75,7 +75,7 @@ def compare(
     """
     pruned = open_checkpoint(saved.recipe.model_copy(update={"model": str(folder)}), saved.task, folder)
     after = pruned.load(before.machine, inference=True, calibrated=False)
-    # with options as tuned
+    # both are scored with the options that were tuned for the first
     after = replace(after, setup=replace(before.setup, tokenizer=after.setup.tokenizer))
     first, second = (score_split(one, validation, progress) for one in (before, after))
     paces = measure_latency([(before, first), (after, second)], progress)

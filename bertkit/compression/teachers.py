@@ -137,7 +137,7 @@ def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Fe
         return kept
     with stage(progress, f"loading {teacher.name}"):
         loaded = teacher.load(student)
-    # one of them has token types
+    # they differ where one of the two models has token types
     if loaded.setup.tokenizer.model_input_names != setup.tokenizer.model_input_names:
         features = encode_split(split, loaded.setup, task.encode)
     elif (own := setup.tokenizer.get_vocab()) != (theirs := loaded.setup.tokenizer.get_vocab()):

@@ -132,7 +132,7 @@ def load_text_tokenizer(folder: Path, name: str) -> TextTokenizer:
     bounds = [int(own)] if isinstance(own, (int, float)) and own < 1e9 else []
     if isinstance(positions := config.get("max_position_embeddings"), int) and positions > 0:
         padding, architecture = config.get("pad_token_id"), find_architecture(str(config.get("model_type")))
-        # as RoBERTa counts
+        # RoBERTa counts positions from the one after its padding token's
         first = padding + 1 if isinstance(padding, int) and architecture.counts_from_padding else 0
         bounds.append(positions - first)
     return TextTokenizer(

@@ -86,7 +86,7 @@ def best_threshold(scores: Numbers, empty: Numbers, null_odds: Numbers, has_answ
     order = np.argsort(null_odds, kind="stable")
     odds, totals = null_odds[order], np.cumsum(gains[order])
     totals[:-1][odds[:-1] == odds[1:]] = -np.inf  # questions of equal odds are answered together
-    # what is right by never answering, and beyond it
+    # how many are right by never answering, and how many more the best threshold finds
     silent, gain = float((~has_answer).sum()), float(totals.max())
     if gain <= _ROUNDING:
         return silent / len(scores), float(odds[0]) - 1

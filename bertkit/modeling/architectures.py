@@ -228,7 +228,7 @@ def layer_sizes(config: Config) -> tuple[int, int, int] | None:
     """
     if not architecture_of(config).has_plain_products:
         return None
-    # DistilBERT's
+    # DistilBERT calls it `hidden_dim`
     intermediate = getattr(config, "intermediate_size", None) or getattr(config, "hidden_dim", None)
     sizes = (getattr(config, "num_hidden_layers", None), getattr(config, "hidden_size", None), intermediate)
     return None if None in sizes else sizes  # type: ignore[return-value]

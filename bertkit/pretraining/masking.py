@@ -90,7 +90,7 @@ def choose_spans(
     for length in lengths.tolist():
         for word in random.integers(len(starts), size=_TRIES).tolist():
             start, last = starts[word], min(word + length, text_ends[word])
-            # the words that still fit
+            # `last` is behind the last word that still fits
             last = word + np.searchsorted(ends[word:last], start + left, side="right")
             if last > word and not chosen[start : ends[last - 1] + 2].any():
                 end = ends[last - 1]

@@ -209,7 +209,7 @@ def _even_out(bounds: Numbers, random: np.random.Generator) -> Numbers:
     # sentence that fills a pair is longer than most. So among pairs of like lengths, as many must have the longer
     # segment first in the text as have it last. The excess of the more frequent ones gets segments of equal length.
     lengths = bounds[:, [1, 3]] - bounds[:, [0, 2]]  # (pairs, 2), as shown
-    # in the text
+    # where A and B are swapped, their difference in the text has the other sign
     total, difference = lengths.sum(axis=1), (lengths[:, 1] - lengths[:, 0]) * (1 - 2 * bounds[:, 4])
     for near in np.array_split(np.arange(len(bounds)), max(1, len(bounds) // _NEAR)):
         side = max(1, round((len(near) / _LIKE) ** 0.5))

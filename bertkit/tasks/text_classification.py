@@ -160,7 +160,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     if way in long_texts.WINDOWS:
         by_window = [to_probabilities(output["logits"][: int(output["windows"])]) for output in outputs]
         probabilities = np.stack([long_texts.combine_windows(of_row, way) for of_row in by_window])
-        # the highest are more than 1
+        # the highest values of the windows may add up to more than 1
         probabilities /= 1 if several else probabilities.sum(axis=1, keepdims=True)
     else:
         probabilities = to_probabilities(np.array([output["logits"] for output in outputs]))

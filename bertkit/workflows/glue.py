@@ -292,7 +292,7 @@ def _make_file(
     """Write one file, unless it is there already."""
     records = list(_read_rows(recipe, file))
     if len(records) != file.rows:
-        # raises: known before it is predicted
+        # this raises what would be wrong before anything is predicted
         submission_lines(task, file, (), [values for _, values in records])
     run, target = folder / task.name, folder / _FOLDER / file.name
     identity = {
