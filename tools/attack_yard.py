@@ -290,7 +290,7 @@ def content_of(file: Path) -> Any:
             record = json.loads(data)
             return [record.get(key) for key in ("status", "best_step", "steps", "recipe", "labels", "error")]
         if file.name == "trainer_state.json":  # the rest tells whether a signal has asked for this checkpoint
-            return _untimed(json.loads(data)["log_history"])
+            return _untimed(json.loads(data).get("log_history"))
         if file.suffix == ".json":
             return _untimed(json.loads(data))
         if file.suffix == ".jsonl":
