@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any, NamedTuple
 
@@ -76,13 +77,17 @@ def asked_threads() -> Threads | None:
 
 
 def fitting_threads() -> Threads:
-    """Return how many threads this process may use: as many as it is asked for, or one for each core that it has.
+    """Return how many threads this process may use: as many as it is asked for, or one for each core that it has."""
+    return asked_threads() or _free_threads()
+
+
+@cache
+def _free_threads() -> Threads:
+    """Return how many threads the machine leaves this process; read once, since every exported forward pass asks.
 
     Two logical processors of one core count as one, since they share what computes. Of a quota, whole CPUs count:
     with one thread more, all are stopped when it is used up.
     """
-    if asked := asked_threads():
-        return asked
     every = range(os.cpu_count() or 1)
     allowed = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else every
     cores, quota = len({*map(_core_of, allowed)}), read_quota()

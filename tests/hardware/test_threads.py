@@ -20,7 +20,9 @@ def process(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS")
     own = threads._Process()
     monkeypatch.setattr(threads, "_PROCESS", own)
+    threads._free_threads.cache_clear()
     yield own
+    threads._free_threads.cache_clear()
     torch.set_num_threads(1)
 
 
