@@ -127,8 +127,9 @@ class Stages:
 
     def train(self, run: Callable[[Progress], object], progress: Progress) -> None:
         """Note a training that is stopped after its first step, and that goes on to its end, where it is scored."""
-        with self.one("train a step and stop"), suppress(StoppedError):
+        with self.one("train a step and stop", may_be_refused=True), suppress(StoppedError):
             run(_StopsAfterAStep(progress))
+            raise UsageError("it trains no steps between which it could stop")
         with self.one("resume, train to the end, score and publish"):
             run(progress)
 
