@@ -115,10 +115,16 @@ def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
 
     faults = ("fail", "warn") if strict else ("fail",)
     cases = [
-        Case(one.group, one.name, "failed" if one.level in faults else "passed", f"{one.level}: {one.text}")
-        for one in result.findings
+        Case(
+            finding.group,
+            finding.name,
+            "failed" if finding.level in faults else "passed",
+            f"{finding.level}: {finding.text}",
+        )
+        for finding in result.findings
     ]
-    return cases + [Case("left out", what.partition(":")[0], "skipped", what) for what in result.left_out]
+    left_out = (*result.left_out, *result.unavailable)
+    return cases + [Case("left out", what.partition(":")[0], "skipped", what) for what in left_out]
 
 
 def _as_record(result: CheckResult, fix: Path | None) -> dict[str, Any]:

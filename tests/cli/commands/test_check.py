@@ -51,6 +51,7 @@ def test_what_is_asked_for_and_cannot_be_done_is_no_success(run, monkeypatch, ti
     write_csv(toy_data / "validation.csv", toy_rows(200, seed=4))
     command = ["check", "classify", "--data", toy_data, "--model"]
     for asked in ("--label-errors", "--strict"):
-        ended = run(*command, tiny_model, "--label-errors", asked)
+        ended = run(*command, tiny_model, "--label-errors", asked, "--report", "check.xml")
+        assert "they need the package cleanlab" in Path("check.xml").read_text()
         assert "left out: label errors: they need the package cleanlab" in ended.out
         assert ended.code == (3 if asked == "--strict" and " 0 warn" not in ended.out else 5)
