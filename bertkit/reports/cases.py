@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from bertkit.errors import GateError, ResourceError, UsageError
+from bertkit.errors import GateError, UsageError
 from bertkit.recipe import typed_path
 from bertkit.reports.text import plain
 from bertkit.storage.files import write_text
-from bertkit.storage.outputs import claimed
+from bertkit.storage.outputs import check_folder_of, claimed
 
 Outcome = Literal["passed", "failed", "skipped"]
 _MARKS: dict[Outcome, str] = {"passed": "✅", "failed": "❌", "skipped": "➖"}
@@ -68,8 +68,7 @@ def check_report(output: str | Path | None) -> Path | None:
     file = typed_path(output)
     if file.suffix.lower() not in _WRITERS:
         raise UsageError("a report is JUnit or Markdown", f"name it {file.stem}.xml or {file.stem}.md", file=file)
-    if not file.parent.is_dir():
-        raise ResourceError("no such folder", "create it, or choose another --report", file=file.parent)
+    check_folder_of(file, "--report")
     return file
 
 

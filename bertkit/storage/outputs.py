@@ -44,12 +44,21 @@ def check_page(output: str | Path, inputs: Iterable[tuple[str, Path]] = ()) -> P
     file = typed_path(output)
     if file.suffix.lower() not in (".html", ".htm"):
         raise UsageError("the page is HTML", f"name it {file.name}.html", file=file)
-    if not file.parent.is_dir():
-        raise ResourceError("no such folder", "create it, or choose another --output", file=file.parent)
+    check_folder_of(file)
     refuse_inputs(file, inputs)
     if file.exists() and not is_own_page(file):
         raise UsageError("the file exists already, and is no page of bertkit's", _ANOTHER, file=file)
     return file
+
+
+def check_folder_of(file: Path, option: str = "--output") -> None:
+    """Check that the folder of a file is there, which an option names.
+
+    Raises:
+        ResourceError: it is not.
+    """
+    if not file.parent.is_dir():
+        raise ResourceError("no such folder", f"create it, or choose another {option}", file=file.parent)
 
 
 def is_own_page(file: Path) -> bool:

@@ -98,8 +98,10 @@ def _print_ranking(ranking: Ranking) -> None:
         f"{ranking.recipe}, {ranking.split}: {ranking.examples:,} {_UNITS[ranking.unit]}, {classes}; "
         f"{SCORE_NAMES[ranking.by]} of {_LAYERS.get(ranking.layers, f'layer {ranking.layers}')}"
     )
-    print_table("scores", [_score_row(one, ranking, SCORE_NAMES) for one in ranking.encoders], len(ranking.encoders))
-    print_table("cost", [_cost_row(one) for one in ranking.encoders], len(ranking.encoders))
+    print_table(
+        "scores", [_score_row(encoder, ranking, SCORE_NAMES) for encoder in ranking.encoders], len(ranking.encoders)
+    )
+    print_table("cost", [_cost_row(encoder) for encoder in ranking.encoders], len(ranking.encoders))
     print_text(f"  speed: {ranking.precision}, {format_count(ranking.threads, 'thread')}, in turns")
     print_notes([*describe_order(ranking), *ranking.notes])
     print_text(f"  took {duration_text(ranking.seconds)}; nothing was trained")
@@ -135,19 +137,19 @@ def _cost_row(encoder: RankedEncoder) -> dict[str, Any]:
 
 def describe_order(ranking: Ranking) -> list[str]:
     """Say which encoders no other beats in score and speed, and which cannot be told apart."""
-    efficient = [one.model for one in ranking.encoders if one.is_efficient]
+    efficient = [encoder.model for encoder in ranking.encoders if encoder.is_efficient]
     lines = [f"* no other is both as good and as fast: {', '.join(efficient)}"]
-    like_first = [one.model for one in ranking.encoders[1:] if one.is_like_first]
+    like_first = [encoder.model for encoder in ranking.encoders[1:] if encoder.is_like_first]
     first = ranking.encoders[0].model
     if like_first:
         lines.append(f"{first} comes first, but cannot be told apart from {', '.join(like_first)}")
     pairs = zip(ranking.encoders[1:], ranking.encoders[2:], strict=False)
-    alike = [f"{one.model} and {after.model}" for one, after in pairs if one.is_like_next]
+    alike = [f"{encoder.model} and {after.model}" for encoder, after in pairs if encoder.is_like_next]
     if alike:
         lines.append(f"neighbors that cannot be told apart either: {'; '.join(alike)}")
     if not like_first and not alike:
         lines.append("each can be told apart from the next (95% intervals of the differences)")
-    chance = [one.model for one in ranking.encoders if one.is_chance]
+    chance = [encoder.model for encoder in ranking.encoders if encoder.is_chance]
     if chance:
         lines.append(f"no better than with shuffled gold values: {', '.join(chance)}; read more rows")
     return lines

@@ -10,7 +10,7 @@ import typer
 from bertkit.cli.options import output_option
 from bertkit.cli.output import print_file, print_line, print_notes, print_result, print_table
 from bertkit.cli.progress import TerminalProgress
-from bertkit.errors import ResourceError, UsageError
+from bertkit.errors import UsageError
 
 ORDER = 3
 EXAMPLE = "bertkit runs table runs/cola runs/cola-2 --rows folder --format markdown"
@@ -70,12 +70,12 @@ def command(
 def _find_format(format: str | None, output: Path | None) -> str:
     """Return the format that was named, or that of the ending of the file."""
     from bertkit.reports.table import FORMATS
+    from bertkit.storage.outputs import check_folder_of
 
     if output is None:
         return format or "text"
     named = format or next((name for name, (endings, _) in FORMATS.items() if output.suffix.lower() in endings), "text")
     if named == "text":
         raise UsageError("a table is written as Markdown, LaTeX or CSV", "name it .md, .tex or .csv", file=output)
-    if not output.parent.is_dir():
-        raise ResourceError("no such folder", "create it, or choose another --output", file=output.parent)
+    check_folder_of(output)
     return named
