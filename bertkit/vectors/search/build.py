@@ -99,9 +99,19 @@ def add_to_index(index: Index, chunks: Chunks, *, origin: Mapping[str, Any] | No
         info, coverage = _write_shard(shard, index.manifest, chunks, origin)
         manifest = write_words(index.folder, index.manifest.with_shard(info, coverage))
         write_manifest(index.folder, manifest)
-        sweep_words(index.folder, manifest)
-        (shard / JOURNAL).unlink(missing_ok=True)
-    return Index.open(index.folder)
+    return finish_addition(index.folder, manifest)
+
+
+def finish_addition(folder: Path, manifest: Manifest) -> Index:
+    """Delete what an index needs no more once it has its last shard, and return it opened anew.
+
+    Raises:
+        ResourceError: the disk refuses it.
+    """
+    with disk_errors(folder):
+        sweep_words(folder, manifest)
+        (folder / manifest.shards[-1].folder / JOURNAL).unlink(missing_ok=True)
+    return Index.open(folder)
 
 
 def delete_from_index(index: Index, numbers: Iterable[int]) -> Index:

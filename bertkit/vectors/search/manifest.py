@@ -36,6 +36,8 @@ class ShardInfo:
     """Length of the largest difference between a vector and itself rounded to bf16."""
     files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Name of a file -> its size and SHA-256."""
+    source: Mapping[str, Any] | None = None
+    """What its rows were read from (`TextRows.fingerprint`); None where that is not known."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +76,16 @@ class Manifest:
     def rows(self) -> int:
         """The number of rows that can be found."""
         return self.total - len(self.deleted)
+
+    def find_shard(self, source: Mapping[str, Any]) -> ShardInfo | None:
+        """Return the shard whose rows were read from a source; None where there is none, or a row of it is deleted."""
+        first = 0
+        for shard in self.shards:
+            last = first + shard.rows
+            if shard.source == source and not any(first <= number < last for number in self.deleted):
+                return shard
+            first = last
+        return None
 
     def with_shard(self, shard: ShardInfo, coverage: Coverage) -> Manifest:
         """Return the manifest with one more shard."""

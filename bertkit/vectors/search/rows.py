@@ -156,8 +156,8 @@ class TextRows:
         return len(hashes), coverage
 
     def fingerprint(self) -> Mapping[str, Any]:
-        """Return what identifies the rows."""
-        settings: dict[str, Any] = {"column": self.column, "skip_empty": self.skip_empty, "first_id": self.first_id}
+        """Return what identifies the rows, whatever their ids are counted from."""
+        settings: dict[str, Any] = {"column": self.column, "skip_empty": self.skip_empty}
         if self.splitter is not None:
             settings["passages"] = self.passages
         if changed := self.data.model_dump(mode="json", exclude={"columns"}, exclude_defaults=True):

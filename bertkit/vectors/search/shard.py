@@ -47,8 +47,8 @@ class ShardWriter:
         folder: used by this shard only, and locked by this process.
         dimension: of the vectors.
         similarity: cosine or dot; for cosine, vectors are divided by their length.
-        origin: what identifies rows and vectors; an unfinished shard of another origin is overwritten, and of None
-            any.
+        origin: what identifies ``rows`` and vectors; an unfinished shard of another origin is overwritten, and of
+            None any.
     """
 
     def __init__(self, folder: Path, dimension: int, similarity: str, origin: Mapping[str, Any] | None = None) -> None:
@@ -119,7 +119,8 @@ class ShardWriter:
         for stream in self._streams.values():
             stream.flush()
         files = list_files(self.folder, SHARD_FILES)
-        return ShardInfo(self.folder.name, self.rows, self._longest, self._rounding, files)
+        source = None if self.origin is None else self.origin["rows"]
+        return ShardInfo(self.folder.name, self.rows, self._longest, self._rounding, files, source)
 
     def _write_journal(self) -> None:
         # Data before the journal: a kill between them leaves files longer than it says.

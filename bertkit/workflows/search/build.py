@@ -14,7 +14,14 @@ from bertkit.recipe import typed_path
 from bertkit.storage.outputs import claimed_folder, sweep_locks
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.approximate import check_method
-from bertkit.vectors.search.build import Chunk, Chunks, add_to_index, build_index, delete_from_index
+from bertkit.vectors.search.build import (
+    Chunk,
+    Chunks,
+    add_to_index,
+    build_index,
+    delete_from_index,
+    finish_addition,
+)
 from bertkit.vectors.search.coverage import Coverage, measure_coverage
 from bertkit.vectors.search.index import Index, naming_damage
 from bertkit.vectors.search.models import choose_prompts, describe, embedder_of
@@ -117,7 +124,8 @@ def build(
 def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progress: Progress = SILENT) -> IndexReport:
     """Add the texts of a file to an index, with its own model.
 
-    Rows without an ``id`` are numbered from the number of rows that the index ever had.
+    Rows without an ``id`` are numbered from the number of rows that the index ever had. Rows that were added before
+    are not added again: the command that was killed after its last write can be repeated.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -128,10 +136,14 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progres
         index = Index.open(folder, verify=True)  # its words are counted again, of all rows
         embedder = embedder_of(index.manifest, "document", folder=folder, model=model)
         rows = replace(rows, first_id=index.manifest.total, passages=index.manifest.passages).split_for(embedder)
+        source = rows.fingerprint()
+        if index.manifest.find_shard(source):
+            log.info(f"the index has the rows of {rows.file} already: nothing is added")
+            return _report_index(finish_addition(folder, index.manifest), 0)
         with stage(progress, f"checking the rows of {rows.file}"):
             count, covered = rows.check(index)
         chunks = _embed_chunks(rows, embedder, count, covered, progress)
-        return _report_index(add_to_index(index, chunks, origin={"rows": rows.fingerprint()}), count)
+        return _report_index(add_to_index(index, chunks, origin={"rows": source}), count)
 
 
 def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:

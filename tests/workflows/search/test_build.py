@@ -38,6 +38,18 @@ def test_what_is_built_added_and_deleted(rows, embedder, here):
     assert index.rows(row) == [{"id": 40, "text": "the superb song"}]
 
 
+def test_rows_that_were_added_are_not_added_again(rows, embedder, here, caplog):
+    caplog.set_level("INFO", logger="bertkit")
+    build(rows, embedder, "index")
+    write_csv(here / "more.csv", [{"text": "the superb song"}, {"text": "a dull book"}])
+    more = TextRows.open("more.csv")
+    assert (add("index", more).changed, add("index", more).changed, add("index", rows).changed) == (2, 0, 0)
+    assert "the index has the rows of more.csv already: nothing is added" in caplog.text
+    assert len(Index.open(here / "index", verify=True)) == 42
+    delete("index", ["41"])
+    assert (add("index", more).changed, len(Index.open(here / "index"))) == (2, 43)
+
+
 def test_with_one_wrong_id_nothing_is_deleted(rows, embedder, here):
     build(rows, embedder, "index")
     with pytest.raises(DataError, match=r"no row has the id 'x' \(and 1 more\).*nothing was deleted"):
@@ -95,3 +107,19 @@ def test_a_killed_build_ends_as_an_unbroken_one(function, tmp_path, tiny_model, 
     manifests = [json.loads((folder / "index" / "manifest.json").read_text()) for folder in folders]
     assert manifests[0] == manifests[1]
     assert {entry.name for entry in folders[1].iterdir()} <= {"rows.csv", "index", "out.txt", ".index.lock"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", ["shard.ShardWriter.finish", "build.write_manifest", "build.finish_addition"])
+def test_a_killed_addition_adds_its_rows_once(function, rows, embedder, here, zygote):
+    build(rows, embedder, "index")
+    write_csv(here / "more.csv", [{"text": "the superb song"}, {"text": "a dull book"}])
+    command = ["search", "add", "index", "more.csv"]
+    assert zygote.run(here, command, {"function": f"bertkit.vectors.search.{function}"})[0] == -9
+    code, text = zygote.run(here, command)
+    assert code == 0, text
+    assert len(Index.open(here / "index", verify=True)) == 42
+    assert {entry.name for entry in (here / "index").iterdir()} == {
+        *("manifest.json", "shard-00000", "shard-00001", "words-1")
+    }
+    assert not (here / "index" / "shard-00001" / "journal.json").exists()

@@ -29,7 +29,8 @@ def command(
 ) -> None:
     """Add texts to an index.
 
-    Rows whose ids the index has already are refused. Those without ids are numbered.
+    Rows whose ids the index has already are refused. Those without ids are numbered. A file that was added before is
+    not added again.
     """
     from bertkit.vectors.search.rows import TextRows
     from bertkit.workflows.search import add
