@@ -31,9 +31,6 @@ from bertkit.tasks import (
     Setup,
     encode_texts,
     load_for_setup,
-    no_details,
-    no_precompute,
-    no_tuning,
     padding_collator,
     read_option,
     spelled,
@@ -68,7 +65,6 @@ _SCALE = 20.0  # of cosines before the softmax, as sentence-transformers' losses
 
 read, compare, score = text_classification.read, text_classification.compare, text_classification.score
 fit_baselines, baselines = text_classification.fit_baselines, text_classification.baselines
-precompute, tune, details = no_precompute, no_tuning, no_details
 
 
 def find_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
