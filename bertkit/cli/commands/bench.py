@@ -16,6 +16,7 @@ from bertkit.cli.options import (
     ModelOption,
     SetOption,
     load,
+    option,
     output_option,
     refuse_options,
 )
@@ -61,17 +62,12 @@ def command(
     data: DataOption = None,
     precision: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PRECISION",
-            help="fp32, bf16 or auto; repeat it to compare.",
-            show_default="fp32, and bf16 if it is fast here",
-        ),
+        option("fp32, bf16 or auto; repeat it to compare.", "PRECISION", "fp32, and bf16 if it is fast here"),
     ] = None,
     batch_size: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", help="Rows per optimizer step; repeat it to compare.", show_default=FROM_RECIPE),
+        list[int] | None, option("Rows per optimizer step; repeat it to compare.", "N", FROM_RECIPE)
     ] = None,
-    steps: Annotated[int, typer.Option(metavar="N", help="Steps to time, after three warm-up steps.")] = 20,
+    steps: Annotated[int, option("Steps to time, after three warm-up steps.", "N")] = 20,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     changes: SetOption = None,

@@ -16,6 +16,7 @@ from bertkit.cli.options import (
     ReportOption,
     SetOption,
     load,
+    option,
 )
 from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
@@ -44,11 +45,10 @@ def command(
     recipe: RecipeArgument,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="Model whose tokenizer counts tokens, and whose vectors find label errors: hub name, directory or "
-            "`demo`.",
-            metavar="MODEL",
-            show_default="the recipe's",
+        option(
+            "Model whose tokenizer counts tokens, and whose vectors find label errors: hub name, directory or `demo`.",
+            "MODEL",
+            "the recipe's",
         ),
     ] = None,
     data: DataOption = None,
@@ -71,10 +71,10 @@ def command(
     ] = False,
     fix: Annotated[
         Path | None,
-        typer.Option(
-            help="New folder for a copy without rows that lack a text or a label, and without training rows that "
+        option(
+            "New folder for a copy without rows that lack a text or a label, and without training rows that "
             "repeat others or are in another split.",
-            metavar="DIR",
+            "DIR",
         ),
     ] = None,
     report: ReportOption = None,

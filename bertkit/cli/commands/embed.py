@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import RowsFileArgument, output_option
+from bertkit.cli.options import RowsFileArgument, option, output_option
 from bertkit.cli.output import print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -35,26 +35,21 @@ VectorFileOption = Annotated[
 ]
 UnitOption = Annotated[
     Unit,
-    typer.Option(
-        help="What a vector stands for: text, word, token, or target, the word that the column `target` points to.",
-        metavar="UNIT",
+    option(
+        "What a vector stands for: text, word, token, or target, the word that the column `target` points to.", "UNIT"
     ),
 ]
-LayersOption = Annotated[
-    str, typer.Option(help="Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", metavar="LAYERS")
-]
+LayersOption = Annotated[str, option("Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", "LAYERS")]
 NormalizeOption = Annotated[
     bool | None, typer.Option("--normalize/--no-normalize", help="Scale vectors to length 1.", show_default=FROM_MODEL)
 ]
-DtypeOption = Annotated[
-    Dtype, typer.Option(help="How vectors are stored: float32, float16, int8 or binary.", metavar="DTYPE")
-]
+DtypeOption = Annotated[Dtype, option("How vectors are stored: float32, float16, int8 or binary.", "DTYPE")]
 
 
 def command(
     file: RowsFileArgument = None,
     model: EncoderOption = ...,  # type: ignore[assignment]
-    text: Annotated[str | None, typer.Option(help="Embed one text.", metavar="TEXT")] = None,
+    text: Annotated[str | None, option("Embed one text.", "TEXT")] = None,
     output: VectorFileOption = None,
     column: ColumnOption = "text",
     unit: UnitOption = "text",

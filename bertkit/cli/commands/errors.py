@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import PageOption, PredictionsRecipeOption, PredictionsSplitOption
+from bertkit.cli.options import PageOption, PredictionsRecipeOption, PredictionsSplitOption, option
 from bertkit.cli.output import (
     difference_cells,
     format_rows,
@@ -36,12 +36,8 @@ RunsArgument = Annotated[
     ),
 ]
 Sort = Literal["confidence", "length", "label", "error"]
-SortOption = Annotated[
-    Sort, typer.Option(help="How wrong rows are sorted: confidence, length, label or error.", metavar="KEY")
-]
-ByOption = Annotated[
-    list[str] | None, typer.Option(help="Column of the data whose values are slices too; repeatable.", metavar="COLUMN")
-]
+SortOption = Annotated[Sort, option("How wrong rows are sorted: confidence, length, label or error.", "KEY")]
+ByOption = Annotated[list[str] | None, option("Column of the data whose values are slices too; repeatable.", "COLUMN")]
 RobustnessOption = Annotated[
     bool,
     typer.Option("--robustness", help="Change the texts a little, predict them again, and count answers that flip."),
@@ -51,13 +47,12 @@ RobustnessOption = Annotated[
 def command(
     runs: RunsArgument,
     sort: SortOption = "confidence",
-    rows: Annotated[int, typer.Option(help="How many wrong rows to show.", metavar="N", min=0)] = 10,
+    rows: Annotated[int, option("How many wrong rows to show.", "N", min=0)] = 10,
     by: ByOption = None,
     robustness: RobustnessOption = False,
-    limit: Annotated[int, typer.Option(help="How many rows --robustness changes in each way.", metavar="N")] = 500,
+    limit: Annotated[int, option("How many rows --robustness changes in each way.", "N")] = 500,
     write_cases: Annotated[
-        Path | None,
-        typer.Option(help="Write tests for `bertkit test` to this new .yaml file: the wrong rows, and small changes."),
+        Path | None, option("Write tests for `bertkit test` to this new .yaml file: the wrong rows, and small changes.")
     ] = None,
     split: PredictionsSplitOption = None,
     recipe: PredictionsRecipeOption = None,

@@ -21,6 +21,7 @@ from bertkit.cli.options import (
     ZeroShotOption,
     find_trained,
     load,
+    option,
     output_option,
     refuse_options,
     zero_shot_task,
@@ -53,26 +54,17 @@ EXAMPLE = "bertkit eval runs/cola --split test"
 
 BenchmarkOption = Annotated[
     str | None,
-    typer.Option(
-        help="Score the vectors of any encoder on a task of MTEB, e.g. mteb:STSBenchmark, in place of a RUN.",
-        metavar="NAME",
-    ),
+    option("Score the vectors of any encoder on a task of MTEB, e.g. mteb:STSBenchmark, in place of a RUN.", "NAME"),
 ]
 RequireOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="METRIC=VALUE",
-        help="End with exit code 8 where a metric, ece or size_mb does not reach this; repeatable.",
-    ),
+    option("End with exit code 8 where a metric, ece or size_mb does not reach this; repeatable.", "METRIC=VALUE"),
 ]
 ConfidentOption = Annotated[
     bool, typer.Option("--confident", help="With gates: by the end of the 95% interval, not by the score itself.")
 ]
 SplitOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Split to score; `all` scores every row of a file.", metavar="SPLIT", show_default="validation splits"
-    ),
+    str | None, option("Split to score; `all` scores every row of a file.", "SPLIT", "validation splits")
 ]
 PredictionsOption = Annotated[Path | None, output_option("Folder to write the predictions to.", "DIR")]
 StrictLabelsOption = Annotated[
@@ -80,10 +72,7 @@ StrictLabelsOption = Annotated[
 ]
 LanguagesOption = Annotated[
     str | None,
-    typer.Option(
-        help="Score rows of each language, which the recipe or --data names as {language}; e.g. en,de,fr.",
-        metavar="LIST",
-    ),
+    option("Score rows of each language, which the recipe or --data names as {language}; e.g. en,de,fr.", "LIST"),
 ]
 OracleOption = Annotated[
     bool,

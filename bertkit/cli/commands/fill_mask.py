@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from bertkit.cli import stdio
-from bertkit.cli.options import PretrainedOption
+from bertkit.cli.options import PretrainedOption, option
 from bertkit.cli.output import print_line, print_result
 from bertkit.cli.progress import TerminalProgress
 
@@ -21,11 +21,9 @@ def command(
         list[str] | None, typer.Argument(metavar="TEXT...", help="Texts with [MASK] for each word to predict.")
     ] = None,
     model: PretrainedOption = ...,  # type: ignore[assignment]
-    top: Annotated[int, typer.Option(help="Number of answers per mask.", metavar="K", min=1)] = 5,
-    targets: Annotated[str | None, typer.Option(help="Score only these words, e.g. cat,dog.", metavar="WORDS")] = None,
-    file: Annotated[
-        str | None, typer.Option(help="File with one text per line; `-` for stdin.", metavar="FILE")
-    ] = None,
+    top: Annotated[int, option("Number of answers per mask.", "K", min=1)] = 5,
+    targets: Annotated[str | None, option("Score only these words, e.g. cat,dog.", "WORDS")] = None,
+    file: Annotated[str | None, option("File with one text per line; `-` for stdin.", "FILE")] = None,
 ) -> None:
     """Predict the masked words of texts with a pretrained model.
 

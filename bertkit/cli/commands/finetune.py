@@ -27,6 +27,7 @@ from bertkit.cli.options import (
     common_settings,
     load,
     merge_changes,
+    option,
     output_option,
 )
 from bertkit.cli.output import format_splits, print_gated, print_line, print_next, print_plan, print_result
@@ -40,9 +41,7 @@ if TYPE_CHECKING:
     from bertkit.recipe import Recipe, SeveralTasks
     from bertkit.workflows.finetune.inputs import DryRun
 
-JobsOption = Annotated[
-    int, typer.Option(help="With --seeds: train so many at the same time, each in a process.", metavar="N")
-]
+JobsOption = Annotated[int, option("With --seeds: train so many at the same time, each in a process.", "N")]
 SoupOption = Annotated[
     bool, typer.Option("--soup", help="With --seeds: average the weights of the runs, and score that model too.")
 ]
@@ -70,10 +69,7 @@ def command(
     changes: SetOption = None,
     dry_run: DryRunOption = False,
     smoke: SmokeOption = False,
-    pinned: Annotated[
-        Path | None,
-        typer.Option(help="End unless model, rows and versions are those of this run.", metavar="RUN"),
-    ] = None,
+    pinned: Annotated[Path | None, option("End unless model, rows and versions are those of this run.", "RUN")] = None,
     fresh: FreshOption = False,
 ) -> None:
     """Fine-tune an encoder with a recipe, and score it.

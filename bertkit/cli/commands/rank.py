@@ -14,6 +14,7 @@ from bertkit.cli.options import (
     RecipeArgument,
     SetOption,
     load,
+    option,
 )
 from bertkit.cli.output import (
     format_count,
@@ -42,10 +43,7 @@ _LAYERS = {"mean": "the mean of layers", "last": "the last layer", "best": "the 
 
 ModelsOption = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Encoders to rank: two or more hub names, directories, runs or `demo`; may be repeated.",
-        metavar="MODEL...",
-    ),
+    option("Encoders to rank: two or more hub names, directories, runs or `demo`; may be repeated.", "MODEL..."),
 ]
 # what follows the first value of --models; so these may be given one after the other
 MoreArgument = Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="More of --models.")]
@@ -56,16 +54,12 @@ def command(
     more: MoreArgument = None,
     models: ModelsOption = None,
     by: Annotated[
-        Literal["logme", "h_score"] | None,
-        typer.Option(help="Score to order by, less that of shuffled labels.", metavar="SCORE", show_default="logme"),
+        Literal["logme", "h_score"] | None, option("Score to order by, less that of shuffled labels.", "SCORE", "logme")
     ] = None,
     layers: Annotated[
-        str,
-        typer.Option(help="What to score: mean (of all layers), last, best, or the number of one.", metavar="LAYERS"),
+        str, option("What to score: mean (of all layers), last, best, or the number of one.", "LAYERS")
     ] = "mean",
-    rows: Annotated[
-        int, typer.Option(help="Training rows to read at most; of taggers, words.", metavar="N", min=1)
-    ] = 2000,
+    rows: Annotated[int, option("Training rows to read at most; of taggers, words.", "N", min=1)] = 2000,
     data: DataOption = None,
     limit: LimitOption = None,
     max_length: MaxLengthOption = None,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bertkit.cli.options import RecordsOption
+from bertkit.cli.options import RecordsOption, option
 from bertkit.cli.output import print_file, print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption, PoolingOption, PromptOption
@@ -21,8 +21,8 @@ TextsArgument = Annotated[
         help="Two texts; or a file with a pair per row, in any format that `predict` reads, or `-` for stdin.",
     ),
 ]
-FirstColumnOption = Annotated[str, typer.Option(help="Column with the first texts.", metavar="NAME")]
-PairColumnOption = Annotated[str, typer.Option(help="Column with the second texts.", metavar="NAME")]
+FirstColumnOption = Annotated[str, option("Column with the first texts.", "NAME")]
+PairColumnOption = Annotated[str, option("Column with the second texts.", "NAME")]
 
 
 def command(

@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import CheckpointRecipeOption, PredictionsSplitOption, ReportOption, TrainedArgument
+from bertkit.cli.options import (
+    CheckpointRecipeOption,
+    PredictionsSplitOption,
+    ReportOption,
+    TrainedArgument,
+    option,
+)
 from bertkit.cli.output import print_gated, print_notes, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
@@ -23,7 +29,7 @@ def command(
     cases: Annotated[
         Path | None, typer.Argument(metavar="CASES", help="YAML file with tests; without it, small changes are told.")
     ] = None,
-    limit: Annotated[int, typer.Option(help="Rows of each test.", metavar="N", min=1)] = 500,
+    limit: Annotated[int, option("Rows of each test.", "N", min=1)] = 500,
     split: PredictionsSplitOption = None,
     recipe: CheckpointRecipeOption = None,
     report: ReportOption = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertkit.cli.commands.attention import WARNING
-from bertkit.cli.options import PageOption
+from bertkit.cli.options import PageOption, option
 from bertkit.cli.output import (
     format_interval,
     format_rows,
@@ -37,12 +37,9 @@ def command(
     ],
     model: EncoderOption = ...,  # type: ignore[assignment]
     column: ColumnOption = "text",
-    split: Annotated[
-        str | None,
-        typer.Option(help="Split of a folder or a data set of the hub.", metavar="SPLIT", show_default="validation"),
-    ] = None,
-    limit: Annotated[int, typer.Option(help="Use only the first N rows.", metavar="N", min=1)] = 1000,
-    max_length: Annotated[int, typer.Option(help="Leave out rows of more tokens.", metavar="N", min=4)] = 512,
+    split: Annotated[str | None, option("Split of a folder or a data set of the hub.", "SPLIT", "validation")] = None,
+    limit: Annotated[int, option("Use only the first N rows.", "N", min=1)] = 1000,
+    max_length: Annotated[int, option("Leave out rows of more tokens.", "N", min=4)] = 512,
     output: PageOption = None,
     changes: DataSettingsOption = None,
 ) -> None:

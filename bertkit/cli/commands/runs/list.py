@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from bertkit.cli.options import option
 from bertkit.cli.output import (
     print_line,
     print_notes,
@@ -26,7 +27,7 @@ def command(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder that holds run folders.")] = Path("runs"),
     sort: Annotated[
         Literal["name", "recipe", "model", "state", "score", "time", "size", "date"],
-        typer.Option(help="What to sort by; scores, times, sizes and dates from the highest down.", metavar="KEY"),
+        option("What to sort by; scores, times, sizes and dates from the highest down.", "KEY"),
     ] = "name",
 ) -> None:
     """List run folders: their state, main score, time and size.

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from bertkit.cli.commands.search.build import SkipEmptyOption, TextsArgument, end_change
+from bertkit.cli.options import option
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
@@ -14,9 +15,7 @@ ORDER = 2
 EXAMPLE = "bertkit search add index more.csv"
 
 IndexArgument = Annotated[str, typer.Argument(metavar="INDEX", help="Folder that `search build` wrote.")]
-MovedModelOption = Annotated[
-    str | None, typer.Option(help="Where the model of the index is now.", metavar="MODEL", show_default="where it was")
-]
+MovedModelOption = Annotated[str | None, option("Where the model of the index is now.", "MODEL", "where it was")]
 
 
 def command(

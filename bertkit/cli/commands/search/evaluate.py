@@ -9,6 +9,7 @@ import typer
 
 from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
 from bertkit.cli.commands.search.query import CandidatesOption, RerankOption
+from bertkit.cli.options import option
 from bertkit.cli.output import format_signed, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
@@ -35,9 +36,7 @@ def command(
     ],
     rerank: RerankOption = None,
     candidates: CandidatesOption = 100,
-    limit: Annotated[
-        int | None, typer.Option(help="Use only the first N queries.", metavar="N", min=1, show_default="all")
-    ] = None,
+    limit: Annotated[int | None, option("Use only the first N queries.", "N", "all", min=1)] = None,
     model: MovedModelOption = None,
 ) -> None:
     """Score the rankings of an index: by words, by vectors, by both, and reranked.

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
-from bertkit.cli.options import RecordsOption
+from bertkit.cli.options import RecordsOption, option
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
@@ -17,28 +17,23 @@ EXAMPLE = 'bertkit search query index "how to open a file" -k 3'
 
 RerankOption = Annotated[
     str | None,
-    typer.Option(
-        help="Rank anew by this model: run folder of the recipe `rerank` or `late-interaction`, directory or hub name.",
-        metavar="MODEL",
+    option(
+        "Rank anew by this model: run folder of the recipe `rerank` or `late-interaction`, directory or hub name.",
+        "MODEL",
     ),
 ]
-CandidatesOption = Annotated[int, typer.Option(help="The best results that --rerank scores.", metavar="N", min=1)]
+CandidatesOption = Annotated[int, option("The best results that --rerank scores.", "N", min=1)]
 QueryFileOption = Annotated[
-    str | None,
-    typer.Option(
-        help="File with queries, one per row, in any format that `predict` reads; `-` for stdin.", metavar="FILE"
-    ),
+    str | None, option("File with queries, one per row, in any format that `predict` reads; `-` for stdin.", "FILE")
 ]
 ByOption = Annotated[
     Literal["vectors", "words", "hybrid"],
-    typer.Option(help="Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
+    option("Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
 ]
 QueryPromptOption = Annotated[
     str | None,
-    typer.Option(
-        help="Name of the prompt of the queries; another than the index was built for is refused.",
-        metavar="NAME",
-        show_default="the index's",
+    option(
+        "Name of the prompt of the queries; another than the index was built for is refused.", "NAME", "the index's"
     ),
 ]
 
