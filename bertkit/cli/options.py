@@ -70,6 +70,11 @@ def option(help: str, metavar: str | None = None, default: str | bool = True, *n
     return typer.Option(*names, help=help, metavar=metavar, show_default=default, **settings)
 
 
+def argument(help: str, metavar: str, **settings: Any) -> Any:
+    """Declare an argument of a command; see `option`."""
+    return typer.Argument(metavar=metavar, help=help, **settings)
+
+
 def output_option(help: str, metavar: str, default: str | bool = True) -> Any:
     """Declare the option of where a result goes; `default` says where it goes without the option."""
     return option(help, metavar, default, "--output", "-o")
@@ -82,28 +87,23 @@ RECIPE_NAME: dict[str, Any] = {"autocompletion": complete_recipe, "callback": re
 """The settings of an argument that names a recipe."""
 
 RecipeArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="RECIPE",
-        help="A shipped recipe (see `bertkit recipes list`) or a YAML file.",
-        **RECIPE_NAME,
-    ),
+    str, argument("A shipped recipe (see `bertkit recipes list`) or a YAML file.", "RECIPE", **RECIPE_NAME)
 ]
-_RUN = typer.Argument(
-    metavar="RUN",
-    help="Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
+_RUN = argument(
+    "Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
+    "RUN",
     **RECIPE_NAME,
 )
 RunArgument = Annotated[str, _RUN]
 OptionalRunArgument = Annotated[str | None, _RUN]
 RowsFileArgument = Annotated[
     str | None,
-    typer.Argument(
-        metavar="FILE",
-        help="Rows to read: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), or `-` for stdin.",
+    argument(
+        "Rows to read: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), or `-` for stdin.",
+        "FILE",
     ),
 ]
-TrainedArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.")]
+TrainedArgument = Annotated[str, argument("Run folder, or with --recipe any checkpoint.", "RUN")]
 CheckpointRecipeOption = Annotated[
     str | None,
     option("Recipe of a checkpoint that is not of a run.", "RECIPE", "the run's", autocompletion=complete_recipe),

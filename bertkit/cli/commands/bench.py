@@ -15,6 +15,7 @@ from bertkit.cli.options import (
     MaxLengthOption,
     ModelOption,
     SetOption,
+    argument,
     load,
     option,
     output_option,
@@ -51,9 +52,9 @@ OutputOption = Annotated[Path | None, output_option("With --deploy: write a page
 def command(
     recipe: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RECIPE",
-            help="A shipped recipe (see `bertkit recipes list`) or a YAML file.",
+        argument(
+            "A shipped recipe (see `bertkit recipes list`) or a YAML file.",
+            "RECIPE",
             show_default="cola",
             **RECIPE_NAME,
         ),

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from bertkit.cli.options import option, output_option, refuse_options
+from bertkit.cli.options import argument, option, output_option, refuse_options
 from bertkit.cli.output import format_rows, print_line, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -28,9 +26,7 @@ EXAMPLE = "bertkit cluster reviews.csv --column review --model sentence-transfor
 _SHOWN = 8  # words of a cluster
 _EXAMPLE_LENGTH = 100  # characters
 
-TextsArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Rows with texts: csv, tsv, jsonl, json, parquet, txt.")
-]
+TextsArgument = Annotated[Path, argument("Rows with texts: csv, tsv, jsonl, json, parquet, txt.", "FILE")]
 VectorsOption = Annotated[
     Path | None,
     option("Vectors of the rows, in their order, instead of --model: .parquet, .jsonl, .npy or .safetensors.", "FILE"),

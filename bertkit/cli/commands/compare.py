@@ -12,6 +12,7 @@ from bertkit.cli.options import (
     PredictionsRecipeOption,
     PredictionsSplitOption,
     ReportOption,
+    argument,
     option,
     refuse_options,
 )
@@ -40,9 +41,8 @@ EXAMPLE = "bertkit compare runs/cola runs/cola-2 --output compare.html"
 
 RunsArgument = Annotated[
     list[str],
-    typer.Argument(
-        metavar="RUN RUN...",
-        help="Run folders, folders of seeds, or what `eval --output` has written. The first is the baseline.",
+    argument(
+        "Run folders, folders of seeds, or what `eval --output` has written. The first is the baseline.", "RUN RUN..."
     ),
 ]
 

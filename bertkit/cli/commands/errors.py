@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import PageOption, PredictionsRecipeOption, PredictionsSplitOption, option
+from bertkit.cli.options import (
+    PageOption,
+    PredictionsRecipeOption,
+    PredictionsSplitOption,
+    argument,
+    option,
+)
 from bertkit.cli.output import (
     difference_cells,
     format_rows,
@@ -30,9 +36,8 @@ EXAMPLE = "bertkit errors runs/cola --output errors.html"
 
 RunsArgument = Annotated[
     list[str],
-    typer.Argument(
-        metavar="RUN [RUN]",
-        help="A run folder, or what `eval --output` has written; of two, the rows where they differ are shown.",
+    argument(
+        "A run folder, or what `eval --output` has written; of two, the rows where they differ are shown.", "RUN [RUN]"
     ),
 ]
 Sort = Literal["confidence", "length", "label", "error"]

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-import typer
-
 from bertkit.cli import stdio
-from bertkit.cli.options import PretrainedOption, option
+from bertkit.cli.options import PretrainedOption, argument, option
 from bertkit.cli.output import print_line, print_result
 from bertkit.cli.progress import TerminalProgress
 
@@ -17,9 +15,7 @@ EXAMPLE = 'bertkit fill-mask "The doctors [MASK] in the house." --model demo'
 
 
 def command(
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT...", help="Texts with [MASK] for each word to predict.")
-    ] = None,
+    texts: Annotated[list[str] | None, argument("Texts with [MASK] for each word to predict.", "TEXT...")] = None,
     model: PretrainedOption = ...,  # type: ignore[assignment]
     top: Annotated[int, option("Number of answers per mask.", "K", min=1)] = 5,
     targets: Annotated[str | None, option("Score only these words, e.g. cat,dog.", "WORDS")] = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bertkit.cli.options import FirstRowsOption, option, output_option
+from bertkit.cli.options import FirstRowsOption, argument, option, output_option
 from bertkit.cli.output import print_line, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -29,10 +29,7 @@ _SHOWN_LABELS = 12
 
 FileArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="FILE",
-        help="Rows to draw: csv, tsv, jsonl, json, parquet, txt (one text per line), ..., or `-` for stdin.",
-    ),
+    argument("Rows to draw: csv, tsv, jsonl, json, parquet, txt (one text per line), ..., or `-` for stdin.", "FILE"),
 ]
 PageOption = Annotated[
     Path, output_option("Page to write, .html; its points are written beside it as .parquet.", "FILE")

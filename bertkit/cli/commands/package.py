@@ -6,10 +6,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from bertkit.cli.commands.export import NewFolderOption
-from bertkit.cli.options import CheckpointRecipeOption, option
+from bertkit.cli.options import CheckpointRecipeOption, argument, option
 from bertkit.cli.output import print_next, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 
@@ -20,10 +18,7 @@ ORDER = 7
 EXAMPLE = "bertkit package runs/cola --output packages/cola"
 
 ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN", help="Run folder, a checkpoint of a run, any fine-tuned checkpoint, or an exported folder."
-    ),
+    str, argument("Run folder, a checkpoint of a run, any fine-tuned checkpoint, or an exported folder.", "RUN")
 ]
 
 

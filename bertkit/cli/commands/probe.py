@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from bertkit.cli.options import RECIPE_NAME, DataOption, PageOption, SetOption, merge_changes, option
+from bertkit.cli.options import (
+    RECIPE_NAME,
+    DataOption,
+    PageOption,
+    SetOption,
+    argument,
+    merge_changes,
+    option,
+)
 from bertkit.cli.output import (
     format_count,
     format_signed,
@@ -26,10 +32,10 @@ EXAMPLE = "bertkit probe pos --model demo --data demo --output probe.html"
 
 TaskArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="RECIPE",
-        help="A recipe whose labels are probed, or a task that is made from the rows: length, content, shift; with "
+    argument(
+        "A recipe whose labels are probed, or a task that is made from the rows: length, content, shift; with "
         "columns of Universal Dependencies also depth, arcs, relations, tense, number.",
+        "RECIPE",
         **RECIPE_NAME,
     ),
 ]

@@ -5,14 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertkit.cli.options import (
     CheckpointRecipeOption,
     DataOption,
     LimitOption,
     MaxLengthOption,
     SetOption,
+    argument,
     merge_changes,
     option,
     output_option,
@@ -38,9 +37,7 @@ ORDER = 4
 EXAMPLE = "bertkit prune runs/cola -o pruned --intermediate 64"
 
 
-AnyModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Run folder, or any checkpoint: directory or hub name.")
-]
+AnyModelArgument = Annotated[str, argument("Run folder, or any checkpoint: directory or hub name.", "MODEL")]
 PrunedOption = Annotated[Path, output_option("Folder to write the pruned model to.", "DIR")]
 KeptLayersOption = Annotated[
     str | None, option("Keep so many layers (4), chosen by measured importance, or these (0,1,2,5).", "LAYERS", "all")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from bertkit.cli.options import (
     DataOption,
     LimitOption,
@@ -13,6 +11,7 @@ from bertkit.cli.options import (
     PageOption,
     RecipeArgument,
     SetOption,
+    argument,
     load,
     option,
 )
@@ -46,7 +45,7 @@ ModelsOption = Annotated[
     option("Encoders to rank: two or more hub names, directories, runs or `demo`; may be repeated.", "MODEL..."),
 ]
 # what follows the first value of --models; so these may be given one after the other
-MoreArgument = Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="More of --models.")]
+MoreArgument = Annotated[list[str] | None, argument("More of --models.", "[MODEL]...")]
 
 
 def command(

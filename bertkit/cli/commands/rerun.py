@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from bertkit.cli.options import FreshOption, option, output_option
+from bertkit.cli.options import FreshOption, argument, option, output_option
 from bertkit.cli.output import (
     print_line,
     print_result,
@@ -29,7 +29,7 @@ _DIGEST = 12  # hex digits of a checksum that are shown
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    run: Annotated[Path, argument("Folder of a finished run.", "RUN")],
     output: Annotated[Path | None, output_option("New run folder.", "DIR", "RUN-rerun")] = None,
     data: Annotated[str | None, option("Where its data is now.", "DATA", "as in the run")] = None,
     model: Annotated[str | None, option("Where its model is now.", "MODEL", "as in the run")] = None,

@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertkit.cli.options import (
     CheckpointRecipeOption,
     PredictionsSplitOption,
     ReportOption,
     TrainedArgument,
+    argument,
     option,
 )
 from bertkit.cli.output import print_gated, print_notes, print_table, print_text
@@ -27,7 +26,7 @@ EXAMPLE = "bertkit test runs/cola cases.yaml --report tests.xml"
 def command(
     run: TrainedArgument,
     cases: Annotated[
-        Path | None, typer.Argument(metavar="CASES", help="YAML file with tests; without it, small changes are told.")
+        Path | None, argument("YAML file with tests; without it, small changes are told.", "CASES")
     ] = None,
     limit: Annotated[int, option("Rows of each test.", "N", min=1)] = 500,
     split: PredictionsSplitOption = None,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertkit.cli.commands.attention import WARNING
-from bertkit.cli.options import PageOption, option
+from bertkit.cli.options import PageOption, argument, option
 from bertkit.cli.output import (
     format_interval,
     format_rows,
@@ -29,10 +27,10 @@ EXAMPLE = "bertkit attention heads UD_English-EWT/en_ewt-ud-dev.conllu --model d
 def command(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE",
-            help="Rows of texts or of words: a file in any format that `predict` reads, `-` for stdin, a folder of "
+        argument(
+            "Rows of texts or of words: a file in any format that `predict` reads, `-` for stdin, a folder of "
             "splits, or the hub name of a data set.",
+            "FILE",
         ),
     ],
     model: EncoderOption = ...,  # type: ignore[assignment]

@@ -5,10 +5,14 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from bertkit.cli.commands.attention import WARNING
-from bertkit.cli.options import PageOption, PairOption, option, refuse_options
+from bertkit.cli.options import (
+    PageOption,
+    PairOption,
+    argument,
+    option,
+    refuse_options,
+)
 from bertkit.cli.output import print_file, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption
@@ -24,7 +28,7 @@ _DIGITS = 6
 
 
 def command(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads.")],
+    text: Annotated[str, argument("What the model reads.", "TEXT")],
     model: EncoderOption = ...,  # type: ignore[assignment]
     pair: PairOption = None,
     layer: Annotated[

@@ -16,6 +16,7 @@ from bertkit.cli.options import (
     OutputOption,
     SeedOption,
     SetOption,
+    argument,
     common_settings,
     merge_changes,
     option,
@@ -46,9 +47,9 @@ EXAMPLE = "bertkit pretrain mlm --data text.txt --tokenizer tok --size small"
 
 PretrainingRecipeArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="RECIPE",
-        help="mlm, roberta, span, bert, albert, electra, distilbert, tinybert or a YAML file.",
+    argument(
+        "mlm, roberta, span, bert, albert, electra, distilbert, tinybert or a YAML file.",
+        "RECIPE",
         callback=refuse_rows,
     ),
 ]

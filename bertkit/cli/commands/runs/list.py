@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from bertkit.cli.options import option
+from bertkit.cli.options import argument, option
 from bertkit.cli.output import (
     print_line,
     print_notes,
@@ -24,7 +22,7 @@ EXAMPLE = "bertkit runs list --sort score"
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder that holds run folders.")] = Path("runs"),
+    folder: Annotated[Path, argument("Folder that holds run folders.", "FOLDER")] = Path("runs"),
     sort: Annotated[
         Literal["name", "recipe", "model", "state", "score", "time", "size", "date"],
         option("What to sort by; scores, times, sizes and dates from the highest down.", "KEY"),

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from bertkit.cli.options import argument
 from bertkit.cli.output import print_line, print_result, printable
 
 ORDER = 5
@@ -15,7 +16,7 @@ EXAMPLE = "bertkit runs rm runs/cola"
 
 
 def command(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of seeds.")],
+    folders: Annotated[list[Path], argument("Run folders, or folders of seeds.", "RUN")],
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Delete run folders, with their models, checkpoints and scores.

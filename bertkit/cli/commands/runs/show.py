@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
+from bertkit.cli.options import argument
 from bertkit.cli.output import (
     format_number,
     print_pairs,
@@ -25,7 +24,7 @@ EXAMPLE = "bertkit runs show runs/cola"
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    folder: Annotated[Path, argument("Run folder.", "RUN")],
 ) -> None:
     """Show what a run was, how it ended and what it scored.
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
-from bertkit.cli.options import option, output_option
+from bertkit.cli.options import argument, option, output_option
 from bertkit.cli.output import print_file, print_line, print_notes, print_result, print_table
 from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
@@ -19,10 +17,7 @@ EXAMPLE = "bertkit runs table runs/cola runs/cola-2 --rows folder --format markd
 def command(
     folders: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN",
-            help="Run folders, folders of seeds, or folders that hold some, such as that of `bertkit glue`.",
-        ),
+        argument("Run folders, folders of seeds, or folders that hold some, such as that of `bertkit glue`.", "RUN"),
     ],
     rows: Annotated[
         Literal["model", "folder"],

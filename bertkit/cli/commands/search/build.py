@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bertkit.cli.options import option, output_option, refuse_options
+from bertkit.cli.options import argument, option, output_option, refuse_options
 from bertkit.cli.output import format_count, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -39,10 +39,7 @@ SkipEmptyOption = Annotated[
 ]
 TextsArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="FILE",
-        help="Rows with the texts: csv, tsv, jsonl, json, parquet, conll, conllu or txt (one text per line).",
-    ),
+    argument("Rows with the texts: csv, tsv, jsonl, json, parquet, conll, conllu or txt (one text per line).", "FILE"),
 ]
 
 OutputOption = Annotated[Path, output_option("Folder of the index, to be created.", "INDEX")]

@@ -5,11 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
 from bertkit.cli.commands.search.query import CandidatesOption, RerankOption
-from bertkit.cli.options import option
+from bertkit.cli.options import argument, option
 from bertkit.cli.output import format_signed, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
@@ -28,10 +26,10 @@ def command(
     index: IndexArgument,
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE",
-            help="Rows with the columns `query`, `relevant` (id of a row or document, or a list) and, if ids differ in "
+        argument(
+            "Rows with the columns `query`, `relevant` (id of a row or document, or a list) and, if ids differ in "
             "relevance, `grade`.",
+            "FILE",
         ),
     ],
     rerank: RerankOption = None,

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
-from bertkit.cli.options import RecordsOption, option
+from bertkit.cli.options import RecordsOption, argument, option
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
@@ -40,7 +40,7 @@ QueryPromptOption = Annotated[
 
 def command(
     index: IndexArgument,
-    queries: Annotated[list[str] | None, typer.Argument(metavar="QUERY...", help="What to search for.")] = None,
+    queries: Annotated[list[str] | None, argument("What to search for.", "QUERY...")] = None,
     file: QueryFileOption = None,
     k: Annotated[int, typer.Option("-k", "--top", help="Results per query.", metavar="K", min=1)] = 10,
     by: ByOption = "vectors",
