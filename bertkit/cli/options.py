@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -57,17 +57,24 @@ def refuse_rows(context: typer.Context, recipe: str | None) -> str | None:
     raise UsageError(what, f"write e.g. `{line}`; see `bertkit {listing} list`")
 
 
-def option(help: str, metavar: str | None = None, default: str | bool = True, *names: str, **settings: Any) -> Any:
+def option(
+    help: str, metavar: str | None = None, default: str | bool = True, *, names: Sequence[str] = (), **settings: Any
+) -> Any:
     """Declare an option of a command.
 
     Args:
         help: what it does.
         metavar: what its value is called.
         default: what holds without it, where its default does not say so; False shows none.
-        names: where they are not made of the name of the parameter.
-        settings: the others of typer, such as `min`.
+        names: as it is typed, where that is not the name of the parameter.
+        settings: others of typer, such as `min`.
     """
     return typer.Option(*names, help=help, metavar=metavar, show_default=default, **settings)
+
+
+def flag(name: str, help: str) -> Any:
+    """Declare an option without a value, and without its opposite."""
+    return typer.Option(name, help=help)
 
 
 def argument(help: str, metavar: str, **settings: Any) -> Any:
@@ -77,7 +84,7 @@ def argument(help: str, metavar: str, **settings: Any) -> Any:
 
 def output_option(help: str, metavar: str, default: str | bool = True) -> Any:
     """Declare the option of where a result goes; `default` says where it goes without the option."""
-    return option(help, metavar, default, "--output", "-o")
+    return option(help, metavar, default, names=("--output", "-o"))
 
 
 FROM_RECIPE = "the recipe's"
@@ -129,9 +136,7 @@ LimitOption = Annotated[int | None, option("Use only the first N rows of each sp
 MaxLengthOption = Annotated[int | None, option("Maximum tokens per text or text pair.", "N", FROM_RECIPE)]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", help="Set a key of the recipe, e.g. training.warmup_ratio=0; repeatable.", metavar="KEY=VALUE"
-    ),
+    option("Set a key of the recipe, e.g. training.warmup_ratio=0; repeatable.", "KEY=VALUE", names=("--set",)),
 ]
 _AUTO = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
 EpochsOption = Annotated[Any, option("Passes over the training data.", **_AUTO)]
@@ -142,13 +147,13 @@ SeedsOption = Annotated[
     str | None,
     option("Train with several seeds and summarize them: a number of seeds, or a list such as 1,2,7.", "N|LIST"),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan; train nothing.")]
-FreshOption = Annotated[bool, typer.Option("--fresh", help="Start over; an earlier run in the folder is moved aside.")]
+DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the plan; train nothing.")]
+FreshOption = Annotated[bool, flag("--fresh", "Start over; an earlier run in the folder is moved aside.")]
 ZeroShotOption = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--zero-shot",
-        help="Take the recipe's labels as descriptions in words, and a model that was not trained for them: one for "
+        "Take the recipe's labels as descriptions in words, and a model that was not trained for them: one for "
         "natural language inference (`mnli`), or for sentence vectors.",
     ),
 ]

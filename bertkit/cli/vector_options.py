@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from bertkit.cli.options import option
 
 if TYPE_CHECKING:
@@ -42,7 +40,7 @@ PromptOption = Annotated[
 PromptTextOption = Annotated[str | None, option("Put this before each text instead, e.g. 'query: '.", "TEXT")]
 DataSettingsOption = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Say how FILE is read, e.g. data.delimiter=';'; repeatable.", metavar="KEY=VALUE"),
+    option("Say how FILE is read, e.g. data.delimiter=';'; repeatable.", "KEY=VALUE", names=("--set",)),
 ]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from bertkit.cli.options import (
     FROM_RECIPE,
     RECIPE_NAME,
@@ -21,14 +19,7 @@ from bertkit.cli.options import (
     output_option,
     refuse_options,
 )
-from bertkit.cli.output import (
-    format_rows,
-    format_signed,
-    print_notes,
-    print_result,
-    print_table,
-    print_text,
-)
+from bertkit.cli.output import format_rows, format_signed, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.reports.text import duration_text
 
@@ -40,10 +31,10 @@ EXAMPLE = "bertkit bench cola --model demo --data demo"
 
 DeployOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--deploy",
-        metavar="RUN",
-        help="Measure the ways to deploy a run or an exported folder; repeat it to compare several.",
+    option(
+        "Measure the ways to deploy a run or an exported folder; repeat it to compare several.",
+        "RUN",
+        names=("--deploy",),
     ),
 ]
 OutputOption = Annotated[Path | None, output_option("With --deploy: write a page to this .html file.", "FILE")]

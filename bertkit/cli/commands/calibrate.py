@@ -16,13 +16,7 @@ from bertkit.cli.options import (
     load,
     option,
 )
-from bertkit.cli.output import (
-    format_rows,
-    format_scored,
-    print_result,
-    print_table,
-    print_text,
-)
+from bertkit.cli.output import format_rows, format_scored, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:

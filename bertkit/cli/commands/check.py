@@ -15,6 +15,7 @@ from bertkit.cli.options import (
     RecipeArgument,
     ReportOption,
     SetOption,
+    flag,
     load,
     option,
 )
@@ -53,21 +54,18 @@ def command(
     ] = None,
     data: DataOption = None,
     label_errors: Annotated[
-        bool,
-        typer.Option("--label-errors", help="Rank labels that may be wrong, by vectors of the model (extra `check`)."),
+        bool, flag("--label-errors", "Rank labels that may be wrong, by vectors of the model (extra `check`).")
     ] = False,
     long_text: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--long-text",
-            help="Score the fine-tuned --model on validation rows that are too long, read in each way, and advise one.",
+            "Score the fine-tuned --model on validation rows that are too long, read in each way, and advise one.",
         ),
     ] = False,
     strict: Annotated[
         bool,
-        typer.Option(
-            "--strict", help="End with exit code 3 after warnings, and with 5 where something cannot be checked here."
-        ),
+        flag("--strict", "End with exit code 3 after warnings, and with 5 where something cannot be checked here."),
     ] = False,
     fix: Annotated[
         Path | None,

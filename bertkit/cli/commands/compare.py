@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from bertkit.cli.options import (
     PageOption,
     PredictionsRecipeOption,
     PredictionsSplitOption,
     ReportOption,
     argument,
+    flag,
     option,
     refuse_options,
 )
@@ -61,7 +60,7 @@ def command(
     by: Annotated[str | None, option("Column of the data whose values are slices too.", "COLUMN")] = None,
     rows: Annotated[int, option("How many rows that are won, and lost, to show.", "N", min=0)] = 5,
     fail_if_worse: Annotated[
-        bool, typer.Option("--fail-if-worse", help="End with exit code 8 where a run, or a slice of --by, is worse.")
+        bool, flag("--fail-if-worse", "End with exit code 8 where a run, or a slice of --by, is worse.")
     ] = False,
     margin: Annotated[
         float, option("With --fail-if-worse: how much may be lost; that it is no more must be shown.", min=0)

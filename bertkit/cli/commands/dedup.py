@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertkit.cli.commands.cluster import EmbeddingModelOption, TextsArgument
-from bertkit.cli.options import option, output_option
+from bertkit.cli.options import flag, option, output_option
 from bertkit.cli.output import format_rows, print_line, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -68,7 +66,7 @@ def command(
         str, option("Row to keep: first, longest, or best:COLUMN, the highest number.", "CHOICE")
     ] = "first",
     report: ReportOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count duplicates; write no --output.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Count duplicates; write no --output.")] = False,
     changes: DataSettingsOption = None,
 ) -> None:
     """Remove rows that repeat others: word for word, nearly so, or in meaning.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertkit.cli.options import option
 from bertkit.cli.output import print_line, print_result, print_table, print_text
 
@@ -25,8 +23,9 @@ def command(
     max_parameters: Annotated[float | None, option("Only those with at most N million parameters.", "N", min=0)] = None,
     vectors: Annotated[
         bool | None,
-        typer.Option(
-            "--vectors/--no-vectors", help="Only those that were trained for vectors of sentences, or only the others."
+        option(
+            "Only those that were trained for vectors of sentences, or only the others.",
+            names=("--vectors/--no-vectors",),
         ),
     ] = None,
 ) -> None:

@@ -6,23 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from bertkit.cli.options import (
-    PageOption,
-    PredictionsRecipeOption,
-    PredictionsSplitOption,
-    argument,
-    option,
-)
-from bertkit.cli.output import (
-    difference_cells,
-    format_rows,
-    print_notes,
-    print_result,
-    print_table,
-    print_text,
-)
+from bertkit.cli.options import PageOption, PredictionsRecipeOption, PredictionsSplitOption, argument, flag, option
+from bertkit.cli.output import difference_cells, format_rows, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -44,8 +29,7 @@ Sort = Literal["confidence", "length", "label", "error"]
 SortOption = Annotated[Sort, option("How wrong rows are sorted: confidence, length, label or error.", "KEY")]
 ByOption = Annotated[list[str] | None, option("Column of the data whose values are slices too; repeatable.", "COLUMN")]
 RobustnessOption = Annotated[
-    bool,
-    typer.Option("--robustness", help="Change the texts a little, predict them again, and count answers that flip."),
+    bool, flag("--robustness", "Change the texts a little, predict them again, and count answers that flip.")
 ]
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from bertkit.cli.options import (
     CheckpointRecipeOption,
     FirstRowsOption,
@@ -15,6 +13,7 @@ from bertkit.cli.options import (
     SetOption,
     TextOption,
     TrainedArgument,
+    flag,
     load,
     option,
     parse_row,
@@ -52,7 +51,7 @@ TargetOption = Annotated[
     list[str] | None, option("Explain this label, or the tag of this word; repeatable.", "NAME", "what is predicted")
 ]
 FaithfulnessOption = Annotated[
-    bool, typer.Option("--faithfulness", help="Measure over the rows of --data how faithful the explanations are.")
+    bool, flag("--faithfulness", "Measure over the rows of --data how faithful the explanations are.")
 ]
 BaselineOption = Annotated[Literal["mask", "padding"], option("Token that stands for no information.", "TOKEN")]
 StepsOption = Annotated[int, option("At most so many steps of integrated gradients.", "N", min=1, max=8192)]

@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertkit.cli.commands.evaluate import print_results
 from bertkit.cli.options import (
     BatchSizeOption,
@@ -25,6 +23,7 @@ from bertkit.cli.options import (
     SeedsOption,
     SetOption,
     common_settings,
+    flag,
     load,
     merge_changes,
     option,
@@ -42,9 +41,7 @@ if TYPE_CHECKING:
     from bertkit.workflows.finetune.inputs import DryRun
 
 JobsOption = Annotated[int, option("With --seeds: train so many at the same time, each in a process.", "N")]
-SoupOption = Annotated[
-    bool, typer.Option("--soup", help="With --seeds: average the weights of the runs, and score that model too.")
-]
+SoupOption = Annotated[bool, flag("--soup", "With --seeds: average the weights of the runs, and score that model too.")]
 
 ORDER = 1
 EXAMPLE = "bertkit finetune cola --model demo --data demo"

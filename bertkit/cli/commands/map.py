@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from bertkit.cli.options import FirstRowsOption, argument, option, output_option
+from bertkit.cli.options import FirstRowsOption, argument, flag, option, output_option
 from bertkit.cli.output import print_line, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -65,7 +63,7 @@ def command(
     precision: PrecisionOption = "auto",
     seed: Annotated[int, option("Random seed.", min=0, max=2**32 - 1)] = 42,
     changes: DataSettingsOption = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Replace files that are there.")] = False,
+    fresh: Annotated[bool, flag("--fresh", "Replace files that are there.")] = False,
 ) -> None:
     """Draw the vectors of texts, or of a word in them, at every layer: one page with a slider.
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from bertkit.cli.options import (
     CheckpointOption,
     MaxLengthOption,
@@ -18,6 +16,7 @@ from bertkit.cli.options import (
     TextOption,
     ZeroShotOption,
     find_trained,
+    flag,
     load,
     merge_changes,
     option,
@@ -34,10 +33,7 @@ ORDER = 4
 EXAMPLE = 'bertkit predict runs/cola --text "The dog chased old the bird."'
 
 EscapeOption = Annotated[
-    bool,
-    typer.Option(
-        "--escape-formulas", help="Put a ' before text that a spreadsheet would take for a formula (.csv and .tsv)."
-    ),
+    bool, flag("--escape-formulas", "Put a ' before text that a spreadsheet would take for a formula (.csv and .tsv).")
 ]
 ColumnsOption = Annotated[
     str | None,

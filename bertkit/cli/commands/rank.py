@@ -15,13 +15,7 @@ from bertkit.cli.options import (
     load,
     option,
 )
-from bertkit.cli.output import (
-    format_count,
-    print_notes,
-    print_result,
-    print_table,
-    print_text,
-)
+from bertkit.cli.output import format_count, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.reports.text import duration_text
 

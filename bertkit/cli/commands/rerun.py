@@ -6,15 +6,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from bertkit.cli.options import FreshOption, argument, option, output_option
-from bertkit.cli.output import (
-    print_line,
-    print_result,
-    print_table,
-    print_text,
-)
+from bertkit.cli.options import FreshOption, argument, flag, option, output_option
+from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import shorten
 
@@ -34,7 +27,7 @@ def command(
     data: Annotated[str | None, option("Where its data is now.", "DATA", "as in the run")] = None,
     model: Annotated[str | None, option("Where its model is now.", "MODEL", "as in the run")] = None,
     ignore_changes: Annotated[
-        bool, typer.Option("--ignore-changes", help="Train even if data or model have changed since.")
+        bool, flag("--ignore-changes", "Train even if data or model have changed since.")
     ] = False,
     fresh: FreshOption = False,
 ) -> None:

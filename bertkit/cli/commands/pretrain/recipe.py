@@ -6,8 +6,6 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from bertkit.cli.options import (
     FROM_RECIPE,
     FreshOption,
@@ -18,6 +16,7 @@ from bertkit.cli.options import (
     SetOption,
     argument,
     common_settings,
+    flag,
     merge_changes,
     option,
     refuse_rows,
@@ -80,7 +79,7 @@ def command(
     ] = None,
     changes: SetOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Prepare the text, time some steps and estimate the whole run.")
+        bool, flag("--dry-run", "Prepare the text, time some steps and estimate the whole run.")
     ] = False,
     smoke: SmokeOption = False,
     fresh: FreshOption = False,

@@ -24,10 +24,10 @@ TextOption = Annotated[str | None, option("Text: hub data set, directory, file o
 RecipeOption = Annotated[str | None, option("Use the text of this pretraining recipe.", "RECIPE")]
 TypeOption = Annotated[
     str,
-    typer.Option(
-        "--type",
-        help="wordpiece (as BERT), bpe (on bytes, as RoBERTa and ModernBERT) or unigram (as ALBERT).",
-        metavar="TYPE",
+    option(
+        "wordpiece (as BERT), bpe (on bytes, as RoBERTa and ModernBERT) or unigram (as ALBERT).",
+        "TYPE",
+        names=("--type",),
     ),
 ]
 KindOption = Annotated[str | None, typer.Option(hidden=True)]
@@ -38,7 +38,7 @@ SizeOption = Annotated[
 ]
 LowercaseOption = Annotated[
     bool | None,
-    typer.Option("--lowercase/--cased", help="Lowercase the text or keep its case.", show_default="cased for bpe only"),
+    option("Lowercase the text or keep its case.", default="cased for bpe only", names=("--lowercase/--cased",)),
 ]
 FrequencyOption = Annotated[int | None, option("Minimum count of letters and of merged pairs.", "N", "2", min=1)]
 SpecialOption = Annotated[list[str] | None, option("Add a special token; repeatable.", "TOKEN")]

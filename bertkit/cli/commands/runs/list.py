@@ -6,12 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bertkit.cli.options import argument, option
-from bertkit.cli.output import (
-    print_line,
-    print_notes,
-    print_result,
-    print_table,
-)
+from bertkit.cli.output import print_line, print_notes, print_result, print_table
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:

@@ -6,9 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from bertkit.cli.options import argument
+from bertkit.cli.options import argument, option
 from bertkit.cli.output import print_line, print_result, printable
 
 ORDER = 5
@@ -17,7 +15,7 @@ EXAMPLE = "bertkit runs rm runs/cola"
 
 def command(
     folders: Annotated[list[Path], argument("Run folders, or folders of seeds.", "RUN")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, option("Do not ask.", names=("--yes", "-y"))] = False,
 ) -> None:
     """Delete run folders, with their models, checkpoints and scores.
 

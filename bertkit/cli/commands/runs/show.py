@@ -6,12 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import argument
-from bertkit.cli.output import (
-    format_number,
-    print_pairs,
-    print_result,
-    print_table,
-)
+from bertkit.cli.output import format_number, print_pairs, print_result, print_table
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from bertkit.cli.options import argument, option, output_option, refuse_options
+from bertkit.cli.options import argument, flag, option, output_option, refuse_options
 from bertkit.cli.output import format_count, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -34,9 +32,7 @@ PassageTokensOption = Annotated[
 OverlapOption = Annotated[
     int | None, option("Tokens that a passage may repeat of the one before, in whole sentences.", "N", "0")
 ]
-SkipEmptyOption = Annotated[
-    bool, typer.Option("--skip-empty", help="Leave out rows without text, which are refused otherwise.")
-]
+SkipEmptyOption = Annotated[bool, flag("--skip-empty", "Leave out rows without text, which are refused otherwise.")]
 TextsArgument = Annotated[
     str,
     argument("Rows with the texts: csv, tsv, jsonl, json, parquet, conll, conllu or txt (one text per line).", "FILE"),
@@ -67,7 +63,7 @@ ApproximateOption = Annotated[
     ),
 ]
 PassagesOption = Annotated[
-    bool, typer.Option("--passages", help="Split texts into passages that the model reads whole, and index those.")
+    bool, flag("--passages", "Split texts into passages that the model reads whole, and index those.")
 ]
 
 

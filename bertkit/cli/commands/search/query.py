@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import typer
-
 from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
-from bertkit.cli.options import RecordsOption, argument, option
+from bertkit.cli.options import RecordsOption, argument, flag, option
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
@@ -42,19 +40,15 @@ def command(
     index: IndexArgument,
     queries: Annotated[list[str] | None, argument("What to search for.", "QUERY...")] = None,
     file: QueryFileOption = None,
-    k: Annotated[int, typer.Option("-k", "--top", help="Results per query.", metavar="K", min=1)] = 10,
+    k: Annotated[int, option("Results per query.", "K", names=("-k", "--top"), min=1)] = 10,
     by: ByOption = "vectors",
     rerank: RerankOption = None,
     candidates: CandidatesOption = 100,
     column: ColumnOption = "text",
     model: MovedModelOption = None,
     prompt: QueryPromptOption = None,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Search exactly, also where the index has an approximate search.")
-    ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare the checksums of all files of the index first.")
-    ] = False,
+    exact: Annotated[bool, flag("--exact", "Search exactly, also where the index has an approximate search.")] = False,
+    verify: Annotated[bool, flag("--verify", "Compare the checksums of all files of the index first.")] = False,
     output: RecordsOption = None,
     changes: DataSettingsOption = None,
 ) -> None:
