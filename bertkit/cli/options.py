@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -57,9 +57,34 @@ def refuse_rows(context: typer.Context, recipe: str | None) -> str | None:
     raise UsageError(what, f"write e.g. `{line}`; see `bertkit {listing} list`")
 
 
+def option(
+    help: str, metavar: str | None = None, default: str | bool = True, *, names: Sequence[str] = (), **settings: Any
+) -> Any:
+    """Declare an option of a command.
+
+    Args:
+        help: what it does.
+        metavar: what its value is called.
+        default: what holds without it, where its default does not say so; False shows none.
+        names: as it is typed, where that is not the name of the parameter.
+        settings: others of typer, such as `min`.
+    """
+    return typer.Option(*names, help=help, metavar=metavar, show_default=default, **settings)
+
+
+def flag(name: str, help: str) -> Any:
+    """Declare an option without a value, and without its opposite."""
+    return typer.Option(name, help=help)
+
+
+def argument(help: str, metavar: str, **settings: Any) -> Any:
+    """Declare an argument of a command; see `option`."""
+    return typer.Argument(metavar=metavar, help=help, **settings)
+
+
 def output_option(help: str, metavar: str, default: str | bool = True) -> Any:
-    """Return the option of where a result goes; `default` says where it goes without the option, if it is shown."""
-    return typer.Option("--output", "-o", help=help, metavar=metavar, show_default=default)
+    """Declare the option of where a result goes; `default` says where it goes without the option."""
+    return option(help, metavar, default, names=("--output", "-o"))
 
 
 FROM_RECIPE = "the recipe's"
@@ -69,108 +94,66 @@ RECIPE_NAME: dict[str, Any] = {"autocompletion": complete_recipe, "callback": re
 """The settings of an argument that names a recipe."""
 
 RecipeArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="RECIPE",
-        help="A shipped recipe (see `bertkit recipes list`) or a YAML file.",
-        **RECIPE_NAME,
-    ),
+    str, argument("A shipped recipe (see `bertkit recipes list`) or a YAML file.", "RECIPE", **RECIPE_NAME)
 ]
-_RUN = typer.Argument(
-    metavar="RUN",
-    help="Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
+_RUN = argument(
+    "Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
+    "RUN",
     **RECIPE_NAME,
 )
 RunArgument = Annotated[str, _RUN]
 OptionalRunArgument = Annotated[str | None, _RUN]
 RowsFileArgument = Annotated[
     str | None,
-    typer.Argument(
-        metavar="FILE",
-        help="Rows to read: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), or `-` for stdin.",
+    argument(
+        "Rows to read: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), or `-` for stdin.",
+        "FILE",
     ),
 ]
-TrainedArgument = Annotated[str, typer.Argument(metavar="RUN", help="Run folder, or with --recipe any checkpoint.")]
+TrainedArgument = Annotated[str, argument("Run folder, or with --recipe any checkpoint.", "RUN")]
 CheckpointRecipeOption = Annotated[
     str | None,
-    typer.Option(
-        help="Recipe of a checkpoint that is not of a run.",
-        metavar="RECIPE",
-        autocompletion=complete_recipe,
-        show_default="the run's",
-    ),
+    option("Recipe of a checkpoint that is not of a run.", "RECIPE", "the run's", autocompletion=complete_recipe),
 ]
 PredictionsSplitOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Split whose predictions to look at.", metavar="SPLIT", show_default="the first validation split"
-    ),
+    str | None, option("Split whose predictions to look at.", "SPLIT", "the first validation split")
 ]
 PredictionsRecipeOption = Annotated[
     str | None,
-    typer.Option(
-        help="Recipe of the task; for files of predictions, which name none.",
-        metavar="RECIPE",
-        show_default="that of the first run",
-    ),
+    option("Recipe of the task; for files of predictions, which name none.", "RECIPE", "that of the first run"),
 ]
 TrainingRowsOption = Annotated[
     Literal["refuse", "drop", "keep"],
-    typer.Option(
-        help="If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` and mark them.",
-        metavar="CHOICE",
-    ),
+    option("If rows are training rows of the checkpoint: refuse, `drop` them, or `keep` and mark them.", "CHOICE"),
 ]
-PretrainedOption = Annotated[
-    str, typer.Option(help="Pretrained model: hub name, directory or `demo`.", metavar="MODEL")
-]
-ModelOption = Annotated[
-    str | None,
-    typer.Option(help="Pretrained model: hub name, directory or `demo`.", metavar="MODEL", show_default=FROM_RECIPE),
-]
+PretrainedOption = Annotated[str, option("Pretrained model: hub name, directory or `demo`.", "MODEL")]
+ModelOption = Annotated[str | None, option("Pretrained model: hub name, directory or `demo`.", "MODEL", FROM_RECIPE)]
 CheckpointOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Fine-tuned checkpoint of a recipe: run folder, directory or hub name.",
-        metavar="CKPT",
-        show_default="the run",
-    ),
+    str | None, option("Fine-tuned checkpoint of a recipe: run folder, directory or hub name.", "CKPT", "the run")
 ]
-DataOption = Annotated[
-    str | None,
-    typer.Option(help="Data set: hub name, directory, file or `demo`.", metavar="DATA", show_default=FROM_RECIPE),
-]
-LimitOption = Annotated[
-    int | None, typer.Option(help="Use only the first N rows of each split.", metavar="N", show_default="all")
-]
-MaxLengthOption = Annotated[
-    int | None, typer.Option(help="Maximum tokens per text or text pair.", metavar="N", show_default=FROM_RECIPE)
-]
+DataOption = Annotated[str | None, option("Data set: hub name, directory, file or `demo`.", "DATA", FROM_RECIPE)]
+LimitOption = Annotated[int | None, option("Use only the first N rows of each split.", "N", "all")]
+MaxLengthOption = Annotated[int | None, option("Maximum tokens per text or text pair.", "N", FROM_RECIPE)]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set", help="Set a key of the recipe, e.g. training.warmup_ratio=0; repeatable.", metavar="KEY=VALUE"
-    ),
+    option("Set a key of the recipe, e.g. training.warmup_ratio=0; repeatable.", "KEY=VALUE", names=("--set",)),
 ]
-_AUTO = {"parser": parse_number, "metavar": "NUMBER|auto", "show_default": FROM_RECIPE}
-EpochsOption = Annotated[Any, typer.Option(help="Passes over the training data.", **_AUTO)]
-LearningRateOption = Annotated[Any, typer.Option(help="Peak learning rate.", **_AUTO)]
-BatchSizeOption = Annotated[int | None, typer.Option(help="Rows per optimizer step.", show_default=FROM_RECIPE)]
-SeedOption = Annotated[int | None, typer.Option(help="Random seed.", show_default=FROM_RECIPE)]
+_AUTO = {"parser": parse_number, "metavar": "NUMBER|auto", "default": FROM_RECIPE}
+EpochsOption = Annotated[Any, option("Passes over the training data.", **_AUTO)]
+LearningRateOption = Annotated[Any, option("Peak learning rate.", **_AUTO)]
+BatchSizeOption = Annotated[int | None, option("Rows per optimizer step.", default=FROM_RECIPE)]
+SeedOption = Annotated[int | None, option("Random seed.", default=FROM_RECIPE)]
 SeedsOption = Annotated[
     str | None,
-    typer.Option(
-        help="Train with several seeds and summarize them: a number of seeds, or a list such as 1,2,7.",
-        metavar="N|LIST",
-    ),
+    option("Train with several seeds and summarize them: a number of seeds, or a list such as 1,2,7.", "N|LIST"),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Check everything and print the plan; train nothing.")]
-FreshOption = Annotated[bool, typer.Option("--fresh", help="Start over; an earlier run in the folder is moved aside.")]
+DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the plan; train nothing.")]
+FreshOption = Annotated[bool, flag("--fresh", "Start over; an earlier run in the folder is moved aside.")]
 ZeroShotOption = Annotated[
     bool,
-    typer.Option(
+    flag(
         "--zero-shot",
-        help="Take the recipe's labels as descriptions in words, and a model that was not trained for them: one for "
+        "Take the recipe's labels as descriptions in words, and a model that was not trained for them: one for "
         "natural language inference (`mnli`), or for sentence vectors.",
     ),
 ]
@@ -185,17 +168,13 @@ def find_report(report: Path | None) -> Path | None:
 
 
 _REPORT_HELP = "Write a report: JUnit to an .xml file, a pull request's summary to .md."
-ReportOption = Annotated[Path | None, typer.Option(help=_REPORT_HELP, metavar="FILE", callback=find_report)]
-PairOption = Annotated[str | None, typer.Option(help="A second text, as the other of a pair.", metavar="TEXT")]
-FirstRowsOption = Annotated[
-    int | None, typer.Option(help="Use only the first N rows.", metavar="N", show_default="all", min=1)
-]
-TextOption = Annotated[str | None, typer.Option(help="One text; short for --row text=TEXT.", metavar="TEXT")]
+ReportOption = Annotated[Path | None, option(_REPORT_HELP, "FILE", callback=find_report)]
+PairOption = Annotated[str | None, option("A second text, as the other of a pair.", "TEXT")]
+FirstRowsOption = Annotated[int | None, option("Use only the first N rows.", "N", "all", min=1)]
+TextOption = Annotated[str | None, option("One text; short for --row text=TEXT.", "TEXT")]
 RowOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="COLUMN=VALUE", help="One row: one --row per canonical column, several for a column that is a list."
-    ),
+    option("One row: one --row per canonical column, several for a column that is a list.", "COLUMN=VALUE"),
 ]
 RecordsOption = Annotated[
     Path | None, output_option("File to write: .jsonl, .csv, .tsv or .parquet.", "FILE", "JSON lines on stdout")

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from bertkit.cli.options import flag
 from bertkit.cli.output import format_splits, print_notes, print_result, print_table, print_text
 from bertkit.errors import BertkitError, UsageError
 
@@ -14,9 +13,7 @@ if TYPE_CHECKING:
 
 SmokeOption = Annotated[
     bool,
-    typer.Option(
-        "--smoke", help="Try every stage in a temporary folder: two steps on a few rows, a stop, a resume, an export."
-    ),
+    flag("--smoke", "Try every stage in a temporary folder: two steps on a few rows, a stop, a resume, an export."),
 ]
 
 

@@ -4,58 +4,43 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+from bertkit.cli.options import option
 
 if TYPE_CHECKING:
     from bertkit.recipe import Data
 
 FROM_MODEL = "the model's"
 
-ColumnOption = Annotated[str, typer.Option(help="Column with the texts.", metavar="NAME")]
+ColumnOption = Annotated[str, option("Column with the texts.", "NAME")]
 EncoderOption = Annotated[
-    str,
-    typer.Option(
-        help="Encoder: hub name, directory (of sentence-transformers, too), run folder or `demo`.", metavar="MODEL"
-    ),
+    str, option("Encoder: hub name, directory (of sentence-transformers, too), run folder or `demo`.", "MODEL")
 ]
 PoolingOption = Annotated[
     str | None,
-    typer.Option(
-        help="How the tokens of a text become one vector: mean, cls, max, lasttoken, ...",
-        metavar="MODE",
-        show_default=f"{FROM_MODEL}, else mean",
+    option(
+        "How the tokens of a text become one vector: mean, cls, max, lasttoken, ...", "MODE", f"{FROM_MODEL}, else mean"
     ),
 ]
 DimensionOption = Annotated[
     int | None,
-    typer.Option(
-        help="Keep the first N components only, of a model trained for that (Matryoshka).",
-        metavar="N",
+    option(
+        "Keep the first N components only, of a model trained for that (Matryoshka).",
+        "N",
+        f"{FROM_MODEL}, else all",
         min=1,
-        show_default=f"{FROM_MODEL}, else all",
     ),
 ]
-TextLengthOption = Annotated[
-    int | None, typer.Option(help="Maximum tokens per text.", metavar="N", min=4, show_default=FROM_MODEL)
-]
+TextLengthOption = Annotated[int | None, option("Maximum tokens per text.", "N", FROM_MODEL, min=4)]
 PrecisionOption = Annotated[
-    Literal["auto", "fp32", "bf16"],
-    typer.Option(help="How vectors are computed: fp32, bf16, or auto, by trial.", metavar="PRECISION"),
+    Literal["auto", "fp32", "bf16"], option("How vectors are computed: fp32, bf16, or auto, by trial.", "PRECISION")
 ]
 PromptOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Name of a prompt of the model, such as query, to put before each text.",
-        metavar="NAME",
-        show_default=FROM_MODEL,
-    ),
+    str | None, option("Name of a prompt of the model, such as query, to put before each text.", "NAME", FROM_MODEL)
 ]
-PromptTextOption = Annotated[
-    str | None, typer.Option(help="Put this before each text instead, e.g. 'query: '.", metavar="TEXT")
-]
+PromptTextOption = Annotated[str | None, option("Put this before each text instead, e.g. 'query: '.", "TEXT")]
 DataSettingsOption = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Say how FILE is read, e.g. data.delimiter=';'; repeatable.", metavar="KEY=VALUE"),
+    option("Say how FILE is read, e.g. data.delimiter=';'; repeatable.", "KEY=VALUE", names=("--set",)),
 ]
 
 

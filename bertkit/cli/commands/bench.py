@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from bertkit.cli.options import (
     FROM_RECIPE,
     RECIPE_NAME,
@@ -15,18 +13,13 @@ from bertkit.cli.options import (
     MaxLengthOption,
     ModelOption,
     SetOption,
+    argument,
     load,
+    option,
     output_option,
     refuse_options,
 )
-from bertkit.cli.output import (
-    format_rows,
-    format_signed,
-    print_notes,
-    print_result,
-    print_table,
-    print_text,
-)
+from bertkit.cli.output import format_rows, format_signed, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.reports.text import duration_text
 
@@ -38,10 +31,10 @@ EXAMPLE = "bertkit bench cola --model demo --data demo"
 
 DeployOption = Annotated[
     list[str] | None,
-    typer.Option(
-        "--deploy",
-        metavar="RUN",
-        help="Measure the ways to deploy a run or an exported folder; repeat it to compare several.",
+    option(
+        "Measure the ways to deploy a run or an exported folder; repeat it to compare several.",
+        "RUN",
+        names=("--deploy",),
     ),
 ]
 OutputOption = Annotated[Path | None, output_option("With --deploy: write a page to this .html file.", "FILE")]
@@ -50,9 +43,9 @@ OutputOption = Annotated[Path | None, output_option("With --deploy: write a page
 def command(
     recipe: Annotated[
         str | None,
-        typer.Argument(
-            metavar="RECIPE",
-            help="A shipped recipe (see `bertkit recipes list`) or a YAML file.",
+        argument(
+            "A shipped recipe (see `bertkit recipes list`) or a YAML file.",
+            "RECIPE",
             show_default="cola",
             **RECIPE_NAME,
         ),
@@ -61,17 +54,12 @@ def command(
     data: DataOption = None,
     precision: Annotated[
         list[str] | None,
-        typer.Option(
-            metavar="PRECISION",
-            help="fp32, bf16 or auto; repeat it to compare.",
-            show_default="fp32, and bf16 if it is fast here",
-        ),
+        option("fp32, bf16 or auto; repeat it to compare.", "PRECISION", "fp32, and bf16 if it is fast here"),
     ] = None,
     batch_size: Annotated[
-        list[int] | None,
-        typer.Option(metavar="N", help="Rows per optimizer step; repeat it to compare.", show_default=FROM_RECIPE),
+        list[int] | None, option("Rows per optimizer step; repeat it to compare.", "N", FROM_RECIPE)
     ] = None,
-    steps: Annotated[int, typer.Option(metavar="N", help="Steps to time, after three warm-up steps.")] = 20,
+    steps: Annotated[int, option("Steps to time, after three warm-up steps.", "N")] = 20,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     changes: SetOption = None,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertkit.cli.options import (
     CheckpointOption,
     DataOption,
@@ -16,14 +14,9 @@ from bertkit.cli.options import (
     TrainingRowsOption,
     find_trained,
     load,
+    option,
 )
-from bertkit.cli.output import (
-    format_rows,
-    format_scored,
-    print_result,
-    print_table,
-    print_text,
-)
+from bertkit.cli.output import format_rows, format_scored, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -39,17 +32,11 @@ def command(
     data: DataOption = None,
     split: Annotated[
         str | None,
-        typer.Option(
-            help="Split to calibrate on; `all` takes every row of a file.",
-            metavar="SPLIT",
-            show_default="the first validation split",
-        ),
+        option("Split to calibrate on; `all` takes every row of a file.", "SPLIT", "the first validation split"),
     ] = None,
     coverage: Annotated[
         list[float] | None,
-        typer.Option(
-            help="Measure prediction sets that hold the right label this often; repeat it for several.", metavar="P"
-        ),
+        option("Measure prediction sets that hold the right label this often; repeat it for several.", "P"),
     ] = None,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,

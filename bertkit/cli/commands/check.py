@@ -15,7 +15,9 @@ from bertkit.cli.options import (
     RecipeArgument,
     ReportOption,
     SetOption,
+    flag,
     load,
+    option,
 )
 from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
@@ -44,37 +46,33 @@ def command(
     recipe: RecipeArgument,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="Model whose tokenizer counts tokens, and whose vectors find label errors: hub name, directory or "
-            "`demo`.",
-            metavar="MODEL",
-            show_default="the recipe's",
+        option(
+            "Model whose tokenizer counts tokens, and whose vectors find label errors: hub name, directory or `demo`.",
+            "MODEL",
+            "the recipe's",
         ),
     ] = None,
     data: DataOption = None,
     label_errors: Annotated[
-        bool,
-        typer.Option("--label-errors", help="Rank labels that may be wrong, by vectors of the model (extra `check`)."),
+        bool, flag("--label-errors", "Rank labels that may be wrong, by vectors of the model (extra `check`).")
     ] = False,
     long_text: Annotated[
         bool,
-        typer.Option(
+        flag(
             "--long-text",
-            help="Score the fine-tuned --model on validation rows that are too long, read in each way, and advise one.",
+            "Score the fine-tuned --model on validation rows that are too long, read in each way, and advise one.",
         ),
     ] = False,
     strict: Annotated[
         bool,
-        typer.Option(
-            "--strict", help="End with exit code 3 after warnings, and with 5 where something cannot be checked here."
-        ),
+        flag("--strict", "End with exit code 3 after warnings, and with 5 where something cannot be checked here."),
     ] = False,
     fix: Annotated[
         Path | None,
-        typer.Option(
-            help="New folder for a copy without rows that lack a text or a label, and without training rows that "
+        option(
+            "New folder for a copy without rows that lack a text or a label, and without training rows that "
             "repeat others or are in another split.",
-            metavar="DIR",
+            "DIR",
         ),
     ] = None,
     report: ReportOption = None,

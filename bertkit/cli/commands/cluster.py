@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from bertkit.cli.options import output_option, refuse_options
+from bertkit.cli.options import argument, option, output_option, refuse_options
 from bertkit.cli.output import format_rows, print_line, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -28,29 +26,21 @@ EXAMPLE = "bertkit cluster reviews.csv --column review --model sentence-transfor
 _SHOWN = 8  # words of a cluster
 _EXAMPLE_LENGTH = 100  # characters
 
-TextsArgument = Annotated[
-    Path, typer.Argument(metavar="FILE", help="Rows with texts: csv, tsv, jsonl, json, parquet, txt.")
-]
+TextsArgument = Annotated[Path, argument("Rows with texts: csv, tsv, jsonl, json, parquet, txt.", "FILE")]
 VectorsOption = Annotated[
     Path | None,
-    typer.Option(
-        help="Vectors of the rows, in their order, instead of --model: .parquet, .jsonl, .npy or .safetensors.",
-        metavar="FILE",
-    ),
+    option("Vectors of the rows, in their order, instead of --model: .parquet, .jsonl, .npy or .safetensors.", "FILE"),
 ]
 RowsOption = Annotated[
     Path | None,
     output_option("File for the rows with their cluster and its words: .jsonl, .csv, .tsv or .parquet.", "FILE"),
 ]
-SaveOption = Annotated[
-    Path | None, typer.Option(help="Folder to create: the clusters and a map of the rows.", metavar="DIR")
-]
+SaveOption = Annotated[Path | None, option("Folder to create: the clusters and a map of the rows.", "DIR")]
 AssignOption = Annotated[
-    Path | None, typer.Option(help="Assign rows to the clusters of this folder, and find no new ones.", metavar="DIR")
+    Path | None, option("Assign rows to the clusters of this folder, and find no new ones.", "DIR")
 ]
 EmbeddingModelOption = Annotated[
-    str | None,
-    typer.Option(help="Model that computes the vectors: hub name, directory, run folder or `demo`.", metavar="MODEL"),
+    str | None, option("Model that computes the vectors: hub name, directory, run folder or `demo`.", "MODEL")
 ]
 
 
@@ -62,13 +52,11 @@ def command(
     prompt: PromptOption = None,
     prompt_text: PromptTextOption = None,
     method: Annotated[
-        Literal["kmeans", "agglomerative", "hdbscan"], typer.Option(help="How clusters are found.", metavar="METHOD")
+        Literal["kmeans", "agglomerative", "hdbscan"], option("How clusters are found.", "METHOD")
     ] = "kmeans",
-    clusters: Annotated[
-        int | None, typer.Option(help="Number of clusters.", metavar="N", min=2, show_default="chosen by silhouette")
-    ] = None,
-    min_size: Annotated[int, typer.Option(help="Fewest rows of a cluster of hdbscan.", metavar="N", min=2)] = 10,
-    seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=2**32 - 1)] = 42,
+    clusters: Annotated[int | None, option("Number of clusters.", "N", "chosen by silhouette", min=2)] = None,
+    min_size: Annotated[int, option("Fewest rows of a cluster of hdbscan.", "N", min=2)] = 10,
+    seed: Annotated[int, option("Random seed.", min=0, max=2**32 - 1)] = 42,
     output: RowsOption = None,
     save: SaveOption = None,
     assign: AssignOption = None,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from bertkit.cli.options import (
     PageOption,
     PredictionsRecipeOption,
     PredictionsSplitOption,
     ReportOption,
+    argument,
+    flag,
+    option,
     refuse_options,
 )
 from bertkit.cli.output import (
@@ -39,9 +40,8 @@ EXAMPLE = "bertkit compare runs/cola runs/cola-2 --output compare.html"
 
 RunsArgument = Annotated[
     list[str],
-    typer.Argument(
-        metavar="RUN RUN...",
-        help="Run folders, folders of seeds, or what `eval --output` has written. The first is the baseline.",
+    argument(
+        "Run folders, folders of seeds, or what `eval --output` has written. The first is the baseline.", "RUN RUN..."
     ),
 ]
 
@@ -51,30 +51,26 @@ def command(
     split: PredictionsSplitOption = None,
     on: Annotated[
         str | None,
-        typer.Option(
-            help="File with rows: score the runs on those that none of them was trained on.",
-            metavar="FILE",
-            show_default="the predictions that the runs have stored",
+        option(
+            "File with rows: score the runs on those that none of them was trained on.",
+            "FILE",
+            "the predictions that the runs have stored",
         ),
     ] = None,
-    by: Annotated[
-        str | None, typer.Option(help="Column of the data whose values are slices too.", metavar="COLUMN")
-    ] = None,
-    rows: Annotated[int, typer.Option(help="How many rows that are won, and lost, to show.", metavar="N", min=0)] = 5,
+    by: Annotated[str | None, option("Column of the data whose values are slices too.", "COLUMN")] = None,
+    rows: Annotated[int, option("How many rows that are won, and lost, to show.", "N", min=0)] = 5,
     fail_if_worse: Annotated[
-        bool, typer.Option("--fail-if-worse", help="End with exit code 8 where a run, or a slice of --by, is worse.")
+        bool, flag("--fail-if-worse", "End with exit code 8 where a run, or a slice of --by, is worse.")
     ] = False,
     margin: Annotated[
-        float,
-        typer.Option(help="With --fail-if-worse: how much may be lost; that it is no more must be shown.", min=0),
+        float, option("With --fail-if-worse: how much may be lost; that it is no more must be shown.", min=0)
     ] = 0.0,
     metric: Annotated[
-        list[str] | None,
-        typer.Option(help="With --fail-if-worse: metric; repeatable.", show_default="the best one", metavar="NAME"),
+        list[str] | None, option("With --fail-if-worse: metric; repeatable.", "NAME", "the best one")
     ] = None,
     undecided: Annotated[
         Literal["fail", "pass"],
-        typer.Option(help="With --fail-if-worse: what comes of a difference that too few rows show.", metavar="CHOICE"),
+        option("With --fail-if-worse: what comes of a difference that too few rows show.", "CHOICE"),
     ] = "fail",
     recipe: PredictionsRecipeOption = None,
     output: PageOption = None,

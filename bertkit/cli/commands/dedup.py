@@ -5,10 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertkit.cli.commands.cluster import EmbeddingModelOption, TextsArgument
-from bertkit.cli.options import output_option
+from bertkit.cli.options import flag, option, output_option
 from bertkit.cli.output import format_rows, print_line, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -33,27 +31,17 @@ CleanOption = Annotated[
     Path | None, output_option("File for the rows that stay: .jsonl, .csv, .tsv or .parquet.", "FILE", "only counted")
 ]
 AgainstOption = Annotated[
-    list[Path] | None,
-    typer.Option(help="Remove rows that repeat one of this file too, e.g. training rows; repeatable.", metavar="FILE"),
+    list[Path] | None, option("Remove rows that repeat one of this file too, e.g. training rows; repeatable.", "FILE")
 ]
 VectorFilesOption = Annotated[
     list[Path] | None,
-    typer.Option(
-        help="Vectors of the rows, in their order, instead of --model; repeat it for each --against.", metavar="FILE"
-    ),
+    option("Vectors of the rows, in their order, instead of --model; repeat it for each --against.", "FILE"),
 ]
 PairsOption = Annotated[
-    Path | None,
-    typer.Option(
-        help="Choose the threshold by labeled pairs: columns text, text_pair and label, 1 or 0.", metavar="FILE"
-    ),
+    Path | None, option("Choose the threshold by labeled pairs: columns text, text_pair and label, 1 or 0.", "FILE")
 ]
-SampleOption = Annotated[
-    Path | None, typer.Option(help="File for pairs of rows to label, for --pairs.", metavar="FILE")
-]
-ReportOption = Annotated[
-    Path | None, typer.Option(help="File for every group of duplicates, row by row.", metavar="FILE")
-]
+SampleOption = Annotated[Path | None, option("File for pairs of rows to label, for --pairs.", "FILE")]
+ReportOption = Annotated[Path | None, option("File for every group of duplicates, row by row.", "FILE")]
 
 
 def command(
@@ -62,25 +50,23 @@ def command(
     against: AgainstOption = None,
     column: ColumnOption = "text",
     near: Annotated[
-        float, typer.Option(help="Share of their wording that near duplicates have in common; 1 turns this off.")
+        float, option("Share of their wording that near duplicates have in common; 1 turns this off.")
     ] = 0.9,
     model: EmbeddingModelOption = None,
     vectors: VectorFilesOption = None,
     prompt: PromptOption = None,
     prompt_text: PromptTextOption = None,
-    threshold: Annotated[
-        float | None, typer.Option(help="Cosine from which texts are duplicates in meaning.", metavar="COSINE")
-    ] = None,
+    threshold: Annotated[float | None, option("Cosine from which texts are duplicates in meaning.", "COSINE")] = None,
     pairs: PairsOption = None,
     precision: Annotated[
-        float, typer.Option(help="Share of duplicates that --pairs must have above the threshold.", metavar="SHARE")
+        float, option("Share of duplicates that --pairs must have above the threshold.", "SHARE")
     ] = 0.95,
     sample: SampleOption = None,
     keep: Annotated[
-        str, typer.Option(help="Row to keep: first, longest, or best:COLUMN, the highest number.", metavar="CHOICE")
+        str, option("Row to keep: first, longest, or best:COLUMN, the highest number.", "CHOICE")
     ] = "first",
     report: ReportOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count duplicates; write no --output.")] = False,
+    dry_run: Annotated[bool, flag("--dry-run", "Count duplicates; write no --output.")] = False,
     changes: DataSettingsOption = None,
 ) -> None:
     """Remove rows that repeat others: word for word, nearly so, or in meaning.

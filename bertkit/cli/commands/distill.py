@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from bertkit.cli.commands.evaluate import print_results
 from bertkit.cli.commands.finetune import print_dry_run, print_next_steps
 from bertkit.cli.commands.pretrain.recipe import run_pretraining
@@ -25,6 +23,7 @@ from bertkit.cli.options import (
     SetOption,
     common_settings,
     load,
+    option,
     output_option,
 )
 from bertkit.cli.output import (
@@ -49,25 +48,18 @@ EXAMPLE = "bertkit distill cola --teacher runs/cola --model demo --data demo"
 
 TeacherOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="CKPT",
-        help="Checkpoint fine-tuned for this task; repeat it to learn from the mean of several.",
-        show_default=FROM_RECIPE,
-    ),
+    option("Checkpoint fine-tuned for this task; repeat it to learn from the mean of several.", "CKPT", FROM_RECIPE),
 ]
-StudentOption = Annotated[str | None, typer.Option(help="Student: hub name, directory or `demo`.", metavar="STUDENT")]
+StudentOption = Annotated[str | None, option("Student: hub name, directory or `demo`.", "STUDENT")]
 LayersOption = Annotated[
     str | None,
-    typer.Option(
-        metavar="LAYERS",
-        help="Build the student from these layers of the first teacher (0,2,4), or from this many (3).",
-    ),
+    option("Build the student from these layers of the first teacher (0,2,4), or from this many (3).", "LAYERS"),
 ]
 TemperatureOption = Annotated[
-    float | None, typer.Option(help="Divides the logits; higher values give softer targets.", show_default="2")
+    float | None, option("Divides the logits; higher values give softer targets.", default="2")
 ]
 SoftWeightOption = Annotated[
-    float | None, typer.Option(help="Weight of the soft targets in the loss, from 0 to 1.", show_default="0.5")
+    float | None, option("Weight of the soft targets in the loss, from 0 to 1.", default="0.5")
 ]
 
 

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
-from bertkit.cli.options import RowsFileArgument, output_option
+from bertkit.cli.options import RowsFileArgument, flag, option, output_option
 from bertkit.cli.output import print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -35,26 +33,21 @@ VectorFileOption = Annotated[
 ]
 UnitOption = Annotated[
     Unit,
-    typer.Option(
-        help="What a vector stands for: text, word, token, or target, the word that the column `target` points to.",
-        metavar="UNIT",
+    option(
+        "What a vector stands for: text, word, token, or target, the word that the column `target` points to.", "UNIT"
     ),
 ]
-LayersOption = Annotated[
-    str, typer.Option(help="Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", metavar="LAYERS")
-]
+LayersOption = Annotated[str, option("Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", "LAYERS")]
 NormalizeOption = Annotated[
-    bool | None, typer.Option("--normalize/--no-normalize", help="Scale vectors to length 1.", show_default=FROM_MODEL)
+    bool | None, option("Scale vectors to length 1.", default=FROM_MODEL, names=("--normalize/--no-normalize",))
 ]
-DtypeOption = Annotated[
-    Dtype, typer.Option(help="How vectors are stored: float32, float16, int8 or binary.", metavar="DTYPE")
-]
+DtypeOption = Annotated[Dtype, option("How vectors are stored: float32, float16, int8 or binary.", "DTYPE")]
 
 
 def command(
     file: RowsFileArgument = None,
     model: EncoderOption = ...,  # type: ignore[assignment]
-    text: Annotated[str | None, typer.Option(help="Embed one text.", metavar="TEXT")] = None,
+    text: Annotated[str | None, option("Embed one text.", "TEXT")] = None,
     output: VectorFileOption = None,
     column: ColumnOption = "text",
     unit: UnitOption = "text",
@@ -68,9 +61,7 @@ def command(
     dtype: DtypeOption = "float32",
     precision: PrecisionOption = "auto",
     changes: DataSettingsOption = None,
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Start over; the parts of an interrupted command are deleted.")
-    ] = False,
+    fresh: Annotated[bool, flag("--fresh", "Start over; the parts of an interrupted command are deleted.")] = False,
 ) -> None:
     """Turn texts into vectors with an encoder.
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
+from bertkit.cli.options import option
 from bertkit.cli.output import print_line, print_result, print_table, print_text
 
 if TYPE_CHECKING:
@@ -16,23 +15,17 @@ EXAMPLE = "bertkit encoders --language en --max-parameters 50"
 
 
 def command(
-    language: Annotated[str | None, typer.Option(help="Only those for a language, e.g. de.", metavar="CODE")] = None,
+    language: Annotated[str | None, option("Only those for a language, e.g. de.", "CODE")] = None,
     license: Annotated[
-        str | None,
-        typer.Option(
-            help="Only those with this license, e.g. MIT; `open` for all that allow commercial use.", metavar="NAME"
-        ),
+        str | None, option("Only those with this license, e.g. MIT; `open` for all that allow commercial use.", "NAME")
     ] = None,
-    min_tokens: Annotated[
-        int, typer.Option(help="Only those that read inputs of at least N tokens.", metavar="N", min=0)
-    ] = 0,
-    max_parameters: Annotated[
-        float | None, typer.Option(help="Only those with at most N million parameters.", metavar="N", min=0)
-    ] = None,
+    min_tokens: Annotated[int, option("Only those that read inputs of at least N tokens.", "N", min=0)] = 0,
+    max_parameters: Annotated[float | None, option("Only those with at most N million parameters.", "N", min=0)] = None,
     vectors: Annotated[
         bool | None,
-        typer.Option(
-            "--vectors/--no-vectors", help="Only those that were trained for vectors of sentences, or only the others."
+        option(
+            "Only those that were trained for vectors of sentences, or only the others.",
+            names=("--vectors/--no-vectors",),
         ),
     ] = None,
 ) -> None:

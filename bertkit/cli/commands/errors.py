@@ -6,17 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from bertkit.cli.options import PageOption, PredictionsRecipeOption, PredictionsSplitOption
-from bertkit.cli.output import (
-    difference_cells,
-    format_rows,
-    print_notes,
-    print_result,
-    print_table,
-    print_text,
-)
+from bertkit.cli.options import PageOption, PredictionsRecipeOption, PredictionsSplitOption, argument, flag, option
+from bertkit.cli.output import difference_cells, format_rows, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -30,34 +21,27 @@ EXAMPLE = "bertkit errors runs/cola --output errors.html"
 
 RunsArgument = Annotated[
     list[str],
-    typer.Argument(
-        metavar="RUN [RUN]",
-        help="A run folder, or what `eval --output` has written; of two, the rows where they differ are shown.",
+    argument(
+        "A run folder, or what `eval --output` has written; of two, the rows where they differ are shown.", "RUN [RUN]"
     ),
 ]
 Sort = Literal["confidence", "length", "label", "error"]
-SortOption = Annotated[
-    Sort, typer.Option(help="How wrong rows are sorted: confidence, length, label or error.", metavar="KEY")
-]
-ByOption = Annotated[
-    list[str] | None, typer.Option(help="Column of the data whose values are slices too; repeatable.", metavar="COLUMN")
-]
+SortOption = Annotated[Sort, option("How wrong rows are sorted: confidence, length, label or error.", "KEY")]
+ByOption = Annotated[list[str] | None, option("Column of the data whose values are slices too; repeatable.", "COLUMN")]
 RobustnessOption = Annotated[
-    bool,
-    typer.Option("--robustness", help="Change the texts a little, predict them again, and count answers that flip."),
+    bool, flag("--robustness", "Change the texts a little, predict them again, and count answers that flip.")
 ]
 
 
 def command(
     runs: RunsArgument,
     sort: SortOption = "confidence",
-    rows: Annotated[int, typer.Option(help="How many wrong rows to show.", metavar="N", min=0)] = 10,
+    rows: Annotated[int, option("How many wrong rows to show.", "N", min=0)] = 10,
     by: ByOption = None,
     robustness: RobustnessOption = False,
-    limit: Annotated[int, typer.Option(help="How many rows --robustness changes in each way.", metavar="N")] = 500,
+    limit: Annotated[int, option("How many rows --robustness changes in each way.", "N")] = 500,
     write_cases: Annotated[
-        Path | None,
-        typer.Option(help="Write tests for `bertkit test` to this new .yaml file: the wrong rows, and small changes."),
+        Path | None, option("Write tests for `bertkit test` to this new .yaml file: the wrong rows, and small changes.")
     ] = None,
     split: PredictionsSplitOption = None,
     recipe: PredictionsRecipeOption = None,

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from bertkit.cli.options import (
     CheckpointOption,
     DataOption,
@@ -20,7 +18,9 @@ from bertkit.cli.options import (
     TrainingRowsOption,
     ZeroShotOption,
     find_trained,
+    flag,
     load,
+    option,
     output_option,
     refuse_options,
     zero_shot_task,
@@ -53,43 +53,28 @@ EXAMPLE = "bertkit eval runs/cola --split test"
 
 BenchmarkOption = Annotated[
     str | None,
-    typer.Option(
-        help="Score the vectors of any encoder on a task of MTEB, e.g. mteb:STSBenchmark, in place of a RUN.",
-        metavar="NAME",
-    ),
+    option("Score the vectors of any encoder on a task of MTEB, e.g. mteb:STSBenchmark, in place of a RUN.", "NAME"),
 ]
 RequireOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="METRIC=VALUE",
-        help="End with exit code 8 where a metric, ece or size_mb does not reach this; repeatable.",
-    ),
+    option("End with exit code 8 where a metric, ece or size_mb does not reach this; repeatable.", "METRIC=VALUE"),
 ]
 ConfidentOption = Annotated[
-    bool, typer.Option("--confident", help="With gates: by the end of the 95% interval, not by the score itself.")
+    bool, flag("--confident", "With gates: by the end of the 95% interval, not by the score itself.")
 ]
 SplitOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Split to score; `all` scores every row of a file.", metavar="SPLIT", show_default="validation splits"
-    ),
+    str | None, option("Split to score; `all` scores every row of a file.", "SPLIT", "validation splits")
 ]
 PredictionsOption = Annotated[Path | None, output_option("Folder to write the predictions to.", "DIR")]
-StrictLabelsOption = Annotated[
-    bool, typer.Option("--strict-labels", help="Refuse rows with a label that the checkpoint lacks.")
-]
+StrictLabelsOption = Annotated[bool, flag("--strict-labels", "Refuse rows with a label that the checkpoint lacks.")]
 LanguagesOption = Annotated[
     str | None,
-    typer.Option(
-        help="Score rows of each language, which the recipe or --data names as {language}; e.g. en,de,fr.",
-        metavar="LIST",
-    ),
+    option("Score rows of each language, which the recipe or --data names as {language}; e.g. en,de,fr.", "LIST"),
 ]
 OracleOption = Annotated[
     bool,
-    typer.Option(
-        "--oracle",
-        help="With --languages: score every checkpoint of the run too, and show the best one of each language.",
+    flag(
+        "--oracle", "With --languages: score every checkpoint of the run too, and show the best one of each language."
     ),
 ]
 

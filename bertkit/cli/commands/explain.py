@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from bertkit.cli.options import (
     CheckpointRecipeOption,
     FirstRowsOption,
@@ -15,7 +13,9 @@ from bertkit.cli.options import (
     SetOption,
     TextOption,
     TrainedArgument,
+    flag,
     load,
+    option,
     parse_row,
     refuse_options,
 )
@@ -43,32 +43,18 @@ EXAMPLE = 'bertkit explain runs/cola --text "The dog chased old the bird."'
 
 _MOST_WORDS = 10  # in a table; those with the largest values
 
-DataOption = Annotated[
-    str | None, typer.Option(help="Explain the rows of a file, or with `-` those of stdin.", metavar="FILE")
-]
+DataOption = Annotated[str | None, option("Explain the rows of a file, or with `-` those of stdin.", "FILE")]
 MistakesOption = Annotated[
-    int | None,
-    typer.Option(
-        metavar="N", help="Explain the N validation rows that the run is most confidently wrong about.", min=1
-    ),
+    int | None, option("Explain the N validation rows that the run is most confidently wrong about.", "N", min=1)
 ]
 TargetOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        metavar="NAME",
-        help="Explain this label, or the tag of this word; repeatable.",
-        show_default="what is predicted",
-    ),
+    list[str] | None, option("Explain this label, or the tag of this word; repeatable.", "NAME", "what is predicted")
 ]
 FaithfulnessOption = Annotated[
-    bool, typer.Option("--faithfulness", help="Measure over the rows of --data how faithful the explanations are.")
+    bool, flag("--faithfulness", "Measure over the rows of --data how faithful the explanations are.")
 ]
-BaselineOption = Annotated[
-    Literal["mask", "padding"], typer.Option(help="Token that stands for no information.", metavar="TOKEN")
-]
-StepsOption = Annotated[
-    int, typer.Option(help="At most so many steps of integrated gradients.", metavar="N", min=1, max=8192)
-]
+BaselineOption = Annotated[Literal["mask", "padding"], option("Token that stands for no information.", "TOKEN")]
+StepsOption = Annotated[int, option("At most so many steps of integrated gradients.", "N", min=1, max=8192)]
 
 
 def command(

@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
-import typer
-
 from bertkit.cli import stdio
-from bertkit.cli.options import PretrainedOption
+from bertkit.cli.options import PretrainedOption, argument, option
 from bertkit.cli.output import print_line, print_result
 from bertkit.cli.progress import TerminalProgress
 
@@ -17,15 +15,11 @@ EXAMPLE = 'bertkit fill-mask "The doctors [MASK] in the house." --model demo'
 
 
 def command(
-    texts: Annotated[
-        list[str] | None, typer.Argument(metavar="TEXT...", help="Texts with [MASK] for each word to predict.")
-    ] = None,
+    texts: Annotated[list[str] | None, argument("Texts with [MASK] for each word to predict.", "TEXT...")] = None,
     model: PretrainedOption = ...,  # type: ignore[assignment]
-    top: Annotated[int, typer.Option(help="Number of answers per mask.", metavar="K", min=1)] = 5,
-    targets: Annotated[str | None, typer.Option(help="Score only these words, e.g. cat,dog.", metavar="WORDS")] = None,
-    file: Annotated[
-        str | None, typer.Option(help="File with one text per line; `-` for stdin.", metavar="FILE")
-    ] = None,
+    top: Annotated[int, option("Number of answers per mask.", "K", min=1)] = 5,
+    targets: Annotated[str | None, option("Score only these words, e.g. cat,dog.", "WORDS")] = None,
+    file: Annotated[str | None, option("File with one text per line; `-` for stdin.", "FILE")] = None,
 ) -> None:
     """Predict the masked words of texts with a pretrained model.
 

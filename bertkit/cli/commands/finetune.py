@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertkit.cli.commands.evaluate import print_results
 from bertkit.cli.options import (
     BatchSizeOption,
@@ -25,8 +23,10 @@ from bertkit.cli.options import (
     SeedsOption,
     SetOption,
     common_settings,
+    flag,
     load,
     merge_changes,
+    option,
     output_option,
 )
 from bertkit.cli.output import format_splits, print_gated, print_line, print_next, print_plan, print_result
@@ -40,12 +40,8 @@ if TYPE_CHECKING:
     from bertkit.recipe import Recipe, SeveralTasks
     from bertkit.workflows.finetune.inputs import DryRun
 
-JobsOption = Annotated[
-    int, typer.Option(help="With --seeds: train so many at the same time, each in a process.", metavar="N")
-]
-SoupOption = Annotated[
-    bool, typer.Option("--soup", help="With --seeds: average the weights of the runs, and score that model too.")
-]
+JobsOption = Annotated[int, option("With --seeds: train so many at the same time, each in a process.", "N")]
+SoupOption = Annotated[bool, flag("--soup", "With --seeds: average the weights of the runs, and score that model too.")]
 
 ORDER = 1
 EXAMPLE = "bertkit finetune cola --model demo --data demo"
@@ -70,10 +66,7 @@ def command(
     changes: SetOption = None,
     dry_run: DryRunOption = False,
     smoke: SmokeOption = False,
-    pinned: Annotated[
-        Path | None,
-        typer.Option(help="End unless model, rows and versions are those of this run.", metavar="RUN"),
-    ] = None,
+    pinned: Annotated[Path | None, option("End unless model, rows and versions are those of this run.", "RUN")] = None,
     fresh: FreshOption = False,
 ) -> None:
     """Fine-tune an encoder with a recipe, and score it.

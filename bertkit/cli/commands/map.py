@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from bertkit.cli.options import FirstRowsOption, output_option
+from bertkit.cli.options import FirstRowsOption, argument, flag, option, output_option
 from bertkit.cli.output import print_line, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -29,37 +27,23 @@ _SHOWN_LABELS = 12
 
 FileArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="FILE",
-        help="Rows to draw: csv, tsv, jsonl, json, parquet, txt (one text per line), ..., or `-` for stdin.",
-    ),
+    argument("Rows to draw: csv, tsv, jsonl, json, parquet, txt (one text per line), ..., or `-` for stdin.", "FILE"),
 ]
 PageOption = Annotated[
     Path, output_option("Page to write, .html; its points are written beside it as .parquet.", "FILE")
 ]
 WordOption = Annotated[
-    list[str] | None,
-    typer.Option(help="Draw every occurrence of this word, whole and in any case; repeatable.", metavar="WORD"),
+    list[str] | None, option("Draw every occurrence of this word, whole and in any case; repeatable.", "WORD")
 ]
 UnitOption = Annotated[
     Literal["text", "target"],
-    typer.Option(
-        help="What a point stands for: text, or target, the word that the column `target` points to.", metavar="UNIT"
-    ),
+    option("What a point stands for: text, or target, the word that the column `target` points to.", "UNIT"),
 ]
-LabelOption = Annotated[str | None, typer.Option(help="Column that colors the points.", metavar="COLUMN")]
-ClustersOption = Annotated[
-    int | None, typer.Option(help="Color the points by N clusters instead (k-means).", metavar="N", min=2)
-]
-LayersOption = Annotated[
-    str, typer.Option(help="Layers of the slider: all, last, or numbers such as 0,3,6.", metavar="LAYERS")
-]
-ReduceOption = Annotated[
-    Literal["pca", "umap"], typer.Option(help="How vectors become points: pca, or umap.", metavar="METHOD")
-]
-PictureOption = Annotated[
-    Path | None, typer.Option(help="Draw all layers side by side in an .svg file.", metavar="FILE")
-]
+LabelOption = Annotated[str | None, option("Column that colors the points.", "COLUMN")]
+ClustersOption = Annotated[int | None, option("Color the points by N clusters instead (k-means).", "N", min=2)]
+LayersOption = Annotated[str, option("Layers of the slider: all, last, or numbers such as 0,3,6.", "LAYERS")]
+ReduceOption = Annotated[Literal["pca", "umap"], option("How vectors become points: pca, or umap.", "METHOD")]
+PictureOption = Annotated[Path | None, option("Draw all layers side by side in an .svg file.", "FILE")]
 
 
 def command(
@@ -77,9 +61,9 @@ def command(
     limit: FirstRowsOption = None,
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
-    seed: Annotated[int, typer.Option(help="Random seed.", min=0, max=2**32 - 1)] = 42,
+    seed: Annotated[int, option("Random seed.", min=0, max=2**32 - 1)] = 42,
     changes: DataSettingsOption = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Replace files that are there.")] = False,
+    fresh: Annotated[bool, flag("--fresh", "Replace files that are there.")] = False,
 ) -> None:
     """Draw the vectors of texts, or of a word in them, at every layer: one page with a slider.
 

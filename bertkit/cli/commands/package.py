@@ -6,10 +6,8 @@ from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
 from bertkit.cli.commands.export import NewFolderOption
-from bertkit.cli.options import CheckpointRecipeOption
+from bertkit.cli.options import CheckpointRecipeOption, argument, option
 from bertkit.cli.output import print_next, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 
@@ -20,10 +18,7 @@ ORDER = 7
 EXAMPLE = "bertkit package runs/cola --output packages/cola"
 
 ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        metavar="RUN", help="Run folder, a checkpoint of a run, any fine-tuned checkpoint, or an exported folder."
-    ),
+    str, argument("Run folder, a checkpoint of a run, any fine-tuned checkpoint, or an exported folder.", "RUN")
 ]
 
 
@@ -31,15 +26,11 @@ def command(
     run: ModelArgument,
     output: NewFolderOption,
     to: Annotated[
-        Literal["onnx", "openvino"] | None,
-        typer.Option(help="What runs it.", metavar="BACKEND", show_default="onnx, or that of an exported folder"),
+        Literal["onnx", "openvino"] | None, option("What runs it.", "BACKEND", "onnx, or that of an exported folder")
     ] = None,
     recipe: CheckpointRecipeOption = None,
-    name: Annotated[
-        str | None,
-        typer.Option(help="Name of the Python module.", metavar="NAME", show_default="that of the run, with _model"),
-    ] = None,
-    wheel: Annotated[str | None, typer.Option(help="Write a wheel of this version too.", metavar="VERSION")] = None,
+    name: Annotated[str | None, option("Name of the Python module.", "NAME", "that of the run, with _model")] = None,
+    wheel: Annotated[str | None, option("Write a wheel of this version too.", "VERSION")] = None,
 ) -> None:
     """Package a model with the code that it needs, to predict without torch and without bertkit.
 

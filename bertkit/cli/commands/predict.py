@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from bertkit.cli.options import (
     CheckpointOption,
     MaxLengthOption,
@@ -18,8 +16,10 @@ from bertkit.cli.options import (
     TextOption,
     ZeroShotOption,
     find_trained,
+    flag,
     load,
     merge_changes,
+    option,
     parse_row,
     zero_shot_task,
 )
@@ -33,50 +33,28 @@ ORDER = 4
 EXAMPLE = 'bertkit predict runs/cola --text "The dog chased old the bird."'
 
 EscapeOption = Annotated[
-    bool,
-    typer.Option(
-        "--escape-formulas", help="Put a ' before text that a spreadsheet would take for a formula (.csv and .tsv)."
-    ),
+    bool, flag("--escape-formulas", "Put a ' before text that a spreadsheet would take for a formula (.csv and .tsv).")
 ]
 ColumnsOption = Annotated[
     str | None,
-    typer.Option(
-        help="Columns to write, in this order: names with commas, e.g. id,prediction,confidence.",
-        metavar="LIST",
-        show_default="all",
-    ),
+    option("Columns to write, in this order: names with commas, e.g. id,prediction,confidence.", "LIST", "all"),
 ]
-DelimiterOption = Annotated[
-    str | None, typer.Option(help="Delimiter of a .csv or .tsv file.", metavar="CHAR", show_default="that of FILE")
-]
+DelimiterOption = Annotated[str | None, option("Delimiter of a .csv or .tsv file.", "CHAR", "that of FILE")]
 EncodingOption = Annotated[
     str | None,
-    typer.Option(
-        help="Encoding of a .csv or .tsv file; utf-8-sig has the mark that Excel looks for.",
-        metavar="NAME",
-        show_default="that of FILE",
-    ),
+    option("Encoding of a .csv or .tsv file; utf-8-sig has the mark that Excel looks for.", "NAME", "that of FILE"),
 ]
 DigitsOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Decimals of predicted numbers in a .csv or .tsv file.", metavar="N", min=0, max=17, show_default="4"
-    ),
+    int | None, option("Decimals of predicted numbers in a .csv or .tsv file.", "N", "4", min=0, max=17)
 ]
 PrecisionOption = Annotated[
     float | None,
-    typer.Option(
-        help="Mark rows to abstain from, so that this share of the others is right; needs `bertkit calibrate`.",
-        metavar="P",
-    ),
+    option("Mark rows to abstain from, so that this share of the others is right; needs `bertkit calibrate`.", "P"),
 ]
 CoverageOption = Annotated[
-    float | None,
-    typer.Option(
-        help="Add the set of labels that holds the right one this often; needs `bertkit calibrate`.", metavar="P"
-    ),
+    float | None, option("Add the set of labels that holds the right one this often; needs `bertkit calibrate`.", "P")
 ]
-AbstainOption = Annotated[float | None, typer.Option(help="Mark rows whose probability is below this.", metavar="P")]
+AbstainOption = Annotated[float | None, option("Mark rows whose probability is below this.", "P")]
 
 
 def command(

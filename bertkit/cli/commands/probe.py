@@ -4,23 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from bertkit.cli.options import (
-    RECIPE_NAME,
-    DataOption,
-    PageOption,
-    SetOption,
-    merge_changes,
-)
-from bertkit.cli.output import (
-    format_count,
-    format_signed,
-    print_notes,
-    print_result,
-    print_table,
-    print_text,
-)
+from bertkit.cli.options import RECIPE_NAME, DataOption, PageOption, SetOption, argument, merge_changes, option
+from bertkit.cli.output import format_count, format_signed, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption, PrecisionOption, TextLengthOption
 
@@ -32,26 +17,22 @@ EXAMPLE = "bertkit probe pos --model demo --data demo --output probe.html"
 
 TaskArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="RECIPE",
-        help="A recipe whose labels are probed, or a task that is made from the rows: length, content, shift; with "
+    argument(
+        "A recipe whose labels are probed, or a task that is made from the rows: length, content, shift; with "
         "columns of Universal Dependencies also depth, arcs, relations, tense, number.",
+        "RECIPE",
         **RECIPE_NAME,
     ),
 ]
-LimitOption = Annotated[
-    int, typer.Option(help="Learn from N rows, drawn by their content; score half as many.", metavar="N")
-]
-ItemsOption = Annotated[int, typer.Option(help="At most so many words, or pairs of words, per probe.", metavar="N")]
-SeedsOption = Annotated[
-    int, typer.Option(help="Train N probes per layer: each draws its rows and its control task.", metavar="N")
-]
+LimitOption = Annotated[int, option("Learn from N rows, drawn by their content; score half as many.", "N")]
+ItemsOption = Annotated[int, option("At most so many words, or pairs of words, per probe.", "N")]
+SeedsOption = Annotated[int, option("Train N probes per layer: each draws its rows and its control task.", "N")]
 MetricOption = Annotated[
     str | None,
-    typer.Option(
-        help="What probes are scored by: accuracy, f1_macro, ...; of numbers, spearmanr, pearsonr or r2.",
-        metavar="METRIC",
-        show_default="the first of the recipe's that fits",
+    option(
+        "What probes are scored by: accuracy, f1_macro, ...; of numbers, spearmanr, pearsonr or r2.",
+        "METRIC",
+        "the first of the recipe's that fits",
     ),
 ]
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertkit.cli.options import (
     CheckpointRecipeOption,
     DataOption,
     LimitOption,
     MaxLengthOption,
     SetOption,
+    argument,
     merge_changes,
+    option,
     output_option,
 )
 from bertkit.cli.output import (
@@ -37,32 +37,19 @@ ORDER = 4
 EXAMPLE = "bertkit prune runs/cola -o pruned --intermediate 64"
 
 
-AnyModelArgument = Annotated[
-    str, typer.Argument(metavar="MODEL", help="Run folder, or any checkpoint: directory or hub name.")
-]
+AnyModelArgument = Annotated[str, argument("Run folder, or any checkpoint: directory or hub name.", "MODEL")]
 PrunedOption = Annotated[Path, output_option("Folder to write the pruned model to.", "DIR")]
 KeptLayersOption = Annotated[
-    str | None,
-    typer.Option(
-        metavar="LAYERS",
-        help="Keep so many layers (4), chosen by measured importance, or these (0,1,2,5).",
-        show_default="all",
-    ),
+    str | None, option("Keep so many layers (4), chosen by measured importance, or these (0,1,2,5).", "LAYERS", "all")
 ]
-HeadsOption = Annotated[
-    int | None,
-    typer.Option(metavar="N", help="Keep so many heads per layer, where the config can say so.", show_default="all"),
-]
-IntermediateOption = Annotated[
-    int | None, typer.Option(metavar="N", help="Keep so many neurons of each layer's feed-forward.", show_default="all")
-]
+HeadsOption = Annotated[int | None, option("Keep so many heads per layer, where the config can say so.", "N", "all")]
+IntermediateOption = Annotated[int | None, option("Keep so many neurons of each layer's feed-forward.", "N", "all")]
 VocabularyOption = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="FILE",
-        help="Keep the tokens of a file or folder of text, of all `rows` of the run, or of its `train` rows; "
-        "repeatable.",
-        show_default="all",
+    option(
+        "Keep the tokens of a file or folder of text, of all `rows` of the run, or of its `train` rows; repeatable.",
+        "FILE",
+        "all",
     ),
 ]
 
@@ -78,7 +65,7 @@ def command(
     data: DataOption = None,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
-    rows: Annotated[int, typer.Option(help="Training rows to measure importance on.", metavar="N", min=1)] = 512,
+    rows: Annotated[int, option("Training rows to measure importance on.", "N", min=1)] = 512,
     changes: SetOption = None,
 ) -> None:
     """Prune a checkpoint to fewer layers, heads, feed-forward neurons or tokens.

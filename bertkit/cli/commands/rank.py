@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
 from bertkit.cli.options import (
     DataOption,
     LimitOption,
@@ -13,15 +11,11 @@ from bertkit.cli.options import (
     PageOption,
     RecipeArgument,
     SetOption,
+    argument,
     load,
+    option,
 )
-from bertkit.cli.output import (
-    format_count,
-    print_notes,
-    print_result,
-    print_table,
-    print_text,
-)
+from bertkit.cli.output import format_count, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.reports.text import duration_text
 
@@ -42,13 +36,10 @@ _LAYERS = {"mean": "the mean of layers", "last": "the last layer", "best": "the 
 
 ModelsOption = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Encoders to rank: two or more hub names, directories, runs or `demo`; may be repeated.",
-        metavar="MODEL...",
-    ),
+    option("Encoders to rank: two or more hub names, directories, runs or `demo`; may be repeated.", "MODEL..."),
 ]
 # what follows the first value of --models; so these may be given one after the other
-MoreArgument = Annotated[list[str] | None, typer.Argument(metavar="[MODEL]...", help="More of --models.")]
+MoreArgument = Annotated[list[str] | None, argument("More of --models.", "[MODEL]...")]
 
 
 def command(
@@ -56,16 +47,12 @@ def command(
     more: MoreArgument = None,
     models: ModelsOption = None,
     by: Annotated[
-        Literal["logme", "h_score"] | None,
-        typer.Option(help="Score to order by, less that of shuffled labels.", metavar="SCORE", show_default="logme"),
+        Literal["logme", "h_score"] | None, option("Score to order by, less that of shuffled labels.", "SCORE", "logme")
     ] = None,
     layers: Annotated[
-        str,
-        typer.Option(help="What to score: mean (of all layers), last, best, or the number of one.", metavar="LAYERS"),
+        str, option("What to score: mean (of all layers), last, best, or the number of one.", "LAYERS")
     ] = "mean",
-    rows: Annotated[
-        int, typer.Option(help="Training rows to read at most; of taggers, words.", metavar="N", min=1)
-    ] = 2000,
+    rows: Annotated[int, option("Training rows to read at most; of taggers, words.", "N", min=1)] = 2000,
     data: DataOption = None,
     limit: LimitOption = None,
     max_length: MaxLengthOption = None,

@@ -6,15 +6,8 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from bertkit.cli.options import FreshOption, output_option
-from bertkit.cli.output import (
-    print_line,
-    print_result,
-    print_table,
-    print_text,
-)
+from bertkit.cli.options import FreshOption, argument, flag, option, output_option
+from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import shorten
 
@@ -29,16 +22,12 @@ _DIGEST = 12  # hex digits of a checksum that are shown
 
 
 def command(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a finished run.")],
+    run: Annotated[Path, argument("Folder of a finished run.", "RUN")],
     output: Annotated[Path | None, output_option("New run folder.", "DIR", "RUN-rerun")] = None,
-    data: Annotated[
-        str | None, typer.Option(help="Where its data is now.", metavar="DATA", show_default="as in the run")
-    ] = None,
-    model: Annotated[
-        str | None, typer.Option(help="Where its model is now.", metavar="MODEL", show_default="as in the run")
-    ] = None,
+    data: Annotated[str | None, option("Where its data is now.", "DATA", "as in the run")] = None,
+    model: Annotated[str | None, option("Where its model is now.", "MODEL", "as in the run")] = None,
     ignore_changes: Annotated[
-        bool, typer.Option("--ignore-changes", help="Train even if data or model have changed since.")
+        bool, flag("--ignore-changes", "Train even if data or model have changed since.")
     ] = False,
     fresh: FreshOption = False,
 ) -> None:

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
-from bertkit.cli.options import RecordsOption
+from bertkit.cli.options import RecordsOption, argument, option
 from bertkit.cli.output import print_file, print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption, PoolingOption, PromptOption
@@ -16,13 +14,13 @@ EXAMPLE = 'bertkit similar "How old are you?" "What is your age?" --model senten
 
 TextsArgument = Annotated[
     list[str],
-    typer.Argument(
-        metavar="TEXT TEXT | FILE",
-        help="Two texts; or a file with a pair per row, in any format that `predict` reads, or `-` for stdin.",
+    argument(
+        "Two texts; or a file with a pair per row, in any format that `predict` reads, or `-` for stdin.",
+        "TEXT TEXT | FILE",
     ),
 ]
-FirstColumnOption = Annotated[str, typer.Option(help="Column with the first texts.", metavar="NAME")]
-PairColumnOption = Annotated[str, typer.Option(help="Column with the second texts.", metavar="NAME")]
+FirstColumnOption = Annotated[str, option("Column with the first texts.", "NAME")]
+PairColumnOption = Annotated[str, option("Column with the second texts.", "NAME")]
 
 
 def command(

@@ -5,9 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from bertkit.cli.options import CheckpointRecipeOption, PredictionsSplitOption, ReportOption, TrainedArgument
+from bertkit.cli.options import (
+    CheckpointRecipeOption,
+    PredictionsSplitOption,
+    ReportOption,
+    TrainedArgument,
+    argument,
+    option,
+)
 from bertkit.cli.output import print_gated, print_notes, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
@@ -21,9 +26,9 @@ EXAMPLE = "bertkit test runs/cola cases.yaml --report tests.xml"
 def command(
     run: TrainedArgument,
     cases: Annotated[
-        Path | None, typer.Argument(metavar="CASES", help="YAML file with tests; without it, small changes are told.")
+        Path | None, argument("YAML file with tests; without it, small changes are told.", "CASES")
     ] = None,
-    limit: Annotated[int, typer.Option(help="Rows of each test.", metavar="N", min=1)] = 500,
+    limit: Annotated[int, option("Rows of each test.", "N", min=1)] = 500,
     split: PredictionsSplitOption = None,
     recipe: CheckpointRecipeOption = None,
     report: ReportOption = None,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from bertkit.cli.options import PairOption
+from bertkit.cli.options import PairOption, argument, option
 from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
@@ -19,21 +17,18 @@ EXAMPLE = 'bertkit tokenize "Bank is located in the city of London" --model demo
 
 SourceArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="TEXT|FILE",
-        help="A text; or a file of texts (csv, jsonl, parquet, txt, ...), or `-` for stdin, to be measured.",
+    argument(
+        "A text; or a file of texts (csv, jsonl, parquet, txt, ...), or `-` for stdin, to be measured.", "TEXT|FILE"
     ),
 ]
-ModelOption = Annotated[
-    str, typer.Option(help="Model whose tokenizer to use: hub name, directory or `demo`.", metavar="MODEL")
-]
+ModelOption = Annotated[str, option("Model whose tokenizer to use: hub name, directory or `demo`.", "MODEL")]
 
 
 def command(
     source: SourceArgument,
     model: ModelOption = ...,  # type: ignore[assignment]
     pair: PairOption = None,
-    beside: Annotated[str | None, typer.Option(help="Another model, to be shown beside.", metavar="MODEL")] = None,
+    beside: Annotated[str | None, option("Another model, to be shown beside.", "MODEL")] = None,
     column: ColumnOption = "text",
     changes: DataSettingsOption = None,
 ) -> None:

@@ -4,18 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertkit.cli.commands.attention import WARNING
-from bertkit.cli.options import PageOption
-from bertkit.cli.output import (
-    format_interval,
-    format_rows,
-    print_file,
-    print_result,
-    print_table,
-    print_text,
-)
+from bertkit.cli.options import PageOption, argument, option
+from bertkit.cli.output import format_interval, format_rows, print_file, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, EncoderOption, read_data_options
 
@@ -29,20 +20,17 @@ EXAMPLE = "bertkit attention heads UD_English-EWT/en_ewt-ud-dev.conllu --model d
 def command(
     source: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE",
-            help="Rows of texts or of words: a file in any format that `predict` reads, `-` for stdin, a folder of "
+        argument(
+            "Rows of texts or of words: a file in any format that `predict` reads, `-` for stdin, a folder of "
             "splits, or the hub name of a data set.",
+            "FILE",
         ),
     ],
     model: EncoderOption = ...,  # type: ignore[assignment]
     column: ColumnOption = "text",
-    split: Annotated[
-        str | None,
-        typer.Option(help="Split of a folder or a data set of the hub.", metavar="SPLIT", show_default="validation"),
-    ] = None,
-    limit: Annotated[int, typer.Option(help="Use only the first N rows.", metavar="N", min=1)] = 1000,
-    max_length: Annotated[int, typer.Option(help="Leave out rows of more tokens.", metavar="N", min=4)] = 512,
+    split: Annotated[str | None, option("Split of a folder or a data set of the hub.", "SPLIT", "validation")] = None,
+    limit: Annotated[int, option("Use only the first N rows.", "N", min=1)] = 1000,
+    max_length: Annotated[int, option("Leave out rows of more tokens.", "N", min=4)] = 512,
     output: PageOption = None,
     changes: DataSettingsOption = None,
 ) -> None:

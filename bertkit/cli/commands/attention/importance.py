@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertkit.cli.options import (
     CheckpointRecipeOption,
     DataOption,
@@ -14,15 +12,9 @@ from bertkit.cli.options import (
     SetOption,
     TrainedArgument,
     load,
+    option,
 )
-from bertkit.cli.output import (
-    format_rows,
-    format_scored,
-    format_signed,
-    print_result,
-    print_table,
-    print_text,
-)
+from bertkit.cli.output import format_rows, format_scored, format_signed, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
@@ -35,10 +27,8 @@ EXAMPLE = "bertkit attention importance runs/cola --rows 128"
 def command(
     run: TrainedArgument,
     data: DataOption = None,
-    split: Annotated[
-        str | None, typer.Option(help="Split to score.", metavar="SPLIT", show_default="validation")
-    ] = None,
-    rows: Annotated[int, typer.Option(help="Score the first N rows, once for each head.", metavar="N", min=2)] = 256,
+    split: Annotated[str | None, option("Split to score.", "SPLIT", "validation")] = None,
+    rows: Annotated[int, option("Score the first N rows, once for each head.", "N", min=2)] = 256,
     recipe: CheckpointRecipeOption = None,
     max_length: MaxLengthOption = None,
     output: PageOption = None,

@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from bertkit.cli.commands.attention import WARNING
-from bertkit.cli.options import PageOption, PairOption, refuse_options
+from bertkit.cli.options import PageOption, PairOption, argument, option, refuse_options
 from bertkit.cli.output import print_file, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption
@@ -24,22 +22,16 @@ _DIGITS = 6
 
 
 def command(
-    text: Annotated[str, typer.Argument(metavar="TEXT", help="What the model reads.")],
+    text: Annotated[str, argument("What the model reads.", "TEXT")],
     model: EncoderOption = ...,  # type: ignore[assignment]
     pair: PairOption = None,
     layer: Annotated[
-        int | None,
-        typer.Option(
-            help="List the tokens of this layer, from 0; a page begins with it.", metavar="N", min=0, show_default="all"
-        ),
+        int | None, option("List the tokens of this layer, from 0; a page begins with it.", "N", "all", min=0)
     ] = None,
     head: Annotated[
-        int | None,
-        typer.Option(
-            help="With --layer: of this head only, from 0.", metavar="N", min=0, show_default="the mean of all"
-        ),
+        int | None, option("With --layer: of this head only, from 0.", "N", "the mean of all", min=0)
     ] = None,
-    max_length: Annotated[int, typer.Option(help="Refuse an input of more tokens.", metavar="N", min=3)] = 128,
+    max_length: Annotated[int, option("Refuse an input of more tokens.", "N", min=3)] = 128,
     output: PageOption = None,
 ) -> None:
     """Show what the heads of an encoder attend to in a text, or in a pair of texts.

@@ -6,8 +6,6 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from bertkit.cli.options import (
     FROM_RECIPE,
     FreshOption,
@@ -16,8 +14,11 @@ from bertkit.cli.options import (
     OutputOption,
     SeedOption,
     SetOption,
+    argument,
     common_settings,
+    flag,
     merge_changes,
+    option,
     refuse_rows,
 )
 from bertkit.cli.output import (
@@ -43,44 +44,42 @@ ORDER = 3
 EXAMPLE = "bertkit pretrain mlm --data text.txt --tokenizer tok --size small"
 
 
-def _option(help: str, metavar: str | None = None, default: str | bool = FROM_RECIPE) -> Any:
-    return typer.Option(help=help, metavar=metavar, show_default=default)
-
-
 PretrainingRecipeArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="RECIPE",
-        help="mlm, roberta, span, bert, albert, electra, distilbert, tinybert or a YAML file.",
+    argument(
+        "mlm, roberta, span, bert, albert, electra, distilbert, tinybert or a YAML file.",
+        "RECIPE",
         callback=refuse_rows,
     ),
 ]
-CorpusOption = Annotated[str | None, _option("Text: hub data set, directory, file or `demo`.", "DATA")]
-SizeOption = Annotated[str | None, _option("Size of a new model; see `bertkit pretrain sizes`.", "SIZE")]
-TokenizerOption = Annotated[str | None, _option("Tokenizer of a new model: folder or hub name.", "DIR", False)]
-DocumentsOption = Annotated[int | None, _option("Use only the first N documents.", "N", "all")]
-StepsOption = Annotated[int | None, _option("Optimizer steps of pretraining.")]
+CorpusOption = Annotated[str | None, option("Text: hub data set, directory, file or `demo`.", "DATA", FROM_RECIPE)]
+SizeOption = Annotated[str | None, option("Size of a new model; see `bertkit pretrain sizes`.", "SIZE", FROM_RECIPE)]
+TokenizerOption = Annotated[str | None, option("Tokenizer of a new model: folder or hub name.", "DIR", False)]
+DocumentsOption = Annotated[int | None, option("Use only the first N documents.", "N", "all")]
+StepsOption = Annotated[int | None, option("Optimizer steps of pretraining.", default=FROM_RECIPE)]
 
 
 def command(
     recipe: PretrainingRecipeArgument,
     data: CorpusOption = None,
-    model: Annotated[str | None, _option("Continue from this checkpoint.", "MODEL", False)] = None,
+    model: Annotated[str | None, option("Continue from this checkpoint.", "MODEL", False)] = None,
     size: SizeOption = None,
     tokenizer: TokenizerOption = None,
     output: OutputOption = None,
     steps: StepsOption = None,
-    epochs: Annotated[float | None, _option("Passes over the text.", default=False)] = None,
-    budget: Annotated[str | None, _option("Train for this long: 90s, 30m, 2h, 1d.", "TIME", False)] = None,
-    batch_size: Annotated[int | None, _option("Blocks per optimizer step.")] = None,
+    epochs: Annotated[float | None, option("Passes over the text.", default=False)] = None,
+    budget: Annotated[str | None, option("Train for this long: 90s, 30m, 2h, 1d.", "TIME", False)] = None,
+    batch_size: Annotated[int | None, option("Blocks per optimizer step.", default=FROM_RECIPE)] = None,
     learning_rate: LearningRateOption = None,
     max_length: MaxLengthOption = None,
     seed: SeedOption = None,
     limit: DocumentsOption = None,
-    workers: Annotated[int | None, _option("Processes that prepare batches; the result is the same.")] = None,
+    workers: Annotated[
+        int | None, option("Processes that prepare batches; the result is the same.", default=FROM_RECIPE)
+    ] = None,
     changes: SetOption = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Prepare the text, time some steps and estimate the whole run.")
+        bool, flag("--dry-run", "Prepare the text, time some steps and estimate the whole run.")
     ] = False,
     smoke: SmokeOption = False,
     fresh: FreshOption = False,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bertkit.cli.commands.pretrain.recipe import DocumentsOption
-from bertkit.cli.options import SetOption, merge_changes, output_option
+from bertkit.cli.options import SetOption, merge_changes, option, output_option
 from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.progress import log
@@ -20,36 +20,29 @@ ORDER = 1
 EXAMPLE = "bertkit pretrain tokenizer --data demo --vocabulary-size 400 --output my_tokenizer"
 
 
-TextOption = Annotated[str | None, typer.Option(help="Text: hub data set, directory, file or `demo`.", metavar="DATA")]
-RecipeOption = Annotated[str | None, typer.Option(help="Use the text of this pretraining recipe.", metavar="RECIPE")]
+TextOption = Annotated[str | None, option("Text: hub data set, directory, file or `demo`.", "DATA")]
+RecipeOption = Annotated[str | None, option("Use the text of this pretraining recipe.", "RECIPE")]
 TypeOption = Annotated[
     str,
-    typer.Option(
-        "--type",
-        help="wordpiece (as BERT), bpe (on bytes, as RoBERTa and ModernBERT) or unigram (as ALBERT).",
-        metavar="TYPE",
+    option(
+        "wordpiece (as BERT), bpe (on bytes, as RoBERTa and ModernBERT) or unigram (as ALBERT).",
+        "TYPE",
+        names=("--type",),
     ),
 ]
 KindOption = Annotated[str | None, typer.Option(hidden=True)]
 FolderOption = Annotated[Path, output_option("Folder to write; new or empty.", "DIR")]
 SizeOption = Annotated[
     int | None,
-    typer.Option(
-        help="Number of tokens, special tokens included.",
-        metavar="N",
-        min=1,
-        show_default="30,522 wordpiece, 50,265 bpe, 30,000 unigram",
-    ),
+    option("Number of tokens, special tokens included.", "N", "30,522 wordpiece, 50,265 bpe, 30,000 unigram", min=1),
 ]
 LowercaseOption = Annotated[
     bool | None,
-    typer.Option("--lowercase/--cased", help="Lowercase the text or keep its case.", show_default="cased for bpe only"),
+    option("Lowercase the text or keep its case.", default="cased for bpe only", names=("--lowercase/--cased",)),
 ]
-FrequencyOption = Annotated[
-    int | None, typer.Option(help="Minimum count of letters and of merged pairs.", metavar="N", min=1, show_default="2")
-]
-SpecialOption = Annotated[list[str] | None, typer.Option(help="Add a special token; repeatable.", metavar="TOKEN")]
-LengthOption = Annotated[int, typer.Option(help="Maximum tokens per text.", metavar="N", min=4)]
+FrequencyOption = Annotated[int | None, option("Minimum count of letters and of merged pairs.", "N", "2", min=1)]
+SpecialOption = Annotated[list[str] | None, option("Add a special token; repeatable.", "TOKEN")]
+LengthOption = Annotated[int, option("Maximum tokens per text.", "N", min=4)]
 
 
 def command(

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
-from bertkit.cli.options import RecipeArgument
+from bertkit.cli.options import RecipeArgument, argument
 from bertkit.cli.output import print_file
 
 ORDER = 3
@@ -16,7 +14,7 @@ EXAMPLE = "bertkit recipes copy cola mine.yaml"
 
 def command(
     recipe: RecipeArgument,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The new recipe; must not exist yet.")],
+    file: Annotated[Path, argument("The new recipe; must not exist yet.", "FILE")],
 ) -> None:
     """Copy a recipe to a file of your own."""
     from bertkit.errors import UsageError

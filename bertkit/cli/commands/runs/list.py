@@ -5,14 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from bertkit.cli.output import (
-    print_line,
-    print_notes,
-    print_result,
-    print_table,
-)
+from bertkit.cli.options import argument, option
+from bertkit.cli.output import print_line, print_notes, print_result, print_table
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
@@ -23,10 +17,10 @@ EXAMPLE = "bertkit runs list --sort score"
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder that holds run folders.")] = Path("runs"),
+    folder: Annotated[Path, argument("Folder that holds run folders.", "FOLDER")] = Path("runs"),
     sort: Annotated[
         Literal["name", "recipe", "model", "state", "score", "time", "size", "date"],
-        typer.Option(help="What to sort by; scores, times, sizes and dates from the highest down.", metavar="KEY"),
+        option("What to sort by; scores, times, sizes and dates from the highest down.", "KEY"),
     ] = "name",
 ) -> None:
     """List run folders: their state, main score, time and size.

@@ -6,8 +6,7 @@ import sys
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from bertkit.cli.options import argument, option
 from bertkit.cli.output import print_line, print_result, printable
 
 ORDER = 5
@@ -15,8 +14,8 @@ EXAMPLE = "bertkit runs rm runs/cola"
 
 
 def command(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of seeds.")],
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    folders: Annotated[list[Path], argument("Run folders, or folders of seeds.", "RUN")],
+    yes: Annotated[bool, option("Do not ask.", names=("--yes", "-y"))] = False,
 ) -> None:
     """Delete run folders, with their models, checkpoints and scores.
 

@@ -5,14 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
-from bertkit.cli.output import (
-    format_number,
-    print_pairs,
-    print_result,
-    print_table,
-)
+from bertkit.cli.options import argument
+from bertkit.cli.output import format_number, print_pairs, print_result, print_table
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
@@ -25,7 +19,7 @@ EXAMPLE = "bertkit runs show runs/cola"
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
+    folder: Annotated[Path, argument("Run folder.", "RUN")],
 ) -> None:
     """Show what a run was, how it ended and what it scored.
 

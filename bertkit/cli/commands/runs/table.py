@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-import typer
-
-from bertkit.cli.options import output_option
+from bertkit.cli.options import argument, option, output_option
 from bertkit.cli.output import print_file, print_line, print_notes, print_result, print_table
 from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
@@ -19,20 +17,15 @@ EXAMPLE = "bertkit runs table runs/cola runs/cola-2 --rows folder --format markd
 def command(
     folders: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="RUN",
-            help="Run folders, folders of seeds, or folders that hold some, such as that of `bertkit glue`.",
-        ),
+        argument("Run folders, folders of seeds, or folders that hold some, such as that of `bertkit glue`.", "RUN"),
     ],
     rows: Annotated[
         Literal["model", "folder"],
-        typer.Option(help="What makes a row: the model that a run starts from, or the folder named.", metavar="WHAT"),
+        option("What makes a row: the model that a run starts from, or the folder named.", "WHAT"),
     ] = "model",
     format: Annotated[
         Literal["text", "markdown", "latex", "csv"] | None,
-        typer.Option(
-            help="text, markdown, latex or csv.", metavar="FORMAT", show_default="text, or as --output is called"
-        ),
+        option("text, markdown, latex or csv.", "FORMAT", "text, or as --output is called"),
     ] = None,
     output: Annotated[Path | None, output_option("File to write: .md, .tex or .csv.", "FILE")] = None,
 ) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
+from bertkit.cli.options import argument
 from bertkit.cli.output import print_line, print_result
 
 ORDER = 4
@@ -14,7 +13,7 @@ EXAMPLE = "bertkit runs trim runs/cola"
 
 
 def command(
-    folders: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders, or folders of several runs.")],
+    folders: Annotated[list[Path], argument("Run folders, or folders of several runs.", "RUN")],
 ) -> None:
     """Delete the optimizer states of finished runs, two thirds of each checkpoint.
 

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from bertkit.cli.commands.search.build import SkipEmptyOption, TextsArgument, end_change
+from bertkit.cli.options import argument, option
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
 ORDER = 2
 EXAMPLE = "bertkit search add index more.csv"
 
-IndexArgument = Annotated[str, typer.Argument(metavar="INDEX", help="Folder that `search build` wrote.")]
-MovedModelOption = Annotated[
-    str | None, typer.Option(help="Where the model of the index is now.", metavar="MODEL", show_default="where it was")
-]
+IndexArgument = Annotated[str, argument("Folder that `search build` wrote.", "INDEX")]
+MovedModelOption = Annotated[str | None, option("Where the model of the index is now.", "MODEL", "where it was")]
 
 
 def command(

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from bertkit.cli.options import output_option, refuse_options
+from bertkit.cli.options import argument, flag, option, output_option, refuse_options
 from bertkit.cli.output import format_count, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import (
@@ -29,66 +27,43 @@ ORDER = 1
 EXAMPLE = "bertkit search build texts.csv --model sentence-transformers/all-MiniLM-L6-v2 --output index"
 
 PassageTokensOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Most tokens of a passage, with special tokens and prompt.",
-        metavar="N",
-        show_default="256, or what the model reads",
-    ),
+    int | None, option("Most tokens of a passage, with special tokens and prompt.", "N", "256, or what the model reads")
 ]
 OverlapOption = Annotated[
-    int | None,
-    typer.Option(
-        help="Tokens that a passage may repeat of the one before, in whole sentences.", metavar="N", show_default="0"
-    ),
+    int | None, option("Tokens that a passage may repeat of the one before, in whole sentences.", "N", "0")
 ]
-SkipEmptyOption = Annotated[
-    bool, typer.Option("--skip-empty", help="Leave out rows without text, which are refused otherwise.")
-]
+SkipEmptyOption = Annotated[bool, flag("--skip-empty", "Leave out rows without text, which are refused otherwise.")]
 TextsArgument = Annotated[
     str,
-    typer.Argument(
-        metavar="FILE",
-        help="Rows with the texts: csv, tsv, jsonl, json, parquet, conll, conllu or txt (one text per line).",
-    ),
+    argument("Rows with the texts: csv, tsv, jsonl, json, parquet, conll, conllu or txt (one text per line).", "FILE"),
 ]
 
 OutputOption = Annotated[Path, output_option("Folder of the index, to be created.", "INDEX")]
 DocumentPromptOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Name of the model's prompt for the texts.",
-        metavar="NAME",
-        show_default="document or passage, if the model has it",
-    ),
+    str | None, option("Name of the model's prompt for the texts.", "NAME", "document or passage, if the model has it")
 ]
 QueryPromptOption = Annotated[
-    str | None,
-    typer.Option(
-        help="Name of the model's prompt for queries.", metavar="NAME", show_default="query, if the model has it"
-    ),
+    str | None, option("Name of the model's prompt for queries.", "NAME", "query, if the model has it")
 ]
-SimilarityOption = Annotated[
-    str | None, typer.Option(help="cosine or dot.", metavar="NAME", show_default="the model's")
-]
+SimilarityOption = Annotated[str | None, option("cosine or dot.", "NAME", "the model's")]
 RecallQueriesOption = Annotated[
     str | None,
-    typer.Option(
-        help="File of queries, in the column `text`, by which the recall of --approximate is measured.",
-        metavar="FILE",
-        show_default="by rows of the index",
+    option(
+        "File of queries, in the column `text`, by which the recall of --approximate is measured.",
+        "FILE",
+        "by rows of the index",
     ),
 ]
 ApproximateOption = Annotated[
     str | None,
-    typer.Option(
-        help="Add an approximate search by faiss: hnsw, ivf, binary, or auto, which goes by the number of rows.",
-        metavar="METHOD",
-        show_default="exact search only",
+    option(
+        "Add an approximate search by faiss: hnsw, ivf, binary, or auto, which goes by the number of rows.",
+        "METHOD",
+        "exact search only",
     ),
 ]
 PassagesOption = Annotated[
-    bool, typer.Option("--passages", help="Split texts into passages that the model reads whole, and index those.")
+    bool, flag("--passages", "Split texts into passages that the model reads whole, and index those.")
 ]
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from bertkit.cli.commands.search.add import IndexArgument
 from bertkit.cli.commands.search.build import end_change
+from bertkit.cli.options import option
 
 ORDER = 3
 EXAMPLE = "bertkit search delete index --id 17 --id 23"
@@ -15,9 +14,7 @@ EXAMPLE = "bertkit search delete index --id 17 --id 23"
 
 def command(
     index: IndexArgument,
-    ids: Annotated[
-        list[str], typer.Option("--id", help="Id of a row, or of a document in passages; repeatable.", metavar="ID")
-    ],
+    ids: Annotated[list[str], option("Id of a row, or of a document in passages; repeatable.", "ID", names=("--id",))],
 ) -> None:
     """Delete rows from an index.
 

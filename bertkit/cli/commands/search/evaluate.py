@@ -5,10 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
 from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
 from bertkit.cli.commands.search.query import CandidatesOption, RerankOption
+from bertkit.cli.options import argument, option
 from bertkit.cli.output import format_signed, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 
@@ -27,17 +26,15 @@ def command(
     index: IndexArgument,
     file: Annotated[
         str,
-        typer.Argument(
-            metavar="FILE",
-            help="Rows with the columns `query`, `relevant` (id of a row or document, or a list) and, if ids differ in "
+        argument(
+            "Rows with the columns `query`, `relevant` (id of a row or document, or a list) and, if ids differ in "
             "relevance, `grade`.",
+            "FILE",
         ),
     ],
     rerank: RerankOption = None,
     candidates: CandidatesOption = 100,
-    limit: Annotated[
-        int | None, typer.Option(help="Use only the first N queries.", metavar="N", min=1, show_default="all")
-    ] = None,
+    limit: Annotated[int | None, option("Use only the first N queries.", "N", "all", min=1)] = None,
     model: MovedModelOption = None,
 ) -> None:
     """Score the rankings of an index: by words, by vectors, by both, and reranked.

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-import typer
-
 from bertkit.cli.commands.search.build import (
     DocumentPromptOption,
     OverlapOption,
@@ -13,7 +11,7 @@ from bertkit.cli.commands.search.build import (
     SkipEmptyOption,
     TextsArgument,
 )
-from bertkit.cli.options import RecordsOption
+from bertkit.cli.options import RecordsOption, option
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
@@ -23,10 +21,7 @@ EXAMPLE = "bertkit search passages articles.jsonl --model sentence-transformers/
 
 def command(
     file: TextsArgument,
-    model: Annotated[
-        str,
-        typer.Option(help="Encoder whose tokens count: hub name, directory, run folder or `demo`.", metavar="MODEL"),
-    ],
+    model: Annotated[str, option("Encoder whose tokens count: hub name, directory, run folder or `demo`.", "MODEL")],
     column: ColumnOption = "text",
     skip_empty: SkipEmptyOption = False,
     passage_tokens: PassageTokensOption = None,

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import typer
-
 from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
-from bertkit.cli.options import RecordsOption
+from bertkit.cli.options import RecordsOption, argument, flag, option
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
@@ -17,49 +15,40 @@ EXAMPLE = 'bertkit search query index "how to open a file" -k 3'
 
 RerankOption = Annotated[
     str | None,
-    typer.Option(
-        help="Rank anew by this model: run folder of the recipe `rerank` or `late-interaction`, directory or hub name.",
-        metavar="MODEL",
+    option(
+        "Rank anew by this model: run folder of the recipe `rerank` or `late-interaction`, directory or hub name.",
+        "MODEL",
     ),
 ]
-CandidatesOption = Annotated[int, typer.Option(help="The best results that --rerank scores.", metavar="N", min=1)]
+CandidatesOption = Annotated[int, option("The best results that --rerank scores.", "N", min=1)]
 QueryFileOption = Annotated[
-    str | None,
-    typer.Option(
-        help="File with queries, one per row, in any format that `predict` reads; `-` for stdin.", metavar="FILE"
-    ),
+    str | None, option("File with queries, one per row, in any format that `predict` reads; `-` for stdin.", "FILE")
 ]
 ByOption = Annotated[
     Literal["vectors", "words", "hybrid"],
-    typer.Option(help="Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
+    option("Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
 ]
 QueryPromptOption = Annotated[
     str | None,
-    typer.Option(
-        help="Name of the prompt of the queries; another than the index was built for is refused.",
-        metavar="NAME",
-        show_default="the index's",
+    option(
+        "Name of the prompt of the queries; another than the index was built for is refused.", "NAME", "the index's"
     ),
 ]
 
 
 def command(
     index: IndexArgument,
-    queries: Annotated[list[str] | None, typer.Argument(metavar="QUERY...", help="What to search for.")] = None,
+    queries: Annotated[list[str] | None, argument("What to search for.", "QUERY...")] = None,
     file: QueryFileOption = None,
-    k: Annotated[int, typer.Option("-k", "--top", help="Results per query.", metavar="K", min=1)] = 10,
+    k: Annotated[int, option("Results per query.", "K", names=("-k", "--top"), min=1)] = 10,
     by: ByOption = "vectors",
     rerank: RerankOption = None,
     candidates: CandidatesOption = 100,
     column: ColumnOption = "text",
     model: MovedModelOption = None,
     prompt: QueryPromptOption = None,
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Search exactly, also where the index has an approximate search.")
-    ] = False,
-    verify: Annotated[
-        bool, typer.Option("--verify", help="Compare the checksums of all files of the index first.")
-    ] = False,
+    exact: Annotated[bool, flag("--exact", "Search exactly, also where the index has an approximate search.")] = False,
+    verify: Annotated[bool, flag("--verify", "Compare the checksums of all files of the index first.")] = False,
     output: RecordsOption = None,
     changes: DataSettingsOption = None,
 ) -> None:
