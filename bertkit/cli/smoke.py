@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 SmokeOption = Annotated[
     bool,
     typer.Option(
-        "--smoke", help="Try every stage in a temporary folder: two steps on a few rows, a stop, a resume, an export."
+        "--smoke",
+        help="Try every stage in a temporary folder: two steps on a few rows, a stop, a resume, and the rest.",
     ),
 ]
 
