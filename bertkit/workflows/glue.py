@@ -19,7 +19,7 @@ from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, StoppedError, UsageError, closest
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.glue.leaderboard import FILES, TASKS, GlueTask, LeaderboardFile, submission_lines, write_zip
-from bertkit.evaluation.glue.summary import GlueRun, GlueScore, GlueSummary, Submission, SubmissionFile, summarize
+from bertkit.evaluation.glue.summary import GlueRun, GlueSummary, Submission, SubmissionFile, summarize
 from bertkit.evaluation.scoring import Result, read_results
 from bertkit.evaluation.seeds import SeedsSummary
 from bertkit.metrics.seeds import Spread
@@ -112,8 +112,8 @@ def glue(
         _check_tasks(state, folder, seeds, fresh, progress)
         _train_tasks(state, folder, seeds, fresh, progress)
         _add_others(state, folder, fingerprint(model_folder))
-        summary = summarize(model, str(folder), state.recipes, state.finished, state.unfinished)
-        summary = dataclasses.replace(summary, seeds=sorted(state.seeds), scores=_add_deviations(summary.scores, state))
+        summary = summarize(model, str(folder), state.recipes, state.finished, state.unfinished, state.spreads)
+        summary = dataclasses.replace(summary, seeds=sorted(state.seeds))
         submitted = {name: state.recipes[name] for name in state.finished}
         if submitted and not seeds and not any(recipe.data.limit for recipe in submitted.values()):
             with disk_errors(folder):
@@ -190,15 +190,6 @@ def _add_seeds(state: _State, name: str, summary: SeedsSummary, diverged: Bertki
         state.spreads |= {(name, split.split): split.spreads for split in summary.splits}
     if diverged is not None:
         raise diverged
-
-
-def _add_deviations(scores: Sequence[GlueScore], state: _State) -> list[GlueScore]:
-    """Return the scores with their standard deviation over seeds."""
-    spreads = [state.spreads.get((score.task, score.split), {}).get(score.metric) for score in scores]
-    return [
-        dataclasses.replace(score, standard_deviation=spread.standard_deviation if spread else None)
-        for score, spread in zip(scores, spreads, strict=True)
-    ]
 
 
 def _check_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool, progress: Progress) -> None:
