@@ -126,7 +126,7 @@ def print_result(
     show: Callable[[Any], object],
     *,
     page: Path | None = None,
-    write: Callable[[Any, Path], object] | None = None,
+    write: Callable[[Path, Any], object] | None = None,
     error: BertkitError | None = None,
 ) -> None:
     """Print a result as one JSON object if --json was given, else as `show` prints it, and end with its error.
@@ -143,7 +143,11 @@ def print_result(
         typer.Exit: the same as JSON, with the code of the error.
     """
     if page is not None and write is not None:
-        write(result, page)
+        from bertkit.storage.outputs import check_page, claimed
+
+        with claimed(page):
+            check_page(page)  # another process may have written one meanwhile
+            write(page, result)
     if _as_json:
         values = to_plain(result) | ({} if page is None else {"file": str(page)})
         if error is None:

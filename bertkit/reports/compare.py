@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,86 +16,79 @@ from bertkit.reports.templates import write_page
 from bertkit.reports.text import is_finite, score_text
 
 MAX_CURVES = 4  # in one picture; more could not be told apart
+Log = Sequence[Mapping[str, Any]]
+"""What was measured at some steps of a training."""
+
 COLORS = ("var(--accent)", "var(--other)", "var(--good)", "var(--bad)")
 
 
-@dataclass(frozen=True)
-class ComparedPage:
-    """The content of the page; systems, differences and changes as `bertkit.workflows.compare` returns them."""
+def write_compared(file: Path, compared: Any, logs: Mapping[str, Sequence[Log]]) -> None:
+    """Write the page with everything inline.
 
-    title: str
-    split: str
-    rows: int
-    metric: str
-    """The best metric of the recipe, which comes first."""
-    baseline: str
-    systems: Sequence[Any]
-    differences: Mapping[str, Mapping[str, Any]]
-    changes: Mapping[str, Any]
-    settings: Sequence[Mapping[str, str]]
-    notes: Sequence[str]
-    logs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]
-    """Name of a system -> the training log of each of its runs."""
-
-
-def write_compared(file: Path, page: ComparedPage) -> None:
-    """Write the page with everything inline."""
+    Args:
+        file: the page.
+        compared: what `bertkit.workflows.compare.compare` returns.
+        logs: name of a system -> the training log of each of its runs.
+    """
+    systems, metric = compared.systems, compared.best_metric
+    baseline = systems[0].name
     write_page(
         file,
         "compare.html.j2",
-        page=page,
-        verdict=name_worse,
-        worse_side="right" if page.metric in LOWER_IS_BETTER else "left",
-        headline=_headline(page),
-        differences=_differences(page),
-        curves=_curves(page),
-        colors=list(zip([system.name for system in page.systems], COLORS, strict=False)),
-        metrics=list(dict.fromkeys([page.metric, *page.systems[0].scores])),
+        page=compared,
+        title=f"{compared.recipe}: {', '.join(system.name for system in systems)}",
+        baseline=baseline,
+        verdict=partial(name_worse, baseline=baseline, metric=metric),
+        worse_side="right" if metric in LOWER_IS_BETTER else "left",
+        headline=_headline(systems, metric),
+        differences=_differences(compared.differences, metric),
+        curves=_curves(logs, metric),
+        colors=list(zip([system.name for system in systems], COLORS, strict=False)),
+        metrics=list(dict.fromkeys([metric, *systems[0].scores])),
     )
 
 
-def name_worse(found: Any, name: str, page: ComparedPage) -> str:
+def name_worse(found: Any, name: str, *, baseline: str, metric: str) -> str:
     """Say which of two systems is worse by the best metric, and whether the rows show it beyond chance."""
     if not found.difference:
-        return f"Neither is worse in {page.metric}."
-    is_worse = (found.difference > 0) == (page.metric in LOWER_IS_BETTER)
-    worse, better = (name, page.baseline) if is_worse else (page.baseline, name)
+        return f"Neither is worse in {metric}."
+    is_worse = (found.difference > 0) == (metric in LOWER_IS_BETTER)
+    worse, better = (name, baseline) if is_worse else (baseline, name)
     is_shown = found.interval is not None and found.interval[0] * found.interval[1] > 0
     beyond = "beyond chance" if is_shown else "though not beyond chance"
-    return f"{worse} is worse than {better} in {page.metric}, {beyond}."
+    return f"{worse} is worse than {better} in {metric}, {beyond}."
 
 
-def _headline(page: ComparedPage) -> Markup | None:
+def _headline(systems: Sequence[Any], metric: str) -> Markup | None:
     """Draw each system's best metric with its interval over rows, or its range over seeds."""
     spans = []
-    for system in page.systems:
-        value, is_baseline = system.scores.get(page.metric), system.name == page.baseline
-        seeds = system.seed_scores.get(page.metric)
-        ends = (min(seeds), max(seeds)) if seeds else system.intervals.get(page.metric) or (value, value)
+    for system in systems:
+        value, seeds = system.scores.get(metric), system.seed_scores.get(metric)
+        ends = (min(seeds), max(seeds)) if seeds else system.intervals.get(metric) or (value, value)
         if is_finite(value, *ends):
-            spans.append(svg.Span(system.name, score_text(value), value, ends[0], ends[1], is_baseline))
-    return svg.interval_strip(spans, name=f"{page.metric} of each system") if spans else None
+            spans.append(svg.Span(system.name, score_text(value), value, ends[0], ends[1], system is systems[0]))
+    return svg.interval_strip(spans, name=f"{metric} of each system") if spans else None
 
 
-def _differences(page: ComparedPage) -> Markup | None:
+def _differences(differences: Mapping[str, Mapping[str, Any]], metric: str) -> Markup | None:
     """Draw each system's difference from the baseline in the best metric, with its interval, beside zero."""
     spans = [svg.Span("no difference", "0", 0.0, 0.0, 0.0, own=True)]
-    for name, of_system in page.differences.items():
-        found = of_system.get(page.metric)
+    for name, of_system in differences.items():
+        found = of_system.get(metric)
         if found is not None and found.interval is not None:
             spans.append(svg.Span(name, f"{found.difference:+.4f}", found.difference, *found.interval))
-    return svg.interval_strip(spans, name=f"difference in {page.metric}") if len(spans) > 1 else None
+    return svg.interval_strip(spans, name=f"difference in {metric}") if len(spans) > 1 else None
 
 
-def _curves(page: ComparedPage) -> list[tuple[str, Markup]]:
+def _curves(logs: Mapping[str, Sequence[Log]], metric: str) -> list[tuple[str, Markup]]:
     """Draw the logs of the first systems, of each its first run, as (caption, picture)."""
     panels = {
-        f"{page.metric} on the evaluation rows": f"eval_{page.metric}",
+        f"{metric} on the evaluation rows": f"eval_{metric}",
         "Training loss": "loss",
         "Evaluation loss": "eval_loss",
         "Learning rate": "learning_rate",
     }
-    first = {name: logs[0] for name, logs in list(page.logs.items())[:MAX_CURVES] if logs}
+    first = {name: of_runs[0] for name, of_runs in list(logs.items())[:MAX_CURVES] if of_runs}
     charts = {
         caption: draw_log({name: (log, key) for name, log in first.items()}, caption, has_legend=False)
         for caption, key in panels.items()

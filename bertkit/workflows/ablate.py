@@ -34,6 +34,7 @@ from bertkit.storage import runs
 from bertkit.storage import seeds as seeds_storage
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import write_json
+from bertkit.storage.outputs import claimed
 from bertkit.storage.records import without_folder
 from bertkit.training.child_runs import first_failure, keep_going, refuse_failed, refuse_launch
 from bertkit.workflows.compare import compare, write_page
@@ -290,8 +291,9 @@ def _compare_variants(job: _Ablation, task: str, seeds: Sequence[int], progress:
         log.warning(f"{task}: nothing to compare, for fewer than two encoders were fine-tuned")
         return None
     compared = compare(list(paths.values()), progress=progress)
-    with disk_errors(job.folder):
-        write_page(compared, job.folder / f"{task}.html")
+    page = job.folder / f"{task}.html"
+    with disk_errors(job.folder), claimed(page):
+        write_page(page, compared)
     metric = compared.best_metric
     of_seeds = {variant: seeds_storage.read_seeds(job.folder / task / variant) or {} for variant in paths}
     scores = [

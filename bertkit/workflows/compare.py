@@ -16,7 +16,6 @@ from bertkit.evaluation.stored import StoredRun, StoredSystem, recipe_of
 from bertkit.evaluation.training_rows import judge_training_rows
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
-from bertkit.storage.outputs import claimed
 from bertkit.storage.summaries import list_settings, read_log
 from bertkit.workflows.evaluate import splits_to_score
 
@@ -266,31 +265,12 @@ def _short_names(names: Sequence[str]) -> list[str]:
     ]
 
 
-def write_page(compared: Comparison, file: Path) -> None:
-    """Write a page with scores, curves, settings and rows of compared runs.
+def write_page(file: Path, compared: Comparison) -> None:
+    """Write a page with scores, curves, settings and rows of compared runs."""
+    from bertkit.reports.compare import write_compared
 
-    Raises:
-        ResourceError: another process is writing it, or it cannot be written.
-    """
-    from bertkit.reports.compare import ComparedPage, write_compared
-
-    baseline = compared.systems[0].name
-    metric = compared.best_metric
-    page = ComparedPage(
-        title=f"{compared.recipe}: {', '.join(system.name for system in compared.systems)}",
-        split=compared.split,
-        rows=compared.rows,
-        metric=metric,
-        baseline=baseline,
-        systems=compared.systems,
-        differences=compared.differences,
-        changes=compared.changes,
-        settings=compared.settings,
-        notes=compared.notes,
-        logs={name: [read_log(Path(folder)) for folder in folders] for name, folders in compared.folders.items()},
-    )
-    with claimed(file):
-        write_compared(file, page)
+    logs = {name: [read_log(Path(folder)) for folder in folders] for name, folders in compared.folders.items()}
+    write_compared(file, compared, logs)
 
 
 def predict_unseen(

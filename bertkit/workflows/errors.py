@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import BertkitError, UsageError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
-from bertkit.storage.outputs import claimed
 
 if TYPE_CHECKING:
     from bertkit.evaluation.stored import Scorer, StoredRun
@@ -265,18 +264,3 @@ def _training_words(scorer: Scorer, run: StoredRun) -> tuple[set[str] | None, li
     except (BertkitError, KeyError) as error:
         why = error.what if isinstance(error, BertkitError) else "there is no train split"
         return None, [f"Words count as rare that occur once in these rows, for the training rows are not there: {why}."]
-
-
-def write_page(result: Mistakes | Disagreement, file: Path) -> None:
-    """Write the page about what was found.
-
-    Raises:
-        ResourceError: another process is writing it, or it cannot be written.
-    """
-    from bertkit.reports.insight.errors import write_disagreement, write_mistakes
-
-    with claimed(file):
-        if isinstance(result, Mistakes):
-            write_mistakes(file, result)
-        else:
-            write_disagreement(file, result)

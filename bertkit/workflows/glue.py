@@ -20,7 +20,7 @@ from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, StoppedError, UsageError, closest
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.glue.leaderboard import FILES, TASKS, GlueTask, LeaderboardFile, submission_lines, write_zip
-from bertkit.evaluation.glue.summary import GlueRun, GlueScore, GlueSummary, Submission, SubmissionFile, summarize
+from bertkit.evaluation.glue.summary import GlueRun, GlueSummary, Submission, SubmissionFile, summarize
 from bertkit.evaluation.scoring import Result, read_results
 from bertkit.evaluation.seeds import SeedsSummary
 from bertkit.metrics.seeds import Spread
@@ -164,8 +164,8 @@ def _load_tasks(model: str, tasks: Sequence[str], changes: Mapping[str, Any]) ->
 
 
 def _summarize_tasks(model: str, state: _State, folder: Path) -> GlueSummary:
-    summary = summarize(model, str(folder), state.recipes, state.finished, state.unfinished)
-    return dataclasses.replace(summary, seeds=sorted(state.seeds), scores=_add_deviations(summary.scores, state))
+    summary = summarize(model, str(folder), state.recipes, state.finished, state.unfinished, state.spreads)
+    return dataclasses.replace(summary, seeds=sorted(state.seeds))
 
 
 def _load_recipes(model: str, tasks: Sequence[str], data: str | None, changes: dict[str, Any]) -> dict[str, Recipe]:
@@ -238,15 +238,6 @@ def _add_seeds(state: _State, name: str, summary: SeedsSummary, diverged: Bertki
         state.spreads |= {(name, split.split): split.spreads for split in summary.splits}
     if diverged is not None:
         raise diverged
-
-
-def _add_deviations(scores: Sequence[GlueScore], state: _State) -> list[GlueScore]:
-    """Return the scores with their standard deviation over seeds."""
-    spreads = [state.spreads.get((score.task, score.split), {}).get(score.metric) for score in scores]
-    return [
-        dataclasses.replace(score, standard_deviation=spread.standard_deviation if spread else None)
-        for score, spread in zip(scores, spreads, strict=True)
-    ]
 
 
 def _check_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool, progress: Progress) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import RecipeError, UsageError, closest
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, load_recipe, recipe_names
 from bertkit.storage import hub
-from bertkit.storage.outputs import check_page, claimed
 
 if TYPE_CHECKING:
     from bertkit.insight.layer_vectors import LayerReader
@@ -126,20 +124,6 @@ def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings(), *, progress
         test_rows=_count_rows(task.test),
         probed=probed,
     )
-
-
-def write_page(result: ProbeResult, file: Path) -> None:
-    """Write the page about what was found.
-
-    Raises:
-        UsageError: it is a file that bertkit did not write.
-        ResourceError: another process is writing it, or it cannot be written.
-    """
-    from bertkit.reports.insight.probe import write_probe
-
-    with claimed(file):
-        check_page(file)  # another process may have written one meanwhile
-        write_probe(file, result)
 
 
 def _check_settings(settings: ProbeSettings) -> None:

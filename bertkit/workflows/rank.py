@@ -15,7 +15,6 @@ from bertkit.modeling.layers import count_layers
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage import hub
-from bertkit.storage.outputs import claimed
 from bertkit.tasks import load_task
 from bertkit.workflows.finetune.inputs import read_labeled
 
@@ -276,15 +275,3 @@ def _describe_notes(layers: str, costs: Sequence[EncoderCost]) -> list[str]:
     if any(cost.memory_bytes is None for cost in costs):
         notes.append("Memory is not known: the system does not tell its peak.")
     return notes
-
-
-def write_page(ranking: Ranking, file: Path) -> None:
-    """Write the page about a ranking.
-
-    Raises:
-        ResourceError: another process is writing it, or it cannot be written.
-    """
-    from bertkit.reports.insight.rank import write_ranking
-
-    with claimed(file):
-        write_ranking(file, ranking)

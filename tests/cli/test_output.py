@@ -22,6 +22,8 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
+from bertkit.errors import ResourceError, UsageError
+from bertkit.storage.outputs import PAGE_MARK, claimed
 
 
 def test_json_is_strict_and_one_line(capsys):
@@ -59,6 +61,26 @@ def test_a_result_is_one_json_object_or_lines_and_its_page(capsys):
         assert json.loads(capsys.readouterr().out) == {"schema_version": 2, "status": "done", **fields}
     print_result(result, lambda shown: print_line(f"in {shown.folder}"), page=Path("a.html"))
     assert capsys.readouterr().out == "in runs\na.html: written\n\nNext:\n  open a.html\n"
+
+
+def test_only_a_page_of_its_own_is_overwritten(tmp_path, capsys):
+    page, lock = tmp_path / "a.html", tmp_path / ".a.html.lock"
+
+    def write(file: Path, result: object) -> None:
+        file.write_text(f"{PAGE_MARK} {result}")
+
+    print_result({"a": 1}, print, page=page, write=write)
+    before = page.read_bytes()
+    lock.write_text("")  # left by a process that was killed when it had written the page
+    print_result({"a": 1}, print, page=page, write=write)
+    assert page.read_bytes() == before
+    assert not lock.exists()
+    page.write_text("mine")
+    with pytest.raises(UsageError, match="the file exists already, and is no page of bertkit's"):
+        print_result({"a": 1}, print, page=page, write=write)
+    assert page.read_text() == "mine"
+    with claimed(page), pytest.raises(ResourceError, match="is writing this output"):
+        print_result({"a": 1}, print, page=page, write=write)
 
 
 def test_a_table_has_the_columns_that_any_row_fills(capsys):

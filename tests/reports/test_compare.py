@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from bertkit.metrics.paired import Difference
-from bertkit.reports.compare import ComparedPage, name_worse, write_compared
+from bertkit.reports.compare import name_worse, write_compared
 
 
 def test_the_page_has_scores_curves_settings_and_rows_and_escapes_them(tmp_path):
@@ -19,22 +19,22 @@ def test_the_page_has_scores_curves_settings_and_rows_and_escapes_them(tmp_path)
     changes = SimpleNamespace(
         changed=3, won=2, lost=1, metric="f1", slice_metric="f1", slices=[], won_rows=[row], lost_rows=[]
     )
-    page = ComparedPage(
-        title="a, b",
+    compared = SimpleNamespace(
+        recipe="classify",
         split="validation",
         rows=9,
-        metric="f1",
-        baseline="a",
+        best_metric="f1",
         systems=systems,
         differences={"b": {"f1": Difference(0.5, 0.75, 0.25, (0.1, 0.4), 0.0004, "permutation", rows_needed=4)}},
         changes={"b": changes},
         settings=[{"setting": "training.seed", "a": "1", "b": "2"}],
         notes=["a note"],
-        logs={"a": [[{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}]], "b": [[]]},
     )
-    write_compared(tmp_path / "page.html", page)
+    logs = {"a": [[{"step": 1, "loss": 2.0}, {"step": 2, "loss": None}]], "b": [[]]}
+    write_compared(tmp_path / "page.html", compared, logs)
     text = (tmp_path / "page.html").read_text()
     for part in (
+        "classify: a, b",
         "&lt;b&gt; &amp; &#233;",
         "training.seed",
         "a note",
@@ -60,4 +60,4 @@ def test_the_page_has_scores_curves_settings_and_rows_and_escapes_them(tmp_path)
 )
 def test_the_worse_side_is_named(metric, difference, interval, said):
     found = SimpleNamespace(difference=difference, interval=interval)
-    assert name_worse(found, "b", SimpleNamespace(baseline="a", metric=metric)) == said
+    assert name_worse(found, "b", baseline="a", metric=metric) == said

@@ -62,7 +62,7 @@ def test_folders_of_seeds_are_compared_over_seeds_and_rows(tmp_path):
     assert found.differences["b"]["accuracy"].test == "t over seeds and rows"
     assert found.systems[1].seed_scores["accuracy"] == [38 / 40, 37 / 40, 39 / 40]
     assert found.notes == [f"{tmp_path / 'b'}: left out seed-4 (failed)."]
-    write_page(found, tmp_path / "page.html")
+    write_page(tmp_path / "page.html", found)
     with pytest.raises(UsageError, match=r"is one run, and .* has several seeds"):
         compare([tmp_path / "a" / "seed-1", tmp_path / "b"])
 

@@ -8,7 +8,8 @@ import pytest
 
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe import load_recipe
-from bertkit.workflows.errors import ErrorSettings, find_disagreement, find_errors, write_page
+from bertkit.reports.insight.errors import write_disagreement, write_mistakes
+from bertkit.workflows.errors import ErrorSettings, find_disagreement, find_errors
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 ROWS = make_rows(200)
@@ -34,7 +35,7 @@ def test_a_run_has_its_mistakes_and_its_bad_slice(tmp_path):
     assert [one.value for one in found.slices if one.is_beyond_chance and one.by == "negation"] == ["yes"]
     assert found.test == "Fisher's exact test"
     assert "the training rows are not there" in found.notes[0]
-    write_page(found, tmp_path / "a.html")
+    write_mistakes(tmp_path / "a.html", found)
     assert (tmp_path / "a.html").stat().st_size < 200_000
 
 
@@ -59,7 +60,7 @@ def test_two_runs_differ_in_rows_and_slices(tmp_path):
     assert found.only_second_wrong[0][1].id == "1"
     worst = found.slices[0]
     assert worst.is_beyond_chance and worst.by == "negation"
-    write_page(found, tmp_path / "ab.html")
+    write_disagreement(tmp_path / "ab.html", found)
 
 
 def test_what_cannot_be_looked_at_is_refused(tmp_path):

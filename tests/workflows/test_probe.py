@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DataError, RecipeError, UsageError
-from bertkit.workflows.probe import ProbeSettings, load_probe_recipe, probe, write_page
+from bertkit.workflows.probe import ProbeSettings, load_probe_recipe, probe
 from tests.conftest import write_jsonl
 from tests.kills import HEAVY
 
@@ -77,22 +77,6 @@ def test_settings_and_rows_are_checked(tiny_model):
         probe(recipe, ProbeSettings(seeds=1000))
     with pytest.raises(DataError, match=r"4 training rows with a label, of at least 10|have one label"):
         probe(recipe, ProbeSettings(limit=4))
-
-
-def test_only_a_page_of_its_own_is_overwritten(tmp_path):
-    from tests.reports.insight.test_probe import make_result
-
-    page, lock = tmp_path / "a.html", tmp_path / ".a.html.lock"
-    write_page(make_result(), page)
-    before = page.read_bytes()
-    lock.write_text("")  # left by a process that was killed when it had written the page
-    write_page(make_result(), page)
-    assert page.read_bytes() == before
-    assert not lock.exists()
-    page.write_text("mine")
-    with pytest.raises(UsageError, match="the file exists already, and is no page of bertkit's"):
-        write_page(make_result(), page)
-    assert page.read_text() == "mine"
 
 
 def test_mistakes_are_found_before_torch_is_imported(tmp_path, light_zygote):

@@ -15,9 +15,10 @@ from bertkit.insight.ranking.examples import LayerFeatures, RankedExamples
 from bertkit.insight.ranking.h_score import h_score
 from bertkit.insight.ranking.measure import score_encoder
 from bertkit.recipe import load_recipe
+from bertkit.reports.insight.rank import write_ranking
 from bertkit.workflows import rank as ranking
 from bertkit.workflows.finetune.inputs import read_labeled
-from bertkit.workflows.rank import RankSettings, check_models, rank, write_page
+from bertkit.workflows.rank import RankSettings, check_models, rank
 from tests.conftest import toy_rows, write_csv
 
 FEW = RankSettings(examples=60)
@@ -49,7 +50,7 @@ def test_encoders_are_ordered_by_their_score_and_costed(recipe, tiny_model, tmp_
     own = next(one for one in found.encoders if one.model == str(trained))
     gold = np.array([int(row["label"] == "good") for row in chosen])
     assert own.scores["h_score"] == pytest.approx(h_score(vectors.astype(np.float64), gold))
-    write_page(found, tmp_path / "page.html")
+    write_ranking(tmp_path / "page.html", found)
     assert "which encoder to fine-tune" in (tmp_path / "page.html").read_text()
 
 

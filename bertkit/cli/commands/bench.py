@@ -95,12 +95,13 @@ def command(
 
 def _deploy(models: list[str], recipe: str | None, data: str | None, limit: int | None, output: Path | None) -> None:
     from bertkit.recipe.paths import typed_path
+    from bertkit.reports.deploy import write_deployment
     from bertkit.storage.outputs import check_page
-    from bertkit.workflows.bench import deploy, write_page
+    from bertkit.workflows.bench import deploy
 
     page = None if output is None else check_page(output, [("the model", typed_path(model)) for model in models])
     deployment = deploy(models, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
-    print_result(deployment, _print_deployment, page=page, write=write_page)
+    print_result(deployment, _print_deployment, page=page, write=write_deployment)
 
 
 def _print_deployment(deployment: Deployment) -> None:

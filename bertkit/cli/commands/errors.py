@@ -54,8 +54,9 @@ def command(
     """
     from bertkit.errors import UsageError
     from bertkit.recipe import load_recipe
+    from bertkit.reports.insight.errors import write_disagreement, write_mistakes
     from bertkit.storage.outputs import check_page
-    from bertkit.workflows.errors import ErrorSettings, find_disagreement, find_errors, write_page
+    from bertkit.workflows.errors import ErrorSettings, find_disagreement, find_errors
 
     if len(runs) > 2:
         raise UsageError(f"{len(runs)} runs", "name one or two; `bertkit compare` takes more")
@@ -63,22 +64,12 @@ def command(
     loaded = None if recipe is None else load_recipe(recipe)
     settings = ErrorSettings(split, by or (), sort, robustness, limit, write_cases)
     progress = TerminalProgress()
-    result: Mistakes | Disagreement
     if len(runs) == 1:
-        result = find_errors(runs[0], settings, recipe=loaded, progress=progress)
+        found = find_errors(runs[0], settings, recipe=loaded, progress=progress)
+        print_result(found, lambda _: _print_mistakes(found, rows), page=page, write=write_mistakes)
     else:
-        result = find_disagreement(runs[0], runs[1], settings, recipe=loaded, progress=progress)
-    print_result(result, lambda _: _print_errors(result, rows), page=page, write=write_page)
-
-
-def _print_errors(result: Mistakes | Disagreement, rows: int) -> None:
-    from bertkit.workflows.errors import Mistakes
-
-    if isinstance(result, Mistakes):
-        _print_mistakes(result, rows)
-    else:
-        _print_disagreement(result, rows)
-    print_notes(result.notes)
+        differing = find_disagreement(runs[0], runs[1], settings, recipe=loaded, progress=progress)
+        print_result(differing, lambda _: _print_disagreement(differing, rows), page=page, write=write_disagreement)
 
 
 def _print_mistakes(result: Mistakes, shown: int) -> None:
@@ -92,6 +83,7 @@ def _print_mistakes(result: Mistakes, shown: int) -> None:
     if result.robustness is not None:
         _print_robustness(result.robustness)
     _print_rows("wrong rows", result.mistakes, shown)
+    print_notes(result.notes)
 
 
 def _print_disagreement(result: Disagreement, shown: int) -> None:
@@ -110,6 +102,7 @@ def _print_disagreement(result: Disagreement, shown: int) -> None:
         for one, other in pairs[:shown]:
             print_text(f"    {one.id}: {one.text}")
             print_text(f"      gold {one.gold}; {result.first}: {one.predicted}; {result.second}: {other.predicted}")
+    print_notes(result.notes)
 
 
 def _print_slices(slices: Sequence[ComparedSlice], test: str, columns: tuple[str, str], what: str) -> None:

@@ -64,8 +64,9 @@ def command(
     Scores of their frozen vectors on training rows, with an interval, beside parameters, speed here, memory, license
     and languages. Vectors are kept on disk, so a second ranking is quick.
     """
+    from bertkit.reports.insight.rank import write_ranking
     from bertkit.storage.outputs import check_page
-    from bertkit.workflows.rank import RankSettings, check_models, rank, write_page
+    from bertkit.workflows.rank import RankSettings, check_models, rank
 
     page = None if output is None else check_page(output)
     named = [*(models or ()), *(more or ())]
@@ -74,7 +75,7 @@ def command(
     loaded = load(recipe, overrides, changes)
     check_models(named, layers)
     found = rank(loaded, named, settings, progress=TerminalProgress())
-    print_result(found, _print_ranking, page=page, write=write_page)
+    print_result(found, _print_ranking, page=page, write=write_ranking)
 
 
 def _print_ranking(ranking: Ranking) -> None:

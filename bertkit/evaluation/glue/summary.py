@@ -14,6 +14,7 @@ from bertkit.evaluation.glue.leaderboard import (
 )
 from bertkit.evaluation.scoring import Result
 from bertkit.metrics.intervals import Interval
+from bertkit.metrics.seeds import Spread
 from bertkit.recipe import Recipe, load_recipe
 
 
@@ -97,6 +98,7 @@ def summarize(
     recipes: Mapping[str, Recipe],
     finished: Mapping[str, Sequence[Result]],
     unfinished: Mapping[str, GlueRun],
+    spreads: Mapping[tuple[str, str], Mapping[str, Spread | None]] | None = None,
 ) -> GlueSummary:
     """Summarize the runs of a folder.
 
@@ -106,6 +108,7 @@ def summarize(
         recipes: task -> recipe of its run.
         finished: task -> results of its validation splits.
         unfinished: task -> what became of it; tasks that are in neither are left out.
+        spreads: (task, split) -> metric -> its scores over seeds, where tasks are trained with several.
     """
     by_task = {name: {result.split: result.scores for result in results} for name, results in finished.items()}
     described = [
@@ -113,7 +116,7 @@ def summarize(
         for name in TASKS
     ]
     results = [(name, result) for name in TASKS for result in finished.get(name, ())]
-    scores = [score for name, result in results for score in _scores(name, result, recipes[name])]
+    scores = [score for name, result in results for score in _scores(name, result, recipes[name], spreads or {})]
     return GlueSummary(
         model=model,
         folder=folder,
@@ -148,8 +151,11 @@ def published_averages() -> dict[str, float]:
     return {model: average for model, average in averages.items() if average is not None}
 
 
-def _scores(name: str, result: Result, recipe: Recipe) -> list[GlueScore]:
+def _scores(
+    name: str, result: Result, recipe: Recipe, spreads: Mapping[tuple[str, str], Mapping[str, Spread | None]]
+) -> list[GlueScore]:
     task, data = TASKS[name], recipe.data
+    of_metrics = spreads.get((name, result.split), {})
     test_split = task.splits.get(result.split, "")
     is_comparable = data.source != "demo" and data.limit is None
     return [
@@ -161,6 +167,7 @@ def _scores(name: str, result: Result, recipe: Recipe) -> list[GlueScore]:
             interval=result.intervals.get(metric),
             rows=result.rows,
             published=published_scores(recipe, test_split, metric) if is_comparable else {},
+            standard_deviation=spread.standard_deviation if (spread := of_metrics.get(metric)) else None,
         )
         for metric in task.metrics
     ]

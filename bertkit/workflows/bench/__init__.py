@@ -3,7 +3,6 @@
 from bertkit.workflows.bench.deployment import Deployed as Deployed
 from bertkit.workflows.bench.deployment import Deployment as Deployment
 from bertkit.workflows.bench.deployment import deploy as deploy
-from bertkit.workflows.bench.deployment import write_page as write_page
 from bertkit.workflows.bench.training import Bench as Bench
 from bertkit.workflows.bench.training import Speed as Speed
 from bertkit.workflows.bench.training import bench as bench

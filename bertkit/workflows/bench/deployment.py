@@ -16,7 +16,6 @@ from bertkit.evaluation.parity import compare_scored, measure_latency
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.storage.exports import is_exported
-from bertkit.storage.outputs import claimed
 from bertkit.workflows.export import GraphFormat, convert_checkpoint, load_plain
 from bertkit.workflows.quantize import TARGETS, calibration_texts, read_training_rows
 
@@ -118,14 +117,6 @@ def deploy(
     threads = checkpoints[0].machine.threads
     ways = mark_best(ways, lower_is_better=metric in LOWER_IS_BETTER)
     return Deployment(saved[0].recipe.name, metric, split.name, len(split.rows), threads, ways, notes)
-
-
-def write_page(deployment: Deployment, file: Path) -> None:
-    """Write the picture of scores beside times, and the table."""
-    from bertkit.reports.deploy import write_deployment
-
-    with claimed(file):
-        write_deployment(file, deployment)
 
 
 def _refuse_unlike(models: Sequence[str], saved: Sequence[SavedCheckpoint]) -> None:

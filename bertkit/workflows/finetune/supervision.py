@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
@@ -18,49 +18,10 @@ from bertkit.tokens.features import Collator, Setup
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from bertkit.compression.students import TeacherSupervision
     from bertkit.compression.teachers import Teacher
     from bertkit.tokens.features import Features
     from bertkit.training.losses import Terms
-
-
-class Supervision(Protocol):
-    """What a model learns from, and how it is loaded for that."""
-
-    @property
-    def recipe(self) -> Recipe:
-        """The recipe; its model is the one that training starts from."""
-
-    @property
-    def identity(self) -> Mapping[str, Any]:
-        """What it adds to the identity of a run."""
-
-    @property
-    def teachers(self) -> Sequence[Teacher]:
-        """The models that it learns from, once they are checked."""
-
-    @property
-    def trains(self) -> bool:
-        """Whether there is anything to train."""
-
-    def checked(self, task: Task, labels: tuple[str, ...], model_folder: Path) -> Supervision:
-        """Return it after checking what can be checked without weights."""
-
-    def load_model(self, task: Task, folder: Path, setup: Setup) -> PreTrainedModel:
-        """Load the model to train; its head may be new."""
-
-    def learning(
-        self, checkpoint: Checkpoint, split: Split, features: Features, gold: Terms, progress: Progress
-    ) -> AbstractContextManager[tuple[Terms, Collator]]:
-        """Yield the terms of the loss and the collator, for as long as the model is trained."""
-
-
-def make_supervision(recipe: Recipe) -> Supervision:
-    """Return what a recipe's model learns from: teachers too, where the recipe has a section for them."""
-    if recipe.distillation is None:
-        return GoldSupervision(recipe)
-    from bertkit.compression.students import supervise_by_teachers
-
-    return supervise_by_teachers(recipe, recipe.distillation)
 
 
 @dataclass(frozen=True)
@@ -68,9 +29,11 @@ class GoldSupervision:
     """Gold labels alone; or nothing, where the model is made of others."""
 
     recipe: Recipe
+    """Its model is the one that training starts from."""
     make_model: Callable[[Setup], PreTrainedModel] | None = None
     """Makes the model of a run that trains nothing."""
     identity: Mapping[str, Any] = field(default_factory=dict)
+    """What it adds to the identity of a run."""
     teachers: tuple[Teacher, ...] = ()
 
     @property
@@ -92,5 +55,17 @@ class GoldSupervision:
     def learning(
         self, checkpoint: Checkpoint, split: Split, features: Features, gold: Terms, progress: Progress
     ) -> Iterator[tuple[Terms, Collator]]:
-        """Yield the terms of the task and its collator."""
+        """Yield the terms of the task and its collator, for as long as the model is trained."""
         yield gold, checkpoint.task.collator(checkpoint.setup)
+
+
+Supervision: TypeAlias = "GoldSupervision | TeacherSupervision"
+
+
+def make_supervision(recipe: Recipe) -> Supervision:
+    """Return what a recipe's model learns from: teachers too, where the recipe has a section for them."""
+    if recipe.distillation is None:
+        return GoldSupervision(recipe)
+    from bertkit.compression.students import supervise_by_teachers
+
+    return supervise_by_teachers(recipe, recipe.distillation)

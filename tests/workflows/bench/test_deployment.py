@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import UsageError
-from bertkit.workflows.bench import deploy, write_page
+from bertkit.reports.deploy import write_deployment
+from bertkit.workflows.bench import deploy
 from bertkit.workflows.bench.deployment import GRAPHS, Deployed, mark_best
 from tests.conftest import toy_rows, write_csv
 from tests.runtime.hand_made import write_exported
@@ -44,7 +45,7 @@ def test_exported_folders_are_measured_beside_each_other(tmp_path, run):
     for way in found.ways:
         assert 0 < way.row_milliseconds < 1000 and way.rows_per_second > 1
         assert way.bytes == (Path(way.model) / "model.onnx").stat().st_size
-    write_page(found, tmp_path / "deploy.html")
+    write_deployment(tmp_path / "deploy.html", found)
     page = (tmp_path / "deploy.html").read_text()
     assert "one, onnx" in page and "<script" not in page
     (tmp_path / "link.html").symlink_to(tmp_path / "one")
