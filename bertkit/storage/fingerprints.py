@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -43,11 +44,13 @@ def is_whole(file: Path, entry: Mapping[str, Any] | None) -> bool:
     return file.is_file() and entry in (None, describe_file(file))
 
 
-def feed_file(digest: Any, file: Path) -> None:
-    """Feed a file's bytes to a digest, a mebibyte at a time."""
+def feed_file(digest: Any, file: Path, start: int = 0, size: int = sys.maxsize) -> None:
+    """Feed a file's bytes to a digest, a mebibyte at a time: so many from the start."""
     with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
+        stream.seek(start)
+        while block := stream.read(min(size, 1 << 20)):
             digest.update(block)
+            size -= len(block)
 
 
 def with_digest(content: bytes) -> bytes:
