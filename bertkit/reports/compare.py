@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.reports import svg
-from bertkit.reports.html import draw_log
+from bertkit.reports.html import Log, draw_logs
 from bertkit.reports.templates import write_page
 from bertkit.reports.text import is_finite, score_text
 
@@ -34,7 +34,7 @@ class ComparedPage:
     changes: Mapping[str, Any]
     settings: Sequence[Mapping[str, str]]
     notes: Sequence[str]
-    logs: Mapping[str, Sequence[Sequence[Mapping[str, Any]]]]
+    logs: Mapping[str, Sequence[Log]]
     """Name of a system -> the training log of each of its runs."""
 
 
@@ -79,12 +79,8 @@ def _headline(page: ComparedPage) -> Markup | None:
 
 def _differences(page: ComparedPage) -> Markup | None:
     """Draw each system's difference from the baseline in the best metric, with its interval, beside zero."""
-    spans = [svg.Span("no difference", "0", 0.0, 0.0, 0.0, own=True)]
-    for name, of_system in page.differences.items():
-        found = of_system.get(page.metric)
-        if found is not None and found.interval is not None:
-            spans.append(svg.Span(name, f"{found.difference:+.4f}", found.difference, *found.interval))
-    return svg.interval_strip(spans, name=f"difference in {page.metric}") if len(spans) > 1 else None
+    by_name = {name: of_system[page.metric] for name, of_system in page.differences.items() if page.metric in of_system}
+    return svg.difference_strip("no difference", by_name.items(), name=f"difference in {page.metric}")
 
 
 def _curves(page: ComparedPage) -> list[tuple[str, Markup]]:
@@ -96,8 +92,5 @@ def _curves(page: ComparedPage) -> list[tuple[str, Markup]]:
         "Learning rate": "learning_rate",
     }
     first = {name: logs[0] for name, logs in list(page.logs.items())[:MAX_CURVES] if logs}
-    charts = {
-        caption: draw_log({name: (log, key) for name, log in first.items()}, caption, has_legend=False)
-        for caption, key in panels.items()
-    }
-    return [(caption, chart) for caption, chart in charts.items() if chart]
+    logs = {caption: {name: (log, key) for name, log in first.items()} for caption, key in panels.items()}
+    return draw_logs(logs, has_legend=False)
