@@ -34,7 +34,7 @@ from bertkit.server.schemas import (
 )
 from bertkit.server.service import ServedModel, Service
 from bertkit.storage.files import to_json
-from bertkit.vectors.embedding.quantize import normalize, truncate
+from bertkit.vectors.embedding.quantize import to_unit_length, truncate
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Refusal} for status in (400, 401, 408, 413, 422, 429, 500, 503, 504)
@@ -181,7 +181,7 @@ def _finisher(model: ServedModel, *, is_normal: bool, dimension: int | None) -> 
         vectors = vector[None]
         if dimension is not None:
             vectors = truncate(vectors, dimension, is_normal=is_normal)
-        return (normalize(vectors) if is_normal else vectors)[0]
+        return (to_unit_length(vectors) if is_normal else vectors)[0]
 
     return finish
 

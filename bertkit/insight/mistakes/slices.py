@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,7 @@ import numpy as np
 
 from bertkit.data.rows import Columns
 from bertkit.errors import shorten
-from bertkit.evaluation.differences import slice_values
+from bertkit.evaluation.differences import Extra, Groups, slice_values
 from bertkit.evaluation.stored import Scorer
 from bertkit.insight.mistakes.outcomes import Outcomes
 from bertkit.metrics.slices import SliceDifference, compare_slices
@@ -28,9 +28,6 @@ _CASED = 0.5  # share of words with a capital from which on a text is a title, a
 _MANY_NEW = 2
 
 _OF_DIFFERENCE = ("units", "rate", "rest", "difference", "interval", "p", "p_holm", "is_beyond_chance")
-
-Groups = dict[str, dict[str, list[int]]]
-"""What rows are sliced by -> value -> numbers of units."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +55,7 @@ def find_slices(
     units: Sequence[Sequence[int]],
     *,
     known_words: Collection[str] | None = None,
-    extra: Mapping[str, Sequence[Any]] | None = None,
+    extra: Extra | None = None,
 ) -> Groups:
     """Group units by gold label, length, new words, negation, names, numbers and other columns.
 
