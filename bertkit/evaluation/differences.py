@@ -284,7 +284,7 @@ def _count_answers(values: Sequence[Any]) -> str:
     return ", ".join(f"{answer} ({count})" for answer, count in answers.most_common())
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """Return a value of a row or a prediction as text.
 
     >>> as_text(["a", None]), as_text({"text": ["Rome"]}), as_text(0.123456), as_text("")

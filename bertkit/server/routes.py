@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from bertkit.data.columns import PAIR
+from bertkit.metrics import Numbers
 from bertkit.server.batching import BusyError, Lane
 from bertkit.server.guard import NOTES
 from bertkit.server.refusals import CLIENT_GONE, RefusedError, refusal_of
@@ -177,7 +178,7 @@ async def _openai_embed(service: Service, request: Request, model: ServedModel, 
 def _finisher(model: ServedModel, *, is_normal: bool, dimension: int | None) -> _Render:
     """Return what makes of a vector the one that a request asks for."""
 
-    def finish(vector: Any) -> Any:
+    def finish(vector: Numbers) -> Any:
         vectors = vector[None]
         if dimension is not None:
             vectors = truncate(vectors, dimension, is_normal=is_normal)

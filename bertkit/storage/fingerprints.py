@@ -64,7 +64,7 @@ def without_digest(content: Any) -> Any | None:
     return body if hashlib.sha256(body).digest() == bytes(digest) else None
 
 
-def json_fingerprint(values: Any) -> str:
+def json_fingerprint(values: object) -> str:
     """Compute the SHA-256 of values as they come back from JSON: keys are text, and what is not a number is null."""
     read_back = json.loads(json.dumps(values, default=str), parse_constant=lambda _: None)
     return hashlib.sha256(json.dumps(read_back, sort_keys=True).encode()).hexdigest()

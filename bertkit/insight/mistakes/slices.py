@@ -15,6 +15,7 @@ from bertkit.errors import shorten
 from bertkit.evaluation.differences import Extra, Groups, slice_values
 from bertkit.evaluation.stored import Scorer
 from bertkit.insight.mistakes.outcomes import Outcomes
+from bertkit.metrics import Numbers
 from bertkit.metrics.slices import SliceDifference, compare_slices
 from bertkit.recipe import Row
 
@@ -81,7 +82,7 @@ def find_slices(
     return groups
 
 
-def compare_groups(outcomes: Outcomes, groups: Groups, *, errors: Any = None) -> list[ComparedSlice]:
+def compare_groups(outcomes: Outcomes, groups: Groups, *, errors: Numbers | None = None) -> list[ComparedSlice]:
     """Compare each group of units with the rest; the smallest corrected p comes first, what is not tested last.
 
     Args:
@@ -144,7 +145,7 @@ def _has_names(text: str) -> bool:
     return inside is not None and capital < _CASED * max(len(words), 1)
 
 
-def _yes(found: Any) -> str:
+def _yes(found: object) -> str:
     return "yes" if found else "no"
 
 

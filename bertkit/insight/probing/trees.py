@@ -14,7 +14,7 @@ from bertkit.recipe import Row
 ARC, NO_ARC = "arc", "no arc"
 
 
-def _read_features(value: Any, count: int) -> list[dict[str, str]]:
+def _read_features(value: object, count: int) -> list[dict[str, str]]:
     """Read features as CoNLL-U writes them, ``Number=Sing|Person=3``; ``_`` stands for none."""
     pairs = [str(text or "_").split("|") for text in read_column(value, count, "feats")]
     return [dict(pair.split("=", 1) for pair in of_word if "=" in pair) for of_word in pairs]
