@@ -143,7 +143,7 @@ class TaskExtras(Protocol):
     fit_baselines: Callable[[Sequence[Row], Setup], dict[str, Any]]
     """Learns from training rows what `baselines` needs, as JSON that is kept with the run; labels by their ids."""
     precompute: Callable[[Model, Mapping[str, Sequence[Feature]], Setup, RunModule], bool]
-    """Computes what training needs only once, of the features of each split; returns whether nothing is left to train."""
+    """Computes once what training needs of the features of each split; returns whether nothing is left to train."""
     tune: Callable[[Sequence[Prediction], Sequence[Row], Setup], dict[str, Any]]
     """Chooses the options that are best set on validation rows; they are kept in the run's record."""
     details: Callable[[Sequence[Prediction], Sequence[Row], Setup], Details]

@@ -139,7 +139,8 @@ def _keep_inside(exact: torch.Tensor, block: torch.Tensor, threshold: float, sim
 
 def _search_index(vectors: Matrix, threshold: float, fixed: int, progress: Progress) -> Similar:
     """Search the neighbors of each vector in the lists of an inverted file that are nearest to it."""
-    faiss = _import_faiss()
+    what = f"more than {MAX_EXACT:,} rows are compared by an index of faiss, which is not installed"
+    faiss = import_extra("faiss", what, "search")
     rows, dimension = vectors.shape
     lists = 2 ** round(np.log2(2 * np.sqrt(rows)))
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dimension), dimension, lists, faiss.METRIC_INNER_PRODUCT)
@@ -178,16 +179,6 @@ def _choose_lists(index: Any, vectors: Matrix, threshold: float) -> float:
     searched = f"{index.nprobe} of {index.nlist} lists"
     log.info(f"an index finds {pairs_found:,} of {pairs:,} similar pairs of {len(sample):,} rows, in {searched}")
     return pairs_found / pairs if pairs > 0 else 1.0
-
-
-def _import_faiss() -> Any:
-    """Return the package faiss.
-
-    Raises:
-        UnavailableError: it is not installed.
-    """
-    what = f"more than {MAX_EXACT:,} rows are compared by an index of faiss, which is not installed"
-    return import_extra("faiss", what, "search")
 
 
 def _fast_dtype(rows: int) -> torch.dtype:
