@@ -182,11 +182,9 @@ def _choose_lists(index: Any, vectors: Matrix, threshold: float) -> float:
 
 
 def _fast_dtype(rows: int) -> torch.dtype:
-    """Return the dtype in which this machine multiplies fastest: bf16 where it has units for it."""
+    """Return the dtype in which the CPU multiplies fastest: bf16 where it has units for it."""
     import torch
 
-    from bertkit.hardware.precision import detect_hardware
+    from bertkit.hardware.precision import bf16_is_faster_on_cpu
 
-    if rows < _WORTH_A_TRIAL:
-        return torch.float32
-    return torch.bfloat16 if detect_hardware("auto").precision == "bf16" else torch.float32
+    return torch.bfloat16 if rows >= _WORTH_A_TRIAL and bf16_is_faster_on_cpu() else torch.float32
