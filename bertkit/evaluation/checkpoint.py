@@ -184,6 +184,13 @@ class SavedCheckpoint:
         log.info(f"as in its run: long_text {trained}")
         return self._without_own({name: of_run[name] for name in long_texts.OPTIONS if name in of_run})
 
+    def kept(self, recipe: Recipe) -> Recipe:
+        """Return a recipe for the folder of a model that is made of this one, without the limit of the rows that scored it.
+
+        A run that was trained with ``data.limit`` keeps that.
+        """
+        return recipe.changed("data", limit=self._recipe_of_run.get("data", {}).get("limit"))
+
     @property
     def _recipe_of_run(self) -> dict[str, Any]:
         recipe: dict[str, Any] = self.record.get("identity", {}).get("recipe", {})
