@@ -17,6 +17,7 @@ from bertkit.recipe import typed_path
 from bertkit.storage import files
 
 _DAYS = 30
+_COMPILER = "TORCHINDUCTOR_CACHE_DIR"
 _TEMPORARY = cache(tempfile.TemporaryDirectory)  # deleted when the process ends
 
 
@@ -33,6 +34,17 @@ def _home_cache() -> Path:
     except RuntimeError:
         say_once("this user has no home, so what is cached is lost when the command ends; set BERTKIT_CACHE to keep it")
         return Path(_TEMPORARY().name)
+
+
+def keep_compiler_out() -> None:
+    """Let torch's compiler keep its files in a folder that is deleted, where it would make one in the working folder.
+
+    Python takes the working folder where no other one can be written, as in a container without TMPDIR. torch makes a
+    folder there when it is imported, and leaves it.
+    """
+    with suppress(FileNotFoundError):  # not even the working folder can be written
+        if _COMPILER not in os.environ and Path(tempfile.gettempdir()) == Path.cwd():
+            os.environ[_COMPILER] = _TEMPORARY().name
 
 
 @contextmanager
