@@ -66,9 +66,9 @@ class ReadableCommand(_Readable, TyperCommand):
             trust_folders()
         if "threads" in ctx.params:
             from bertkit.hardware.threads import prepare
-            from bertkit.storage.cache import keep_compiler_out
+            from bertkit.storage.cache import keep_working_folder_clean
 
-            keep_compiler_out()
+            keep_working_folder_clean()
             prepare(ctx.params.pop("threads"))
         with json_output(ctx.params.pop("json")):
             return super().invoke(ctx)

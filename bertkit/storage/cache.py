@@ -17,7 +17,6 @@ from bertkit.recipe import typed_path
 from bertkit.storage import files
 
 _DAYS = 30
-_COMPILER = "TORCHINDUCTOR_CACHE_DIR"
 _TEMPORARY = cache(tempfile.TemporaryDirectory)  # deleted when the process ends
 
 
@@ -36,15 +35,15 @@ def _home_cache() -> Path:
         return Path(_TEMPORARY().name)
 
 
-def keep_compiler_out() -> None:
-    """Let torch's compiler keep its files in a folder that is deleted, where it would make one in the working folder.
+def keep_working_folder_clean() -> None:
+    """Let temporary files go to a folder that is deleted, where they would go to the working folder, and some stay.
 
     Python takes the working folder where no other one can be written, as in a container without TMPDIR. torch makes a
-    folder there when it is imported, and leaves it.
+    folder for its compiler there when it is imported.
     """
     with suppress(FileNotFoundError):  # not even the working folder can be written
-        if _COMPILER not in os.environ and Path(tempfile.gettempdir()) == Path.cwd():
-            os.environ[_COMPILER] = _TEMPORARY().name
+        if Path(tempfile.gettempdir()) == Path.cwd():
+            os.environ["TMPDIR"] = tempfile.tempdir = _TEMPORARY().name
 
 
 @contextmanager
