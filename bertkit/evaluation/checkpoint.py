@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from bertkit.data.demo.rows import demo_rows
+from bertkit.data.demo.sets import demo_set_for
 from bertkit.data.labels import match_names, placeholder_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError, UsageError
@@ -19,7 +21,7 @@ from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_
 from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.modeling.weights import read_json_object
 from bertkit.progress import log
-from bertkit.recipe import Recipe, load_recipe, typed_path
+from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.recipes import recipe_of
@@ -72,6 +74,17 @@ class SavedCheckpoint:
     def member_folders(self) -> tuple[Path, ...]:
         """The folders of the checkpoints of an ensemble; none of a single one."""
         return tuple(member.folder for member in self.members)
+
+    def example_row(self) -> Row:
+        """Return a made-up row with the inputs of its recipe.
+
+        Raises:
+            DataError: the demo has no rows for its task family.
+        """
+        columns = self.task.COLUMNS
+        needed = [*columns.given, *(name for name in columns.optional if name in self.recipe.data.columns)]
+        row = demo_rows(demo_set_for(self.recipe), "test", 1)[0]
+        return {name: row[name] for name in needed if name in row}
 
     @property
     def calibration_folder(self) -> Path:
@@ -189,6 +202,13 @@ class SavedCheckpoint:
             return {}
         log.info(f"as in its run: long_text {trained}")
         return self._without_own({name: of_run[name] for name in long_texts.OPTIONS if name in of_run})
+
+    def kept(self, recipe: Recipe) -> Recipe:
+        """Return a recipe for the folder of a model that is made of this one, without the limit of the scored rows.
+
+        A run that was trained with ``data.limit`` keeps that.
+        """
+        return recipe.changed("data", limit=self._recipe_of_run.get("data", {}).get("limit"))
 
     @property
     def _recipe_of_run(self) -> dict[str, Any]:
