@@ -97,21 +97,18 @@ def _compare_models(
     """Load the teachers as `eval` does, score them on the student's rows, and time all models in turns."""
     task, supervision = inputs.task, inputs.supervision
     assert isinstance(supervision, TeacherSupervision)  # the recipe has a section for teachers
-    named, loaded = list[tuple[str, str, Path]](), list[tuple[Checkpoint, Scored]]()
+    models = list[tuple[str, str, Path, Checkpoint, Scored]]()
     for teacher in supervision.teachers:
         record = runs.read_record(teacher.folder) or {}
         with stage(progress, f"loading {teacher.name}"):
             saved = SavedCheckpoint(inputs.recipe, task, teacher.folder, teacher.labels, record)
             checkpoint = saved.load(student.machine)  # the same for all
         teacher_scored = score_split(checkpoint, inputs.validation, progress)
-        named.append(("teacher", teacher.name, teacher.folder))
-        loaded.append((checkpoint, teacher_scored))
-    named.append(("student", inputs.recipe.name, weights or inputs.plan.folder))
-    loaded.append((student, scored))
+        models.append(("teacher", teacher.name, teacher.folder, checkpoint, teacher_scored))
+    models.append(("student", inputs.recipe.name, weights or inputs.plan.folder, student, scored))
+    paces = measure_latency([(checkpoint, of_model) for *_, checkpoint, of_model in models], progress)
     compared = []
-    for (role, name, folder), (checkpoint, of_model), pace in zip(
-        named, loaded, measure_latency(loaded, progress), strict=True
-    ):
+    for (role, name, folder, checkpoint, of_model), pace in zip(models, paces, strict=True):
         intervals = find_intervals(task, of_model)
         compared.append(
             ComparedModel(

@@ -225,10 +225,6 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
     Unless it is `strict`, or the recipe declares the labels, gold values may be labels that the checkpoint lacks.
     """
     recipe, task = saved.recipe, saved.task
-
-    def read(row: Any) -> Any:
-        return task.read(row, recipe)
-
     file = unsplit_file(recipe.data)
     is_own = file is not None and split != ALL and file_fingerprint(file) == saved.record.get("split_file")
     if split is None and file and not is_own:
@@ -239,7 +235,7 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
     splits = read_splits(
         recipe,
         task.COLUMNS,
-        read,
+        lambda row: task.read(row, recipe),
         is_validation if split is None else lambda name: name == split,
         named=task.NAMED,
     )

@@ -127,13 +127,9 @@ def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings(), *, progress
 
 
 def _check_settings(settings: ProbeSettings) -> None:
-    for name, value, least in (
-        ("--seeds", settings.seeds, 1),
-        ("--limit", settings.limit, 1),
-        ("--items", settings.items, 1),
-    ):
-        if value < least:
-            raise UsageError(f"{name} {value}", f"give at least {least}")
+    for name, value in {"seeds": settings.seeds, "limit": settings.limit, "items": settings.items}.items():
+        if value < 1:
+            raise UsageError(f"--{name} {value}", "give at least 1")
     if settings.seeds > _MOST_SEEDS:
         raise UsageError(f"--seeds {settings.seeds}", f"give at most {_MOST_SEEDS}")
 

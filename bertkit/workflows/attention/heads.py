@@ -84,7 +84,7 @@ def _read_records(source: str, data: Data, split: str | None) -> Iterator[Record
     if source == "-" or path.is_file():
         if split is not None:
             raise UsageError(f"--split {split} of a single file", "leave it out", file=source)
-        return read_records(source if source == "-" else path, data)
+        return read_records(path, data)
     name = split or _VALIDATION
     settings = data.model_copy(update={"source": str(path) if path.exists() else source})
     files = files_by_split(settings)

@@ -112,14 +112,10 @@ class _Process:
 
     def error(self) -> BertkitError | None:
         """Return the error that it ended with; None where it has done its work."""
-        assert self.process.stdout is not None and self.process.stdin is not None
         self.reader.join()
-        text = self.process.stdout.read()
-        with suppress(BrokenPipeError):
-            self.process.stdin.close()
-        self.process.stdout.close()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
+        with suppress(BrokenPipeError), self.process:  # which closes its streams; nobody may read its input any more
+            assert self.process.stdout is not None
+            text = self.process.stdout.read()
         code = self.process.returncode
         if code == 0:
             return None
