@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.compression.students import TeacherSupervision
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
@@ -23,6 +23,9 @@ from bertkit.training.run import wait_for_all
 from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, read_inputs
+
+if TYPE_CHECKING:
+    from bertkit.metrics import Numbers
 
 
 @dataclass(frozen=True)
@@ -129,10 +132,10 @@ def _compare_models(
 def _find_differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]:
     """Compute how far the student's scores lie above a teacher's, with 95% intervals over the same resampled rows."""
 
-    def score(scored: Scored, rows: Any) -> dict[str, float]:
+    def score(scored: Scored, rows: Numbers) -> dict[str, float]:
         return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)
 
-    def subtract(rows: Any) -> dict[str, float]:
+    def subtract(rows: Numbers) -> dict[str, float]:
         teacher_scores = score(teacher, rows)
         return {name: value - teacher_scores[name] for name, value in score(student, rows).items()}
 

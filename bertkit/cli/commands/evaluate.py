@@ -126,18 +126,19 @@ def command(
     settings: dict[str, Any] = {"model": checkpoint, "data.source": data, "data.limit": limit}
     settings |= {"training.max_length": max_length, "task": zero_shot_task(recipe) if zero_shot else None}
     settings |= read_requirements(require or []) | {"gates.confident": confident or None}
-    rows: Any = {"split": split, "output": output, "training_rows": training_rows, "strict_labels": strict_labels}
+    scoring: dict[str, Any] = {"split": split, "output": output}
+    scoring |= {"training_rows": training_rows, "strict_labels": strict_labels}
     if languages is not None:
         recipes = _load_languages(recipe, settings, changes, languages)
         from bertkit.workflows.evaluate import evaluate_languages
 
-        scored = evaluate_languages(recipes, **rows, oracle=oracle, progress=TerminalProgress())
+        scored = evaluate_languages(recipes, **scoring, oracle=oracle, progress=TerminalProgress())
         _end(scored, print_languages, scored.results, report)
         return
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 
-    results = evaluate(loaded, **rows, progress=TerminalProgress())
+    results = evaluate(loaded, **scoring, progress=TerminalProgress())
     _end({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, report)
 
 
@@ -168,7 +169,7 @@ def _print_written(results: Sequence[Result], output: Path | None) -> None:
         print_line(f"{output}: written")
 
 
-def _end(printed: Any, show: Callable[[Any], object], results: Mapping[str, Any], report: Path | None) -> None:
+def _end(printed: object, show: Callable[[Any], object], results: Mapping[str, Any], report: Path | None) -> None:
     """Write the report, print what was scored, and end as the gates say."""
     from bertkit.reports.cases import Case, add_measured, write_cases
 

@@ -325,7 +325,7 @@ def _teachers(recipe: Recipe) -> list[str]:
     return recipe.distillation.teachers if recipe.distillation else []
 
 
-def _as_text(column: str, value: Any) -> str:
+def _as_text(column: str, value: object) -> str:
     separator = " " if column == "tokens" else " | "
     return separator.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 

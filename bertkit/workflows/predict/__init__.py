@@ -293,7 +293,7 @@ def _predict_chunks(
         truncation.say()
 
 
-def _identify(number: int, original: Row, given: Any, columns: FileLayout | None) -> dict[str, Any]:
+def _identify(number: int, original: Row, given: object, columns: FileLayout | None) -> dict[str, Any]:
     """Return the field ``id`` of a prediction: the row's, or its number; none where another column has it already.
 
     Records of JSON always have one, so that programs find it.
