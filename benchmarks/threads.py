@@ -1,10 +1,10 @@
 """A fine-tuning on a machine that it has for itself, and on one that it shares: as chosen, on one thread, and before.
 
-    python -m benchmarks.threads --before FOLDER --models demo=demo minilm=DIR:320 [--loads quiet loops ...]
+    python -m benchmarks.threads --before FOLDER --data DIR --models minilm=DIR:640 bert-base=DIR:64 [--loads ...]
 
-`--before` is a folder with an older bertkit. A number after a model is that of rows; without one, all are taken. Each
-case is a whole command, one line of the output file; one that is there already is not repeated. A quota needs control
-groups (version 1) that this user may make.
+`--before` is a folder with an older bertkit. A number after a model is that of rows of CoLA, trained for one epoch. A
+plain Trainer runs beside, with torch's number of threads. Each case is a whole command, one line of the output file;
+one that is there already is not repeated. A quota needs control groups (version 1) that this user may make.
 """
 
 from __future__ import annotations
@@ -20,12 +20,15 @@ from functools import partial
 from itertools import product
 from pathlib import Path
 
+from benchmarks.cases import Case, make_case
 from benchmarks.harness import RESULTS, ROOT, Report, measure_once, read_options, run_program, table
 from benchmarks.load import machine
 
 _GROUPS = Path("/sys/fs/cgroup/cpu")
 _PERIOD = 100_000  # microseconds
-_SIDES = {"before": "before", "one": "one thread", "now": "as chosen"}
+_SIDES = {"trainer": "Trainer", "before": "before", "one": "one thread", "now": "as chosen"}
+PEER = "hf-dynamic"
+"""A Trainer with its defaults, whose batches are padded to their longest row."""
 
 
 @contextmanager
@@ -79,27 +82,20 @@ LOADS: dict[str, tuple[str, Callable[[], object]]] = {
 }
 
 
-def measure(model: str, rows: str, load: str, side: str, before: Path) -> Report:
-    """Fine-tune a model on rows of CoLA's demo under a load, and return the seconds, and how many threads it took."""
-    threads = 1 if side == "one" else None
-    path = {"PYTHONPATH": str(before if side == "before" else ROOT)}
+def measure(case: Case, load: str, side: str, before: Path) -> Report:
+    """Fine-tune under a load, and return the seconds, and how many threads it took."""
     with tempfile.TemporaryDirectory() as folder, LOADS[load][1]():  # type: ignore[attr-defined]
-        run = Path(folder, "run")
-        command: list[object] = [
-            "bertkit",
-            "finetune",
-            "cola",
-            "--model",
-            model,
-            "--data",
-            "demo",
-            "--output",
-            run,
-            "--json",
-        ]
-        command += ["--limit", rows, "--epochs", 2] if rows else []
-        ran = run_program(*command, threads=threads, folder=Path(folder), **path)
-        chosen = json.loads((run / "run.json").read_text(encoding="utf-8"))["machine"]["threads"]
+        run, file = Path(folder, "run"), Path(folder, "case.json")
+        if side == "trainer":
+            file.write_text(case.as_json(), encoding="utf-8")
+            ran = run_program("benchmarks.peers", PEER, file, run, threads=None, folder=Path(folder))
+            chosen = len(os.sched_getaffinity(0))  # which torch takes, whatever the quota
+        else:
+            root = str(before if side == "before" else ROOT)
+            command = ["bertkit", "finetune", case.recipe, *case.options(), "--output", run, "--json"]
+            threads = 1 if side == "one" else None
+            ran = run_program(*command, threads=threads, folder=Path(folder), PYTHONPATH=root)
+            chosen = json.loads((run / "run.json").read_text(encoding="utf-8"))["machine"]["threads"]
     facts = machine(chosen)
     return {
         **{name: ran[name] for name in ("seconds", "cpu_seconds", "foreign")},
@@ -111,7 +107,7 @@ def threads_part(lines: Sequence[Report]) -> str:
     """Build a table of seconds: a row for each model and load, a column for each side."""
     cases: dict[tuple[str, str], dict[str, Report]] = {}
     for line in lines:
-        name = line["model"] + (f", {line['rows']} rows" if line["rows"] else "")
+        name = f"{line['model']}, {line['rows']} rows"
         cases.setdefault((name, line["load"]), {})[line["side"]] = line
 
     def show(sides: Mapping[str, Report], side: str) -> str:
@@ -124,19 +120,19 @@ def threads_part(lines: Sequence[Report]) -> str:
     last = max(lines, key=lambda line: str(line["date"]))
     versions = ", ".join(f"{name} {number}" for name, number in last["versions"].items())
     where = f"{last['cpu']}, {last['cores']} cores; {versions}; measured on {last['date']}."
-    return f"{table(['model', 'beside it', *_SIDES.values()], rows, 'llrrr')}\n\n{where}"
+    return f"{table(['model', 'beside it', *_SIDES.values()], rows, 'llrrrr')}\n\n{where}"
 
 
 def main() -> None:
     own = {"loads": LOADS, "sides": _SIDES, "output": RESULTS / "threads.jsonl"}
-    asked = read_options(__doc__, "", before=(Path, "folder of an older bertkit"), models=["demo=demo"], **own)
+    asked = read_options(__doc__, "data", before=(Path, "folder of an older bertkit"), models=["minilm=DIR:640"], **own)
     lines = []
     for load, named, side in product(asked.loads, asked.models, asked.sides):
         name, _, model = named.partition("=")
         model, _, rows = model.partition(":")
         identity = {"model": name, "rows": rows, "load": load, "side": side}
-        measured = partial(measure, model, rows, load, side, asked.before.resolve())
-        lines.append(measure_once(asked.output, identity, measured))
+        case = make_case("cola", model, asked.data, limit=int(rows), epochs=1)
+        lines.append(measure_once(asked.output, identity, partial(measure, case, load, side, asked.before.resolve())))
     print(threads_part(lines))
 
 

@@ -104,6 +104,16 @@ def test_files_are_split_at_line_feeds_alone():
             assert not re.search(r"read_text\([^()]*\)\.splitlines\(", line) or "/proc/" in line, f"{file}: {line}"
 
 
+def test_one_module_names_accelerators():
+    """All others ask `bertkit.hardware.device` what a device can do."""
+    named = re.compile(r"(cuda|mps|xpu|npu|hpu|xla)(:\d+)?")
+    for module, tree in trees().items():
+        words = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        words |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) is str}
+        if module != "hardware/device.py":
+            assert [word for word in words if named.fullmatch(word)] == [], module
+
+
 # --- Where modules stand ---
 
 

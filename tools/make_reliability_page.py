@@ -71,7 +71,7 @@ What the last column counts was looked at case by case, and none was a wrong ans
 
 * Of the kills, `recipes copy` left an empty file, and `search add` of rows without an `id`, killed between its last
   writes and its end, added them again when it was repeated; both are mended. ONNX Runtime left a file of its own in the
-  temporary folder. The report of one trial of a sweep had another text.
+  temporary folder. A trial of a resumed sweep reported its threads and precision as those of another run.
 * Of the damage, six reports of `distill` had other timings. `runs list` and `runs show` showed the size or the damage
   of what was there, and `eval` said that it had no baselines. What could not be restored was refused with `--fresh` as
   the remedy: a run's record, its best checkpoint, the space of a sweep. A damaged Python file of a package is a syntax

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -149,7 +149,7 @@ def predict_labels(texts: Sequence[str], vectors: Numbers, labels: Numbers, seed
     return np.asarray(sum(of_each) / len(of_each))
 
 
-def load_cleanlab() -> Any:
+def load_cleanlab() -> Callable[[Numbers, Numbers], list[int]]:
     """Return the function of cleanlab that ranks rows, from labels and the probabilities of each.
 
     Raises:

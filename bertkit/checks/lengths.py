@@ -13,6 +13,7 @@ from bertkit.checks.texts import read_texts
 from bertkit.data.checks import share_of
 from bertkit.data.rows import Split
 from bertkit.errors import DataError
+from bertkit.metrics import Numbers
 from bertkit.metrics.linear import sample
 from bertkit.recipe import Row
 from bertkit.tasks import Task
@@ -103,5 +104,5 @@ def _find_lost_gold(
     return [Finding(level_of(share, warn=_WARN_LOST), "tokens", "lost_gold", text, places, len(lost))]
 
 
-def _at(lengths: Any, share: float) -> int:
+def _at(lengths: Sequence[int] | Numbers, share: float) -> int:
     return int(np.quantile(lengths, share, method="higher"))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -13,12 +12,15 @@ from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.scoring import run_model
+from bertkit.metrics import Numbers
 from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.calibration import gold_losses
 from bertkit.metrics.intervals import bootstrap_intervals
 from bertkit.metrics.linear import sample
+from bertkit.metrics.paired import take
 from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import SILENT, Progress
-from bertkit.tasks import Compared, with_options
+from bertkit.tasks import Compared, Task, with_options
 from bertkit.tokens.features import Setup
 from bertkit.tokens.long_texts import HIERARCHICAL, SHORTENED, WINDOWS
 from bertkit.tokens.lost import find_long
@@ -26,6 +28,9 @@ from bertkit.tokens.lost import find_long
 MOST_ROWS = 200
 _LEAST_ROWS = 20
 _GROUP, _SCORES, _ADVICE = "tokens", "long_text_scores", "long_text_advice"
+
+_ScoredWay = tuple[Callable[[Numbers], float], float | None]
+"""A function from rows to their score, and the mean loss of the gold labels, if there is one."""
 
 
 def check_ways(saved: SavedCheckpoint) -> None:
@@ -78,10 +83,8 @@ def compare_ways(saved: SavedCheckpoint, split: Split, progress: Progress = SILE
     return [*findings, Finding("good", _GROUP, _ADVICE, text)]
 
 
-def _score_ways(
-    saved: SavedCheckpoint, split: Split, progress: Progress
-) -> Iterator[tuple[str, tuple[Any, float | None]]]:
-    """Yield for each way a function from rows to its score, and the mean loss of the gold labels, if there is one."""
+def _score_ways(saved: SavedCheckpoint, split: Split, progress: Progress) -> Iterator[tuple[str, _ScoredWay]]:
+    """Yield each way with what it scores."""
     choices = saved.task.OPTIONS["long_text"].choices
     # windows are run once, and combined in several ways
     for ways in (*([way] for way in SHORTENED), list(WINDOWS)):
@@ -95,19 +98,17 @@ def _score_ways(
             setup = with_options(checkpoint.setup, {"long_text": way})
             predictions = task.decode(outputs, features, split.rows, setup)
             compared = task.compare(predictions, split.rows, setup)
-            decisions = task.gold_probabilities
             loss = None
-            if decisions is not None:
-                found = decisions(predictions, split.rows, setup)
-                of_gold = found.probabilities[np.arange(len(found.gold)), found.gold]
-                loss = float(-np.log(np.maximum(of_gold, np.finfo(float).tiny)).mean())
+            if task.gold_probabilities is not None:
+                decisions = task.gold_probabilities(predictions, split.rows, setup)
+                loss = float(gold_losses(decisions.probabilities, decisions.gold).mean())
             yield way, (_scorer(task, compared, setup), loss)
 
 
-def _scorer(task: Any, compared: Compared, setup: Setup) -> Any:
+def _scorer(task: Task, compared: Compared, setup: Setup) -> Callable[[Numbers], float]:
     """Return the function from rows to the best metric."""
     metric = setup.recipe.best_metric
-    return lambda rows: task.score({name: values[rows] for name, values in compared.items()}, setup)[metric]
+    return lambda rows: task.score(take(compared, rows), setup)[metric]
 
 
 def _loss(loss: float | None) -> str:

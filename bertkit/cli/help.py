@@ -14,6 +14,7 @@ from bertkit.cli.output import json_output
 _READ_RECIPES = {"run", "runs", "recipe", "task"}  # arguments and options of commands that load one
 _COMPUTE = _READ_RECIPES | {"model", "models"}
 _TRUST = "Run the code that the recipe of a model's folder names: its task, objective or metrics."
+_DEVICE = "Device to compute on: auto (an accelerator where there is one), cpu, cuda, mps, xpu, xla, ..."
 _THREADS = "Threads to compute with on a CPU."
 _WIDEST = 100  # columns; longer lines are hard to read
 _Context: Any = TyperGroup.context_class
@@ -56,7 +57,7 @@ class ReadableCommand(_Readable, TyperCommand):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         names = {parameter.name for parameter in self.params}
-        self.params += _process_options()[0 if names & _READ_RECIPES else 1 if names & _COMPUTE else 2 :]
+        self.params += _process_options()[0 if names & _READ_RECIPES else 1 if names & _COMPUTE else 3 :]
 
     def invoke(self, ctx: Any) -> Any:
         """Run the command, which need not take these options: they are about the process; parsing changes nothing."""
@@ -65,9 +66,10 @@ class ReadableCommand(_Readable, TyperCommand):
 
             trust_folders()
         if "threads" in ctx.params:
-            from bertkit.hardware.threads import prepare
+            from bertkit.hardware import device, threads
 
-            prepare(ctx.params.pop("threads"))
+            threads.prepare(ctx.params.pop("threads"))
+            device.prepare(ctx.params.pop("device"))
         with json_output(ctx.params.pop("json")):
             return super().invoke(ctx)
 
@@ -78,6 +80,7 @@ def _process_options() -> list[Any]:
 
     def command(
         trust: bool = typer.Option(False, "--trust", help=_TRUST),
+        device: str | None = typer.Option(None, help=_DEVICE, metavar="TYPE", show_default="auto"),
         threads: int | None = typer.Option(None, help=_THREADS, metavar="N", show_default="those that fit", min=1),
         json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
     ) -> None:
@@ -85,7 +88,7 @@ def _process_options() -> list[Any]:
 
     holder = typer.Typer(add_completion=False)
     holder.command()(command)
-    return typer.main.get_command(holder).params[:3]
+    return typer.main.get_command(holder).params[:4]
 
 
 class ReadableGroup(_Readable, TyperGroup):

@@ -167,10 +167,13 @@ def _name_error(error: OSError) -> BertkitError:
 def _name_memory_error(error: Exception) -> BertkitError | None:
     """Build the error of a machine without enough memory, whoever has noticed it; None for any other error."""
     from bertkit.errors import ResourceError
+    from bertkit.hardware.device import missing_operation
     from bertkit.hardware.memory import is_memory_error
 
     if is_memory_error(error):
         return ResourceError("out of memory", "try a smaller --batch-size or --max-length")
+    if missing := missing_operation(error):
+        return missing
     text = str(error)
     if isinstance(error, RuntimeError) and "DataLoader worker" in text and ("killed" in text or "exited" in text):
         remedy = "the system may have ended it for want of memory: use fewer workers, or none"

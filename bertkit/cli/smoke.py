@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 SmokeOption = Annotated[
     bool,
-    flag("--smoke", "Try every stage in a temporary folder: two steps on a few rows, a stop, a resume, an export."),
+    flag("--smoke", "Try every stage in a temporary folder: two steps on a few rows, a stop, a resume, and the rest."),
 ]
 
 

@@ -93,7 +93,7 @@ def score_units(
                 gradients = [mask.grad for mask in masks[layer] if mask.grad is not None]
                 if gradients:
                     summed = torch.stack([gradient.flatten(1) for gradient in gradients]).sum(dim=0)
-                    total += summed.abs().sum(dim=0).double().cpu().numpy()
+                    total += summed.abs().sum(dim=0).cpu().double().numpy()
                 masks[layer].clear()
             tick(len(numbers))
     for parameter in wanted:

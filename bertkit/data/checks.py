@@ -116,7 +116,7 @@ def _key(row: Row, inputs: Iterable[str]) -> int:
     return hash(tuple(value if isinstance(value, str) else repr(value) for value in values))
 
 
-def _has_letter(value: Any) -> bool:
+def _has_letter(value: object) -> bool:
     """Tell whether a text has a letter; what is not a text is not judged."""
     return not isinstance(value, str) or any(map(str.isalpha, value))
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bertkit.data.text import Record
 from bertkit.errors import DataError, UnavailableError
 from bertkit.recipe import Data
 from bertkit.storage import hub
 from bertkit.storage.cache import say_once
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
 
 _SPLIT = re.compile(r"(\w+(?:\.\w+)*)(\[[^\]]*\])?")  # a split, or a slice of one such as train[:10%]
 _INSTEAD = "--data DIR or FILE with the same columns, or --data demo (comes with bertkit)"
@@ -39,7 +42,7 @@ def read_hub_split(data: Data, split: str) -> Iterator[Record]:
         raise UnavailableError(what, "the same command continues from the last checkpoint") from None
 
 
-def _open_split(data: Data, split: str) -> Any:
+def _open_split(data: Data, split: str) -> Dataset | IterableDataset:
     """Open a split of the hub or, if the hub does not give it, of the cache of `datasets`."""
     if not hub.is_name(data.source):
         raise DataError(f"{data.source!r} is neither a path here nor a hub name", _INSTEAD)
@@ -74,7 +77,7 @@ def _open_split(data: Data, split: str) -> Any:
         raise DataError(what, "see data.config and data.splits") from None
 
 
-def _open_online(data: Data, split: str, repository: hub.Repository) -> Any:
+def _open_online(data: Data, split: str, repository: hub.Repository) -> Dataset | IterableDataset:
     """Download the files of a split, and let `datasets` read them."""
     import datasets
 
@@ -99,7 +102,7 @@ def _open_online(data: Data, split: str, repository: hub.Repository) -> Any:
     return builder.as_dataset(split=split)
 
 
-def _open_cached(data: Data, split: str) -> Any:
+def _open_cached(data: Data, split: str) -> Dataset | None:
     """Open a split of the cache of `datasets`, if it was prepared by bertkit or another program; else return None."""
     import datasets
 
@@ -138,7 +141,7 @@ def _deepest_line(error: BaseException) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-def _named(value: Any, feature: Any) -> Any:
+def _named(value: object, feature: object) -> object:
     """Replace the numbers of a ClassLabel, also in lists, by their names; -1 means unlabeled."""
     if isinstance(value, list) and hasattr(feature, "feature"):
         return [_named(item, feature.feature) for item in value]

@@ -92,7 +92,7 @@ def check_strings(value: Mapping[str, Any], name: str, row: int) -> None:
                 raise DataError(what, hint, file=name, row=row, column=column)
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _strings(value: object) -> Iterator[str]:
     """Yield every string in a JSON value; a loop, since values may nest deeper than Python's recursion limit."""
     left = [value]
     while left:

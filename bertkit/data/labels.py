@@ -23,7 +23,7 @@ _MANY = 200
 _DECIMAL = re.compile(r"[-+]?[0-9]{1,15}\.[0-9]{1,15}")
 
 
-def spelled(value: Any) -> str | None:
+def spelled(value: object) -> str | None:
     """Return a raw label as text; None where there is none (absent, white space, NaN).
 
     >>> spelled(1.0), spelled(True), spelled(" pos "), spelled(float("nan")), spelled("")
@@ -55,7 +55,7 @@ def folded(name: str) -> str:
     return plain(name).casefold()
 
 
-def spelled_names(value: Any) -> list[str]:
+def spelled_names(value: object) -> list[str]:
     """Return the raw labels in a value, which may be a list of several, as text.
 
     >>> spelled_names("pos"), spelled_names([1.0, None, "b"])
@@ -123,7 +123,7 @@ def _sort_names(names: Set[str]) -> list[str]:
     return sorted(names, key=lambda name: (0, int(name), "") if _is_integer(name) else (1, 0, name))
 
 
-def name_of(value: Any, names: Sequence[str], remedy: str = CORRECT) -> Any:
+def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
     """Return the label name that a raw value means: a name itself, else a number that counts the names from 0.
 
     A name may be spelled as another format does: True as true, 1.0 as 1. A list (several labels at once, or one per

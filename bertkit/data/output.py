@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.data.layout import PLAIN, SEPARATED, FileLayout
 from bertkit.errors import DataError, ResourceError, UsageError, closest
@@ -22,6 +22,9 @@ from bertkit.recipe import typed_path
 from bertkit.storage.disk import disk_error, is_disk_error
 from bertkit.storage.files import replacing, to_json
 from bertkit.storage.outputs import claimed, refuse_inputs, sweep_temporaries
+
+if TYPE_CHECKING:
+    import pyarrow
 
 Records = Iterable[dict[str, Any]]
 
@@ -163,10 +166,10 @@ def as_columns(prediction: Mapping[str, Any], digits: int | None) -> dict[str, A
             spread.update({f"probability_{label}": number for label, number in value.items()})
         else:
             spread[name] = value
-    return spread if digits is None else _round(spread, digits)
+    return spread if digits is None else {name: _round(value, digits) for name, value in spread.items()}
 
 
-def _round(value: Any, digits: int) -> Any:
+def _round(value: object, digits: int) -> object:
     if isinstance(value, float):
         return round(value, digits)
     if isinstance(value, dict):
@@ -184,7 +187,7 @@ def _write_jsonl(records: Records, file: Path, _: FileLayout) -> int:
 
 
 def _write_separated(records: Records, file: Path, layout: FileLayout) -> int:
-    count, escape = 0, _escape if layout.escape_formulas else _keep
+    count, escape = 0, _escape if layout.escape_formulas else lambda value: value
     encoding = layout.encoding or "utf-8"
     with _spooled(records, file) as (types_by_column, chunks), file.open("w", encoding=encoding, newline="") as stream:
         writer = csv.writer(stream, delimiter=layout.delimiter or ",")
@@ -239,13 +242,13 @@ def _without_nested(record: dict[str, Any]) -> dict[str, Any]:
     return {name: to_json(value) if isinstance(value, (list, dict)) else value for name, value in record.items()}
 
 
-def _type_of(value: Any) -> _ValueType:
+def _type_of(value: object) -> _ValueType:
     if type(value) is int and not -_EXACT <= value <= _EXACT:
         return ("long" if -(2**63) <= value < 2**63 else "huge"), None
     return type(value), getattr(value, "tzinfo", None)
 
 
-def _find_type(name: str, samples: Mapping[_ValueType, Any]) -> Any:
+def _find_type(name: str, samples: Mapping[_ValueType, Any]) -> pyarrow.DataType:
     """Return the Arrow type that holds all values of a column exactly, and the numbers among them as numbers."""
     import pyarrow
 
@@ -267,7 +270,7 @@ def _find_type(name: str, samples: Mapping[_ValueType, Any]) -> Any:
     return pyarrow.string()
 
 
-def _as_column(values: list[Any], column_type: Any) -> Any:
+def _as_column(values: list[Any], column_type: pyarrow.DataType) -> pyarrow.Array:
     import pyarrow
 
     if column_type == pyarrow.string():
@@ -275,15 +278,11 @@ def _as_column(values: list[Any], column_type: Any) -> Any:
     return pyarrow.array(values, type=column_type)
 
 
-def _as_text(value: Any) -> str:
+def _as_text(value: object) -> str:
     return to_json(value) if isinstance(value, (bool, int, float)) else str(value)
 
 
-def _keep(value: Any) -> Any:
-    return value
-
-
-def _escape(value: Any) -> Any:
+def _escape(value: object) -> object:
     """Put a ' before text that a spreadsheet would take for a formula; a number is none.
 
     >>> _escape("=1+1"), _escape("-1.5"), _escape("a=b")

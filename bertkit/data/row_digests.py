@@ -45,7 +45,7 @@ def digest_trained(rows: Iterable[Row], gold: str) -> Digests:
     return both.reshape(-1, 2)
 
 
-def _fold(value: Any) -> Any:
+def _fold(value: object) -> Any:
     """Return a row without what case, white space and forms of Unicode add to its texts."""
     if isinstance(value, dict):
         return {name: _fold(part) for name, part in value.items()}

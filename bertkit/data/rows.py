@@ -242,7 +242,7 @@ def feed_row(digest: Any, row: Row) -> None:
     digest.update(_encode(row).encode())
 
 
-def is_blank(value: Any) -> bool:
+def is_blank(value: object) -> bool:
     """Tell whether a value is text without a visible character.
 
     >>> is_blank("  "), is_blank("NA"), is_blank(0)
@@ -251,7 +251,7 @@ def is_blank(value: Any) -> bool:
     return isinstance(value, str) and not value.strip()
 
 
-def is_missing(value: Any) -> bool:
+def is_missing(value: object) -> bool:
     """Tell whether a value is none: absent, text without a visible character, or NaN."""
     return value is None or is_blank(value) or bool(isinstance(value, float) and value != value)
 

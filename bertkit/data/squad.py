@@ -72,7 +72,7 @@ def _get_value(container: dict[str, Any], key: str, expected: type, where: str) 
     return container[key]
 
 
-def _check_type(value: Any, expected: type, where: str, what: str) -> None:
+def _check_type(value: object, expected: type, where: str, what: str) -> None:
     """Refuse a value of another type; true and false are integers to Python, but not here."""
     if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
         raise DataError(f"{what} must be {_TYPE_NAMES[expected]}, in {where}", "write it as in SQuAD")

@@ -84,7 +84,7 @@ def name_variants(points: Sequence[Point]) -> dict[str, Point]:
     }
 
 
-def _name_setting(key: str, value: Any) -> str:
+def _name_setting(key: str, value: object) -> str:
     name = re.sub(r"[^\w.+-]+", "_", name_value(value).split("/")[-1])
     return name if isinstance(value, str) else f"{key.split('.')[-1]}={name}"
 

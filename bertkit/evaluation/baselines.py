@@ -107,7 +107,7 @@ def find_lead(task: Task, scored: Scored, judged: Mapping[str, Compared], metric
         return None
     sign = -1 if metric in LOWER_IS_BETTER else 1
 
-    def score(rows: Any) -> dict[str, float]:
+    def score(rows: np.ndarray) -> dict[str, float]:
         sides = (scored.compared, judged[name])
         model, baseline = (task.score(take(side, rows), scored.setup)[metric] for side in sides)
         return {"difference": sign * (model - baseline), "baseline": baseline}

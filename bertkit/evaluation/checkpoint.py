@@ -10,8 +10,9 @@ from typing import Any
 
 from bertkit.data.labels import match_names, placeholder_names
 from bertkit.data.sources import as_recorded
-from bertkit.errors import ModelError
+from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.calibration import SavedCalibration, read_calibration
+from bertkit.hardware.device import asked_device
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
@@ -134,8 +135,8 @@ class SavedCheckpoint:
         Raises:
             ModelError: the graph computes something else than the recipe asks for.
             UnavailableError: the library is not installed.
+            UsageError: another device than the CPU is asked for.
         """
-        from bertkit.hardware.precision import Machine
         from bertkit.hardware.threads import fitting_threads
         from bertkit.runtime import open_exported, open_tokenizer
 
@@ -145,7 +146,12 @@ class SavedCheckpoint:
         for name, before, now in _head_options(export.options, setup.recipe.options):
             what = f"it was exported with options.{name} {before}, and the recipe has {now}"
             raise ModelError(what, "use the recipe.yaml of its folder, or export it again", file=self.folder)
-        machine = Machine("cpu", export.precision, fitting_threads().number, f"{export.backend}, {export.precision}")
+        if (asked := asked_device()) not in ("auto", "cpu"):
+            what = f"--device {asked}: exported models are computed on the CPU"
+            raise UsageError(what, "leave it out", file=self.folder)
+        how = f"CPU, {export.backend}: {export.precision} (as exported)"
+        log.info(how)
+        machine = Machine("cpu", export.precision, fitting_threads().number, how)
         return Checkpoint(open_exported(self.folder), self.task, setup, machine)
 
     def _load_members(self, machine: Machine | None, *, inference: bool) -> Checkpoint:

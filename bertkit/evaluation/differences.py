@@ -29,6 +29,11 @@ MAX_ANSWER = 160  # characters of an answer that is shown
 _ROUNDING = 1e-12
 _BY_TYPE = ("entities", "strict")  # arrays (rows, types, 3)
 
+Extra = Mapping[str, Sequence[Any]]
+"""Name of a column -> its value in each row."""
+Groups = dict[str, dict[str, list[int]]]
+"""What rows are sliced by -> value -> numbers of units."""
+
 
 @dataclass(frozen=True)
 class ChangedRow:
@@ -84,15 +89,7 @@ class Side:
 Sides = tuple[Side, Side]
 
 
-def find_changes(
-    scorer: Scorer,
-    rows: Rows,
-    first: Side,
-    second: Side,
-    *,
-    extra: Mapping[str, Sequence[Any]] | None = None,
-    shown: int = 5,
-) -> Changes:
+def find_changes(scorer: Scorer, rows: Rows, sides: Sides, extra: Extra, shown: int) -> Changes:
     """Find the units that the second system wins and loses, overall and by slices.
 
     A unit is won if the first system's score rises with the second's answer to it, and the second's falls with the
@@ -102,12 +99,11 @@ def find_changes(
     Args:
         scorer: scores the systems.
         rows: of both, in one order.
-        first: the baseline.
-        second: the system that is compared with it.
-        extra: name of a column -> its value in each row, to slice by.
+        sides: the baseline, and the system that is compared with it.
+        extra: columns to slice by.
         shown: how many rows of either kind to show.
     """
-    metric, sides = scorer.recipe.best_metric, (first, second)
+    (first, second), metric = sides, scorer.recipe.best_metric
     pairs = list(zip(first.judged, second.judged, strict=False))
     changed = sorted({int(unit) for pair in pairs for unit in find_changed(*pair)})
     chosen = thin(changed, MAX_CHANGED)
@@ -115,9 +111,8 @@ def find_changes(
     effects = _mean_effects(scorer, {metric, slice_metric}, chosen, pairs)
     won, lost = _split_effects(effects[metric])
     units = group_rows(scorer, rows, first)
-    groups = slice_values(scorer, rows, units, extra or {})
+    groups = slice_values(scorer, rows, units, extra)
     outcome = list(map(set, _split_effects(effects[slice_metric])))
-    of_slices = _slice_units(scorer, slice_metric, groups, sides, outcome)
     describe = partial(_describe_row, scorer, rows, sides)
     return Changes(
         metric=metric,
@@ -128,7 +123,8 @@ def find_changes(
         won_rows=[describe(units[unit][0]) for unit in won[:shown] if units],
         lost_rows=[describe(units[unit][0]) for unit in lost[:shown] if units],
         slice_metric=slice_metric,
-        slices=of_slices + _slice_entities(scorer, slice_metric, sides),
+        slices=_slice_units(scorer, slice_metric, groups, sides, outcome)
+        + _slice_entities(scorer, slice_metric, sides),
     )
 
 
@@ -182,14 +178,12 @@ def _slice_metric(scorer: Scorer, judged: Judged) -> str:
     return "accuracy" if "accuracy" in shares else (shares or [scorer.recipe.best_metric])[0]
 
 
-def slice_values(
-    scorer: Scorer, rows: Rows, units: Sequence[Sequence[int]], extra: Mapping[str, Sequence[Any]]
-) -> dict[str, dict[str, list[int]]]:
-    """Group units by gold label, by thirds of length, and by each extra column: column -> value -> units."""
+def slice_values(scorer: Scorer, rows: Rows, units: Sequence[Sequence[int]], extra: Extra) -> Groups:
+    """Group units by gold label, by thirds of length, and by each extra column."""
     if not units:
         return {}
     columns, firsts = scorer.task.COLUMNS, [numbers[0] for numbers in units]
-    slices: dict[str, dict[str, list[int]]] = {}
+    slices: Groups = {}
     gold = [rows[number].get(columns.gold) for number in firsts]
     if scorer.task.NAMED and all(isinstance(value, str) for value in gold):
         slices[columns.gold] = _group_numbers(gold, MAX_LABELS)
@@ -220,13 +214,7 @@ def count_words(row: Row, columns: Columns) -> int:
     return sum(len(value if isinstance(value, list) else str(value).split()) for value in values)
 
 
-def _slice_units(
-    scorer: Scorer,
-    metric: str,
-    groups: Mapping[str, Mapping[str, Sequence[int]]],
-    sides: Sides,
-    outcome: Sequence[set[int]],
-) -> list[Slice]:
+def _slice_units(scorer: Scorer, metric: str, groups: Groups, sides: Sides, outcome: Sequence[set[int]]) -> list[Slice]:
     """Score each group of units by itself, and count those that are won and lost."""
     slices = []
     for by, values in groups.items():
@@ -296,7 +284,7 @@ def _count_answers(values: Sequence[Any]) -> str:
     return ", ".join(f"{answer} ({count})" for answer, count in answers.most_common())
 
 
-def as_text(value: Any) -> str:
+def as_text(value: object) -> str:
     """Return a value of a row or a prediction as text.
 
     >>> as_text(["a", None]), as_text({"text": ["Rome"]}), as_text(0.123456), as_text("")

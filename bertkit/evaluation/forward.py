@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bertkit.hardware.device import find_device
 from bertkit.hardware.threads import is_open, settle_threads
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import (
@@ -118,4 +119,4 @@ def _tokens_at_once() -> int:
         from bertkit.hardware.threads import fitting_threads
 
         return tokens_for(fitting_threads().number)
-    return TOKENS_AT_ONCE if torch.cuda.is_available() else tokens_for(torch.get_num_threads())
+    return tokens_for(torch.get_num_threads()) if find_device().is_cpu else TOKENS_AT_ONCE

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bertkit.errors import UsageError, closest
-from bertkit.evaluation.differences import Side, group_rows, slice_values
+from bertkit.evaluation.differences import Extra, Side, group_rows, slice_values
 from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.seeds import SeedsSummary
 from bertkit.evaluation.stored import Scorer
@@ -140,7 +140,7 @@ def judge_systems(
     rows: Rows,
     sides: Mapping[str, Side],
     differences: Mapping[str, Mapping[str, Difference]],
-    extra: Mapping[str, Sequence[Any]],
+    extra: Extra,
     gate: WorseGate | None,
 ) -> list[Case]:
     """Judge each system after the first by a gate, in all rows and in the slices of extra columns; none without one.

@@ -13,6 +13,7 @@ from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Scored, find_intervals, measure_ece, score_split
 from bertkit.hardware.speed import Pace, measure_paces, time_by_turns, times_as_fast
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference, compare_paired
 from bertkit.progress import Progress
@@ -87,13 +88,13 @@ def compare_outputs(before: Compute, after: Compute, batches: Sequence[Arrays]) 
     return largest, min(cosines, default=None)
 
 
-def _real(values: Any, batch: Arrays) -> Any:
+def _real(values: Numbers, batch: Arrays) -> Numbers:
     """Return the values at tokens that are none of padding, where a value belongs to a token."""
     mask = batch["attention_mask"] > 0
     return values[mask] if values.shape[: mask.ndim] == mask.shape else values
 
 
-def _least_cosine(one: Any, other: Any) -> float:
+def _least_cosine(one: Numbers, other: Numbers) -> float:
     lengths = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
     return float(((one * other).sum(axis=-1) / np.maximum(lengths, 1e-30)).min())
 

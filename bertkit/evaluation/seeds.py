@@ -191,7 +191,7 @@ def _find_intervals(
         return {}, dict.fromkeys(metrics, reason)
     count = count_units(known[0][0])
 
-    def score(number: int, rows: Any) -> dict[str, float]:
+    def score(number: int, rows: np.ndarray) -> dict[str, float]:
         arrays, setup = known[number]
         return task.score(take(arrays, rows), setup)
 

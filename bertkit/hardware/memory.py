@@ -25,10 +25,10 @@ def keep_freed_memory() -> bool:
 
 
 def is_memory_error(error: BaseException) -> bool:
-    """Tell whether an error says that memory is too small; numpy, torch on the CPU and CUDA raise one each.
+    """Tell whether an error says that memory is too small; numpy, torch on the CPU, and accelerators raise one each.
 
     >>> is_memory_error(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes."))
     True
     """
     named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or "can't allocate memory" in str(error)
+    return named or any(words in str(error) for words in ("can't allocate memory", "MPS backend out of memory"))

@@ -10,8 +10,11 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
+from bertkit.errors import UnavailableError
 from bertkit.hardware import threads as chosen_threads
+from bertkit.hardware.device import Device, find_device
 from bertkit.hardware.memory import keep_freed_memory
+from bertkit.progress import log
 
 _WORTHWHILE = 1.3  # gain in products; a smaller one would not show in a whole step
 _NOT_SLOWER = 0.7  # well below 1, so that noise does not change the choice where both are about as fast
@@ -54,18 +57,37 @@ def detect_hardware(
     widths = widths or _WIDTHS
     if precision == "auto" and avoid_bf16:
         precision, why = "fp32", "this model overflows in bf16"
+    elif precision == "auto" and not device.has_bf16:
+        precision, why = "fp32", "it has no bf16"
     elif precision == "auto":
         gain = _gain(device, torch.bfloat16, widths)
         precision = "bf16" if gain >= _WORTHWHILE else "fp32"
         why = f"bf16 matrix products of this model's sizes are {gain:.1f} times as fast here"
     else:
         why = "as asked"
+    _check_precision(precision, device, name)
     backend = "torch"
-    if precision == "fp32" and device == "cpu" and widths[0] >= _NARROW and onednn_is_exact():
+    if precision == "fp32" and device.is_cpu and widths[0] >= _NARROW and onednn_is_exact():
         gain = _gain(device, torch.float32, widths)
         backend = "onednn" if gain >= _NOT_SLOWER else "torch"
         why += f"; products of oneDNN, as exact, are {gain:.1f} times as fast as torch's"
-    return Machine(device, precision, threads, f"{name}: {precision} ({why})", backend)
+    why = "; ".join(filter(None, (why, device.note)))
+    return Machine(device.type, precision, threads, f"{name}: {precision} ({why})", backend)
+
+
+def compute_as_stored() -> str:
+    """Find the device for a model that is computed in the dtype it is loaded in, say which one it is, and return it."""
+    device, _, name = _describe(None, "")
+    log.info("; ".join(filter(None, (name, device.note))))
+    return device.type
+
+
+def bf16_is_faster_on_cpu() -> bool:
+    """Tell whether bf16 products are faster on the CPU, for work that no other device does."""
+    import torch
+
+    chosen_threads.use_threads()
+    return _gain(Device("cpu"), torch.bfloat16, _WIDTHS) >= _WORTHWHILE
 
 
 def product_widths(config: Mapping[str, Any]) -> tuple[int, int] | None:
@@ -83,18 +105,29 @@ def product_widths(config: Mapping[str, Any]) -> tuple[int, int] | None:
 def restore_hardware(before: dict[str, Any], why: str, threads: int | None = None) -> Machine:
     """Return a `Machine` with the precision and backend of an earlier one's record, as far as this machine has them.
 
-    It has so many threads, or without a number those that fit.
+    It has so many threads, or without a number those that fit. On another device, the reason names the earlier one.
+
+    Raises:
+        UnavailableError: this device does not compute in that precision.
     """
     device, threads, name = _describe(threads, why)
-    backend = before.get("matmul_backend", "torch") if device == "cpu" and onednn_is_exact() else "torch"
-    return Machine(device, before["precision"], threads, f"{name}: {before['precision']} ({why})", backend)
+    precision, earlier = before["precision"], before.get("device", device.type)
+    _check_precision(precision, device, name)
+    backend = before.get("matmul_backend", "torch") if device.is_cpu and onednn_is_exact() else "torch"
+    why = "; ".join(filter(None, (why, f"but there on {earlier}" if earlier != device.type else "", device.note)))
+    return Machine(device.type, precision, threads, f"{name}: {precision} ({why})", backend)
+
+
+def _check_precision(precision: str, device: Device, name: str) -> None:
+    if precision == "bf16" and not device.has_bf16:
+        raise UnavailableError(f"{name} has no bf16", "choose --precision fp32 or --device cpu")
 
 
 def use_matmul_backend(machine: Machine) -> None:
     """Let torch multiply fp32 matrices with the backend that was chosen for this machine; on a GPU, in TF32."""
     import torch
 
-    if machine.device == "cuda":
+    if machine.device != "cpu":
         torch.set_float32_matmul_precision("high")  # the newer setting is one that torch.compile cannot read
         return
     torch.backends.mkldnn.matmul.fp32_precision = "bf16" if machine.matmul_backend == "onednn" else "none"  # type: ignore[attr-defined]
@@ -130,21 +163,19 @@ def _onednn() -> Iterator[None]:
         matmul.fp32_precision = before
 
 
-def _describe(threads: int | None, why: str) -> tuple[str, int, str]:
+def _describe(threads: int | None, why: str) -> tuple[Device, int, str]:
     """Return the device, the number of threads, and a name for both with the reason of the number."""
-    import torch
-
     # oneDNN compiles a product for each shape in 2 ms. Its default cache overflows after some 60 shapes of batches.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4096")
-    used = chosen_threads.use_threads(threads, why)
-    if torch.cuda.is_available():
-        return "cuda", used.number, torch.cuda.get_device_name()
+    used, device = chosen_threads.use_threads(threads, why), find_device()
+    if not device.is_cpu:
+        return device, used.number, device.name
     keep_freed_memory()
     bound = "up to " if chosen_threads.is_open() else ""
-    return "cpu", used.number, f"CPU, {bound}{used.text}" + (f" ({used.why})" if used.why else "")
+    return device, used.number, f"{device.name}, {bound}{used.text}" + (f" ({used.why})" if used.why else "")
 
 
-def _gain(device: str, dtype: Any, widths: tuple[int, int]) -> float:
+def _gain(device: Device, dtype: Any, widths: tuple[int, int]) -> float:
     """Time a layer's two largest products in a dtype (float32: by oneDNN), and return their gain over torch's fp32.
 
     The gain in bf16 includes the casts of autocast, which take a large part of the time where widths are small.
@@ -152,18 +183,18 @@ def _gain(device: str, dtype: Any, widths: tuple[int, int]) -> float:
     import torch
     from torch.nn.functional import linear
 
-    clock = time.perf_counter if device == "cuda" else time.process_time  # other work may share the CPU
+    clock = time.process_time if device.is_cpu else time.perf_counter  # other work may share the CPU
     hidden, intermediate = (min(width, _WIDEST) for width in widths)
     tokens = max(1, min(_TOKENS, _MULTIPLICATIONS // (hidden * intermediate)))
-    states = torch.ones(tokens, hidden, device=device)
-    up, down = (torch.ones(shape, device=device) for shape in ((intermediate, hidden), (hidden, intermediate)))
+    states = torch.ones(tokens, hidden, device=device.type)
+    up, down = (torch.ones(shape, device=device.type) for shape in ((intermediate, hidden), (hidden, intermediate)))
 
     def seconds(trial: AbstractContextManager[Any]) -> float:
         start = clock()
         with trial:
-            linear(linear(states, up).float(), down).float()  # a layer computes in fp32 between the two
-        if device == "cuda":
-            torch.cuda.synchronize()
+            # a layer computes in fp32 between the two; XLA computes nothing that is dropped
+            kept = linear(linear(states, up).float(), down).float()  # noqa: F841
+        device.synchronize()
         return clock() - start
 
     usual, trial, start, turns = math.inf, math.inf, clock(), 0
@@ -171,6 +202,6 @@ def _gain(device: str, dtype: Any, widths: tuple[int, int]) -> float:
     # machine, several turns wait for pages of the libraries
     while turns < _LEAST_TURNS or (turns < _TURNS and clock() - start < _SECONDS):
         usual = min(usual, seconds(nullcontext()))
-        trial = min(trial, seconds(_onednn() if dtype == torch.float32 else torch.autocast(device, dtype)))
+        trial = min(trial, seconds(_onednn() if dtype == torch.float32 else torch.autocast(device.type, dtype)))
         turns += 1
     return usual / trial

@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
 
+from bertkit.hardware.device import Device, find_device
 from bertkit.progress import SILENT, Progress, stage
 
 STEADY = 0.2
@@ -47,7 +48,8 @@ def fastest_products(device: str, precision: str, hidden: int, intermediate: int
     import torch
 
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    turns = 20 if device == "cuda" else 1  # a single product of a GPU is too short to time
+    computes = Device(device)
+    turns = 1 if computes.is_cpu else 20  # a single product of a GPU is too short to time
     best = 0.0
     for rows in _ROWS:
         for left, right in ((hidden, hidden), (hidden, intermediate), (intermediate, hidden)):
@@ -56,9 +58,8 @@ def fastest_products(device: str, precision: str, hidden: int, intermediate: int
             for _ in range(4):  # the first warms up
                 start = time.perf_counter()
                 for _ in range(turns):
-                    torch.nn.functional.linear(texts, weights)
-                if device == "cuda":
-                    torch.cuda.synchronize()
+                    kept = torch.nn.functional.linear(texts, weights)  # noqa: F841  XLA computes nothing that is dropped
+                computes.synchronize()
                 best = max(best, turns * 2 * rows * left * right / (time.perf_counter() - start))
     return best
 
@@ -175,23 +176,20 @@ def _time_in_a_row(run: Callable[[Any], object], item: Any) -> float:
 
 
 def _time(run: Callable[[Any], object], item: Any) -> float:
-    torch = sys.modules.get("torch")  # which exported models do not need
+    device = find_device() if "torch" in sys.modules else Device("cpu")  # exported models do not need torch
     start = time.perf_counter()
     run(item)
-    if torch is not None and torch.cuda.is_available():
-        torch.cuda.synchronize()
+    device.synchronize()
     return time.perf_counter() - start
 
 
 def restart_peak_memory(device: str) -> bool:
     """Free unused memory and restart the measurement of its peak; return False where the system does not allow that."""
     gc.collect()
-    if device == "cuda":
-        import torch
-
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
-        return True
+    if device != "cpu":
+        if tracked := Device(device).tracks_memory:
+            Device(device).restart_peak_memory()
+        return tracked
     _return_freed_memory()
     try:
         Path("/proc/self/clear_refs").write_text("5")
@@ -202,10 +200,8 @@ def restart_peak_memory(device: str) -> bool:
 
 def peak_memory(device: str) -> int | None:
     """Return the peak memory since the last restart in bytes, of the GPU or of this process; None if unknown."""
-    if device == "cuda":
-        import torch
-
-        return int(torch.cuda.max_memory_allocated())
+    if device != "cpu":
+        return Device(device).peak_memory() if Device(device).tracks_memory else None
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

@@ -42,8 +42,8 @@ class Threads(NamedTuple):
 class _Process:
     """What is known of the threads of this process."""
 
-    option: int | None = None
-    """The number that its command line asks for."""
+    option: Threads | None = None
+    """The number that its command line asks for, or the work that it does now."""
     own: int = 0
     """The number that torch had before it was changed here: its own, or that of a program that uses this package."""
     count: int = 0
@@ -61,17 +61,28 @@ def prepare(option: int | None) -> None:
 
     Threads that wait for others sleep soon, unless the environment says how they wait.
     """
-    _PROCESS.option = option
+    _PROCESS.option = Threads(option, "--threads") if option else None
     if not any(name in os.environ for name in _WAITING):
         os.environ[_WAITING[0]] = _SPINS
     for name in _POOLS:
         os.environ.setdefault(name, str(fitting_threads().number))
 
 
+@contextmanager
+def one_thread(why: str) -> Iterator[None]:
+    """Compute with one thread, unless the user asks for a number: for work that is shorter than a trial."""
+    before = _PROCESS.option
+    _PROCESS.option = asked_threads() or Threads(1, why)
+    try:
+        yield
+    finally:
+        _PROCESS.option = before
+
+
 def asked_threads() -> Threads | None:
-    """Return the number of threads that the user asks for, by the command line or by OpenMP's variable."""
+    """Return the number of threads that is asked for, by the command line, by OpenMP's variable or by `one_thread`."""
     if _PROCESS.option:
-        return Threads(_PROCESS.option, "--threads")
+        return _PROCESS.option
     named = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # of nested teams, that of the outer one
     return Threads(int(named), "OMP_NUM_THREADS") if named.isdecimal() and int(named) else None
 

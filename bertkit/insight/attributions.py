@@ -62,7 +62,7 @@ class Explained:
         with torch.no_grad():
             for chunk in _chunks(shares):
                 with mixed_embeddings(self.model, torch.from_numpy(chunk), self.baseline):
-                    scores.append(self._run_model(len(chunk)).double().cpu().numpy())
+                    scores.append(self._run_model(len(chunk)).cpu().double().numpy())
         return np.concatenate(scores)
 
     def integrate(self, steps: int) -> Numbers:
@@ -78,9 +78,10 @@ class Explained:
         for chunk, of_chunk in zip(_chunks(shares), _chunks(weights, shares[0].size), strict=True):
             with torch.enable_grad(), mixed_embeddings(self.model, torch.from_numpy(chunk), self.baseline) as mixed:
                 scores = self._run_model(len(chunk))
-                gradients = torch.autograd.grad((scores * torch.from_numpy(of_chunk).to(scores)).sum(), mixed.points)
+                of_scores = torch.from_numpy(of_chunk).to(scores.dtype).to(scores.device)
+                gradients = torch.autograd.grad((scores * of_scores).sum(), mixed.points)
             products = [
-                (gradient * difference).sum(dim=-1).double().cpu()
+                (gradient * difference).sum(dim=-1).cpu().double()
                 for gradient, difference in zip(gradients, mixed.differences, strict=True)
             ]
             total += torch.cat(products).reshape(chunk.shape).sum(dim=0).numpy()

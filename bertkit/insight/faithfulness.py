@@ -15,7 +15,7 @@ import numpy as np
 from bertkit.insight.attributions import Explained
 from bertkit.insight.words import Word
 from bertkit.metrics import Numbers
-from bertkit.metrics.intervals import bootstrap_intervals
+from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.modeling.heads.targets import LOG_ODDS, LOG_PROBABILITY
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
@@ -32,13 +32,13 @@ class Faithfulness:
     method: str
     comprehensiveness: float
     """How much the score drops without the reasons: the higher the better."""
-    comprehensiveness_interval: tuple[float, float] | None
+    comprehensiveness_interval: Interval
     sufficiency: float
     """How much it drops with the reasons alone: the lower the better."""
-    sufficiency_interval: tuple[float, float] | None
-    above_random: tuple[float, float] | None
+    sufficiency_interval: Interval
+    above_random: Interval
     """Interval of the comprehensiveness beyond that of random attributions, row by row; None for random itself."""
-    below_random: tuple[float, float] | None
+    below_random: Interval
     """Likewise by how much less the score drops with the reasons alone."""
 
 
@@ -92,29 +92,21 @@ def to_probability(scores: Numbers, measure: str) -> Numbers:
 
 def summarize(by_method: Mapping[str, Sequence[tuple[float, float]]]) -> list[Faithfulness]:
     """Sum up the drops of all rows, method by method; ``random`` must be one of them."""
-    values = {name: np.array(rows) for name, rows in by_method.items()}
-    baseline = values[RANDOM]
+    values = {name: np.array(rows) for name, rows in by_method.items()}  # (rows, 2) each
+    summaries = []
+    for name, drops_of_rows in values.items():
+        (comprehensiveness, sufficiency), ends = drops_of_rows.mean(axis=0).tolist(), _mean_intervals(drops_of_rows)
+        better = (drops_of_rows - values[RANDOM]) * (1, -1)  # of sufficiency, less is better
+        above, below = (None, None) if name == RANDOM else _mean_intervals(better)
+        summaries.append(Faithfulness(name, comprehensiveness, ends[0], sufficiency, ends[1], above, below))
+    return summaries
 
-    def score(rows: Numbers) -> dict[str, float]:
-        means: dict[str, float] = {}
-        for name, of_method in values.items():
-            means |= {f"{name} {column}": float(of_method[rows, column].mean()) for column in (0, 1)}
-            means |= {
-                f"{name} above {column}": float((of_method - baseline)[rows, column].mean()) * (-1 if column else 1)
-                for column in (0, 1)
-            }
-        return means
 
-    means, ends = score(np.arange(len(baseline))), bootstrap_intervals(score, len(baseline))
-    return [
-        Faithfulness(
-            name,
-            means[f"{name} 0"],
-            ends[f"{name} 0"],
-            means[f"{name} 1"],
-            ends[f"{name} 1"],
-            None if name == RANDOM else ends[f"{name} above 0"],
-            None if name == RANDOM else ends[f"{name} above 1"],
-        )
-        for name in values
-    ]
+def _mean_intervals(columns: Numbers) -> list[Interval]:
+    """Compute the 95% interval of the mean of each column, (rows, columns), over the same resampled rows."""
+    names = list(map(str, range(columns.shape[1])))
+
+    def average(rows: Numbers) -> dict[str, float]:
+        return dict(zip(names, columns[rows].mean(axis=0).tolist(), strict=True))
+
+    return list(bootstrap_intervals(average, len(columns)).values())

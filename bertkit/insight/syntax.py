@@ -11,7 +11,7 @@ from bertkit.tokens.words import read_list
 _NO_HEAD = frozenset({"_", "None", "", None})
 
 
-def read_heads(value: Any, count: int) -> list[int]:
+def read_heads(value: object, count: int) -> list[int]:
     """Read the head of each word: the number of a word from 1, or 0 for the root and for words without a head.
 
     Multiword tokens, such as ``don't`` before ``do`` and ``n't``, have no head, and heads do not count them. Here they
@@ -58,7 +58,7 @@ def depth_of(heads: Sequence[int]) -> int:
     return max(depths)
 
 
-def read_column(value: Any, count: int, column: str) -> list[Any]:
+def read_column(value: object, count: int, column: str) -> list[Any]:
     """Read a column with one value per word.
 
     Raises:

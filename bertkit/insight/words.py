@@ -146,7 +146,7 @@ class _Source:
         return words
 
 
-def _words_of(value: Any) -> Iterator[str]:
+def _words_of(value: object) -> Iterator[str]:
     """Yield the words of a column: of a text, of each text in a list, or a list of words as it is."""
     if isinstance(value, str):
         yield from (value[start:end] for start, end in split_text(value))

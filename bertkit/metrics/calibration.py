@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from bertkit.metrics import Numbers
+from bertkit.metrics.decisions import softmax
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.recipe.options import Option
 
@@ -58,9 +59,7 @@ def temper(probabilities: Numbers, temperature: float) -> Numbers:
     if temperature == 1:
         return probabilities
     with np.errstate(divide="ignore"):  # the logarithm of 0 is minus infinity, and stays so
-        logits = np.log(probabilities) / temperature
-    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))
+        return softmax(np.log(probabilities) / temperature)
 
 
 def temper_each(probabilities: Numbers, temperature: float) -> Numbers:

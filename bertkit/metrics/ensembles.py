@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.metrics import Numbers
+
 Output = Mapping[str, Any]
 
 
-def mean_logits(outputs: Sequence[Output], *_: Any) -> dict[str, Any]:
+def mean_logits(outputs: Sequence[Output], *_: object) -> dict[str, Any]:
     """Return the mean of each output of logits: of the values of a regression, of the starts and ends of answers.
 
     >>> mean_logits([{"logits": np.array([1.0])}, {"logits": np.array([2.0])}])
@@ -20,7 +22,7 @@ def mean_logits(outputs: Sequence[Output], *_: Any) -> dict[str, Any]:
     return {name: np.mean([output[name] for output in outputs], axis=0, dtype=np.float64) for name in names}
 
 
-def mean_probabilities(outputs: Sequence[Output], *_: Any) -> dict[str, Any]:
+def mean_probabilities(outputs: Sequence[Output], *_: object) -> dict[str, Any]:
     """Return logits, (..., labels), whose softmax is the mean of the models' probabilities.
 
     >>> halves = mean_probabilities([{"logits": np.array([0.0, 0.0])}, {"logits": np.array([0.0, np.log(3)])}])
@@ -32,7 +34,7 @@ def mean_probabilities(outputs: Sequence[Output], *_: Any) -> dict[str, Any]:
     return {"logits": _log_mean(logs)}
 
 
-def mean_of_each_label(outputs: Sequence[Output], *_: Any) -> dict[str, Any]:
+def mean_of_each_label(outputs: Sequence[Output], *_: object) -> dict[str, Any]:
     """Return logits, (labels,), whose sigmoid is the mean of the models' probabilities of each label.
 
     >>> both = mean_of_each_label([{"logits": np.array([0.0])}, {"logits": np.array([np.log(3)])}])
@@ -43,6 +45,6 @@ def mean_of_each_label(outputs: Sequence[Output], *_: Any) -> dict[str, Any]:
     return {"logits": _log_mean(-np.logaddexp(0, -logits)) - _log_mean(-np.logaddexp(0, logits))}
 
 
-def _log_mean(logs: Any) -> Any:
+def _log_mean(logs: Numbers) -> Numbers:
     """Return the logarithm of a mean over the first axis, from the logarithms of its terms."""
-    return np.logaddexp.reduce(logs, axis=0) - np.log(len(logs))
+    return np.asarray(np.logaddexp.reduce(logs, axis=0) - np.log(len(logs)))

@@ -11,11 +11,14 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import accumulate, chain
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bertkit.metrics import Numbers
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 _MOST_ROWS = 10_000
 _MOST_WORDS = 10_000
@@ -107,7 +110,7 @@ def _share(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str,
     return {name: shared / max(size, 1) for name, size in sizes.items()}
 
 
-def _as_matrix(features: Sequence[Features], names: Sequence[str]) -> Any:
+def _as_matrix(features: Sequence[Features], names: Sequence[str]) -> csr_array:
     """Return a sparse matrix of shape (rows, names)."""
     from scipy.sparse import csr_array
 
@@ -163,7 +166,7 @@ def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> 
     return np.asarray(matrix @ weights + arrays["intercept"])
 
 
-def _fit_outputs(matrix: Any, targets: Numbers) -> tuple[Numbers, Numbers]:
+def _fit_outputs(matrix: csr_array, targets: Numbers) -> tuple[Numbers, Numbers]:
     """Fit ridge regression to floats, else a support vector machine to each output against the others."""
     from sklearn.linear_model import Ridge
     from sklearn.svm import LinearSVC
@@ -181,7 +184,7 @@ def _fit_outputs(matrix: Any, targets: Numbers) -> tuple[Numbers, Numbers]:
     return weights, intercept
 
 
-def _count_hashes(rows: Sequence[Mapping[str, Any]]) -> Any:
+def _count_hashes(rows: Sequence[Mapping[str, Any]]) -> csr_array:
     """Count words, pairs of words and 2 to 4 characters in each text, and the words that both texts of a pair have.
 
     Returns:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from bertkit.metrics import Numbers
-from bertkit.metrics.intervals import wilson_interval
+from bertkit.metrics.intervals import combine_intervals, wilson_interval
 from bertkit.metrics.paired import LEVEL, holm
 
 LEAST_UNITS = 20  # of a slice, and of the rest, for tests that are not exact: those hold for many units
@@ -109,15 +109,9 @@ def _compare_binary(errors: Numbers, _: Numbers, is_inside: Numbers, two_sided: 
     wrong, all_wrong = int(errors[is_inside].sum()), int(errors.sum())
     others, other_wrong = total - inside, all_wrong - wrong
     p, least = exact_test(wrong, all_wrong, 0, inside, total, two_sided=two_sided)
-    return SliceDifference(
-        units=inside,
-        rate=wrong / inside,
-        rest=other_wrong / others,
-        difference=wrong / inside - other_wrong / others,
-        interval=newcombe_interval(wrong, inside, other_wrong, others),
-        p=p,
-        least=least,
-    )
+    rate, rest = wrong / inside, other_wrong / others
+    sides = (1, rate, wilson_interval(wrong, inside)), (-1, rest, wilson_interval(other_wrong, others))
+    return SliceDifference(inside, rate, rest, rate - rest, combine_intervals(sides), p, least)
 
 
 def fisher(wrong: int, inside: int, all_wrong: int, total: int, *, two_sided: bool = False) -> float:
@@ -164,19 +158,6 @@ def _log_choose(count: int, chosen: Numbers) -> Numbers:
     return np.asarray(special.gammaln(count + 1) - special.gammaln(chosen + 1) - special.gammaln(count - chosen + 1))
 
 
-def newcombe_interval(first: int, of_first: int, second: int, of_second: int) -> tuple[float, float]:
-    """Compute the 95% interval of the difference of two independent shares from Wilson's intervals of each.
-
-    >>> low, high = newcombe_interval(56, 70, 48, 80)  # Newcombe 1998, table II, (a)
-    >>> round(low, 4), round(high, 4)
-    (0.0524, 0.3339)
-    """
-    one, other = first / of_first, second / of_second
-    (low, high), (other_low, other_high) = wilson_interval(first, of_first), wilson_interval(second, of_second)
-    below, above = math.hypot(one - low, other_high - other), math.hypot(high - one, other - other_low)
-    return one - other - below, one - other + above
-
-
 def _compare_signs(errors: Numbers, decisions: Numbers, is_inside: Numbers, two_sided: bool) -> SliceDifference:
     compared = _compare_numbers(errors, decisions, is_inside, two_sided)
     if compared.p is not None:
@@ -217,15 +198,8 @@ def _compare_ratios(errors: Numbers, decisions: Numbers, is_inside: Numbers, two
     above = float(special.stdtr(freedom, -difference / error)) if error else float(difference <= 0)
     own_error, own_freedom = _ratio_error(sides, rates)
     half = float(special.stdtrit(own_freedom, 1 - LEVEL / 2)) * own_error if own_error else 0.0
-    return SliceDifference(
-        units=units,
-        rate=rates[0],
-        rest=rates[1],
-        difference=difference,
-        interval=(difference - half, difference + half),
-        p=2 * min(above, 1 - above) if two_sided else above,
-        least=0.0,
-    )
+    interval, p = (difference - half, difference + half), 2 * min(above, 1 - above) if two_sided else above
+    return SliceDifference(units, rates[0], rates[1], difference, interval, p, least=0.0)
 
 
 def _ratio_error(sides: Sequence[tuple[Numbers, Numbers]], rates: Sequence[float]) -> tuple[float, float]:

@@ -22,7 +22,6 @@ class Calibration:
     """Confidence beside accuracy, in bins of equal width over [0, 1]; an empty bin's means are nan."""
 
     ece: float
-    edges: tuple[float, ...]
     counts: tuple[int, ...]
     confidence: tuple[float, ...]
     accuracy: tuple[float, ...]
@@ -59,7 +58,6 @@ def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 10) -> 
     ece = float(gaps @ counts[filled] / counts.sum()) if filled.any() else float("nan")
     return Calibration(
         ece=ece,
-        edges=tuple(edges.tolist()),
         counts=tuple(counts.tolist()),
         confidence=tuple(mean_confidence.tolist()),
         accuracy=tuple(accuracy.tolist()),

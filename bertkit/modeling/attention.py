@@ -66,7 +66,7 @@ def speed_paths(
         if merge:
             patches.enter_context(merged_projections(model))
         if unpad:
-            varlen = torch_varlen() if model.device.type == "cuda" else None
+            varlen = torch_varlen() if model.device.type != "cpu" else None
             patches.enter_context(unpadded(model, varlen))
         embeddings = None if tokens is None else patches.enter_context(occurring_embeddings(model, tokens))
         if compiled:

@@ -13,7 +13,7 @@ from bertkit.errors import GateError, UsageError
 from bertkit.recipe import typed_path
 from bertkit.reports.text import plain
 from bertkit.storage.files import write_text
-from bertkit.storage.outputs import check_folder_of, claimed
+from bertkit.storage.outputs import REPORT_MARK, check_folder_of, claimed, is_own
 
 Outcome = Literal["passed", "failed", "skipped"]
 _MARKS: dict[Outcome, str] = {"passed": "✅", "failed": "❌", "skipped": "➖"}
@@ -60,7 +60,7 @@ def check_report(output: str | Path | None) -> Path | None:
     """Return the path of a report that is to be written; None where none is asked for.
 
     Raises:
-        UsageError: it has another ending than .xml or .md.
+        UsageError: it has another ending than .xml or .md, or is a file that bertkit did not write as a report.
         ResourceError: its folder is missing.
     """
     if output is None:
@@ -69,6 +69,8 @@ def check_report(output: str | Path | None) -> Path | None:
     if file.suffix.lower() not in _WRITERS:
         raise UsageError("a report is JUnit or Markdown", f"name it {file.stem}.xml or {file.stem}.md", file=file)
     check_folder_of(file, "--report")
+    if file.exists() and not is_own(file, REPORT_MARK):
+        raise UsageError("it exists already, and is no report of bertkit's", "choose another --report", file=file)
     return file
 
 
@@ -111,14 +113,14 @@ def _as_junit(title: str, cases: Sequence[Case]) -> str:
                 tag = "failure" if case.outcome == "failed" else "skipped"
                 tree.SubElement(element, tag, {"message": clean(case.text)})
     tree.indent(root)
-    return tree.tostring(root, "unicode", xml_declaration=True).replace("'", '"', 4) + "\n"
+    return f'<?xml version="1.0" encoding="utf-8"?>\n{REPORT_MARK}\n{tree.tostring(root, "unicode")}\n'
 
 
 def _as_markdown(title: str, cases: Sequence[Case]) -> str:
     """Return cases as the summary of a pull request: a line of counts, and a table with what failed first."""
     counts = Counter(case.outcome for case in cases)
     verdict = _MARKS["failed" if counts["failed"] else "passed"]
-    lines = [f"## {verdict} {plain(title)}", ""]
+    lines = [REPORT_MARK, f"## {verdict} {plain(title)}", ""]
     lines += [", ".join(f"{counts[outcome]:,} {outcome}" for outcome in _MARKS if counts[outcome]) or "No case.", ""]
     if cases:
         lines += ["| | case | |", "|---|---|---|"]

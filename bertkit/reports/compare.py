@@ -11,14 +11,11 @@ from markupsafe import Markup
 
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.reports import svg
-from bertkit.reports.html import draw_log
+from bertkit.reports.html import Log, draw_logs
 from bertkit.reports.templates import write_page
 from bertkit.reports.text import is_finite, score_text
 
 MAX_CURVES = 4  # in one picture; more could not be told apart
-Log = Sequence[Mapping[str, Any]]
-"""What was measured at some steps of a training."""
-
 COLORS = ("var(--accent)", "var(--other)", "var(--good)", "var(--bad)")
 
 
@@ -72,12 +69,8 @@ def _headline(systems: Sequence[Any], metric: str) -> Markup | None:
 
 def _differences(differences: Mapping[str, Mapping[str, Any]], metric: str) -> Markup | None:
     """Draw each system's difference from the baseline in the best metric, with its interval, beside zero."""
-    spans = [svg.Span("no difference", "0", 0.0, 0.0, 0.0, own=True)]
-    for name, of_system in differences.items():
-        found = of_system.get(metric)
-        if found is not None and found.interval is not None:
-            spans.append(svg.Span(name, f"{found.difference:+.4f}", found.difference, *found.interval))
-    return svg.interval_strip(spans, name=f"difference in {metric}") if len(spans) > 1 else None
+    by_name = {name: of_system[metric] for name, of_system in differences.items() if metric in of_system}
+    return svg.difference_strip("no difference", by_name.items(), name=f"difference in {metric}")
 
 
 def _curves(logs: Mapping[str, Sequence[Log]], metric: str) -> list[tuple[str, Markup]]:
@@ -89,8 +82,5 @@ def _curves(logs: Mapping[str, Sequence[Log]], metric: str) -> list[tuple[str, M
         "Learning rate": "learning_rate",
     }
     first = {name: of_runs[0] for name, of_runs in list(logs.items())[:MAX_CURVES] if of_runs}
-    charts = {
-        caption: draw_log({name: (log, key) for name, log in first.items()}, caption, has_legend=False)
-        for caption, key in panels.items()
-    }
-    return [(caption, chart) for caption, chart in charts.items() if chart]
+    drawn = {caption: {name: (log, key) for name, log in first.items()} for caption, key in panels.items()}
+    return draw_logs(drawn, has_legend=False)

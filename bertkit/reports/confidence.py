@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import numpy as np
 from markupsafe import Markup
 
-from bertkit.metrics import calibration, statistics
+from bertkit.metrics import Numbers, calibration, statistics
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.reports import svg
-
-Numbers = np.ndarray[Any, Any]
 
 _POINTS = 100  # of a curve
 

@@ -28,6 +28,7 @@ from bertkit.reports.templates import name_paths, write_page
 from bertkit.reports.text import is_finite, score_text
 
 MAX_POINTS = 1500
+Log = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -157,27 +158,27 @@ def _curves(facts: Facts) -> list[tuple[str, Markup]]:
         "Learning rate": {"learning rate": "learning_rate"},
         "Gradient norm": {"gradient norm": "grad_norm"},
     }
-    charts = {
-        caption: draw_log({label: (facts.history, key) for label, key in keys.items()}, caption, marked=facts.best_step)
-        for caption, keys in panels.items()
-    }
-    return [(caption, chart) for caption, chart in charts.items() if chart]
+    logs = {caption: {label: (facts.history, key) for label, key in keys.items()} for caption, keys in panels.items()}
+    return draw_logs(logs, marked=facts.best_step)
 
 
-def draw_log(logs: Mapping[str, tuple[Sequence[Mapping[str, Any]], str]], caption: str, **style: Any) -> Markup | None:
-    """Draw what logs have of a key over their steps; None where they have nothing.
+def draw_logs(panels: Mapping[str, Mapping[str, tuple[Log, str]]], **style: Any) -> list[tuple[str, Markup]]:
+    """Draw what logs have of a key over their steps, each panel as (caption, picture); none where they have nothing.
 
     Args:
-        logs: name of each line -> the entries of a log, and the key.
-        caption: name of the picture.
+        panels: caption -> name of each line -> the entries of a log, and the key.
         style: see `bertkit.reports.svg.line_chart`.
     """
-    lines = {}
-    for label, (entries, key) in logs.items():
-        points = [(entry["step"], entry[key]) for entry in entries if is_finite(entry.get("step"), entry.get(key))]
-        if points:
-            lines[label] = svg.thin(points, MAX_POINTS)
-    return svg.line_chart(lines, name=caption, x="step", **style) if lines else None
+    drawn = []
+    for caption, logs in panels.items():
+        lines = {}
+        for label, (entries, key) in logs.items():
+            points = [(entry["step"], entry[key]) for entry in entries if is_finite(entry.get("step"), entry.get(key))]
+            if points:
+                lines[label] = svg.thin(points, MAX_POINTS)
+        if lines:
+            drawn.append((caption, svg.line_chart(lines, name=caption, x="step", **style)))
+    return drawn
 
 
 def _stages(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from markupsafe import Markup
 
@@ -192,6 +192,15 @@ def interval_strip(spans: Sequence[Span], *, name: str) -> Markup:
             elements.append(f'<circle class="mark" cx="{area.right(span.value):.1f}" cy="{up}" r="5.5"/>')
         elements.append("</g>")
     return draw_picture(area.bottom + 24, name, elements)
+
+
+def difference_strip(zero: str, differences: Iterable[tuple[str, Any]], *, name: str) -> Markup | None:
+    """Draw the ``difference`` of each record with its ``interval``, beside zero; None where none has an interval."""
+    spans = [Span(zero, "0", 0.0, 0.0, 0.0, own=True)]
+    for label, found in differences:
+        if found.interval is not None:
+            spans.append(Span(label, f"{found.difference:+.4f}", found.difference, *found.interval))
+    return interval_strip(spans, name=name) if len(spans) > 1 else None
 
 
 def strip_plot(

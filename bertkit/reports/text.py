@@ -25,7 +25,7 @@ def score_text(value: Any) -> str:
     return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}"
 
 
-def cell_text(value: Any) -> str:
+def cell_text(value: object) -> str:
     """Format a cell of the table of compared models: a score, an interval, or a text; nothing for None.
 
     >>> cell_text(0.5), cell_text((0.25, 1.0)), cell_text("1,024"), cell_text(None)
@@ -57,7 +57,7 @@ def p_text(p: float | None) -> str:
     return "n/a" if p is None else "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def plain(value: Any) -> str:
+def plain(value: object) -> str:
     r"""Write a value on one line of Markdown, escaped so that it neither opens a tag nor ends a table cell.
 
     >>> print(plain("<b>a|b</b>"))

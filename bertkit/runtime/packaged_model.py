@@ -31,11 +31,15 @@ MODEL = Path(__file__).parents[1] / "model"
 
 
 class PackagedSettings(SimpleNamespace):
-    """A part of a recipe: what predictions depend on."""
+    """What predictions depend on of a recipe, or of one of its sections: it changes as `bertkit.recipe.Recipe` does."""
 
     def model_copy(self, *, update: Mapping[str, Any]) -> PackagedSettings:
         """Return these settings with others in place of some."""
         return type(self)(**{**vars(self), **update})
+
+    def changed(self, section: str, **values: Any) -> PackagedSettings:
+        """Return these settings with other values in one of their sections."""
+        return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
 
 
 class PackagedModel:

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from bertkit.data.columns import PAIR
+from bertkit.metrics import Numbers
 from bertkit.server.batching import BusyError, Lane
 from bertkit.server.guard import NOTES
 from bertkit.server.refusals import CLIENT_GONE, RefusedError, refusal_of
@@ -34,7 +35,7 @@ from bertkit.server.schemas import (
 )
 from bertkit.server.service import ServedModel, Service
 from bertkit.storage.files import to_json
-from bertkit.vectors.embedding.quantize import normalize, truncate
+from bertkit.vectors.embedding.quantize import to_unit_length, truncate
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Refusal} for status in (400, 401, 408, 413, 422, 429, 500, 503, 504)
@@ -177,11 +178,11 @@ async def _openai_embed(service: Service, request: Request, model: ServedModel, 
 def _finisher(model: ServedModel, *, is_normal: bool, dimension: int | None) -> _Render:
     """Return what makes of a vector the one that a request asks for."""
 
-    def finish(vector: Any) -> Any:
+    def finish(vector: Numbers) -> Any:
         vectors = vector[None]
         if dimension is not None:
             vectors = truncate(vectors, dimension, is_normal=is_normal)
-        return (normalize(vectors) if is_normal else vectors)[0]
+        return (to_unit_length(vectors) if is_normal else vectors)[0]
 
     return finish
 

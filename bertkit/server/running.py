@@ -170,7 +170,7 @@ class _PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
     """All connections without a request, in the order in which they began to wait, and what ends one that is late."""
     unread: asyncio.TimerHandle | None = None
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self, transport: asyncio.Transport) -> None:
         super().connection_made(transport)
         transport.set_write_buffer_limits(high=0)
         if len(self.connections) > self.most and self.waiting:

@@ -1,18 +1,17 @@
 """Columns of numbers, one file each in a folder: written shard by shard, later mapped into memory.
 
-After each shard a journal records the lengths and SHA-256s of the columns. A kill leaves files that are longer than
-that; the next process truncates them and continues, unless what the journal counts has changed since. A folder counts
-once its manifest with sizes and SHA-256s is written, which comes last.
+A folder counts once its manifest with sizes and SHA-256s is written, which comes last.
 """
 
 from __future__ import annotations
 
 import hashlib
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 
@@ -20,16 +19,90 @@ from bertkit.errors import ResourceError
 from bertkit.progress import log
 from bertkit.storage import files
 from bertkit.storage.cache import touch
-from bertkit.storage.fingerprints import is_whole
+from bertkit.storage.fingerprints import feed_file, is_whole
 from bertkit.storage.records import read_signed, write_signed
 
 Numbers = np.ndarray[Any, Any]
 """An array of any shape and dtype."""
 
-_MANIFEST, _JOURNAL = "manifest.json", "journal.json"
+_MANIFEST, JOURNAL = "manifest.json", "journal.json"
 
 
-class ColumnWriter:
+class JournaledFiles(ABC):
+    """Files that are appended to together; a context manager.
+
+    After each commit a journal has how much of each file counts, with its SHA-256. A kill leaves files that are longer
+    than that; the next process of the same origin truncates them and goes on.
+
+    Args:
+        folder: used by these files only, and locked by this process.
+        headers: name of a file -> the bytes before its content, which no journal counts.
+        origin: what identifies the content, as a JSON value; content of another origin is overwritten, of None any.
+        anew: what happens where a file is damaged.
+    """
+
+    def __init__(self, folder: Path, headers: Mapping[str, int], origin: Any, anew: str) -> None:
+        self.folder, self.headers, self.origin, self.anew = folder, headers, origin, anew
+
+    def __enter__(self) -> Self:
+        """Open the files, and truncate them to what the last commit counts."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._digests = {name: hashlib.sha256() for name in self.headers}
+        journal = self._read_journal()
+        self._resume(journal)
+        self._opened = ExitStack()
+        self._streams: dict[str, BinaryIO] = {}
+        sizes = self._sizes(journal) if journal else dict.fromkeys(self.headers, 0)
+        for name, header in self.headers.items():
+            (self.folder / name).touch()
+            self._streams[name] = self._opened.enter_context((self.folder / name).open("r+b"))
+            self._streams[name].truncate(header + sizes[name])
+            self._streams[name].seek(0, os.SEEK_END)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close the files."""
+        self._opened.close()
+
+    @abstractmethod
+    def _sizes(self, journal: Mapping[str, Any]) -> dict[str, int]:
+        """Return how many bytes of each file a journal counts, without headers."""
+
+    @abstractmethod
+    def _resume(self, journal: Mapping[str, Any]) -> None:
+        """Take over what a journal says; an empty one begins anew."""
+
+    def _write(self, name: str, content: bytes) -> None:
+        self._streams[name].write(content)
+        self._digests[name].update(content)
+
+    def _write_journal(self, content: Mapping[str, Any]) -> None:
+        # Data before the journal: a kill between them leaves files longer than it says, which the next process
+        # truncates. In the other order, the journal could count what is not on disk.
+        for stream in self._streams.values():
+            stream.flush()
+            os.fsync(stream.fileno())
+        digests = {name: digest.hexdigest() for name, digest in self._digests.items()}
+        write_signed(self.folder / JOURNAL, {"origin": self.origin, **content, "digests": digests})
+
+    def _read_journal(self) -> dict[str, Any]:
+        """Return the journal if it is of the same origin and what it counts is whole, else an empty one."""
+        try:
+            journal = read_signed(self.folder / JOURNAL, ResourceError(f"{JOURNAL} is damaged", file=self.folder))
+            if journal is None or self.origin is None or journal["origin"] != self.origin:
+                return {}
+            for name, size in self._sizes(journal).items():
+                feed_file(self._digests[name], self.folder / name, self.headers[name], size)
+                if self._digests[name].hexdigest() != journal["digests"][name]:
+                    raise ResourceError(f"{name} is damaged", file=self.folder)
+            return journal
+        except (ResourceError, OSError, KeyError) as error:
+            log.info(f"{error}: {self.anew}")
+            self._digests = {name: hashlib.sha256() for name in self.headers}
+            return {}
+
+
+class ColumnWriter(JournaledFiles):
     """Appends to columns; a context manager.
 
     Args:
@@ -39,77 +112,40 @@ class ColumnWriter:
     """
 
     def __init__(self, folder: Path, dtypes: Mapping[str, str], origin: str) -> None:
-        self.folder, self.origin = folder, origin
         self.dtypes = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
+        super().__init__(folder, dict.fromkeys(map(_file_name, dtypes), 0), origin, "the numbers are computed again")
 
-    def __enter__(self) -> ColumnWriter:
-        """Open the files and truncate them to the last complete shard; ``state`` is what was committed with it."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        # columns with a valid one are mapped, not written
+    def _sizes(self, journal: Mapping[str, Any]) -> dict[str, int]:
+        return {_file_name(name): journal["lengths"][name] * dtype.itemsize for name, dtype in self.dtypes.items()}
+
+    def _resume(self, journal: Mapping[str, Any]) -> None:
+        # columns with a valid manifest are mapped, not written
         (self.folder / _MANIFEST).unlink(missing_ok=True)
-        journal = self._read_journal()
-        if not journal:
-            self._digests = {name: hashlib.sha256() for name in self.dtypes}
         self.lengths: dict[str, int] = journal.get("lengths") or dict.fromkeys(self.dtypes, 0)
-        self.state: dict[str, Any] = journal.get("state", {})
-        self._opened = ExitStack()
-        self._streams = {name: self._opened.enter_context(_file(self.folder, name).open("ab")) for name in self.dtypes}
-        for name, stream in self._streams.items():
-            stream.truncate(self.lengths[name] * self.dtypes[name].itemsize)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the files."""
-        self._opened.close()
+        self.state: dict[str, Any] = journal.get("state", {})  # what was committed with the last complete shard
 
     def append(self, name: str, values: Numbers) -> None:
         """Append values to a column."""
-        content = np.ascontiguousarray(values, dtype=self.dtypes[name]).tobytes()
-        self._streams[name].write(content)
-        self._digests[name].update(content)
+        self._write(_file_name(name), np.ascontiguousarray(values, dtype=self.dtypes[name]).tobytes())
         self.lengths[name] += len(values)
 
     def commit(self, state: Mapping[str, Any]) -> None:
         """Flush all columns to disk, then record their lengths and the state that the writer needs to continue."""
-        # Data before the journal: a kill between them leaves files longer than it says, which the next process
-        # truncates. In the other order, the journal could count numbers that are not on disk.
-        for stream in self._streams.values():
-            stream.flush()
-            os.fsync(stream.fileno())
         self.state = dict(state)
-        digests = {name: digest.hexdigest() for name, digest in self._digests.items()}
-        content = {"origin": self.origin, "lengths": self.lengths, "digests": digests, "state": self.state}
-        write_signed(self.folder / _JOURNAL, content)
+        self._write_journal({"lengths": self.lengths, "state": self.state})
 
     def finish(self, facts: Mapping[str, Any]) -> None:
         """Commit what was appended, and write the manifest with `facts` about the columns: now the folder counts."""
         self.commit(self.state)
         columns = {}
         for name, dtype in self.dtypes.items():
-            size, digest = self.lengths[name] * dtype.itemsize, self._digests[name].hexdigest()
+            size, digest = self.lengths[name] * dtype.itemsize, self._digests[_file_name(name)].hexdigest()
             columns[name] = {"kind": dtype.str, "bytes": size, "sha256": digest}
         content = {"columns": columns, "facts": dict(facts)}
         # The journal goes last: after a kill between these lines, the manifest counts and the journal is not read. In
         # the other order, a kill would leave neither, and all shards would be written anew.
         write_signed(self.folder / _MANIFEST, content)
-        (self.folder / _JOURNAL).unlink()
-
-    def _read_journal(self) -> dict[str, Any]:
-        """Return the journal if it is of the same origin and what it counts is whole, else an empty one."""
-        file = self.folder / _JOURNAL
-        damaged = ResourceError("the journal is damaged", file=file)
-        try:
-            journal = read_signed(file, damaged) or {}
-            if journal.get("origin") != self.origin:
-                return {}
-            sizes = {name: journal["lengths"][name] * dtype.itemsize for name, dtype in self.dtypes.items()}
-            self._digests = {name: _digest_start(_file(self.folder, name), size) for name, size in sizes.items()}
-            if any(digest.hexdigest() != journal["digests"][name] for name, digest in self._digests.items()):
-                raise damaged
-            return journal
-        except (ResourceError, OSError, KeyError):
-            log.info(f"the numbers in {self.folder} are damaged and are computed again")
-            return {}
+        (self.folder / JOURNAL).unlink()
 
 
 def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | None:
@@ -124,7 +160,7 @@ def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | Non
         if content is None:
             return None
         touch(manifest)
-        columns = {name: (_file(folder, name), column) for name, column in content["columns"].items()}
+        columns = {name: (folder / _file_name(name), column) for name, column in content["columns"].items()}
         if all(is_whole(file, {"size": of["bytes"], "sha256": of["sha256"]}) for file, of in columns.values()):
             mapped = {name: np.asarray(np.memmap(file, of["kind"], "r")) for name, (file, of) in columns.items()}
             return mapped, {**content["facts"], "sha256": {name: of["sha256"] for name, (_, of) in columns.items()}}
@@ -161,15 +197,5 @@ def locked(folder: Path) -> AbstractContextManager[None]:
     return files.locked(lock, on_wait=lambda: log.info(waiting))
 
 
-def _digest_start(file: Path, size: int) -> Any:
-    """Return the SHA-256 of the first bytes of a file, to be fed with those that will follow."""
-    digest = hashlib.sha256()
-    with file.open("rb") as stream:
-        while size and (block := stream.read(min(size, 1 << 20))):
-            digest.update(block)
-            size -= len(block)
-    return digest
-
-
-def _file(folder: Path, name: str) -> Path:
-    return folder / f"{name}.bin"
+def _file_name(column: str) -> str:
+    return f"{column}.bin"

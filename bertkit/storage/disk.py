@@ -13,13 +13,14 @@ from pathlib import Path
 
 from bertkit.errors import BertkitError, ResourceError
 
-_REMEDIES = {
+REMEDIES = {
     errno.ENOSPC: "free some space",
     errno.EDQUOT: "free some of your quota",
     errno.EFBIG: "raise the limit of file sizes (`ulimit -f`), or use another file system",
     errno.EROFS: "make the file system writable again",
     errno.EIO: "check the disk",
 }
+"""Errno of a write that a disk refuses -> what to do about it."""
 _OF_RUST = re.compile(r"\(os error (\d+)\)")
 """How safetensors and tokenizers name the errno of a failed write."""
 _OF_TORCH = ("inline_container.cc", "PytorchStreamWriter", "iostream error", "cannot be opened")
@@ -57,13 +58,13 @@ def disk_error(number: int | None, file: object, *, needed: int = 0) -> Resource
         what += "; no more files can be created" if files == 0 else ""
         what += f"; {_megabytes(free)} are free" if free is not None else ""
         what += f", {_megabytes(needed)} are needed" if needed and files != 0 else ""
-    remedy = _REMEDIES.get(number or 0, "check the disk")
+    remedy = REMEDIES.get(number or 0, "check the disk")
     return ResourceError(what, f"{remedy}, then repeat the command", file=file)
 
 
 def is_disk_error(error: OSError) -> bool:
     """Tell whether an error is one of the disk, rather than of a path or a connection."""
-    return error.errno in _REMEDIES
+    return error.errno in REMEDIES
 
 
 def check_space(folder: Path, needed: int) -> None:
@@ -82,7 +83,7 @@ def _name_error(error: Exception, folder: Path, needed: int) -> ResourceError | 
     if isinstance(error, OSError):
         return disk_error(error.errno, error.filename or folder, needed=needed) if is_disk_error(error) else None
     text = str(error)
-    if (found := _OF_RUST.search(text)) and int(found[1]) in _REMEDIES:
+    if (found := _OF_RUST.search(text)) and int(found[1]) in REMEDIES:
         return disk_error(int(found[1]), folder, needed=needed)
     if isinstance(error, RuntimeError) and any(words in text for words in _OF_TORCH) and "Reader" not in text:
         return disk_error(_try_to_write(folder), folder, needed=needed)

@@ -36,7 +36,7 @@ def replacing(file: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def to_json(values: Any, indent: int | None = None) -> str:
+def to_json(values: object, indent: int | None = None) -> str:
     """Return values as strict JSON, which has no NaN and no infinity: they become null.
 
     >>> to_json({"loss": math.nan, "word": "é"})
@@ -48,7 +48,7 @@ def to_json(values: Any, indent: int | None = None) -> str:
         return json.dumps(null_for_nan(values), indent=indent, ensure_ascii=False, allow_nan=False, default=str)
 
 
-def null_for_nan(values: Any) -> Any:
+def null_for_nan(values: object) -> Any:
     """Return nested values with None for NaN and infinity, and all other floats as plain ones.
 
     >>> null_for_nan({"f1": [0.5, math.inf]})
@@ -63,7 +63,7 @@ def null_for_nan(values: Any) -> Any:
     return values
 
 
-def write_json(file: Path, values: Any) -> None:
+def write_json(file: Path, values: object) -> None:
     """Write strict JSON atomically: at any instant the file is the old one or the new one, and on disk on return."""
     write_text(file, to_json(values, indent=2) + "\n")
 

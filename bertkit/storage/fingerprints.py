@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
@@ -43,11 +44,13 @@ def is_whole(file: Path, entry: Mapping[str, Any] | None) -> bool:
     return file.is_file() and entry in (None, describe_file(file))
 
 
-def feed_file(digest: Any, file: Path) -> None:
-    """Feed a file's bytes to a digest, a mebibyte at a time."""
+def feed_file(digest: Any, file: Path, start: int = 0, size: int = sys.maxsize) -> None:
+    """Feed a file's bytes to a digest, a mebibyte at a time: so many from the start."""
     with file.open("rb") as stream:
-        while block := stream.read(1 << 20):
+        stream.seek(start)
+        while block := stream.read(min(size, 1 << 20)):
             digest.update(block)
+            size -= len(block)
 
 
 def with_digest(content: bytes) -> bytes:
@@ -61,7 +64,7 @@ def without_digest(content: Any) -> Any | None:
     return body if hashlib.sha256(body).digest() == bytes(digest) else None
 
 
-def json_fingerprint(values: Any) -> str:
+def json_fingerprint(values: object) -> str:
     """Compute the SHA-256 of values as they come back from JSON: keys are text, and what is not a number is null."""
     read_back = json.loads(json.dumps(values, default=str), parse_constant=lambda _: None)
     return hashlib.sha256(json.dumps(read_back, sort_keys=True).encode()).hexdigest()

@@ -15,6 +15,8 @@ from bertkit.storage.files import locked, sync_folder
 
 PAGE_MARK = '<meta name="generator" content="bertkit">'
 """What each page says that bertkit writes, which it may overwrite."""
+REPORT_MARK = "<!-- generator: bertkit -->"
+"""What each report says, as a comment."""
 _ANOTHER = "choose another --output"
 
 
@@ -46,7 +48,7 @@ def check_page(output: str | Path, inputs: Iterable[tuple[str, Path]] = ()) -> P
         raise UsageError("the page is HTML", f"name it {file.name}.html", file=file)
     check_folder_of(file)
     refuse_inputs(file, inputs)
-    if file.exists() and not is_own_page(file):
+    if file.exists() and not is_own(file):
         raise UsageError("the file exists already, and is no page of bertkit's", _ANOTHER, file=file)
     return file
 
@@ -61,12 +63,12 @@ def check_folder_of(file: Path, option: str = "--output") -> None:
         raise ResourceError("no such folder", f"create it, or choose another {option}", file=file.parent)
 
 
-def is_own_page(file: Path) -> bool:
-    """Tell whether a file is a page that bertkit has written."""
+def is_own(file: Path, mark: str = PAGE_MARK) -> bool:
+    """Tell whether a file is one that bertkit has written: a page, or what else has this mark at its beginning."""
     if not file.is_file():
         return False
     with file.open("rb") as stream:
-        return PAGE_MARK.encode() in stream.read(4096)
+        return mark.encode() in stream.read(4096)
 
 
 @contextmanager

@@ -118,6 +118,8 @@ class Details:
 class TaskExtras(Protocol):
     """The optional half of a task family: where a family lacks a part, `load_task` fills in what says so."""
 
+    NAMED: bool
+    """Whether gold values are label names, or lists of them; where it is not said, they are not."""
     TYPES: Mapping[str, Any]
     """Column of a row, or field of a prediction -> its type, for those that say it."""
     HIGHEST: float
@@ -138,15 +140,21 @@ class TaskExtras(Protocol):
     """Returns the decisions of predictions with their probabilities and gold values; see docs/own-task.md."""
     targets: Callable[[Prediction, Sequence[Output], Sequence[Feature], Row, Setup], list[Any]] | None
     """Returns the numbers that `bertkit explain` explains; None for the logits of the head."""
+    fit_baselines: Callable[[Sequence[Row], Setup], dict[str, Any]]
+    """Learns from training rows what `baselines` needs, as JSON that is kept with the run; labels by their ids."""
+    precompute: Callable[[Model, Mapping[str, Sequence[Feature]], Setup, RunModule], bool]
+    """Computes once what training needs of the features of each split; returns whether nothing is left to train."""
+    tune: Callable[[Sequence[Prediction], Sequence[Row], Setup], dict[str, Any]]
+    """Chooses the options that are best set on validation rows; they are kept in the run's record."""
+    details: Callable[[Sequence[Prediction], Sequence[Row], Setup], Details]
+    """Collects what to report beside the scores."""
 
 
 class Task(TaskExtras, Protocol):
-    """A task family: four constants and twelve functions, and those of `TaskExtras` that it wants."""
+    """A task family: three constants and eight functions, and those of `TaskExtras` that it wants."""
 
     COLUMNS: Columns
     """Canonical columns of a row; rows to predict need not have the gold one."""
-    NAMED: bool
-    """Whether gold values are label names, or lists of them."""
     METRICS: tuple[str, ...]
     """Metrics that a recipe may list: functions of `bertkit.metrics.basic`, or names the family computes itself."""
     OPTIONS: Mapping[str, Any]
@@ -179,26 +187,11 @@ class Task(TaskExtras, Protocol):
     def score(self, compared: Compared, setup: Setup) -> dict[str, float]:
         """Compute the recipe's metrics; called once on all rows, and a thousand times on resampled ones."""
 
-    def fit_baselines(self, training: Rows, setup: Setup) -> dict[str, Any]:
-        """Learn from training rows what `baselines` needs, as JSON that is kept with the run; labels by their ids."""
-
     def baselines(self, learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
         """Predict the rows without reading their input, or with a part of it: name of a baseline -> predictions.
 
         The first reads nothing; one that reads a part of the input is called "... alone". A model must beat them all.
         """
-
-    def precompute(self, model: Model, features: Mapping[str, Features], setup: Setup, run: RunModule) -> bool:
-        """Compute what training needs only once, without gradients; return whether nothing is left to train.
-
-        `features` are those of each split, and may be added to.
-        """
-
-    def tune(self, predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
-        """Choose the options that are best set on validation rows; they are kept in the run's record."""
-
-    def details(self, predictions: Predictions, rows: Rows, setup: Setup) -> Details:
-        """Collect what to report beside the scores."""
 
 
 def load_pretrained(
@@ -335,12 +328,17 @@ def no_details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
 
 
 _FUNCTIONS = tuple(name for name in vars(Task) if not name.startswith("_"))
-_CONSTANTS = ("COLUMNS", "NAMED", "METRICS", "OPTIONS")
+_CONSTANTS = ("COLUMNS", "METRICS", "OPTIONS")
 _DEFAULTS: Mapping[str, Any] = {
     **dict.fromkeys(TaskExtras.__annotations__),
+    "NAMED": False,
     "TYPES": {},
     "HIGHEST": 1.0,
     "FITS_HEAD": False,
+    "fit_baselines": no_fitting,
+    "precompute": no_precompute,
+    "tune": no_tuning,
+    "details": no_details,
 }
 """Name of what a family need not have -> what stands for it."""
 

@@ -37,8 +37,6 @@ from bertkit.tasks import (
     RunModule,
     Setup,
     check_texts,
-    no_fitting,
-    no_tuning,
     read_option,
     read_texts,
 )
@@ -54,7 +52,6 @@ COLUMNS = Columns(
     predicted=("negative_scores",),
     together=("anchor",),
 )
-NAMED: bool = False
 TYPES: Mapping[str, Any] = {"margin": list[float], "prediction": float, "negative_scores": list[float]}
 METRICS: tuple[str, ...] = ("mrr@10", "recall@1", "recall@10", "triple_accuracy")
 OPTIONS: Mapping[str, Any] = {
@@ -65,8 +62,6 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 _ROLES = ("query", "document")
-
-fit_baselines, tune = no_fitting, no_tuning
 
 
 def read(row: Row, recipe: Recipe) -> Row:

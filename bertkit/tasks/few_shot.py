@@ -25,8 +25,6 @@ from bertkit.tasks import (
     RunModule,
     Setup,
     add_labels,
-    no_details,
-    no_tuning,
     read_option,
     text_classification,
 )
@@ -44,7 +42,7 @@ OPTIONS: Mapping[str, Any] = {
 
 decode, compare, score = text_classification.decode, text_classification.compare, text_classification.score
 fit_baselines, baselines = text_classification.fit_baselines, text_classification.baselines
-tune, details, combine = no_tuning, no_details, text_classification.combine
+combine = text_classification.combine
 targets = text_classification.targets
 FITS_HEAD: bool = True
 

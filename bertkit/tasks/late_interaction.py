@@ -25,15 +25,11 @@ from bertkit.tasks import (
     Row,
     Setup,
     contrastive,
-    no_fitting,
-    no_precompute,
-    no_tuning,
     read_option,
 )
 from bertkit.tokens.features import Features, Rows
 
 COLUMNS = contrastive.COLUMNS
-NAMED: bool = False
 TYPES = contrastive.TYPES
 METRICS: tuple[str, ...] = contrastive.METRICS
 OPTIONS: Mapping[str, Any] = {
@@ -44,7 +40,6 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 read, collator, score, baselines = contrastive.read, contrastive.collator, contrastive.score, contrastive.baselines
-precompute, fit_baselines, tune = no_precompute, no_fitting, no_tuning
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:

@@ -39,8 +39,6 @@ from bertkit.tasks import (
     check_texts,
     compare_values,
     load_for_setup,
-    no_precompute,
-    no_tuning,
     read_option,
     read_texts,
     score_values,
@@ -57,7 +55,6 @@ COLUMNS = Columns(
     lists=("choices",),
     predicted=("choice", "choice_probabilities"),
 )
-NAMED: bool = False
 TYPES: Mapping[str, Any] = {
     "prediction": int,
     "choice": str,
@@ -72,7 +69,6 @@ _FREQUENT, _CHOICES = "most frequent position", "choices alone"
 _MOST_ROWS = 2500  # whose choices a baseline is fitted to
 
 compare, score = compare_values, score_values
-precompute, tune = no_precompute, no_tuning
 
 
 def read(row: Row, recipe: Recipe) -> Row:

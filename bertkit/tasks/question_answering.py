@@ -29,8 +29,6 @@ from bertkit.tasks import (
     Prediction,
     Predictions,
     load_pretrained,
-    no_fitting,
-    no_precompute,
 )
 from bertkit.tokens import answer_spans as spans
 from bertkit.tokens.features import (
@@ -51,7 +49,6 @@ from bertkit.tokens.sentences import split_sentences
 
 _SPAN = ("start", "end", "score", "probability")
 COLUMNS = Columns(given=("question", "context"), gold="answers", lists=("answers",), predicted=_SPAN)
-NAMED: bool = False
 TYPES: Mapping[str, Any] = {"prediction": str, "start": int | None, "end": int | None, "null_odds": float}
 HIGHEST = 100.0  # scores are in percent
 _BY_ANSWER = ("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
@@ -67,7 +64,7 @@ OPTIONS: Mapping[str, Any] = {
 
 _option = partial(read_option, OPTIONS)
 
-precompute, fit_baselines, find_lost_gold = no_precompute, no_fitting, find_lost_answers
+find_lost_gold = find_lost_answers
 combine, targets = ensembles.mean_logits, span_targets
 
 _NO_ANSWER, _FIRST_SENTENCE, _OTHERS = "no answer", "first sentence", "(others)"

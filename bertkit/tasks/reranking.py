@@ -36,8 +36,6 @@ from bertkit.tasks import (
     check_texts,
     encode_texts,
     load_for_setup,
-    no_precompute,
-    no_tuning,
     padding_collator,
     read_number,
     read_option,
@@ -47,14 +45,11 @@ from bertkit.tokens.features import Features, Rows, Tensors, are_several, max_to
 from bertkit.tokens.several import several_collator
 
 COLUMNS = Columns(given=("query", "passage"), gold="relevance", together=("query",))
-NAMED: bool = False
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: tuple[str, ...] = ("ndcg@10", "mrr@10", "map")
 OPTIONS: Mapping[str, Any] = {"loss": Option("pointwise", choices=("pointwise", "listwise"))}
 
 _RANDOM, _GIVEN, _SHARED, _PASSAGES = "random order", "order of the rows", "shared words", "passages alone"
-
-precompute, tune = no_precompute, no_tuning
 
 
 def read(row: Row, recipe: Recipe) -> Row:

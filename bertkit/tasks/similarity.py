@@ -28,8 +28,6 @@ from bertkit.tasks import (
     Setup,
     add_labels,
     compare_values,
-    no_precompute,
-    no_tuning,
     read_option,
     score_values,
     text_regression,
@@ -38,13 +36,11 @@ from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator, text_number
 
 COLUMNS = Columns(given=("text", "text_pair"), gold="label")
-NAMED: bool = False
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: tuple[str, ...] = ("spearmanr", "pearsonr", EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {"loss": Option("cosent", choices=("cosent", "cosine", "simcse")), **texts.OPTIONS}
 
 compare, score = compare_values, score_values
-precompute, tune = no_precompute, no_tuning
 fit_baselines, baselines = text_regression.fit_baselines, text_regression.baselines
 
 

@@ -29,9 +29,6 @@ from bertkit.tasks import (
     Row,
     Setup,
     contrastive,
-    no_fitting,
-    no_precompute,
-    no_tuning,
     read_option,
 )
 from bertkit.tokens.features import Features, Rows
@@ -39,7 +36,6 @@ from bertkit.tokens.features import Features, Rows
 _ACTIVE = ("query_active_dims", "document_active_dims")
 
 COLUMNS = contrastive.COLUMNS
-NAMED: bool = False
 TYPES = {**contrastive.TYPES, **dict.fromkeys(_ACTIVE, int)}
 METRICS: tuple[str, ...] = (*contrastive.METRICS, *_ACTIVE)
 OPTIONS: Mapping[str, Any] = {
@@ -52,7 +48,6 @@ OPTIONS: Mapping[str, Any] = {
 }
 
 read, collator, baselines = contrastive.read, contrastive.collator, contrastive.baselines
-precompute, fit_baselines, tune = no_precompute, no_fitting, no_tuning
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:

@@ -46,9 +46,6 @@ from bertkit.tasks import (
     add_labels,
     check_texts,
     load_for_setup,
-    no_details,
-    no_precompute,
-    no_tuning,
     padding_collator,
     read_option,
     score_values,
@@ -83,7 +80,7 @@ AUTO_CLASS = "AutoModelForSequenceClassification"
 _FREQUENT = "most frequent label"
 _MOST_LABELS = 20  # to how many a baseline of words is fitted; its time grows with them
 
-score, precompute, tune, details = score_values, no_precompute, no_tuning, no_details
+score = score_values
 
 
 def read(row: Row, recipe: Recipe) -> Row:

@@ -38,9 +38,6 @@ from bertkit.tasks import (
     add_labels,
     check_texts,
     compare_values,
-    no_details,
-    no_precompute,
-    no_tuning,
     padding_collator,
     read_number,
     score_values,
@@ -51,7 +48,6 @@ from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
-NAMED: bool = False
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: tuple[str, ...] = (*REGRESSION, EVALUATE_PREFIX)
 OPTIONS: Mapping[str, Any] = {  # numbers have no votes
@@ -62,7 +58,6 @@ OPTIONS: Mapping[str, Any] = {  # numbers have no votes
 _MEAN, _SHARED = "mean", "shared words"
 
 compare, score = compare_values, score_values
-precompute, tune, details = no_precompute, no_tuning, no_details
 
 
 def read(row: Row, recipe: Recipe) -> Row:

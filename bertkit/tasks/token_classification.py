@@ -26,7 +26,7 @@ from bertkit.modeling.layers import LAYER_CHOICES, TAGGERS
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage import hub
-from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, check_texts, no_tuning
+from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, check_texts
 from bertkit.tokens.features import (
     IGNORED,
     Collator,
@@ -58,7 +58,7 @@ OPTIONS: Mapping[str, Any] = {
 
 _option = partial(read_option, OPTIONS)
 
-tune, targets, combine, find_lost_gold = no_tuning, tag_targets, ensembles.mean_probabilities, find_unread_words
+targets, combine, find_lost_gold = tag_targets, ensembles.mean_probabilities, find_unread_words
 count_errors = entities.count_errors
 _BASELINES = ("most frequent tag", "most frequent tag of each word")
 

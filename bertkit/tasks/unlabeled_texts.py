@@ -25,21 +25,16 @@ from bertkit.tasks import (
     Setup,
     check_texts,
     contrastive,
-    no_fitting,
-    no_precompute,
-    no_tuning,
 )
 from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator, text_number
 
 COLUMNS = Columns(given=("text",), gold="", together=("text",))
-NAMED: bool = False
 TYPES: Mapping[str, Any] = {"prediction": float}
 METRICS: tuple[str, ...] = ("mrr@10", "recall@1", "recall@10")
 OPTIONS: Mapping[str, Any] = texts.OPTIONS
 
 collator, score = several_collator, contrastive.score
-fit_baselines, precompute, tune = no_fitting, no_precompute, no_tuning
 
 
 def read(row: Row, recipe: Recipe) -> Row:

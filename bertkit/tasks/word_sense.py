@@ -24,7 +24,7 @@ from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, read_option
-from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule, no_tuning
+from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule
 from bertkit.tokens.features import (
     IGNORED,
     Collator,
@@ -59,7 +59,6 @@ OPTIONS: Mapping[str, Any] = {
 
 _option = partial(read_option, OPTIONS)
 
-tune = no_tuning
 
 _FREQUENT = "most frequent sense"
 _NEVER = -1e4  # the score of a sense that no training row has

@@ -31,9 +31,6 @@ from bertkit.tasks import (
     Setup,
     encode_texts,
     load_for_setup,
-    no_details,
-    no_precompute,
-    no_tuning,
     padding_collator,
     read_option,
     spelled,
@@ -68,7 +65,6 @@ _SCALE = 20.0  # of cosines before the softmax, as sentence-transformers' losses
 
 read, compare, score = text_classification.read, text_classification.compare, text_classification.score
 fit_baselines, baselines = text_classification.fit_baselines, text_classification.baselines
-precompute, tune, details = no_precompute, no_tuning, no_details
 
 
 def find_labels(folder: Path, recipe: Recipe) -> tuple[str, ...]:
@@ -157,7 +153,7 @@ def _load_encoder(folder: Path, setup: Setup) -> Model:
     model = load_sentence_classifier(folder, modules, setup.labels, new_head=True).eval()
     batch = several_collator(setup)(texts.encode_rows([[text] for text in _describe_labels(setup)], setup))
     with torch.no_grad():
-        vectors = model(**batch).vectors[:, 0].numpy()
+        vectors = model(**batch).vectors[:, 0].cpu().numpy()
     set_head(model, dict(enumerate(_SCALE * vectors)), np.zeros(len(vectors)))
     return model
 

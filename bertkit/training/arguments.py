@@ -12,6 +12,7 @@ from transformers import TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from bertkit.errors import RecipeError, UnavailableError, UsageError, closest
+from bertkit.hardware.device import Device, check_accelerate, lead_accelerate
 from bertkit.hardware.precision import Machine
 from bertkit.recipe import CommonTraining
 from bertkit.recipe.renamed import decided_arguments, other_names
@@ -34,10 +35,11 @@ def make_arguments(
 
     Raises:
         RecipeError: `training.extra` is wrong.
-        UnavailableError: it asks for a tracker whose package is not installed.
         UsageError: the batch size cannot be divided.
+        UnavailableError: it asks for a tracker whose package is not installed, or Accelerate takes another device.
     """
     check_extra(training)
+    lead_accelerate(machine.device)
     decided = {
         "output_dir": str(folder),
         "num_train_epochs": training.epochs,
@@ -49,7 +51,6 @@ def make_arguments(
         "weight_decay": training.weight_decay,
         "max_grad_norm": training.max_grad_norm,
         "seed": training.seed,
-        "bf16": machine.precision == "bf16",
         "use_cpu": machine.device == "cpu",
         "gradient_accumulation_steps": training.gradient_accumulation,
         "logging_steps": training.log_every,
@@ -61,11 +62,15 @@ def make_arguments(
         "disable_tqdm": True,
         "remove_unused_columns": False,
     }
-    defaults = {"report_to": [], "ddp_find_unused_parameters": False}
+    fused = {} if Device(machine.device).has_fused_optimizer else {"optim": "adamw_torch"}
+    defaults = {"report_to": [], "ddp_find_unused_parameters": False, **fused}
     try:
         arguments = TrainingArguments(**{**decided, **defaults, **training.extra})
     except (TypeError, ValueError) as error:
         raise RecipeError(f"training.extra is wrong: {error}", "see transformers' TrainingArguments") from None
+    check_accelerate(arguments.device.type, machine.device)
+    if machine.precision == "bf16":  # TrainingArguments know few devices that have it, and a trial has shown it here
+        arguments.bf16, arguments.mixed_precision = True, "bf16"
     arguments.output_dir = str(folder)  # TrainingArguments expand a `~` that bertkit has taken for a name
     if training.gradient_checkpointing:
         arguments.activation_checkpointing = True

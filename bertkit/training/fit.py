@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_utils import set_seed
 
 from bertkit.errors import ResourceError
+from bertkit.hardware.device import Device
 from bertkit.hardware.precision import Machine
 from bertkit.hardware.threads import is_open, settle_threads
 from bertkit.metrics.basic import rank_step
@@ -93,7 +94,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         """Return the loader of this process's share of the batches; those for a GPU are in pinned memory."""
         args, share = self.args, {"processes": self.args.world_size, "process": self.args.process_index}
         loader = self.batches.loader(self.collate, **share, padding=self.padding)
-        loader.pin_memory = args.dataloader_pin_memory and args.device.type == "cuda"
+        loader.pin_memory = args.dataloader_pin_memory and Device(args.device.type).pins_memory
         return loader
 
     def _prepare_input(self, data: Any) -> Any:

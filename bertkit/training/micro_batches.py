@@ -17,6 +17,8 @@ import torch
 from torch import nn
 
 from bertkit.errors import RecipeError, ResourceError
+from bertkit.hardware.device import Device
+from bertkit.hardware.memory import is_memory_error
 from bertkit.modeling.info import info_of
 from bertkit.progress import log
 from bertkit.recipe import CommonTraining
@@ -91,7 +93,7 @@ def tokens_of(batch: Batch) -> int:
 
 def has_own_memory(device: torch.device) -> bool:
     """Tell whether a device may run out of memory long before the system does."""
-    return device.type == "cuda"
+    return Device(device.type).memory is not None
 
 
 def rows_that_fit(rows: int, try_step: Callable[[int], None]) -> int:
@@ -99,12 +101,14 @@ def rows_that_fit(rows: int, try_step: Callable[[int], None]) -> int:
 
     Args:
         rows: to begin with.
-        try_step: computes so many rows; raises torch.OutOfMemoryError where memory is too small.
+        try_step: computes so many rows; raises what `is_memory_error` knows where memory is too small.
     """
     while rows:
         try:
             try_step(rows)
-        except torch.OutOfMemoryError:
+        except RuntimeError as error:
+            if not is_memory_error(error):
+                raise
             # One row is the last that is tried. An error holds the tensors of the step, and ends with this block.
             rows = (rows + 1) // 2 if rows > 1 else 0
         else:
@@ -151,7 +155,7 @@ def least_of(tokens: int, arguments: Any) -> int:
 def try_step(model: nn.Module, optimizer: Any, loss: Callable[[], torch.Tensor]) -> None:
     """Compute a loss forward and backward beside what the optimizer will keep; nothing of it remains."""
     gc.collect()  # what a step before it left that did not fit
-    torch.cuda.empty_cache()
+    Device(next(model.parameters()).device.type).empty_cache()
     with without_trace(model):
         model.train()
         trained = [weights for group in optimizer.param_groups for weights in group["params"]]
@@ -168,7 +172,7 @@ def without_trace(model: nn.Module) -> Iterator[None]:
     buffers, was_training = [(buffer, buffer.clone()) for buffer in model.buffers()], model.training
     python, numpy = random.getstate(), np.random.get_state()
     try:
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        with torch.random.fork_rng([] if device.type == "cpu" else [device], device_type=device.type):
             yield
     finally:
         random.setstate(python)

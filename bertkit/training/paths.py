@@ -63,7 +63,7 @@ def _why_padded(model: PreTrainedModel, training: CommonTraining, machine: Machi
         return f"padding is computed with {setting}"
     if machine.device == "cpu":
         return None
-    return "a GPU computes padding" if training.unpad == "auto" else why_no_varlen(model, machine.precision)
+    return "a GPU computes padding" if training.unpad == "auto" else why_no_varlen(model, machine)
 
 
 def _reruns(training: CommonTraining) -> str | None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import BertkitError, DataError, DivergedError, ModelError, ResourceError, StoppedError
+from bertkit.hardware.device import find_device
 from bertkit.hardware.precision import Machine, restore_hardware
 from bertkit.hardware.threads import Threads, asked_threads, tell_choice
 from bertkit.modeling.architectures import detect_machine
@@ -237,8 +238,9 @@ def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progres
         machine = restore_hardware(before, "as before", threads)
         log.info(f"resuming {folder}; {machine.reason}")
         _report_changes(record, asdict(machine))
-        # the backend of before may not be exact on this machine
-        hardware = {**record["machine"], "matmul_backend": machine.matmul_backend}
+        # the backend of before may not be exact on this machine; of another device, nothing holds but the precision
+        backend = {**record["machine"], "matmul_backend": machine.matmul_backend}
+        hardware = backend if machine.device == before["device"] else asdict(machine)
         resumed = [*record.get("resumed", []), runs.now()]
         record = {**record, "status": "running", "resumed": resumed, "machine": hardware}
         record.pop("error", None)  # of the process before, which this one may get over
@@ -296,8 +298,7 @@ def _main_process_first() -> Iterator[None]:
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield
         return
-    import torch
     from accelerate import PartialState
 
-    with PartialState(cpu=not torch.cuda.is_available()).main_process_first():
+    with PartialState(cpu=find_device().is_cpu).main_process_first():
         yield

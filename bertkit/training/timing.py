@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -12,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from bertkit.hardware.device import Device
 from bertkit.hardware.precision import Machine
 from bertkit.hardware.speed import waiting_seconds
 from bertkit.progress import Progress
@@ -44,7 +44,7 @@ class _Enough(Exception):
 class _Stopwatch:
     """A progress that notes when training steps end, and raises `_Enough` after the last one to time."""
 
-    def __init__(self, what: str, steps: int, device: str, progress: Progress) -> None:
+    def __init__(self, what: str, steps: int, device: Device, progress: Progress) -> None:
         self.what, self.last, self.device, self.progress = what, _WARM + steps, device, progress
         self.is_open = False
         self.marks: list[Any] = []
@@ -56,12 +56,8 @@ class _Stopwatch:
         self.progress.start(self.what, self.last)
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
-        """Note the end of a step; on a GPU through an event, so that nothing waits for it."""
-        if self.device == "cuda":
-            self.marks.append(torch.cuda.Event(enable_timing=True))  # type: ignore[no-untyped-call]
-            self.marks[-1].record()
-        else:
-            self.marks.append(time.perf_counter())
+        """Note the end of a step."""
+        self.marks.append(self.device.mark())
         self.waits.append(waiting_seconds())
         self.progress.update(done, figures)
         if done >= self.last:
@@ -76,13 +72,7 @@ class _Stopwatch:
     def read(self) -> list[tuple[float, float]]:
         """Return the seconds of each timed step, and how many of them it waited for a processor."""
         # Marks are the ends of steps, (warm-up + steps,). The first timed step begins at the last mark of the warm-up.
-        marks = self.marks[_WARM - 1 :]
-        if self.device == "cuda":
-            # the GPU runs behind the program, and all times are known only once it has reached the last mark
-            marks[-1].synchronize()
-            taken = [before.elapsed_time(after) / 1000 for before, after in pairwise(marks)]
-        else:
-            taken = [after - before for before, after in pairwise(marks)]
+        taken = self.device.seconds_between(self.marks[_WARM - 1 :])
         waits = [after - before for before, after in pairwise(self.waits[_WARM - 1 :])]
         return list(zip(taken, waits, strict=True))
 
@@ -108,7 +98,7 @@ def time_steps(
         steps: the number of steps to time.
         progress: where they are reported.
     """
-    watch = _Stopwatch(f"{machine.precision}, batch {training.batch_size}", steps, machine.device, progress)
+    watch = _Stopwatch(f"{machine.precision}, batch {training.batch_size}", steps, Device(machine.device), progress)
     batches: list[tuple[int, list[int], int]] = []
 
     def collate_and_note(features: Features) -> dict[str, torch.Tensor]:

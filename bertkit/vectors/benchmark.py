@@ -15,6 +15,8 @@ from bertkit.vectors.search.models import PROMPTS
 
 if TYPE_CHECKING:
     import torch
+    from mteb.abstasks import AbsTask
+    from mteb.models.model_meta import ModelMeta
 
     from bertkit.metrics import Numbers
     from bertkit.vectors.embedder import Embedder
@@ -41,7 +43,7 @@ class BenchmarkModel:
         self.embedder, self.progress = embedder, progress
 
     @property
-    def mteb_model_meta(self) -> Any:
+    def mteb_model_meta(self) -> ModelMeta:
         """What mteb notes of a model: its name and a revision, by which nothing is looked up."""
         from mteb.models.model_meta import ModelMeta
 
@@ -49,7 +51,7 @@ class BenchmarkModel:
         return ModelMeta.create_empty(named)
 
     def encode(
-        self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
+        self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: object
     ) -> Numbers:
         """Compute the vectors of the texts of all batches, (texts, dimension), begun with the prompt for the task."""
         texts = [text for batch in inputs for text in batch["text"]]
@@ -57,17 +59,17 @@ class BenchmarkModel:
         embedder = self.embedder if name is None else self.embedder.with_prompt(name)
         return embedder.encode(texts, progress=self.progress)
 
-    def similarity(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
+    def similarity(self, embeddings1: Numbers, embeddings2: Numbers) -> torch.Tensor:
         """Compare all vectors with all: (first, second)."""
         first, second = map(self._to_compare, (embeddings1, embeddings2))
         return first @ second.T
 
-    def similarity_pairwise(self, embeddings1: Any, embeddings2: Any) -> torch.Tensor:
+    def similarity_pairwise(self, embeddings1: Numbers, embeddings2: Numbers) -> torch.Tensor:
         """Compare the vectors of each pair: (pairs,)."""
         first, second = map(self._to_compare, (embeddings1, embeddings2))
         return (first * second).sum(dim=-1)
 
-    def _to_compare(self, vectors: Any) -> torch.Tensor:
+    def _to_compare(self, vectors: Numbers) -> torch.Tensor:
         import torch
         from torch.nn import functional
 
@@ -119,7 +121,7 @@ def run_benchmark(name: str, embedder: Embedder, progress: Progress) -> list[Ben
     ]
 
 
-def _load_data(task: Any) -> None:
+def _load_data(task: AbsTask) -> None:
     """Let a task read its rows.
 
     Raises:

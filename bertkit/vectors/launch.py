@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+from bertkit.hardware.device import use_local_device
+
 
 @dataclass(frozen=True)
 class Launch:
@@ -25,11 +27,9 @@ class Launch:
         size = int(os.environ.get("WORLD_SIZE", "1"))
         if size == 1:
             return cls(0, 1)
-        import torch
         from torch.distributed.rendezvous import rendezvous
 
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        use_local_device()
         store, rank, size = next(rendezvous("env://"))
         return cls(rank, size, store)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
@@ -14,6 +14,9 @@ from bertkit.progress import SILENT, Progress
 from bertkit.recipe import load_recipe
 from bertkit.tasks.sparse import as_matrix
 from bertkit.vectors.by_role import ROLES, read_texts
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 
 @dataclass(frozen=True)
@@ -42,8 +45,8 @@ class SparseEmbedder:
         recipe = load_recipe("sparse", {"model": self.model, "training.precision": self.precision})
         return find_checkpoint(recipe).load(inference=True)
 
-    def encode(self, texts: Sequence[str], role: str = "document", *, progress: Progress = SILENT) -> Any:
-        """Compute the vectors of texts: a ``scipy.sparse.csr_array`` of shape (texts, vocabulary).
+    def encode(self, texts: Sequence[str], role: str = "document", *, progress: Progress = SILENT) -> csr_array:
+        """Compute the vectors of texts, of shape (texts, vocabulary).
 
         Raises:
             ModelError: the model is no sparse encoder.
@@ -59,7 +62,7 @@ class SparseEmbedder:
         rows = [as_matrix(output["values"], output["tokens"], width) for output in outputs]
         return vstack(rows, "csr") if rows else csr_array((0, width), dtype=np.float64)
 
-    def words(self, vector: Any, count: int = 10) -> dict[str, float]:
+    def words(self, vector: csr_array, count: int = 10) -> dict[str, float]:
         """Return the tokens of the highest values of a vector, one row of what `encode` returns."""
         import numpy as np
 

@@ -9,6 +9,7 @@ runs/mlm-ablation/
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -35,13 +36,17 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import write_json
 from bertkit.storage.outputs import claimed
 from bertkit.storage.records import without_folder
-from bertkit.training.child_runs import keep_going, refuse_launch
+from bertkit.training.child_runs import first_failure, keep_going, refuse_failed, refuse_launch
 from bertkit.workflows.compare import compare, write_page
+from bertkit.workflows.finetune import inputs as finetune_inputs
+from bertkit.workflows.finetune import run_inputs as finetune_run
 from bertkit.workflows.finetune.inputs import read_rows
 from bertkit.workflows.finetune.seeds import finetune_seeds
+from bertkit.workflows.finetune.smoke import SmokeResult, Stages, count_rows, with_few_rows
 from bertkit.workflows.pretrain import run_inputs
 from bertkit.workflows.pretrain.estimate import Estimate, estimate
 from bertkit.workflows.pretrain.inputs import read_inputs
+from bertkit.workflows.pretrain.smoke import with_few_documents
 
 SUMMARY = "ablation.json"
 _SCHEMA = 1
@@ -101,10 +106,7 @@ def ablate(
     job = _check_ablation(recipe, search, tasks, changes or {}, output)
     with runs.claimed_several(job.folder):
         _check_inputs(job, progress)
-        for number, (variant, own) in enumerate(job.recipes.items(), start=1):
-            log.info(f"{variant}: pretraining, {number} of {len(job.recipes)}")
-            with keep_going(variant, job.failures):
-                run_inputs(read_inputs(own, job.pretrained(variant), progress), fresh=False, progress=progress)
+        _pretrain_all(job, progress)
         for task, variant in product(job.tasks, job.recipes):
             if variant not in job.failures:
                 log.info(f"{variant}: {task}")
@@ -119,7 +121,45 @@ def ablate(
         with disk_errors(job.folder):
             content = {"schema_version": _SCHEMA, "command": runs.command(), **without_folder(summary)}
             write_json(job.folder / SUMMARY, content)
-    return summary, next((error.named(variant) for variant, error in job.failures.items()), None)
+    return summary, first_failure(job.failures)
+
+
+def smoke_ablate(
+    recipe: str,
+    search: Search,
+    tasks: Sequence[tuple[str, Mapping[str, Any]]],
+    changes: Mapping[str, Any] | None = None,
+    *,
+    progress: Progress = SILENT,
+) -> tuple[SmokeResult, BertkitError | None]:
+    """Pretrain each encoder for two steps on a few documents, and fine-tune each on a few rows of each task.
+
+    The first of them stops after its first step, and resumes. Nothing is compared.
+
+    Returns:
+        as `bertkit.workflows.finetune.smoke.smoke_finetune`.
+    """
+    loaded = load_pretrain_recipe(recipe, changes)
+    result = SmokeResult(loaded.name, loaded.model or loaded.size)
+
+    def pretrain(shown: Progress) -> None:
+        _pretrain_all(job, shown)
+        refuse_failed(job.failures)
+
+    with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
+        with stages.one("read the data"):
+            job = _check_ablation(recipe, search, tasks, changes or {}, Path(temporary, "ablation"))
+            job.recipes |= {name: with_few_documents(own) for name, own in job.recipes.items()}
+            _check_inputs(job, progress)
+        stages.train(pretrain, progress)
+        for task in job.tasks:
+            with stages.one(f"fine-tune on {task} and score"):
+                for variant in job.recipes:
+                    read = finetune_inputs.read_inputs(job.task_recipe(task, variant), job.folder / task / variant)
+                    few = with_few_rows(read)
+                    result.rows[task] = sum(count_rows(few).values())
+                    finetune_run(few, fresh=False, progress=progress)
+    return result, stages.error
 
 
 def dry_run(
@@ -182,6 +222,14 @@ def _check_ablation(
     is_ours = any((folder / name).exists() for name in (SUMMARY, _PRETRAINED))
     runs.check_several(folder, "an ablation", is_ours=is_ours)
     return _Ablation(search, folder, points, recipes, of_tasks)
+
+
+def _pretrain_all(job: _Ablation, progress: Progress) -> None:
+    """Pretrain each encoder, or go on with it; one that fails does not end the others."""
+    for number, (variant, own) in enumerate(job.recipes.items(), start=1):
+        log.info(f"{variant}: pretraining, {number} of {len(job.recipes)}")
+        with keep_going(variant, job.failures):
+            run_inputs(read_inputs(own, job.pretrained(variant), progress), fresh=False, progress=progress)
 
 
 def _check_inputs(job: _Ablation, progress: Progress) -> dict[str, dict[str, int | None]]:

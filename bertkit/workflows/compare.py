@@ -155,7 +155,7 @@ def _compare_systems(
     for name, side in zip(names[1:], sides[1:], strict=True):
         with stage(progress, f"comparing {name} with {names[0]}", total=1):
             differences[name] = compare_sides(scorer, sides[0], side)
-            changes[name] = find_changes(scorer, rows, sides[0], side, extra=extra, shown=settings.shown)
+            changes[name] = find_changes(scorer, rows, (sides[0], side), extra, settings.shown)
     return Comparison(
         recipe=scorer.recipe.name,
         task=scorer.recipe.task,

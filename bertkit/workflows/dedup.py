@@ -185,7 +185,7 @@ def _read_vectors(scanned: ScannedRows, rows: Rows, source: VectorSource, progre
     """Return the vectors of some rows, of length 1, in the order of these rows."""
     import numpy as np
 
-    from bertkit.vectors.groups.stored import to_unit_length
+    from bertkit.vectors.embedding.quantize import to_unit_length
 
     is_read = np.zeros(len(scanned.digests), dtype=bool)
     is_read[rows] = True
@@ -203,7 +203,7 @@ def _threshold_of_pairs(
     """Choose the threshold by labeled pairs; return it with the precision and the recall of all that were tried."""
     import numpy as np
 
-    from bertkit.vectors.groups.stored import to_unit_length
+    from bertkit.vectors.embedding.quantize import to_unit_length
     from bertkit.vectors.groups.threshold import choose_threshold, measure_steps
 
     texts = [text for pair in pairs for text in (pair.text, pair.text_pair)]

@@ -174,7 +174,8 @@ def _load_embedder(embedder: Embedder, progress: Progress) -> str:
     """Load the model, say how it computes, and return in which precision."""
     with stage(progress, f"loading {embedder.model}"):
         precision, reason = embedder.load()
-    log.info(reason)
+    if embedder.unknown:  # any other has said it
+        log.info(reason)
     return precision
 
 

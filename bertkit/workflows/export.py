@@ -13,7 +13,7 @@ from bertkit.evaluation.calibration import CALIBRATION_FILE, read_calibration, w
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.evaluation.gates import judge_scores
 from bertkit.modeling.sentence.modules import SETTINGS, is_sentence_folder
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Row, typed_path, write_yaml
 from bertkit.reports.cases import Case
 from bertkit.storage import hub, runs
@@ -72,14 +72,19 @@ def export(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
+    return export_source(Source(model, recipe, data, limit), output, GraphFormat(to), progress)
+
+
+def export_source(source: Source, output: str | Path, target: GraphFormat, progress: Progress = SILENT) -> ExportResult:
+    """Do what `export` does, in float32."""
     from bertkit.runtime.backends import check_backend
 
-    check_backend(to)
-    folder, saved = open_source(Source(model, recipe, data, limit), output)
-    scored = find_split(saved, required=data is not None)
+    check_backend(target.backend)
+    folder, saved = open_source(source, output)
+    scored = find_split(saved, required=source.data is not None)
     with stage(progress, f"loading {saved.recipe.model_name}"):
         before = load_plain(saved)
-    return write_graph(saved, before, folder, GraphFormat(to), scored, refuse_different, progress)
+    return write_graph(saved, before, folder, target, scored, refuse_different, progress)
 
 
 @dataclass(frozen=True)
@@ -90,6 +95,8 @@ class GraphFormat:
     precision: str = "fp32"
     calibration: Any = None
     """Texts, for int8."""
+    timed: bool = True
+    """Whether its speed is measured beside the model's."""
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,7 @@ def write_graph(
         with stage(progress, f"exporting to {target.backend}, {target.precision}"):
             described, graph = convert_checkpoint(saved, before, target, staging)
         after = open_checkpoint(saved.recipe, saved.task, staging).load()
-        parity = measure(before, after, graph.on_arrays, scored, progress)
+        parity = measure(before, after, graph.on_arrays, scored, progress, timed=target.timed)
         judge(parity)
         write_json(staging / "parity.json", asdict(parity))
         write_manifest(staging, described)
@@ -169,7 +176,9 @@ def load_plain(saved: SavedCheckpoint) -> Checkpoint:
     from bertkit.hardware.precision import Machine
 
     plain = replace(saved, recipe=saved.recipe.changed("training", cls_only_last_layer=False))
-    return plain.load(Machine("cpu", "fp32", torch.get_num_threads(), "as it is traced"))
+    machine = Machine("cpu", "fp32", torch.get_num_threads(), "CPU: fp32 (as models are traced)")
+    log.info(machine.reason)
+    return plain.load(machine)
 
 
 def convert_checkpoint(
@@ -217,8 +226,10 @@ def measure(
     compute: Compute,
     scored: tuple[Split | None, list[str]],
     progress: Progress,
+    *,
+    timed: bool = True,
 ) -> Parity:
-    """Compare outputs, speed and scores of a model and of the graph that was made from it."""
+    """Compare outputs, speed if it is `timed`, and scores of a model and of the graph that was made from it."""
     from bertkit.evaluation.parity import (
         SHAPES,
         Parity,
@@ -242,8 +253,10 @@ def measure(
         largest, cosine = compare_outputs(compute, after.model.run, batches)
         if split is not None and cosine is not None:  # of texts as they come, not of random ones
             _, cosine = compare_outputs(compute, after.model.run, texts_of(after, split.rows[:_COMPARED], made.inputs))
-    with stage(progress, "timing"):
-        times = [] if reads_rows else tabulate_latency(compute, after.model.run, made.inputs, vocabulary, limit)
+    times = []
+    if timed and not reads_rows:
+        with stage(progress, "timing"):
+            times = tabulate_latency(compute, after.model.run, made.inputs, vocabulary, limit)
     if split is None:
         return Parity(largest, cosine, times, notes=notes)
     compared = compare_scores(before, after, split, progress)

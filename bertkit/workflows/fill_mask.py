@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import DataError, ModelError, UsageError
+from bertkit.hardware.precision import compute_as_stored
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
 from bertkit.modeling.weights import load_config
@@ -157,14 +158,13 @@ def find_targets(tokenizer: PreTrainedTokenizerFast, words: Sequence[str]) -> di
 
 def _load_trained(folder: Path) -> PreTrainedModel:
     """Load a model whose masked language modeling head comes from the checkpoint."""
-    import torch
     from transformers import AutoModelForMaskedLM
 
     model = load_to_pretrain(AutoModelForMaskedLM, folder, load_config(folder))
     if new := info_of(model).new_weights:
         what = f"no trained head for masked words (the checkpoint lacks {new[0]})"
         raise ModelError(what, "name one that was pretrained on masked words", file=folder)
-    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    return model.eval().to(compute_as_stored())
 
 
 def _fill_chunks(

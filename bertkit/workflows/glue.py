@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
@@ -32,10 +33,11 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import write_json, write_text
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.storage.records import without_folder
-from bertkit.training.child_runs import keep_going
-from bertkit.workflows.finetune import finetune
-from bertkit.workflows.finetune.inputs import read_inputs
+from bertkit.training.child_runs import first_failure, keep_going, refuse_failed
+from bertkit.workflows.finetune import run_inputs
+from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.finetune.seeds import finetune_seeds
+from bertkit.workflows.finetune.smoke import SmokeResult, Stages, count_rows, with_few_rows
 from bertkit.workflows.predict import predict_records
 
 SUMMARY = "glue.json"
@@ -47,6 +49,8 @@ class _State:
     """What is known of the tasks so far."""
 
     recipes: dict[str, Recipe]
+    narrow: Callable[[FinetuneInputs], FinetuneInputs] | None = None
+    """Leaves some of what is read for a task; None where all counts."""
     finished: dict[str, list[Result]] = field(default_factory=dict)
     missing: dict[str, DataError] = field(default_factory=dict)
     failed: dict[str, BertkitError] = field(default_factory=dict)
@@ -60,6 +64,11 @@ class _State:
         """The tasks that are to be trained."""
         ended = {*self.finished, *self.missing, *self.failed}
         return [name for name in self.recipes if name not in ended]
+
+    def read(self, name: str, folder: Path, *, fresh: bool = False) -> FinetuneInputs:
+        """Read the inputs of a task whose run is in a folder of all runs."""
+        inputs = read_inputs(self.recipes[name], folder / name, fresh=fresh)
+        return self.narrow(inputs) if self.narrow else inputs
 
     @property
     def unfinished(self) -> dict[str, GlueRun]:
@@ -100,10 +109,7 @@ def glue(
         ModelError: no such model.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
-    changes = dict(changes or {})
-    data = changes.pop("data.source", None)
-    state = _State(_load_recipes(model, tasks, data, changes))
-    state.missing = _find_missing(state.recipes, data, tasks)
+    state = _load_tasks(model, tasks, changes or {})
     folder = runs.run_folder(output, "glue")
     is_ours = any((folder / name).exists() for name in (SUMMARY, *TASKS))
     runs.check_several(folder, "of GLUE", is_ours=is_ours)
@@ -112,14 +118,54 @@ def glue(
         _check_tasks(state, folder, seeds, fresh, progress)
         _train_tasks(state, folder, seeds, fresh, progress)
         _add_others(state, folder, fingerprint(model_folder))
-        summary = summarize(model, str(folder), state.recipes, state.finished, state.unfinished, state.spreads)
-        summary = dataclasses.replace(summary, seeds=sorted(state.seeds))
+        summary = _summarize_tasks(model, state, folder)
         submitted = {name: state.recipes[name] for name in state.finished}
         if submitted and not seeds and not any(recipe.data.limit for recipe in submitted.values()):
             with disk_errors(folder):
                 summary = dataclasses.replace(summary, submission=make_submission(folder, submitted, progress))
         _write_summary(summary)
-    return summary, next((error.named(name) for name, error in state.failed.items()), None)
+    return summary, first_failure(state.failed)
+
+
+def smoke_glue(
+    model: str, *, tasks: Sequence[str] = (), changes: Mapping[str, Any] | None = None, progress: Progress = SILENT
+) -> tuple[SmokeResult, BertkitError | None]:
+    """Train each task for two steps on a few rows, the first of them with a stop and a resume, and summarize them.
+
+    Returns:
+        as `bertkit.workflows.finetune.smoke.smoke_finetune`.
+    """
+    state = _load_tasks(model, tasks, changes or {})
+    state.narrow, result = with_few_rows, SmokeResult("glue", model)
+
+    def train(shown: Progress) -> None:
+        _train_tasks(state, folder, (), False, shown)
+        refuse_failed(state.failed)
+        _write_summary(_summarize_tasks(model, state, folder))
+
+    with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        with stages.one("read the data of all tasks"):
+            for name in state.pending:
+                with keep_going(name, state.failed):
+                    result.rows[name] = sum(count_rows(state.read(name, folder)).values())
+            refuse_failed(state.failed)
+        stages.train(train, progress)
+    return result, stages.error
+
+
+def _load_tasks(model: str, tasks: Sequence[str], changes: Mapping[str, Any]) -> _State:
+    """Load the recipes of the tasks, and find those that have no data."""
+    changes = dict(changes)
+    data = changes.pop("data.source", None)
+    state = _State(_load_recipes(model, tasks, data, changes))
+    state.missing = _find_missing(state.recipes, data, tasks)
+    return state
+
+
+def _summarize_tasks(model: str, state: _State, folder: Path) -> GlueSummary:
+    summary = summarize(model, str(folder), state.recipes, state.finished, state.unfinished, state.spreads)
+    return dataclasses.replace(summary, seeds=sorted(state.seeds))
 
 
 def _load_recipes(model: str, tasks: Sequence[str], data: str | None, changes: dict[str, Any]) -> dict[str, Recipe]:
@@ -158,12 +204,14 @@ def _train_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool,
     """Train the tasks that are not finished; one that fails does not end the others."""
     for name in state.pending:
         log.info(f"{name}: task {list(TASKS).index(name) + 1} of {len(TASKS)}")
-        options: dict[str, Any] = {"output": folder / name, "fresh": fresh, "progress": progress}
+        options: dict[str, Any] = {"fresh": fresh, "progress": progress}
         with keep_going(name, state.failed):
             if seeds:
-                _add_seeds(state, name, *finetune_seeds(state.recipes[name], seeds, **options))
-            else:
-                state.finished[name] = finetune(state.recipes[name], **options)
+                _add_seeds(state, name, *finetune_seeds(state.recipes[name], seeds, output=folder / name, **options))
+                continue
+            with stage(progress, "reading the data", total=1):
+                inputs = state.read(name, folder, fresh=fresh)
+            state.finished[name] = run_inputs(inputs, **options)
 
 
 def _add_seeds(state: _State, name: str, summary: SeedsSummary, diverged: BertkitError | None) -> None:
@@ -205,7 +253,7 @@ def _check_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool,
             with keep_going(name, state.failed, refused=(UsageError,)):
                 if seeds:
                     seeds_storage.check_folder(folder / name)
-                plan = read_inputs(state.recipes[name], folder / name).plan
+                plan = state.read(name, folder).plan
                 record = None if fresh or seeds else runs.check_claim(plan.folder, plan.identity)
                 if record is not None and record["status"] == "finished":
                     log.info(f"{name}: finished on {record['finished']}")

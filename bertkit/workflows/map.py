@@ -21,7 +21,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import write_text
-from bertkit.storage.outputs import claimed, is_own_page, refuse_inputs, sweep_locks, was_interrupted
+from bertkit.storage.outputs import claimed, is_own, refuse_inputs, sweep_locks, was_interrupted
 from bertkit.vectors.embedding.sources import TextSource
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _check_outputs(files: MapFiles, source: TextSource) -> None:
     for file in files.all:
         refuse_inputs(file, [("the file to map", typed_path(source.file))] if source.file is not None else [])
         is_kept = file.exists() or file.is_symlink()
-        if is_kept and not replaces and not (file == files.page and is_own_page(file)):
+        if is_kept and not replaces and not (file == files.page and is_own(file)):
             sweep_locks(files.all)
             what = "the file exists already, and is kept as it is"
             raise UsageError(what, "name another file, or replace it with --fresh", file=file)

@@ -151,7 +151,7 @@ def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Rec
 def _circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a result may depend on; the part of a record that says how the machine was chosen is left out."""
     machine = record.get("machine", {})
-    processor = machine.get("reason", "").partition(":")[0] if machine.get("device") == "cuda" else None
+    processor = machine.get("reason", "").partition(":")[0] if machine.get("device", "cpu") != "cpu" else None
     identity = record.get("identity", {})
     return {
         "versions": record.get("versions", {}),

@@ -14,15 +14,16 @@ from tests.evaluation.stored_runs import make_rows, make_run, predict
 ROWS = make_rows(30, 3)
 
 
-def compare(tmp_path, *predictions, **options):
-    recipe = options.pop("recipe", {})
-    systems = [read_system(make_run(tmp_path / f"{n}", one, **recipe), None) for n, one in enumerate(predictions)]
+def compare(tmp_path, *predictions, recipe=None, extra=None, shown=5):
+    systems = [
+        read_system(make_run(tmp_path / f"{n}", one, **(recipe or {})), None) for n, one in enumerate(predictions)
+    ]
     scorer = find_scorer(systems, None)
     rows = read_rows(systems[0].runs[0], scorer.task)
     sides = [
         Side([run.predictions for run in one.runs], [scorer.compare(run, rows) for run in one.runs]) for one in systems
     ]
-    return find_changes(scorer, rows, *sides, **options), scorer, rows, sides
+    return find_changes(scorer, rows, sides, extra or {}, shown), scorer, rows, sides
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "matthews_correlation"])
@@ -64,7 +65,7 @@ def test_of_seeds_the_mean_effect_counts_and_answers_are_counted(tmp_path):
     sides = [
         Side([run.predictions for run in one.runs], [scorer.compare(run, ROWS) for run in one.runs]) for one in systems
     ]
-    changes = find_changes(scorer, ROWS, *sides)
+    changes = find_changes(scorer, ROWS, sides, {}, 5)
     assert (changes.changed, changes.won, changes.lost) == (1, 1, 0)
     right, wrong = ROWS[1]["label"], {"bad": "good", "good": "bad"}[ROWS[1]["label"]]
     assert (changes.won_rows[0].first, changes.won_rows[0].second) == (f"{wrong} (3)", f"{right} (2), {wrong} (1)")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from bertkit.errors import UnavailableError
 from bertkit.hardware import precision
+from bertkit.hardware.device import Device
 
 
 @pytest.fixture(autouse=True)
@@ -88,7 +90,7 @@ def test_the_trial_of_bf16_pays_for_the_casts_of_autocast(monkeypatch):
         return product
 
     monkeypatch.setattr(torch.nn.functional, "linear", noted)
-    assert precision._gain("cpu", torch.bfloat16, (8, 16)) > 0
+    assert precision._gain(Device("cpu"), torch.bfloat16, (8, 16)) > 0
     assert dtypes[:4] == [torch.float32, torch.float32, torch.bfloat16, torch.bfloat16]
 
 
@@ -102,3 +104,20 @@ def test_a_gpu_multiplies_fp32_in_tf32(monkeypatch):
 
 def test_records_without_a_choice_of_products_still_load():
     assert precision.restore_hardware({"device": "cpu", "precision": "bf16"}, "as before").matmul_backend == "torch"
+
+
+def test_another_device_than_before_is_named_beside_the_precision_that_stays():
+    machine = precision.restore_hardware({"device": "mps", "precision": "bf16", "threads": 3}, "as before")
+    assert (machine.device, machine.precision) == ("cpu", "bf16")
+    assert machine.reason.endswith(": bf16 (as before; but there on mps)")
+
+
+def test_a_device_without_bf16_computes_in_fp32_or_says_so(monkeypatch):
+    monkeypatch.setattr(Device, "has_bf16", False)
+    assert precision.detect_hardware("auto").reason.partition("; ")[0].endswith(": fp32 (it has no bf16")
+    for ask in (
+        lambda: precision.detect_hardware("bf16"),
+        lambda: precision.restore_hardware({"device": "cpu", "precision": "bf16"}, "as before"),
+    ):
+        with pytest.raises(UnavailableError, match=r"has no bf16 - choose --precision fp32 or --device cpu"):
+            ask()

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bertkit.hardware import threads
-from bertkit.hardware.threads import CoreWatch, StepWatch, choose_threads, fitting_threads, read_quota
+from bertkit.hardware.threads import CoreWatch, StepWatch, Threads, choose_threads, fitting_threads, read_quota
 
 
 @pytest.fixture(autouse=True)
@@ -100,7 +100,7 @@ def test_processors_of_one_core_count_once(monkeypatch):
 def test_the_command_line_comes_before_the_environment(monkeypatch, process):
     monkeypatch.setenv("OMP_NUM_THREADS", "3,1")
     assert fitting_threads() == (3, "OMP_NUM_THREADS")
-    process.option = 2
+    process.option = Threads(2, "--threads")
     assert fitting_threads() == (2, "--threads")
     monkeypatch.setenv("OMP_NUM_THREADS", "many")
     process.option = None
@@ -182,7 +182,7 @@ def test_a_number_that_is_given_is_not_tried(monkeypatch, process, given):
     torch.set_num_threads(2)
     if given.isupper():
         monkeypatch.setenv(given, "2")
-    process.option = 2 if given == "--threads" else None
+    process.option = Threads(2, "--threads") if given == "--threads" else None
     assert threads.use_threads(2 if given == "before" else None).number == 2
     threads.settle_threads(lambda rows: pytest.fail("it is tried"), 1)
 

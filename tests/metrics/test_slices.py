@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bertkit.metrics.slices import choose_test, compare_slices, fisher, newcombe_interval, rank_sum
+from bertkit.metrics.slices import choose_test, compare_slices, fisher, rank_sum
 
 ONES = np.ones(120)
 
@@ -145,7 +145,10 @@ def test_published_intervals_and_small_tables():
         ((5, 56, 0, 29), (-0.0381, 0.1926)),
         ((10, 10, 0, 10), (0.6075, 1.0)),
     ):
-        assert newcombe_interval(*counts) == pytest.approx(expected, abs=1e-4)
+        wrong, inside, other_wrong, others = counts
+        errors = np.concatenate([np.arange(inside) < wrong, np.arange(others) < other_wrong]).astype(float)
+        (compared,) = compare_slices(errors, np.ones(len(errors)), [np.arange(inside)])
+        assert compared.interval == pytest.approx(expected, abs=1e-4)
     assert fisher(3, 3, 3, 6) == pytest.approx(1 / 20)
     assert fisher(0, 3, 3, 6, two_sided=True) == pytest.approx(2 / 20)
 

@@ -50,7 +50,7 @@ def test_calibration_equals_a_plain_loop() -> None:
 
     expected = 0.0
     for bin_number in range(10):
-        low, high = found.edges[bin_number], found.edges[bin_number + 1]
+        low, high = np.linspace(0, 1, 11)[bin_number : bin_number + 2]
         inside = (confidence > low) & (confidence <= high) | ((bin_number == 0) & (confidence == 0))
         assert found.counts[bin_number] == inside.sum()
         assert found.accuracy[bin_number] == pytest.approx(correct[inside].mean())

@@ -8,6 +8,7 @@ import pytest
 
 from bertkit.errors import ResourceError, UsageError
 from bertkit.reports.cases import Case, check_report, refuse_failed, write_cases
+from tests.junit import read_junit
 
 CASES = [
     Case("validation", "accuracy", "passed", "0.9 is at least 0.8"),
@@ -18,6 +19,7 @@ CASES = [
 
 def test_junit_is_read_by_a_parser_with_the_attributes_of_the_schema(tmp_path):
     write_cases(tmp_path / "r.xml", "cola & co", CASES)
+    assert read_junit(tmp_path / "r.xml") == {(case.group, case.name): case.outcome for case in CASES}
     root = tree.parse(tmp_path / "r.xml").getroot()
     assert (root.tag, root.attrib) == (
         "testsuites",
@@ -35,14 +37,48 @@ def test_junit_is_read_by_a_parser_with_the_attributes_of_the_schema(tmp_path):
 
 def test_no_two_cases_of_a_suite_have_one_name(tmp_path):
     write_cases(tmp_path / "r.xml", "t", CASES * 3)
-    names = [case.attrib["name"] for case in tree.parse(tmp_path / "r.xml").getroot().iter("testcase")]
+    names = [name for _, name in read_junit(tmp_path / "r.xml")]
     assert names.count("accuracy") == names.count("accuracy (2)") == names.count("accuracy (3)") == 1
+    write_cases(tmp_path / "r.xml", "t", [])
+    assert read_junit(tmp_path / "r.xml") == {}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        ("<testsuites", "<testsuites hostname='h'"),
+        (' classname="cola.validation"', ""),
+        ("<failure", "<system-out>x</system-out><failure"),
+        ('tests="3"', 'tests="4"'),
+        ('skipped="1"', 'skipped="one"'),
+        ("<skipped", "<broken"),
+    ],
+)
+def test_what_the_schema_forbids_is_seen(tmp_path, damage):
+    write_cases(tmp_path / "r.xml", "cola", CASES)
+    text = (tmp_path / "r.xml").read_text()
+    assert damage[0] in text
+    (tmp_path / "r.xml").write_text(text.replace(*damage, 1))
+    with pytest.raises(AssertionError):
+        read_junit(tmp_path / "r.xml")
+
+
+def test_only_a_report_is_overwritten(tmp_path):
+    for name in ("r.xml", "r.md"):
+        file = tmp_path / name
+        file.write_text("mine")
+        with pytest.raises(UsageError, match="is no report of bertkit's"):
+            check_report(file)
+        assert file.read_text() == "mine"
+        file.unlink()
+        write_cases(file, "t", CASES)
+        assert check_report(file) == file
 
 
 def test_a_summary_has_what_failed_first_and_escapes_cells(tmp_path):
     write_cases(tmp_path / "r.md", "cola | co", CASES)
     lines = (tmp_path / "r.md").read_text().split("\n")
-    assert lines[0].endswith("cola \\| co")
+    assert lines[1].endswith("cola \\| co")
     assert "1 passed, 1 failed, 1 skipped" in lines
     rows = [line for line in lines if line.startswith("| ") and "case" not in line]
     assert "f1 &lt;macro>" in rows[0] and "0.1 \\| below" in rows[0]

@@ -8,6 +8,7 @@ import pytest
 
 from bertkit.data.rows import Columns
 from bertkit.errors import DataError, ModelError
+from bertkit.recipe import load_recipe
 from bertkit.runtime.packaged_model import PackagedModel, PackagedSettings, canonical_row
 
 PAIR = Columns(given=("text",), gold="label", optional=("text_pair",))
@@ -57,10 +58,15 @@ def test_a_second_text_that_the_model_was_trained_without_is_refused():
     assert canonical_row(row, PAIR, {"text_pair": "text_pair"}, ["text_pair"]) == row
 
 
-def test_settings_are_copied_with_changes():
-    settings = PackagedSettings(max_length=9, label_smoothing=0.0)
-    assert vars(settings.model_copy(update={"max_length": 3})) == {"max_length": 3, "label_smoothing": 0.0}
-    assert settings.max_length == 9
+def test_settings_change_as_the_recipe_does():
+    recipe = load_recipe("similarity")
+    training, whole = recipe.training.model_dump(), recipe.model_dump()
+    settings = PackagedSettings(**{**whole, "training": PackagedSettings(**training)})
+    changed = settings.changed("training", max_length=3).model_copy(update={"options": {}})
+    expected = recipe.changed("training", max_length=3).model_copy(update={"options": {}})
+    assert vars(changed.training) == expected.training.model_dump()
+    assert {**vars(changed), "training": None} == {**expected.model_dump(), "training": None}
+    assert settings.training.max_length == recipe.training.max_length
 
 
 def test_a_folder_that_is_no_model_is_refused(tmp_path):

@@ -26,18 +26,13 @@ from bertkit.tasks import (
     compute_metrics,
     encode_texts,
     load_pretrained,
-    no_precompute,
-    no_tuning,
     padding_collator,
     read_option,
 )
 
 COLUMNS = Columns(given=("text",), gold="label")
-NAMED: bool = False
 METRICS: tuple[str, ...] = ("mean_absolute_error", "accuracy", "spearmanr")
 OPTIONS: Mapping[str, Any] = {"highest": Option(5, least=2)}
-
-precompute, tune = no_precompute, no_tuning
 
 
 def read(row: Row, recipe: Recipe) -> Row:

@@ -431,9 +431,7 @@ def test_the_files_of_questions_that_all_have_answers():
 def test_saying_nothing_is_the_baseline():
     _, rows, setup = some_decoded(30, 1)
     share = 100 * sum(not row["answers"]["text"] for row in rows) / 30
-    scores = task.score(
-        task.compare(task.baselines(task.fit_baselines([], setup), rows, setup)["no answer"], rows, setup), setup
-    )
+    scores = task.score(task.compare(task.baselines({}, rows, setup)["no answer"], rows, setup), setup)
     assert (scores["exact_match"], scores["f1"]) == (pytest.approx(share), pytest.approx(share))
 
 

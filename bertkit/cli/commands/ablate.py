@@ -32,6 +32,7 @@ from bertkit.cli.output import (
 )
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.seeds import name_seeds, parse_seeds
+from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 
@@ -76,6 +77,7 @@ def command(
     seed: SeedOption = None,
     changes: SetOption = None,
     output: Annotated[Path | None, output_option("Folder of all runs.", "DIR", "runs/RECIPE-ablation")] = None,
+    smoke: SmokeOption = False,
     dry_run: DryRunOption = False,
 ) -> None:
     """Pretrain in several ways, fine-tune each encoder on the same tasks, and compare.
@@ -88,9 +90,13 @@ def command(
     given = {"data.source": data, "size": size, "tokenizer": tokenizer, "training.steps": steps, "training.seed": seed}
     settings = merge_changes(given, changes)
     search, tasks, numbers = make_search("grid", space, None), list(map(parse_then, then)), parse_seeds(seeds)
-    from bertkit.workflows.ablate import ablate
+    from bertkit.workflows.ablate import ablate, smoke_ablate
     from bertkit.workflows.ablate import dry_run as check
 
+    if smoke:
+        refuse_with_smoke(output=output, dry_run=dry_run)
+        print_smoke(smoke_ablate(recipe, search, tasks, settings, progress=TerminalProgress()))
+        return
     if dry_run:
         plan = check(recipe, search, tasks, numbers, settings, output=output, progress=TerminalProgress())
         print_result(plan, print_ablation_plan)

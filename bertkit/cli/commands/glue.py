@@ -33,6 +33,7 @@ from bertkit.cli.output import (
 )
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.seeds import choose_seeds
+from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 
 if TYPE_CHECKING:
     from bertkit.evaluation.glue.summary import GlueScore, GlueSummary, Submission
@@ -65,6 +66,7 @@ def command(
     seeds: SeedsOption = None,
     limit: LimitOption = None,
     changes: SetOption = None,
+    smoke: SmokeOption = False,
     fresh: FreshOption = False,
 ) -> None:
     """Fine-tune a model on all tasks of GLUE, and write a submission to its leaderboard.
@@ -72,13 +74,19 @@ def command(
     Each task is an ordinary run in a folder of its own. After an interruption, the same command keeps the finished runs
     and resumes the others. A task that fails does not end the rest.
     """
-    from bertkit.workflows.glue import glue
+    from bertkit.workflows.glue import glue, smoke_glue
 
     common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
+    settings = merge_changes(common, changes)
+    names = [name.strip() for name in tasks.split(",")] if tasks is not None else []
+    if smoke:
+        refuse_with_smoke(output=output, seeds=seeds, fresh=fresh)
+        print_smoke(smoke_glue(model, tasks=names, changes=settings, progress=TerminalProgress()))
+        return
     summary, error = glue(
         model,
-        tasks=[name.strip() for name in tasks.split(",")] if tasks is not None else [],
-        changes=merge_changes(common, changes),
+        tasks=names,
+        changes=settings,
         output=output,
         seeds=choose_seeds(seeds, seed, changes),
         fresh=fresh,

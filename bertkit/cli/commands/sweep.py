@@ -42,6 +42,7 @@ from bertkit.cli.output import (
 )
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.seeds import number_values
+from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 
@@ -86,6 +87,7 @@ def command(
     seed: SeedOption = None,
     limit: LimitOption = None,
     changes: SetOption = None,
+    smoke: SmokeOption = False,
     dry_run: DryRunOption = False,
     fresh: FreshOption = False,
 ) -> None:
@@ -102,8 +104,12 @@ def command(
     settings = merge_changes(given, changes)
     chosen = make_search(search, space or (), trials)
     from bertkit.workflows.sweep import dry_run as check
-    from bertkit.workflows.sweep import sweep
+    from bertkit.workflows.sweep import smoke_sweep, sweep
 
+    if smoke:
+        refuse_with_smoke(output=output, join=join, dry_run=dry_run, fresh=fresh)
+        print_smoke(smoke_sweep(recipe, chosen, settings, progress=TerminalProgress()))
+        return
     if dry_run:
         plan = check(recipe, chosen, settings, output=output, fresh=fresh, join=join)
         print_result(plan, print_sweep_plan)

@@ -88,7 +88,7 @@ def _skip_white_space(text: str, offset: int) -> int:
     return space.end() if space else offset
 
 
-def _unwrap(whole: Any) -> list[Any]:
+def _unwrap(whole: object) -> list[Any]:
     """Return the rows of a json file that does not begin with a list of them.
 
     Raises:

@@ -75,7 +75,7 @@ def _element(feature: Any) -> dict[str, Any]:
     return _element(feature["feature"]) if feature.get("_type") in _LISTS else dict(feature)
 
 
-def _name_labels(value: Any, names: list[str], path: Path, row: int, column: str) -> Any:
+def _name_labels(value: object, names: list[str], path: Path, row: int, column: str) -> object:
     """Replace a label, or each label of a list, by its name."""
     if isinstance(value, list):
         return [_name_labels(item, names, path, row, column) for item in value]

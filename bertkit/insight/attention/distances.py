@@ -40,7 +40,7 @@ class DistanceCounter:
             middle = _entropies((heads[head] + heads[head + 1 :]) / 2)
             divergence = middle - (entropy[head] + entropy[head + 1 :]) / 2
             sums[head, head + 1 :] = divergence.sum(-1)
-        total = (sums + sums.T).clamp_min(0).double().cpu().numpy() / math.log(2)
+        total = (sums + sums.T).clamp_min(0).cpu().double().numpy() / math.log(2)
         self.sums = total if self.sums is None else self.sums + total
         self.tokens += len(attends)
 

@@ -89,13 +89,13 @@ class PatternCounter:
         self.uniform += (masks.sum(-1) / lengths[:, None]).sum((1, 2))
         of_patterns = torch.from_numpy(masks).to(device, torch.float32)
         from_tokens = torch.from_numpy(attends).to(device, torch.float32)
-        relative = from_tokens / torch.from_numpy(np.log(lengths)).to(device, torch.float32)[:, None]
+        relative = from_tokens / torch.from_numpy(np.log(lengths)).float().to(device)[:, None]
         sums = []
         for layer in weights:
             shares = torch.einsum("rhij,prij->hp", layer.float(), of_patterns)
             entropy = -torch.xlogy(layer, layer).float().sum(-1)
             means = [torch.einsum("rhi,ri->h", entropy, one) for one in (from_tokens, relative)]
-            sums.append(torch.cat([shares, torch.stack(means, dim=1)], dim=1).double().cpu().numpy())
+            sums.append(torch.cat([shares, torch.stack(means, dim=1)], dim=1).cpu().double().numpy())
         self.sums = [old + new for old, new in zip(self.sums, sums, strict=True)] if self.sums else sums
 
     def table(self) -> PatternTable:

@@ -84,13 +84,13 @@ def load_attention_model(folder: Path, name: str) -> AttentionModel:
 
 
 def _load_encoder(folder: Path) -> PreTrainedModel:
-    import torch
     from transformers import AutoModel
 
+    from bertkit.hardware.precision import compute_as_stored
     from bertkit.modeling.weights import load_config
 
     model = load_to_pretrain(AutoModel, folder, load_config(folder))
-    return model.eval().to("cuda" if torch.cuda.is_available() else "cpu")
+    return model.eval().to(compute_as_stored())
 
 
 def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tokens: int) -> AttendedText:

@@ -203,7 +203,7 @@ def fill_template(test: BehaviorTest, column: str, limit: int) -> list[Row]:
             number, index = divmod(number, len(test.slots[name]))
             chosen[name] = test.slots[name][index]
 
-        def fill(value: Any, chosen: Mapping[str, str] = chosen) -> Any:
+        def fill(value: object, chosen: Mapping[str, str] = chosen) -> object:
             return _SLOT.sub(lambda slot: chosen[slot[1]], value) if isinstance(value, str) else value
 
         rows.append({name: fill(value) for name, value in template.items()})
@@ -272,7 +272,7 @@ def run_plans(saved: SavedCheckpoint, plans: Sequence[Plan], progress: Progress)
     return results
 
 
-def _is_text(value: Any) -> bool:
+def _is_text(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and all(isinstance(word, str) for word in value))
 
 

@@ -30,20 +30,8 @@ FIRST_NAMES = {
     ),
 }
 PLACES = (
-    *(
-        "London",
-        "Paris",
-        "Berlin",
-        "Rome",
-        "Madrid",
-        "Vienna",
-        "Oslo",
-        "Prague",
-        "Warsaw",
-        "Dublin",
-        "Lisbon",
-        "Athens",
-    ),
+    *("London", "Paris", "Berlin", "Rome", "Madrid", "Vienna"),
+    *("Oslo", "Prague", "Warsaw", "Dublin", "Lisbon", "Athens"),
     *("Tokyo", "Beijing", "Delhi", "Sydney", "Toronto", "Chicago", "Boston", "Moscow", "Cairo", "Budapest", "Geneva"),
 )
 

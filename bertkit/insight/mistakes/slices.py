@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,10 @@ import numpy as np
 
 from bertkit.data.rows import Columns
 from bertkit.errors import shorten
-from bertkit.evaluation.differences import slice_values
+from bertkit.evaluation.differences import Extra, Groups, slice_values
 from bertkit.evaluation.stored import Scorer
 from bertkit.insight.mistakes.outcomes import Outcomes
+from bertkit.metrics import Numbers
 from bertkit.metrics.slices import SliceDifference, compare_slices
 from bertkit.recipe import Row
 
@@ -28,9 +29,6 @@ _CASED = 0.5  # share of words with a capital from which on a text is a title, a
 _MANY_NEW = 2
 
 _OF_DIFFERENCE = ("units", "rate", "rest", "difference", "interval", "p", "p_holm", "is_beyond_chance")
-
-Groups = dict[str, dict[str, list[int]]]
-"""What rows are sliced by -> value -> numbers of units."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +56,7 @@ def find_slices(
     units: Sequence[Sequence[int]],
     *,
     known_words: Collection[str] | None = None,
-    extra: Mapping[str, Sequence[Any]] | None = None,
+    extra: Extra | None = None,
 ) -> Groups:
     """Group units by gold label, length, new words, negation, names, numbers and other columns.
 
@@ -84,7 +82,7 @@ def find_slices(
     return groups
 
 
-def compare_groups(outcomes: Outcomes, groups: Groups, *, errors: Any = None) -> list[ComparedSlice]:
+def compare_groups(outcomes: Outcomes, groups: Groups, *, errors: Numbers | None = None) -> list[ComparedSlice]:
     """Compare each group of units with the rest; the smallest corrected p comes first, what is not tested last.
 
     Args:
@@ -147,7 +145,7 @@ def _has_names(text: str) -> bool:
     return inside is not None and capital < _CASED * max(len(words), 1)
 
 
-def _yes(found: Any) -> str:
+def _yes(found: object) -> str:
     return "yes" if found else "no"
 
 

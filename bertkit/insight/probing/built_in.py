@@ -23,6 +23,7 @@ from bertkit.insight.probing.rows import choose_rows, is_needed
 from bertkit.insight.syntax import depth_of
 from bertkit.metrics.statistics import quantile_bins
 from bertkit.recipe import Recipe, Row
+from bertkit.tokens.features import Rows
 from bertkit.vectors.embedding.units import UNITS
 
 _SEED = 0  # of the draws that make a task; the seeds of probes are others
@@ -39,7 +40,7 @@ class BuiltInTask:
     """A task that is made from the rows themselves."""
 
     about: str
-    make: Callable[[Sequence[Row], Sequence[Row]], Both]
+    make: Callable[[Rows, Rows], Both]
     columns: tuple[str, ...] = ()
     """What rows must have, beside their words."""
     group_name: str = ""
@@ -94,7 +95,7 @@ def _read_columns(row: Row, columns: Sequence[str]) -> Row | None:
     return {"words": words, **checked} if words else None
 
 
-def _bin_sizes(measure: Callable[[Row], int], train: Sequence[Row]) -> Callable[[Row], str]:
+def _bin_sizes(measure: Callable[[Row], int], train: Rows) -> Callable[[Row], str]:
     """Return what tells the bin of a row's size; bins hold about equally many training rows."""
     bins = quantile_bins(list(map(measure, train)))
 
@@ -110,11 +111,11 @@ def _count_words(row: Row) -> int:
     return len(row["words"])
 
 
-def _length(train: Sequence[Row], held_out: Sequence[Row]) -> Both:
+def _length(train: Rows, held_out: Rows) -> Both:
     return _both(train, held_out, _bin_sizes(_count_words, train))
 
 
-def _content(train: Sequence[Row], held_out: Sequence[Row]) -> Both:
+def _content(train: Rows, held_out: Rows) -> Both:
     """Choose words of middling frequency, and keep the texts that have exactly one of them."""
     counts = Counter(word for row in train for word in _letters(row))
     frequent = [word for word, count in counts.most_common() if count >= _LEAST_ROWS]
@@ -134,7 +135,7 @@ def _letters(row: Row) -> set[str]:
     return {word.lower() for word in row["words"] if word.isalpha()}
 
 
-def _shift(train: Sequence[Row], held_out: Sequence[Row]) -> Both:
+def _shift(train: Rows, held_out: Rows) -> Both:
     """Swap two neighboring words in one half of the texts."""
     made = []
     for split, rows in enumerate((train, held_out)):
@@ -153,17 +154,14 @@ def _swap(words: Sequence[str], rng: np.random.Generator) -> list[str]:
     return [*words[:first], words[first + 1], words[first], *words[first + 2 :]]
 
 
-def _depth(train: Sequence[Row], held_out: Sequence[Row]) -> Both:
+def _depth(train: Rows, held_out: Rows) -> Both:
     """Bin the depths of trees; the length of the text is what a probe must know more than."""
     depth = _bin_sizes(lambda row: depth_of(row["head"]), train)
     return _both(train, held_out, depth, _bin_sizes(_count_words, train))
 
 
 def _both(
-    train: Sequence[Row],
-    held_out: Sequence[Row],
-    label: Callable[[Row], str | None],
-    group: Callable[[Row], str] | None = None,
+    train: Rows, held_out: Rows, label: Callable[[Row], str | None], group: Callable[[Row], str] | None = None
 ) -> Both:
     """Return an item per text that has a label."""
     made = []
@@ -174,11 +172,11 @@ def _both(
     return made[0], made[1]
 
 
-def _each(make: Callable[[Sequence[Row], int], ProbeItems], train: Sequence[Row], held_out: Sequence[Row]) -> Both:
+def _each(make: Callable[[Rows, int], ProbeItems], train: Rows, held_out: Rows) -> Both:
     return make(train, _SEED), make(held_out, _SEED + 1)
 
 
-def _feature(name: str) -> Callable[[Sequence[Row], Sequence[Row]], Both]:
+def _feature(name: str) -> Callable[[Rows, Rows], Both]:
     return partial(_each, partial(trees.feature, name))
 
 

@@ -123,6 +123,24 @@ def one_per_text(texts: Sequence[Sequence[str]], labels: Sequence[str], groups: 
     )
 
 
+def one_per_word(
+    texts: Sequence[Sequence[str]], places: Sequence[Any], labels: Sequence[Any], combination: Combination = "alone"
+) -> ProbeItems:
+    """Return an item per word of texts, which are given as their words, or an item per edge between two of them.
+
+    A place is the number of a text and that of a word in it; an edge has two of them, and its first word is its group.
+    """
+    addresses = np.array(places, dtype=np.int64).reshape(-1, 2 if combination == "edge" else 1, 2)
+    return ProbeItems(
+        rows=[{"tokens": words} for words in texts],
+        unit="word",
+        addresses=addresses,
+        labels=labels,
+        groups=[texts[text][word].lower() for text, word in addresses[:, 0].tolist()],
+        combination=combination,
+    )
+
+
 def find_vectors(items: ProbeItems, vectors: LayerVectors) -> tuple[ProbeItems, ItemVectors]:
     """Find where the vectors of items are; items with a word that has none are left out.
 

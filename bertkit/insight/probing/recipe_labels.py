@@ -10,7 +10,7 @@ import numpy as np
 from bertkit.data.labels import find_names, name_split
 from bertkit.data.sources import read_splits
 from bertkit.errors import RecipeError
-from bertkit.insight.probing.items import ProbeItems, ProbeTask
+from bertkit.insight.probing.items import ProbeItems, ProbeTask, one_per_word
 from bertkit.insight.probing.rows import choose_rows, is_needed
 from bertkit.metrics.basic import LOWER_IS_BETTER, REGRESSION
 from bertkit.recipe import Recipe, Row
@@ -105,13 +105,7 @@ def _choose_builder(unit: str, task: Task, rows: Sequence[Row]) -> tuple[Callabl
 def _of_words(rows: Sequence[Row]) -> ProbeItems:
     """Return the labeled words of rows."""
     places = [(row, word) for row, one in enumerate(rows) for word, tag in enumerate(one["tags"]) if tag is not None]
-    return ProbeItems(
-        rows=[{"tokens": row["tokens"]} for row in rows],
-        unit="word",
-        addresses=np.array(places)[:, None],
-        labels=[rows[row]["tags"][word] for row, word in places],
-        groups=[rows[row]["tokens"][word].lower() for row, word in places],
-    )
+    return one_per_word([row["tokens"] for row in rows], places, [rows[row]["tags"][word] for row, word in places])
 
 
 def _of_similar_texts(rows: Sequence[Row]) -> ProbeItems:

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.insight.probing.items import ProbeItems
+from bertkit.insight.probing.items import ProbeItems, one_per_word
 from bertkit.insight.syntax import read_column, read_heads
 from bertkit.recipe import Row
 
 ARC, NO_ARC = "arc", "no arc"
 
 
-def _read_features(value: Any, count: int) -> list[dict[str, str]]:
+def _read_features(value: object, count: int) -> list[dict[str, str]]:
     """Read features as CoNLL-U writes them, ``Number=Sing|Person=3``; ``_`` stands for none."""
     pairs = [str(text or "_").split("|") for text in read_column(value, count, "feats")]
     return [dict(pair.split("=", 1) for pair in of_word if "=" in pair) for of_word in pairs]
@@ -71,27 +71,10 @@ def feature(name: str, rows: Sequence[Row], seed: int) -> ProbeItems:
         for word, features in enumerate(row["feats"])
         if name in features
     ]
-    return ProbeItems(
-        rows=_words_of(rows),
-        unit="word",
-        addresses=np.array([(number, word) for number, word, _ in words], dtype=np.int64).reshape(-1, 1, 2),
-        labels=[value for _, _, value in words],
-        groups=[rows[number]["words"][word].lower() for number, word, _ in words],
-    )
+    return one_per_word([row["words"] for row in rows], [word[:2] for word in words], [value for *_, value in words])
 
 
 def _pairs(rows: Sequence[Row], pairs: Sequence[tuple[int, int, int, str]]) -> ProbeItems:
     """Return pairs of a row, a word, another word and a label as items of an edge probe."""
-    addresses = [((number, word), (number, other)) for number, word, other, _ in pairs]
-    return ProbeItems(
-        rows=_words_of(rows),
-        unit="word",
-        addresses=np.array(addresses, dtype=np.int64).reshape(-1, 2, 2),
-        labels=[label for *_, label in pairs],
-        groups=[rows[number]["words"][word].lower() for number, word, *_ in pairs],
-        combination="edge",
-    )
-
-
-def _words_of(rows: Sequence[Row]) -> list[Row]:
-    return [{"tokens": row["words"]} for row in rows]
+    places = [((number, word), (number, other)) for number, word, other, _ in pairs]
+    return one_per_word([row["words"] for row in rows], places, [label for *_, label in pairs], "edge")

@@ -53,14 +53,13 @@ def load_and_measure_memory(embedders: Sequence[Embedder], texts: Sequence[str])
     Raises:
         ModelError: one is damaged.
     """
-    import torch
-
+    from bertkit.hardware.device import find_device
     from bertkit.vectors.embedder import Embedder
 
     Embedder("demo").encode(texts[:1])  # a warm-up: memory that libraries take once counts for no encoder
     longest = sorted(texts, key=len)[-_TOGETHER:]
     grown = []
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = find_device().type
     for embedder in embedders:
         knows_memory = restart_peak_memory(device)
         before = peak_memory(device)

@@ -16,7 +16,7 @@ from bertkit.metrics.linear import sample
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Row
 from bertkit.tasks import Task
-from bertkit.vectors.embedding.quantize import normalize
+from bertkit.vectors.embedding.quantize import to_unit_length
 
 if TYPE_CHECKING:
     from bertkit.insight.layer_vectors import LayerReader
@@ -127,7 +127,7 @@ class LayerFeatures:
         vectors = [np.asarray(pool(side), dtype=np.float64) for side in self.sides]
         if len(vectors) == 1:
             return vectors[0]
-        first, second = map(normalize, vectors)
+        first, second = map(to_unit_length, vectors)
         return np.concatenate([np.abs(first - second), first * second], axis=1)
 
 

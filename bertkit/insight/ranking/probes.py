@@ -7,7 +7,7 @@ import warnings
 import numpy as np
 
 from bertkit.metrics import Numbers
-from bertkit.vectors.embedding.quantize import normalize
+from bertkit.vectors.embedding.quantize import to_unit_length
 
 NEIGHBORS = 10
 FOLDS = 5
@@ -23,7 +23,7 @@ def score_neighbors(features: Numbers, gold: Numbers, neighbors: int = NEIGHBORS
         of classes (whole numbers), the accuracy of the most frequent class among the neighbors; of numbers, Pearson's
         correlation with the mean of the neighbors, 0 where one of the two is constant.
     """
-    unit = normalize(np.asarray(features, dtype=np.float32))
+    unit = to_unit_length(np.asarray(features, dtype=np.float32))
     count = len(unit)
     most = min(neighbors, count - 1)
     predicted = np.zeros(count)

@@ -71,7 +71,7 @@ def class_score(outputs: Outputs, number: int, *, several: bool = False, windows
     logits = outputs["logits"]
     if not windows:
         return logits[..., number].float() if several else log_odds(logits, number)
-    wide = logits.double()
+    wide = logits.cpu().double()  # which some accelerators lack
     found = wide.sigmoid() if several else wide.softmax(dim=-1)
     combined = found.amax(dim=1) if windows == "windows_max" else found.mean(dim=1)
     if not several:  # the highest are more than 1 together

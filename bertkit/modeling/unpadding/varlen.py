@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from bertkit.hardware.device import Device
+from bertkit.hardware.precision import Machine
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model
 from bertkit.modeling.unpadding.layout import SingleRow, States
@@ -74,18 +76,18 @@ def torch_varlen() -> VarlenAttention:
     return varlen_attn
 
 
-def why_no_varlen(model: Model, precision: str) -> str | None:
+def why_no_varlen(model: Model, machine: Machine) -> str | None:
     """Say why a model cannot attend by `torch_varlen` in training on a GPU; None where it can."""
     config = model.config
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    if precision != "bf16":
-        return f"variable-length attention is not computed in {precision}"
+    if machine.precision != "bf16":
+        return f"variable-length attention is not computed in {machine.precision}"
     if architecture_of(config).attends_relatively:
         return f"variable-length attention has no relative positions, as {config.model_type} has"
     if any(getattr(config, name, 0.0) for name in _DROPOUTS):
         return "variable-length attention has no dropout, and this model has some"
     if width > _WIDEST or width % _STEP:
         return f"variable-length attention takes no heads of width {width}"
-    if not torch.backends.cuda.is_flash_attention_available() or torch.cuda.get_device_capability() < (8, 0):
+    if not Device(machine.device).has_varlen:
         return "torch has no flash attention for this GPU"
     return None

@@ -70,9 +70,7 @@ def _write_tables(file: Path, found: Any, title: str, tables: Sequence[ErrorTabl
 
 def _draw_slices(slices: Sequence[Any]) -> Markup | None:
     """Draw the differences of the first slices from the rest, with their intervals, beside zero."""
-    spans = [svg.Span("the rest", "0", 0.0, 0.0, 0.0, own=True)]
-    with_interval = [one for one in slices if one.interval is not None]
-    for one in with_interval[:_MAX_SPANS]:
-        name = f"{one.by}: {one.value}" + (" *" if one.is_beyond_chance else "")
-        spans.append(svg.Span(name, f"{one.difference:+.4f}", one.difference, *one.interval))
-    return svg.interval_strip(spans, name="difference of each slice from the rest") if with_interval else None
+    drawn = [one for one in slices if one.interval is not None][:_MAX_SPANS]
+    names = (f"{one.by}: {one.value}{' *' if one.is_beyond_chance else ''}" for one in drawn)
+    pairs = zip(names, drawn, strict=True)
+    return svg.difference_strip("the rest", pairs, name="difference of each slice from the rest")

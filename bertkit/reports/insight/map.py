@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertkit.metrics import Numbers
 from bertkit.reports import svg
 from bertkit.reports.canvas import escape_text
 from bertkit.reports.templates import write_page
-
-Numbers = np.ndarray[Any, Any]
 
 MAX_POINTS = 50_000
 """On a page; of more, as many are shown, evenly chosen."""

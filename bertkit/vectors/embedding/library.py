@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
+from bertkit.hardware.device import find_device
 from bertkit.modeling.sentence.modules import (
     SentenceModules,
     is_sentence_folder,
@@ -64,7 +65,7 @@ class LibraryModel:
         self._folder = folder
         what = "bertkit does not know all of its modules, and sentence-transformers is not installed"
         library = import_extra("sentence_transformers", what, "sentence-transformers", file=folder)
-        options = {"local_files_only": True, "trust_remote_code": False}
+        options = {"local_files_only": True, "trust_remote_code": False, "device": find_device().type}
         try:
             self._model: Any = library.SentenceTransformer(str(folder), **options)
             self._model.truncate_dim = None  # vectors are truncated later

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import numpy as np
 
@@ -16,6 +16,9 @@ from bertkit.metrics import Numbers
 from bertkit.storage.files import sync_folder, to_json
 from bertkit.vectors.embedding.parts import VECTOR, read_parts, vector_column, vectors_of
 from bertkit.vectors.embedding.quantize import find_ranges, to_bits, to_int8
+
+if TYPE_CHECKING:
+    import pyarrow
 
 DTYPES = ("float32", "float16", "int8", "binary")
 RESCORE = "int8"
@@ -127,7 +130,7 @@ def _write_parquet(vectors: Vectors, files: Sequence[Path]) -> None:
         writer.close()
 
 
-def _common_id_type(vectors: Vectors) -> Any:
+def _common_id_type(vectors: Vectors) -> pyarrow.DataType:
     import pyarrow
 
     types = {table.schema.field("id").type for table in read_parts(vectors.parts)}
@@ -194,7 +197,7 @@ def _write_rows(vectors: Vectors, file: Path) -> None:
             stream.writelines(f"{to_json(row)}\n" for row in table.drop_columns([VECTOR]).to_pylist())
 
 
-def _write_numbers(vectors: Vectors, convert: Callable[[Numbers], Numbers], stream: Any) -> None:
+def _write_numbers(vectors: Vectors, convert: Callable[[Numbers], Numbers], stream: BinaryIO) -> None:
     for table in read_parts(vectors.parts):
         stream.write(np.ascontiguousarray(convert(vectors_of(table))).data)
 

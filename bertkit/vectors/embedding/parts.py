@@ -18,6 +18,8 @@ from bertkit.storage.fingerprints import with_digest, without_digest
 from bertkit.storage.records import read_signed, write_signed
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from bertkit.metrics import Numbers
     from bertkit.vectors.embedding.units import UnitVectors
 
@@ -113,7 +115,7 @@ def is_whole(file: Path) -> bool:
     return False
 
 
-def read_parts(files: Sequence[Path]) -> Iterator[Any]:
+def read_parts(files: Sequence[Path]) -> Iterator[pyarrow.Table]:
     """Yield the table of each part that has vectors; they are mapped, not in memory.
 
     Raises:
@@ -140,21 +142,21 @@ def _map_part(file: Path) -> Any | None:
         return without_digest(source.read_buffer())
 
 
-def vectors_of(table: Any) -> Numbers:
+def vectors_of(table: pyarrow.Table) -> Numbers:
     """Return the vectors of a part, float32 of shape (vectors, dimension)."""
     column = table.column(VECTOR).combine_chunks()
     vectors: Numbers = column.flatten().to_numpy().reshape(len(column), -1)
     return vectors
 
 
-def vector_column(vectors: Numbers) -> Any:
+def vector_column(vectors: Numbers) -> pyarrow.Array:
     """Return vectors of shape (vectors, dimension) as an Arrow column of lists of a fixed size."""
     import pyarrow
 
     return pyarrow.FixedSizeListArray.from_arrays(pyarrow.array(vectors.reshape(-1)), max(1, vectors.shape[1]))
 
 
-def _ids(values: Sequence[Any]) -> Any:
+def _ids(values: Sequence[Any]) -> pyarrow.Array:
     """Return ids as a column of whole numbers where all of them are, else of text."""
     import pyarrow
 

@@ -18,11 +18,11 @@ def truncate(vectors: Numbers, dimension: int, *, is_normal: bool) -> Numbers:
     """
     if dimension > vectors.shape[1]:
         raise UsageError(f"a dimension of {dimension:,}", f"the model's vectors have {vectors.shape[1]:,}")
-    return normalize(vectors[:, :dimension]) if is_normal else vectors[:, :dimension]
+    return to_unit_length(vectors[:, :dimension]) if is_normal else vectors[:, :dimension]
 
 
-def normalize(vectors: Numbers) -> Numbers:
-    """Scale vectors (vectors, width) to length 1; one of zeros stays as it is."""
+def to_unit_length(vectors: Numbers) -> Numbers:
+    """Return vectors (vectors, width) of length 1, so that their products are cosines; one of zeros stays as it is."""
     lengths: Numbers = np.linalg.norm(vectors, axis=1, keepdims=True)
     return vectors / np.maximum(lengths, 1e-12)
 

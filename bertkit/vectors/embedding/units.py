@@ -117,7 +117,7 @@ def _encode_spans(
     from bertkit.tokens.features import find_template
     from bertkit.tokens.words import split_windows
     from bertkit.vectors.embedding.batches import split_texts
-    from bertkit.vectors.embedding.quantize import normalize
+    from bertkit.vectors.embedding.quantize import to_unit_length
 
     template = find_template(embedder.tokenizer, pair=False)
     budget = embedder.tokenizer.model_max_length - template.size
@@ -144,7 +144,7 @@ def _encode_spans(
     order = sorted(found_vectors)
     vectors = np.stack([found_vectors[key] for key in order]) if order else np.zeros((0, 0), dtype=np.float32)
     if embedder.normalize:
-        vectors = normalize(vectors)
+        vectors = to_unit_length(vectors)
     return UnitVectors(vectors, [row for row, _ in order], {"index": [word for _, word in order]})
 
 

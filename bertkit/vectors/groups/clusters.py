@@ -14,7 +14,8 @@ import numpy as np
 from bertkit.errors import DataError, UsageError
 from bertkit.metrics.linear import draw_rows
 from bertkit.progress import SILENT, Progress, log, stage
-from bertkit.vectors.groups.stored import Matrix, to_unit_length
+from bertkit.vectors.embedding.quantize import to_unit_length
+from bertkit.vectors.groups.stored import Matrix
 
 METHODS = ("kmeans", "agglomerative", "hdbscan")
 NOISE = -1

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -189,7 +189,7 @@ def group_rows(scanned: ScannedRows, gone: Mapping[int, Duplicate]) -> Iterator[
         yield from sorted(rows, key=lambda member: not member["kept"])
 
 
-def _ranks(keep: str) -> Any:
+def _ranks(keep: str) -> Callable[[TextRow, TextFile], float]:
     """Return the function that computes how much a row is preferred."""
     way, _, column = keep.partition(":")
     if keep == "first":

@@ -139,7 +139,8 @@ def _keep_inside(exact: torch.Tensor, block: torch.Tensor, threshold: float, sim
 
 def _search_index(vectors: Matrix, threshold: float, fixed: int, progress: Progress) -> Similar:
     """Search the neighbors of each vector in the lists of an inverted file that are nearest to it."""
-    faiss = _import_faiss()
+    what = f"more than {MAX_EXACT:,} rows are compared by an index of faiss, which is not installed"
+    faiss = import_extra("faiss", what, "search")
     rows, dimension = vectors.shape
     lists = 2 ** round(np.log2(2 * np.sqrt(rows)))
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dimension), dimension, lists, faiss.METRIC_INNER_PRODUCT)
@@ -180,22 +181,10 @@ def _choose_lists(index: Any, vectors: Matrix, threshold: float) -> float:
     return pairs_found / pairs if pairs > 0 else 1.0
 
 
-def _import_faiss() -> Any:
-    """Return the package faiss.
-
-    Raises:
-        UnavailableError: it is not installed.
-    """
-    what = f"more than {MAX_EXACT:,} rows are compared by an index of faiss, which is not installed"
-    return import_extra("faiss", what, "search")
-
-
 def _fast_dtype(rows: int) -> torch.dtype:
-    """Return the dtype in which this machine multiplies fastest: bf16 where it has units for it."""
+    """Return the dtype in which the CPU multiplies fastest: bf16 where it has units for it."""
     import torch
 
-    from bertkit.hardware.precision import detect_hardware
+    from bertkit.hardware.precision import bf16_is_faster_on_cpu
 
-    if rows < _WORTH_A_TRIAL:
-        return torch.float32
-    return torch.bfloat16 if detect_hardware("auto").precision == "bf16" else torch.float32
+    return torch.bfloat16 if rows >= _WORTH_A_TRIAL and bf16_is_faster_on_cpu() else torch.float32

@@ -14,12 +14,12 @@ from bertkit.errors import DataError, UsageError, closest
 from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.storage.arrays import map_npy
+from bertkit.vectors.embedding.parts import VECTOR
 from bertkit.vectors.embedding.quantize import from_int8
 
 Matrix = np.ndarray[Any, np.dtype[np.float32]]
 """Vectors, (rows, dimension)."""
 
-_VECTOR = "embedding"
 _DAMAGE = (ValueError, OSError, LookupError, TypeError, AttributeError, RuntimeError)
 """What the readers of formats raise of a damaged file."""
 _COMPARED = ("model", "pooling", "layers", "normalize", "truncate_dim", "max_length", "prompts", "include_prompt")
@@ -79,12 +79,6 @@ def refuse_not_finite(vectors: Matrix, source: object) -> None:
         raise DataError(what, "compute the vectors again", file=source, row=int(wrong[0]) + 1)
 
 
-def to_unit_length(vectors: Matrix) -> Matrix:
-    """Return vectors of length 1, so that their products are cosines; a vector of zeros stays as it is."""
-    lengths: Matrix = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return (vectors / np.maximum(lengths, 1e-12)).astype(np.float32, copy=False)
-
-
 def _read_metadata(file: Path) -> dict[str, Any] | None:
     """Read the note of `bertkit embed`: in the metadata of the format, or beside a file that has none.
 
@@ -114,7 +108,7 @@ def _read_parquet(file: Path) -> Numbers:
     from pyarrow import parquet
 
     _check_column(file, parquet.read_schema(file).names)
-    array = parquet.read_table(file, columns=[_VECTOR])[_VECTOR].combine_chunks()
+    array = parquet.read_table(file, columns=[VECTOR])[VECTOR].combine_chunks()
     if array.null_count:
         raise ValueError("a row without a vector")
     values: Numbers = array.flatten().to_numpy(zero_copy_only=False)
@@ -128,7 +122,7 @@ def _read_jsonl(file: Path) -> Numbers:
     with file.open(encoding="utf-8") as lines:
         for record in map(json.loads, filter(str.strip, lines)):
             _check_column(file, list(record))
-            vectors.append(np.array(record[_VECTOR], dtype=np.float32))
+            vectors.append(np.array(record[VECTOR], dtype=np.float32))
     return np.stack(vectors)
 
 
@@ -137,7 +131,7 @@ def _read_safetensors(file: Path) -> Numbers:
         names = list(opened.keys())
         if len(names) > 1:
             _check_column(file, names)
-        vectors: Numbers = opened.get_tensor(_VECTOR if len(names) > 1 else names[0])
+        vectors: Numbers = opened.get_tensor(VECTOR if len(names) > 1 else names[0])
     return vectors
 
 
@@ -154,8 +148,8 @@ def _opened_safetensors(file: Path) -> Iterator[Any]:
 
 
 def _check_column(file: Path, names: list[str]) -> None:
-    if _VECTOR not in names:
-        raise DataError(f"no vectors in a column {_VECTOR!r}", closest(_VECTOR, names), file=file)
+    if VECTOR not in names:
+        raise DataError(f"no vectors in a column {VECTOR!r}", closest(VECTOR, names), file=file)
 
 
 _READERS = {".parquet": _read_parquet, ".jsonl": _read_jsonl, ".npy": map_npy, ".safetensors": _read_safetensors}

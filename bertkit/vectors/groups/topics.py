@@ -6,8 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bertkit.vectors.embedding.quantize import to_unit_length
 from bertkit.vectors.groups.clusters import NOISE, Labels
-from bertkit.vectors.groups.stored import Matrix, to_unit_length
+from bertkit.vectors.groups.stored import Matrix
 
 _LIFT = 2.0
 

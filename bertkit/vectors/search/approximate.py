@@ -22,6 +22,7 @@ from bertkit.metrics import Numbers
 from bertkit.metrics.linear import draw_rows
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe.plugins import import_extra
+from bertkit.storage.disk import REMEDIES
 from bertkit.storage.fingerprints import list_files
 from bertkit.vectors.search.exact import exact_search, gather, rank
 from bertkit.vectors.search.shard import Shard
@@ -42,7 +43,6 @@ _WIDTHS = {
     "binary": (100, 200, 400, 800, 1600, 3200),
 }
 """Method -> how wide it may search, from the fastest: rows of the graph, clusters, or candidates that are ranked."""
-_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
 
 
 def check_method(method: str, rows: int) -> str:
@@ -224,7 +224,7 @@ def _write_index(built: Any, file: Path, *, binary: bool) -> None:
     try:
         (faiss.write_index_binary if binary else faiss.write_index)(built, str(file))
     except RuntimeError as error:  # which says why in words alone
-        number = next((number for number in _DISK if os.strerror(number) in str(error)), errno.EIO)
+        number = next((number for number in REMEDIES if os.strerror(number) in str(error)), errno.EIO)
         raise OSError(number, os.strerror(number), str(file)) from None
 
 

@@ -11,13 +11,14 @@ from typing import Any
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, Progress
+from bertkit.storage.columns import JOURNAL
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import sync_folder
 from bertkit.vectors.search.approximate import build_approximate, check_method
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.manifest import SIMILARITIES, Manifest, ShardInfo, write_manifest
-from bertkit.vectors.search.shard import JOURNAL, ShardWriter, prepare
+from bertkit.vectors.search.shard import ShardWriter, prepare
 from bertkit.vectors.search.words import sweep_words, write_words
 
 Chunk = tuple[list[dict[str, Any]], Numbers, Coverage]

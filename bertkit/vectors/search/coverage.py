@@ -5,9 +5,12 @@ from __future__ import annotations
 import operator
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bertkit.vectors.embedder import Embedder
+
+if TYPE_CHECKING:
+    from transformers import BatchEncoding
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ def count_tokens(texts: Sequence[str], embedder: Embedder) -> list[int]:
     return [len(ids) for ids in tokenize(begun, embedder, add_special_tokens=True)["input_ids"]] if begun else []
 
 
-def tokenize(texts: Sequence[str], embedder: Embedder, **options: Any) -> Any:
+def tokenize(texts: Sequence[str], embedder: Embedder, **options: bool) -> BatchEncoding:
     """Tokenize texts whole, and without special tokens unless the options say otherwise."""
     if embedder.modules.lowercase:
         texts = [text.lower() for text in texts]

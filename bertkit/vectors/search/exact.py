@@ -68,13 +68,19 @@ def gather(shards: Sequence[Shard], numbers: Numbers) -> Numbers:
     """Read the vectors of some rows, float32 of shape (numbers, dimension)."""
     if len(shards) == 1:
         return np.asarray(shards[0].vectors[numbers])
+    vectors = np.empty((len(numbers), shards[0].vectors.shape[1]), dtype=np.float32)
+    for shard, positions, rows in by_shard(shards, numbers):
+        vectors[positions] = shard.vectors[rows]
+    return vectors
+
+
+def by_shard(shards: Sequence[Shard], numbers: Numbers) -> Iterator[tuple[Shard, Numbers, Numbers]]:
+    """Yield each shard that has some of these rows, their positions among the numbers, and their rows in it."""
     ends = np.cumsum([shard.info.rows for shard in shards])
     owners = np.searchsorted(ends, numbers, side="right")
-    vectors = np.empty((len(numbers), shards[0].vectors.shape[1]), dtype=np.float32)
     for owner in np.unique(owners):
-        mine = owners == owner
-        vectors[mine] = shards[owner].vectors[numbers[mine] - (ends[owner] - shards[owner].info.rows)]
-    return vectors
+        positions = np.flatnonzero(owners == owner)
+        yield shards[owner], positions, numbers[positions] - (ends[owner] - shards[owner].info.rows)
 
 
 def _search(shards: Sequence[Shard], queries: Numbers, k: int, deleted: Numbers, first: int) -> tuple[Numbers, Numbers]:

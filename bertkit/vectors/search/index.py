@@ -15,7 +15,7 @@ import numpy as np
 from bertkit.errors import BertkitError, UsageError, pip_install
 from bertkit.metrics import Numbers
 from bertkit.vectors.search.approximate import ApproximateSearch
-from bertkit.vectors.search.exact import exact_search, gather
+from bertkit.vectors.search.exact import by_shard, exact_search, gather
 from bertkit.vectors.search.lexical import LexicalIndex
 from bertkit.vectors.search.manifest import ROWS, Manifest, check_files, read_manifest
 from bertkit.vectors.search.shard import Shard, hash_id, prepare
@@ -131,15 +131,10 @@ class Index:
 
     def rows(self, numbers: Iterable[int]) -> list[dict[str, Any]]:
         """Read the rows of some numbers, in their order: ``id``, ``text`` and the other columns."""
-        numbers = [int(number) for number in numbers]
-        ends = np.cumsum([shard.info.rows for shard in self.shards])
-        owners = np.searchsorted(ends, numbers, side="right")
-        records: list[dict[str, Any]] = [{}] * len(numbers)
-        for owner in np.unique(owners):
-            positions = np.flatnonzero(owners == owner)
-            begin = int(ends[owner]) - self.shards[owner].info.rows
-            found = self.shards[owner].read_rows(numbers[position] - begin for position in positions)
-            for position, record in zip(positions, found, strict=True):
+        wanted = np.fromiter(numbers, dtype=np.int64)
+        records: list[dict[str, Any]] = [{}] * len(wanted)
+        for shard, positions, rows in by_shard(self.shards, wanted):
+            for position, record in zip(positions, shard.read_rows(rows), strict=True):
                 records[position] = record
         return records
 

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 from bertkit.recipe.plugins import import_extra
 
 if TYPE_CHECKING:
+    import bm25s
+
     from bertkit.metrics import Numbers
 
 
@@ -33,8 +35,8 @@ def split_words(text: str) -> list[str]:
 class LexicalIndex:
     """The BM25 scores of the words of some rows."""
 
-    bm25: Any
-    """A ``bm25s.BM25`` that is indexed."""
+    bm25: bm25s.BM25
+    """Indexed."""
     rows: Numbers
     """The number of each row, ascending."""
 

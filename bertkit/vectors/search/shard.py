@@ -5,9 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import asdict
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +13,12 @@ from typing import IO, Any
 
 import numpy as np
 
-from bertkit.errors import DataError, ModelError, ResourceError
+from bertkit.errors import DataError, ModelError
 from bertkit.metrics import Numbers
-from bertkit.progress import log
 from bertkit.storage.arrays import map_npy
+from bertkit.storage.columns import JournaledFiles
 from bertkit.storage.files import to_json
 from bertkit.storage.fingerprints import list_files
-from bertkit.storage.records import read_signed, write_signed
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.manifest import (
     ENDS,
@@ -33,15 +30,11 @@ from bertkit.vectors.search.manifest import (
     ShardInfo,
 )
 
-JOURNAL = "journal.json"
 _DTYPES = {VECTORS: "<f4", ROUNDED: "<u2", ENDS: "<i8", IDS: "<u8"}
 
 
-class ShardWriter:
+class ShardWriter(JournaledFiles):
     """Appends rows with their vectors to a new shard; a context manager.
-
-    After each chunk, a journal records the lengths of the files and their checksums. A kill leaves files that are
-    longer than that; the next process truncates them and goes on after the last chunk.
 
     Args:
         folder: used by this shard only, and locked by this process.
@@ -52,35 +45,25 @@ class ShardWriter:
     """
 
     def __init__(self, folder: Path, dimension: int, similarity: str, origin: Mapping[str, Any] | None = None) -> None:
-        self.folder, self.similarity = folder, similarity
-        self.origin = None if origin is None else json.loads(to_json(origin))
+        self.similarity = similarity
         widths = {VECTORS: dimension, ROUNDED: dimension}
         self.columns = {name: (dtype, widths.get(name)) for name, dtype in _DTYPES.items()}
+        headers = {name: _write_header(io.BytesIO(), *column, 0) for name, column in self.columns.items()}
+        known = None if origin is None else json.loads(to_json(origin))
+        super().__init__(folder, {**headers, ROWS: 0}, known, "all rows are embedded anew")
 
-    def __enter__(self) -> ShardWriter:
-        """Open the files and truncate them to the last complete chunk; `rows` is how many rows they have."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        # of what the journal covers, without headers
-        self._digests = {name: hashlib.sha256() for name in SHARD_FILES}
-        journal = self._read_journal()
+    def _sizes(self, journal: Mapping[str, Any]) -> dict[str, int]:
+        sizes = {ROWS: int(journal["end"])}
+        for name, (dtype, width) in self.columns.items():
+            sizes[name] = np.dtype(dtype).itemsize * (width or 1) * journal["rows"]
+        return sizes
+
+    def _resume(self, journal: Mapping[str, Any]) -> None:
         self.rows: int = journal.get("rows", 0)
         self.coverage = Coverage(**journal.get("coverage", {}))
         self._end: int = journal.get("end", 0)  # of the rows, in bytes
         self._longest: float = journal.get("longest", 0.0)
         self._rounding: float = journal.get("rounding", 0.0)
-        self._opened = ExitStack()
-        self._streams = {name: self._open_file(name) for name in SHARD_FILES}
-        for name, (dtype, width) in self.columns.items():
-            stream = self._streams[name]
-            stream.truncate(_write_header(stream, dtype, width, self.rows) + _bytes(dtype, width, self.rows))
-        self._streams[ROWS].truncate(self._end)
-        for stream in self._streams.values():
-            stream.seek(0, os.SEEK_END)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the files."""
-        self._opened.close()
 
     def append(self, records: Sequence[Mapping[str, Any]], vectors: Numbers, coverage: Coverage) -> None:
         """Append rows, each with its ``id`` and ``text``, and their vectors (rows, dimension); then flush to disk.
@@ -96,76 +79,26 @@ class ShardWriter:
         rounded = round_to_bf16(vectors)
         lines = [(to_json(record) + "\n").encode() for record in records]
         ends = self._end + np.cumsum([len(line) for line in lines])
-        contents = {
-            VECTORS: vectors.tobytes(),
-            ROUNDED: rounded.tobytes(),
-            ROWS: b"".join(lines),
-            ENDS: ends.astype("<i8").tobytes(),
-            IDS: np.array([hash_id(record["id"]) for record in records], "<u8").tobytes(),
-        }
-        for name, content in contents.items():
-            self._streams[name].write(content)
-            self._digests[name].update(content)
+        self._write(VECTORS, vectors.tobytes())
+        self._write(ROUNDED, rounded.tobytes())
+        self._write(ROWS, b"".join(lines))
+        self._write(ENDS, ends.astype("<i8").tobytes())
+        self._write(IDS, np.array([hash_id(record["id"]) for record in records], "<u8").tobytes())
         self.rows, self.coverage, self._end = self.rows + len(lines), self.coverage + coverage, int(ends[-1])
         self._longest = max(self._longest, float(np.linalg.norm(vectors, axis=1).max()))
         self._rounding = max(self._rounding, float(np.linalg.norm(vectors - widen(rounded), axis=1).max()))
-        self._write_journal()
+        lengths = {"longest": self._longest, "rounding": self._rounding}
+        self._write_journal({"rows": self.rows, "coverage": asdict(self.coverage), "end": self._end, **lengths})
 
     def finish(self) -> ShardInfo:
         """Complete the files and return what the manifest says of them."""
-        for name, (dtype, width) in self.columns.items():
-            self._streams[name].seek(0)
-            _write_header(self._streams[name], dtype, width, self.rows)
+        for name, column in self.columns.items():
+            _write_header(self._streams[name], *column, self.rows)
         for stream in self._streams.values():
             stream.flush()
         files = list_files(self.folder, SHARD_FILES)
         source = None if self.origin is None else self.origin["rows"]
         return ShardInfo(self.folder.name, self.rows, self._longest, self._rounding, files, source)
-
-    def _write_journal(self) -> None:
-        # Data before the journal: a kill between them leaves files longer than it says.
-        for stream in self._streams.values():
-            stream.flush()
-            os.fsync(stream.fileno())
-        lengths = {"longest": self._longest, "rounding": self._rounding}
-        state = {"rows": self.rows, "coverage": asdict(self.coverage), "end": self._end, **lengths}
-        digests = {name: digest.hexdigest() for name, digest in self._digests.items()}
-        write_signed(self.folder / JOURNAL, {"origin": self.origin, **state, "digests": digests})
-
-    def _open_file(self, name: str) -> IO[bytes]:
-        file = self.folder / name
-        file.touch()
-        return self._opened.enter_context(file.open("r+b"))
-
-    def _read_journal(self) -> dict[str, Any]:
-        """Return the journal if it is of the same origin and the files begin as it says, else an empty one."""
-        try:
-            journal = read_signed(self.folder / JOURNAL, ResourceError(f"{JOURNAL} is damaged", file=self.folder))
-            if journal is None or self.origin is None or journal["origin"] != self.origin:
-                return {}
-            digests = {name: self._digest(name, journal) for name in SHARD_FILES}
-            for name, digest in digests.items():
-                if digest.hexdigest() != journal["digests"][name]:
-                    raise ResourceError(f"{name} is damaged", file=self.folder)
-        except ResourceError as error:
-            log.info(f"{error}: all rows are embedded anew")
-            return {}
-        self._digests = digests
-        return journal
-
-    def _digest(self, name: str, journal: Mapping[str, Any]) -> Any:
-        """Compute the SHA-256 of what a journal says a file has, without its header."""
-        dtype, width = self.columns.get(name, ("", None))
-        header = _write_header(io.BytesIO(), dtype, width, 0) if dtype else 0
-        remaining = _bytes(dtype, width, journal["rows"]) if dtype else journal["end"]
-        digest = hashlib.sha256()
-        if (self.folder / name).is_file():
-            with (self.folder / name).open("rb") as stream:
-                stream.seek(header)
-                while remaining and (block := stream.read(min(remaining, 1 << 20))):
-                    digest.update(block)
-                    remaining -= len(block)
-        return digest
 
 
 class Shard:
@@ -244,7 +177,3 @@ def _write_header(stream: IO[bytes], dtype: str, width: int | None, rows: int) -
     shape = (rows,) if width is None else (rows, width)
     np.lib.format.write_array_header_1_0(stream, {"descr": dtype, "fortran_order": False, "shape": shape})
     return stream.tell()
-
-
-def _bytes(dtype: str, width: int | None, rows: int) -> int:
-    return int(np.dtype(dtype).itemsize) * (width or 1) * rows

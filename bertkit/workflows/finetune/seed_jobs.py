@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bertkit.errors import BertkitError, DivergedError, ResourceError
+from bertkit.hardware.device import DEVICE, asked_device
 from bertkit.progress import Progress, log, stage
 from bertkit.recipe import Recipe
 
@@ -85,7 +86,7 @@ class _Process:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "OMP_NUM_THREADS": str(job.machine["threads"])},
+            env={**os.environ, "OMP_NUM_THREADS": str(job.machine["threads"]), DEVICE: asked_device()},
             start_new_session=True,  # Ctrl-C reaches it once, from here
         )
         assert self.process.stdin is not None

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, UsageError
 from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, find_unclear, summarize_split
+from bertkit.hardware.device import find_device
 from bertkit.hardware.threads import fitting_threads
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import fingerprint, load_tokenizer
@@ -143,11 +144,9 @@ def _count_jobs(asked: int, progress: Progress) -> int:
     if asked < 2:
         return asked
     with stage(progress, "loading torch and transformers"):
-        import torch
-
         import bertkit.training.fit  # noqa: F401
     threads = fitting_threads().number
-    if asked > threads and not torch.cuda.is_available():
+    if asked > threads and find_device().is_cpu:
         log.info(f"runs at a time: {threads}, since no more threads can be used here")
         return threads
     return asked

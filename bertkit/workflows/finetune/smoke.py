@@ -8,7 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 from bertkit.data.rows import Split
 from bertkit.errors import BertkitError, StoppedError, UnavailableError, UsageError
+from bertkit.hardware.threads import one_thread
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe, load_recipe
 from bertkit.workflows.finetune.inputs import FinetuneInputs
@@ -45,6 +46,7 @@ class SmokeResult:
     recipe: str
     model: str
     rows: dict[str, int] = field(default_factory=dict)
+    """Split, or task where there are several -> rows."""
     stages: list[SmokeStage] = field(default_factory=list)
 
 
@@ -84,30 +86,34 @@ def smoke_finetune(recipe: Recipe, *, progress: Progress = SILENT) -> tuple[Smok
     with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
         run = Path(temporary, "run")
         with stages.one("read the data"):
-            inputs = _with_few_rows(read_inputs(recipe, run, fresh=False))
-            result.rows = {name: len(split.rows) for name, split in inputs.splits.items()}
+            inputs = with_few_rows(read_inputs(recipe, run, fresh=False))
+            result.rows = count_rows(inputs)
         train = distill_inputs if recipe.distillation else run_inputs
         stages.train(lambda shown: train(inputs, fresh=False, progress=shown), progress)
         with stages.one("predict"):
-            _predict_a_row(inputs, run)
+            predict_a_row(inputs)
         with stages.one("export to onnx", may_be_refused=True):
-            from bertkit.workflows.export import export
+            from bertkit.workflows.export import GraphFormat, Source, export_source
 
-            export(str(run), Path(temporary, "exported"), limit=ROWS)
+            exported = Path(temporary, "exported")
+            export_source(Source(str(run), limit=ROWS), exported, GraphFormat("onnx", timed=False))
     return result, stages.error
 
 
 class Stages:
-    """Notes how each stage went, and ends the work with the first that failed."""
+    """Notes how each stage went, and ends the work with the first that failed; all compute with one thread."""
 
     def __init__(self, result: SmokeResult) -> None:
         self.result = result
         self.error: BertkitError | None = None
+        self._threads = ExitStack()
 
     def __enter__(self) -> Stages:
+        self._threads.enter_context(one_thread("a smoke run"))
         return self
 
     def __exit__(self, kind: object, error: object, traceback: object) -> bool:
+        self._threads.close()
         return isinstance(error, _Failed)
 
     @contextmanager
@@ -138,7 +144,12 @@ class _Failed(Exception):
     """A stage has failed."""
 
 
-def _with_few_rows(inputs: FinetuneInputs) -> FinetuneInputs:
+def count_rows(inputs: FinetuneInputs) -> dict[str, int]:
+    """Count the rows of each split; of a stream, those of its first buffer."""
+    return {name: len(split.rows) for name, split in inputs.splits.items()}
+
+
+def with_few_rows(inputs: FinetuneInputs) -> FinetuneInputs:
     """Return the inputs of a run of two steps, whose splits have a few rows with every label."""
     gold = inputs.task.COLUMNS.gold if inputs.task.NAMED else ""
     changes = {"steps": STEPS, "evaluate_every": 1, "patience": None, "batch_size": ROWS // STEPS}
@@ -161,10 +172,11 @@ def choose_rows(split: Split, gold: str) -> Split:
     return split.select(sorted(chosen))
 
 
-def _predict_a_row(inputs: FinetuneInputs, run: Path) -> None:
-    """Predict a validation row without its label, as `predict` does with the run."""
+def predict_a_row(inputs: FinetuneInputs) -> None:
+    """Predict a validation row without its label, as `predict` does with the run of these inputs."""
     from bertkit.workflows.predict import predict
 
+    run = inputs.plan.folder
     row = {name: value for name, value in inputs.validation.rows[0].items() if name != inputs.task.COLUMNS.gold}
     recipe = load_recipe(str(run / "recipe.yaml"), {"model": str(run)})
     recipe._may_run_code = inputs.recipe._may_run_code

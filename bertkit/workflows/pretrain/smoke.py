@@ -22,12 +22,16 @@ def smoke_pretrain(recipe: PretrainRecipe, *, progress: Progress = SILENT) -> tu
         as `smoke_finetune`.
     """
     result = SmokeResult(recipe.name, recipe.model or recipe.size)
-    changes = {"steps": STEPS, "budget": None, "evaluate_every": 1, "batch_size": 2, "short_length": None}
-    few = recipe.changed("training", **changes)
-    few = few.changed("data", limit=min(recipe.data.limit or _DOCUMENTS, _DOCUMENTS))
     with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
         with stages.one("prepare the text"):
-            inputs = read_inputs(few, Path(temporary, "run"), progress)
+            inputs = read_inputs(with_few_documents(recipe), Path(temporary, "run"), progress)
             result.rows = {name: int(split.facts["documents"]) for name, split in inputs.corpus.items()}
         stages.train(lambda shown: run_inputs(inputs, fresh=False, progress=shown), progress)
     return result, stages.error
+
+
+def with_few_documents(recipe: PretrainRecipe) -> PretrainRecipe:
+    """Return a recipe that trains for two steps, on a few documents."""
+    changes = {"steps": STEPS, "budget": None, "evaluate_every": 1, "batch_size": 2, "short_length": None}
+    few = recipe.changed("training", **changes)
+    return few.changed("data", limit=min(recipe.data.limit or _DOCUMENTS, _DOCUMENTS))

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from bertkit.training.child_runs import find_machine, refuse_launch
 from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import FinetuneInputs, as_begun, read_inputs, read_labeled
+from bertkit.workflows.finetune.smoke import SmokeResult, Stages, count_rows, predict_a_row, with_few_rows
 from bertkit.workflows.sweep.tpe import Tried, check_optuna, propose
 
 _ENDED = ("finished", "diverged")
@@ -64,6 +66,8 @@ class _Sweep:
     changes: Mapping[str, Any]
     search: Search
     folder: Path
+    narrow: Callable[[FinetuneInputs], FinetuneInputs] | None = None
+    """Leaves some of what a trial reads; None where all counts."""
 
     def recipe(self, settings: Mapping[str, Any]) -> Recipe:
         return load_recipe(self.name, {**self.changes, **settings})
@@ -113,18 +117,51 @@ def sweep(
     job = _check_sweep(recipe, search, changes or {}, output, fresh=fresh)
     with storage.claimed_sweep(job.folder, job.space, fresh=fresh, join=join):
         _check_trials(job)
-        while True:
-            with ExitStack() as held:
-                if (number := _take_trial(job, held)) is None:
-                    break
-                _train_trial(job, number, progress)
-        with storage.choosing(job.folder):  # one process at a time writes the summary
-            summary = _summarize_trials(job, progress)
-            if not summary.unfinished:
-                _write_summary(summary)
-        if summary.best is None and not summary.unfinished:
-            raise DivergedError("all trials diverged", "search lower learning rates", file=job.folder)
-        return summary
+        return _train_trials(job, progress)
+
+
+def smoke_sweep(
+    recipe: str, search: Search, changes: Mapping[str, Any] | None = None, *, progress: Progress = SILENT
+) -> tuple[SmokeResult, BertkitError | None]:
+    """Sweep over two trials of two steps on a few rows: the first, and the one with the last value of each key.
+
+    Returns:
+        as `bertkit.workflows.finetune.smoke.smoke_finetune`.
+    """
+    loaded = load_recipe(recipe, changes)
+    result = SmokeResult(loaded.name, loaded.model_name)
+    with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary, ExitStack() as held:
+        with stages.one("read the data"):
+            job = _check_sweep(recipe, search, changes or {}, Path(temporary, "sweep"))
+            points = [_choose_settings(job, 1), {axis.key: axis.extremes[-1] for axis in search.axes}]
+            points = points[: search.trials]
+            job = replace(job, search=replace(search, trials=len(points)), narrow=with_few_rows)
+            held.enter_context(storage.claimed_sweep(job.folder, job.space, fresh=False, join=False))
+            for number, settings in enumerate(points, start=1):
+                storage.write_settings(job.folder, number, settings)
+                with _named(storage.trial_folder(job.folder, number).name, settings):
+                    inputs = _read_trial(job, number)
+            result.rows = count_rows(inputs)
+        stages.train(lambda shown: _train_trials(job, shown), progress)
+        with stages.one("predict"):
+            predict_a_row(inputs)
+    return result, stages.error
+
+
+def _train_trials(job: _Sweep, progress: Progress) -> SweepSummary:
+    """Train the trials that no other process has, and summarize all of the folder."""
+    while True:
+        with ExitStack() as held:
+            if (number := _take_trial(job, held)) is None:
+                break
+            _train_trial(job, number, progress)
+    with storage.choosing(job.folder):  # one process at a time writes the summary
+        summary = _summarize_trials(job, progress)
+        if not summary.unfinished:
+            _write_summary(summary)
+    if summary.best is None and not summary.unfinished:
+        raise DivergedError("all trials diverged", "search lower learning rates", file=job.folder)
+    return summary
 
 
 def dry_run(
@@ -230,7 +267,9 @@ def _choose_settings(job: _Sweep, number: int) -> Point:
 def _read_trial(job: _Sweep, number: int) -> FinetuneInputs:
     """Read the inputs of a trial; settings may decide which rows or which model."""
     settings = storage.read_settings(job.folder, number) or {}
-    return read_inputs(as_begun(job.recipe(settings), job.trial_folders), storage.trial_folder(job.folder, number))
+    recipe, folder = as_begun(job.recipe(settings), job.trial_folders), storage.trial_folder(job.folder, number)
+    inputs = read_inputs(recipe, folder)
+    return job.narrow(inputs) if job.narrow else inputs
 
 
 def _train_trial(job: _Sweep, number: int, progress: Progress) -> None:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from tests.conftest import toy_rows, write_csv
+from tests.junit import read_junit
 
 
 def test_findings_are_printed_and_the_exit_code_tells(run, tiny_model, toy_data, tmp_path):
@@ -53,5 +54,6 @@ def test_what_is_asked_for_and_cannot_be_done_is_no_success(run, monkeypatch, ti
     for asked in ("--label-errors", "--strict"):
         ended = run(*command, tiny_model, "--label-errors", asked, "--report", "check.xml")
         assert "they need the package cleanlab" in Path("check.xml").read_text()
+        assert read_junit("check.xml")
         assert "left out: label errors: they need the package cleanlab" in ended.out
         assert ended.code == (3 if asked == "--strict" and " 0 warn" not in ended.out else 5)

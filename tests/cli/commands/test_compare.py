@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-import xml.etree.ElementTree as tree
 
 from bertkit.cli.commands.compare import describe_power
 from bertkit.metrics.paired import Difference
 from bertkit.workflows.compare import Comparison
 from tests.evaluation.stored_runs import make_rows, make_run, predict
+from tests.junit import read_junit
 
 ROWS = make_rows(40)
 
@@ -64,8 +64,12 @@ def test_a_gate_ends_with_its_own_code_and_a_report(run, tmp_path):
         ("new, label", "good: accuracy"): "failed",
         ("new, label", "bad: accuracy"): "passed",
     }
-    names = [case.attrib["name"] for case in tree.parse(work / "r.xml").getroot().iter("testcase")]
-    assert sorted(names) == ["accuracy", "bad: accuracy", "good: accuracy", "matthews_correlation"]
+    assert sorted(name for _, name in read_junit(work / "r.xml")) == [
+        "accuracy",
+        "bad: accuracy",
+        "good: accuracy",
+        "matthews_correlation",
+    ]
     assert run("compare", "new", "old", "--fail-if-worse", "--margin", ".01", "--report", "r.md").code == 0
     assert (
         "gate failed: new, matthews_correlation"
@@ -76,10 +80,12 @@ def test_a_gate_ends_with_its_own_code_and_a_report(run, tmp_path):
 def test_a_gate_is_asked_for_in_right_words(run, tmp_path):
     for name in "ab":
         make_run(tmp_path / "work" / name, predict(ROWS, set()))
+    (tmp_path / "work" / "mine.md").write_text("# Notes")
     for arguments, code, message in (
         (("--margin", ".01"), 2, "--margin without --fail-if-worse"),
         (("--undecided", "pass"), 2, "--undecided without --fail-if-worse"),
         (("--fail-if-worse", "--metric", "acuracy"), 2, "did you mean accuracy"),
+        (("--report", "mine.md"), 2, "it exists already, and is no report of bertkit's (mine.md) - choose another"),
         (("--report", "r.txt"), 2, "a report is JUnit or Markdown"),
     ):
         ended = run("compare", "a", "b", *arguments)

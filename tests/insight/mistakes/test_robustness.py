@@ -8,6 +8,7 @@ from bertkit.data.rows import Columns
 from bertkit.errors import RecipeError
 from bertkit.insight.mistakes import behavior, robustness
 from bertkit.insight.mistakes.robustness import measure_robustness
+from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe
 
 
@@ -34,11 +35,11 @@ class Saved:
 
 @pytest.fixture
 def measure(monkeypatch):
-    def run(rows, *, numbers=False, **options):
+    def run(rows, *, numbers=False, limit=500):
         columns = Columns(given=("text",), gold="label")
         monkeypatch.setattr(robustness, "find_checkpoint", lambda recipe: Saved(columns, numbers))
         monkeypatch.setattr(behavior, "run_model", lambda *_: ([], None))
-        return measure_robustness(load_recipe("classify", {"model": "demo"}), rows, **options)
+        return measure_robustness(load_recipe("classify", {"model": "demo"}), rows, limit=limit, progress=SILENT)
 
     return run
 

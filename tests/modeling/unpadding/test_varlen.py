@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import AutoModelForSequenceClassification
 
+from bertkit.hardware.precision import Machine
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.info import info_of
@@ -99,9 +100,10 @@ def test_why_a_model_stays_padded_on_a_gpu(monkeypatch, model_type, config, prec
     monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     model = make_tiny(model_type, AutoModelForSequenceClassification, config=config)
-    assert why_no_varlen(model, precision) == why
+    machine = Machine("cuda", precision, 1, "")
+    assert why_no_varlen(model, machine) == why
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
-    assert why_no_varlen(model, precision) == (why or "torch has no flash attention for this GPU")
+    assert why_no_varlen(model, machine) == (why or "torch has no flash attention for this GPU")
 
 
 def test_dropout_in_attention_is_an_error_and_no_silent_difference():

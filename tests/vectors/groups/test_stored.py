@@ -12,7 +12,8 @@ from pyarrow import parquet
 from safetensors.numpy import save_file
 
 from bertkit.errors import DataError, UsageError
-from bertkit.vectors.groups.stored import read_description, read_vectors, to_unit_length
+from bertkit.vectors.embedding.quantize import to_unit_length
+from bertkit.vectors.groups.stored import read_description, read_vectors
 from tests.conftest import write_csv
 
 VECTORS = np.arange(12, dtype=np.float32).reshape(4, 3)

@@ -9,7 +9,7 @@ import pytest
 from sklearn.metrics import precision_score, recall_score
 
 from bertkit.errors import DataError
-from bertkit.vectors.groups.stored import to_unit_length
+from bertkit.vectors.embedding.quantize import to_unit_length
 from bertkit.vectors.groups.threshold import (
     LabeledPair,
     choose_threshold,

@@ -1,0 +1,270 @@
+"""The door to devices: which one computes, what it can do, how to wait for it. No other module names an accelerator.
+
+torch names CUDA and ROCm ``cuda``, Apple's GPUs ``mps`` and Intel's ``xpu``; other packages add types of their own. XLA
+is none of `torch.accelerator`: it computes where it is asked for, or where it is the only accelerator.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import subprocess
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+from bertkit.errors import UnavailableError, UsageError
+
+DEVICE = "BERTKIT_DEVICE"
+"""The variable that names the device where no command line does."""
+
+_FLASH_CAPABILITY = (8, 0)  # of NVIDIA GPUs that torch has flash attention for
+_PINS_MEMORY = ("cuda", "xpu")
+_MPS_FALLBACK = "PYTORCH_ENABLE_MPS_FALLBACK"
+_BF16_MACOS = (14, 0)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device that torch computes on, and what it can do. In which dtype it is faster is a trial of `precision`."""
+
+    type: str
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether it is no accelerator."""
+        return self.type == "cpu"
+
+    @property
+    def shapes_may_change(self) -> bool:
+        """Whether tensors of a new shape cost nothing; XLA compiles a graph for each."""
+        return self.type != "xla"
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        if self.is_cpu:
+            return "CPU"
+        if self.type == "xla":
+            return f"{_xla_runtime().device_type()} (XLA)"
+        if self.type == "mps":
+            brand = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True)
+            return f"{brand.stdout.strip() or 'Apple'} (MPS)"
+        get_name = getattr(self._module, "get_device_name", None)
+        return str(get_name()) if get_name else self.type
+
+    @property
+    def note(self) -> str:
+        """What else people should know of it; mostly nothing."""
+        if self.type == "mps" and os.environ.get(_MPS_FALLBACK) == "1":
+            return f"operations that MPS lacks run on the CPU, by {_MPS_FALLBACK}"
+        return ""
+
+    @property
+    def memory(self) -> int | None:
+        """Bytes of memory that it may run out of long before the system does; None where it has no such limit."""
+        if self.type == "mps":
+            return int(self._module.recommended_max_memory())
+        get_properties = None if self.is_cpu else getattr(self._module, "get_device_properties", None)
+        return int(get_properties().total_memory) if get_properties else None
+
+    @property
+    def has_bf16(self) -> bool:
+        """Whether autocast to bf16 works, at whatever speed."""
+        if self.is_cpu or self.type == "xla":
+            return True
+        if self.type == "mps":
+            import torch
+
+            return bool(torch.backends.mps.is_macos_or_newer(*_BF16_MACOS))
+        is_supported = getattr(self._module, "is_bf16_supported", None)
+        return is_supported is None or bool(is_supported())
+
+    @property
+    def has_fused_optimizer(self) -> bool:
+        """Whether AdamW updates all weights in one kernel; by the list that torch's optimizers look at."""
+        from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
+
+        return self.type in _get_fused_kernels_supported_devices()
+
+    @property
+    def pins_memory(self) -> bool:
+        """Whether copies from pinned memory need not be waited for."""
+        return self.type in _PINS_MEMORY
+
+    @property
+    def has_varlen(self) -> bool:
+        """Whether torch's flash attention reads packed texts."""
+        if self.type != "cuda":
+            return False
+        import torch
+
+        flash = torch.backends.cuda.is_flash_attention_available()
+        return flash and torch.cuda.get_device_capability() >= _FLASH_CAPABILITY
+
+    @property
+    def has_events(self) -> bool:
+        """Whether events time its work without waiting for it."""
+        return not self.is_cpu and hasattr(self._module, "Event")
+
+    @property
+    def tracks_memory(self) -> bool:
+        """Whether it knows the most memory that it has used."""
+        return not self.is_cpu and hasattr(self._module, "max_memory_allocated")
+
+    @property
+    def _module(self) -> Any:
+        """The module of torch for it, such as `torch.cuda`; XLA has none."""
+        import torch
+
+        return None if self.type == "xla" else torch.get_device_module(self.type)
+
+    def synchronize(self) -> None:
+        """Wait until it has done all that it was given."""
+        if self.type == "xla":
+            import torch_xla
+
+            torch_xla.sync(wait=True)
+        elif not self.is_cpu:
+            self._module.synchronize()
+
+    def empty_cache(self) -> None:
+        """Return memory that is free but kept."""
+        if not self.is_cpu and hasattr(self._module, "empty_cache"):
+            self._module.empty_cache()
+
+    def restart_peak_memory(self) -> None:
+        """Measure the peak of its memory anew; only where `tracks_memory`."""
+        self.empty_cache()
+        self._module.reset_peak_memory_stats()
+
+    def peak_memory(self) -> int:
+        """Return the most bytes of its memory that were used since the restart; only where `tracks_memory`."""
+        return int(self._module.max_memory_allocated())
+
+    def mark(self) -> Any:
+        """Mark a moment of its work, for `seconds_between`; without events, wait for it."""
+        if self.has_events:
+            event = self._module.Event(enable_timing=True)
+            event.record()
+            return event
+        self.synchronize()
+        return time.perf_counter()
+
+    def seconds_between(self, marks: Sequence[Any]) -> list[float]:
+        """Return the seconds from each mark to the next."""
+        if not self.has_events:
+            return [after - before for before, after in pairwise(marks)]
+        # the device runs behind the program, and all times are known only once it has reached the last mark
+        marks[-1].synchronize()
+        return [before.elapsed_time(after) / 1000 for before, after in pairwise(marks)]
+
+
+# --- Which one computes ---
+
+
+@dataclass
+class _Process:
+    """What the command line of this process asks for."""
+
+    option: str | None = None
+
+
+_PROCESS = _Process()
+
+
+def prepare(option: str | None) -> None:
+    """Note the device that a command line asks for, and keep transformers and Accelerate, which load later, off XLA.
+
+    Where torch_xla is installed, both take it whatever they are told, unless a variable forbids it before their import.
+
+    Raises:
+        UsageError: the option names no type of device.
+        UnavailableError: torch_xla is installed, and there is no such device.
+    """
+    _PROCESS.option = option
+    if not asked_device().isidentifier():
+        remedy = "name its type alone, such as cuda; CUDA_VISIBLE_DEVICES chooses one of several GPUs"
+        raise UsageError(f"--device {asked_device()} is no type of device", remedy)
+    if importlib.util.find_spec("torch_xla"):
+        os.environ["USE_TORCH_XLA"] = "1" if find_device().type == "xla" else "0"
+
+
+def asked_device() -> str:
+    """Return the type of device that the user asks for, by the command line or a variable; ``auto`` for the best."""
+    uses_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")  # `accelerate launch --cpu`
+    return _PROCESS.option or os.environ.get(DEVICE) or ("cpu" if uses_cpu else "auto")
+
+
+def find_device() -> Device:
+    """Return the device to compute on: the one that is asked for, or an accelerator where there is one.
+
+    Raises:
+        UnavailableError: what is asked for is not here.
+    """
+    asked = asked_device()
+    if asked == "cpu":
+        return Device("cpu")
+    import torch
+
+    accelerator = torch.accelerator.current_accelerator(check_available=True)
+    types = ["cpu"] if accelerator is None else [accelerator.type, "cpu"]
+    if asked == "auto":
+        return Device("xla" if accelerator is None and _xla_is_accelerator() else types[0])
+    if asked in types or (asked == "xla" and importlib.util.find_spec("torch_xla") and _xla_runtime()):
+        return Device(asked)
+    needs = "torch_xla" if asked == "xla" else f"a torch that is built for it, which {torch.__version__} may not be"
+    raise UnavailableError(f"--device {asked}: none is found, but {' and '.join(types)}", f"it takes {needs}")
+
+
+def use_local_device() -> None:
+    """Let each process of a launch compute on an accelerator of its own."""
+    import torch
+
+    if find_device().type not in ("cpu", "xla"):
+        torch.accelerator.set_device_index(int(os.environ.get("LOCAL_RANK", "0")))
+
+
+def lead_accelerate(device: str) -> None:
+    """Let Accelerate take this device, where it would choose another: it goes through a list of those that it knows."""
+    from accelerate import PartialState
+
+    if device == "cpu":  # which the variable would overrule
+        os.environ.pop("ACCELERATE_TORCH_DEVICE", None)
+    elif device != "xla" and PartialState.default_device.fget(None).type != device:
+        os.environ.setdefault("ACCELERATE_TORCH_DEVICE", f"{device}:{os.environ.get('LOCAL_RANK', '0')}")
+
+
+def check_accelerate(taken: str, device: str) -> None:
+    """Check that Accelerate has taken the device that was chosen.
+
+    Raises:
+        UnavailableError: it has taken another one, as where torch_xla is installed and this is not the command line.
+    """
+    if taken != device:
+        variable = "USE_TORCH_XLA=0" if taken == "xla" else f"{DEVICE}={taken}"
+        what = f"Accelerate computes on {taken}, and bertkit on {device}"
+        raise UnavailableError(what, f"set {variable} before Python starts, or choose --device {taken}")
+
+
+def missing_operation(error: BaseException) -> UnavailableError | None:
+    """Return the error of an operation that Apple's GPUs lack; None for any other."""
+    if not isinstance(error, NotImplementedError) or "MPS device" not in str(error):
+        return None
+    what = " ".join(str(error).split(". ")[0].split())
+    return UnavailableError(what, f"set {_MPS_FALLBACK}=1 to compute it on the CPU, or choose --device cpu")
+
+
+def _xla_is_accelerator() -> bool:
+    """Tell whether torch_xla computes on anything but the CPU, which torch alone does better."""
+    if not importlib.util.find_spec("torch_xla") or os.environ.get("PJRT_DEVICE", "").upper() == "CPU":
+        return False
+    return str(_xla_runtime().device_type()) != "CPU"
+
+
+def _xla_runtime() -> Any:
+    import torch_xla.runtime
+
+    return torch_xla.runtime
