@@ -125,16 +125,12 @@ def rank(
     with stage(progress, "loading torch and transformers"):
         readers = [open_reader(model, recipe) for model in models]
     from bertkit.insight.ranking.cost import measure_costs
-    from bertkit.insight.ranking.examples import read_features
-    from bertkit.insight.ranking.measure import score_encoder
 
     costs = measure_costs([reader.embedder for reader in readers], examples.rows, progress)
     scored, seconds = [], []
     for reader in readers:
         start = time.perf_counter()
-        log.info(f"ranking {reader.model} ...")
-        features = read_features(reader, examples, progress)
-        scored.append(score_encoder(features, examples, settings.layers, by, progress))
+        scored.append(_score_reader(reader, examples, settings.layers, by, progress))
         seconds.append(time.perf_counter() - start)
     import torch
 
@@ -209,6 +205,16 @@ def open_reader(model: str, recipe: Recipe) -> LayerReader:
 
     length = min(recipe.training.max_length, max_tokens(LayerReader(model).embedder))
     return LayerReader(model, length, recipe.training.precision)
+
+
+def _score_reader(
+    reader: LayerReader, examples: RankedExamples, layers: str, by: str, progress: Progress
+) -> EncoderScores:
+    from bertkit.insight.ranking.examples import read_features
+    from bertkit.insight.ranking.measure import score_encoder
+
+    log.info(f"ranking {reader.model} ...")
+    return score_encoder(read_features(reader, examples, progress), examples, layers, by, progress)
 
 
 def _order_encoders(

@@ -105,17 +105,12 @@ def command(
     from bertkit.errors import UsageError
 
     if benchmark is not None:
-        given: dict[str, object] = {
-            "a RUN": run,
-            "--data": data,
-            "--split": split,
-            "--limit": limit,
-            "--output": output,
-        }
+        given: dict[str, object] = {"a RUN": run, "--data": data, "--split": split, "--limit": limit}
+        given |= {"--output": output, "--confident": confident, "--oracle": oracle}
         given |= {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes}
-        given |= {"--require": require, "--confident": confident, "--report": report}
+        given |= {"--require": require, "--report": report}
         given |= {"--strict-labels": strict_labels, "--zero-shot": zero_shot, "--languages": languages}
-        refuse_options(given | {"--oracle": oracle}, "with --benchmark", "leave it out: a benchmark has its own rows")
+        refuse_options(given, "with --benchmark", "leave it out: a benchmark has its own rows")
         _score_benchmark(benchmark, model, max_length)
         return
     if run is None:
