@@ -127,7 +127,6 @@ def evaluate_languages(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     folder = None if output is None else typed_path(output)
-    folders = {language: None if folder is None else folder / language for language in recipes}
     with stage(progress, "reading the data", total=len(recipes)):
         saved = find_members(next(iter(recipes.values())))
         checkpoints = find_checkpoints(saved) if oracle else {}
@@ -139,13 +138,12 @@ def evaluate_languages(
     with ExitStack() as claim:
         if folder is not None and runs.is_main_process():
             check_output(folder, {})
-            for language, own in folders.items():
-                assert own is not None
-                check_output(own, splits[language])
-                claim.enter_context(claimed(own / "predictions.jsonl"))
+            for language in recipes:
+                check_output(folder / language, splits[language])
+                claim.enter_context(claimed(folder / language / "predictions.jsonl"))
         checkpoint = _load_checkpoint(saved, progress)
         results = {
-            language: _score_splits(checkpoint, of, splits[language], folders[language], progress)
+            language: _score_splits(checkpoint, of, splits[language], folder and folder / language, progress)
             for language, of in by_language.items()
         }
     reference, is_recorded = find_reference(saved.record, list(recipes))
