@@ -14,7 +14,7 @@ import traceback
 import warnings
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import typer
 
@@ -237,12 +237,12 @@ class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes to what stderr is at the moment: while a progress bar is shown, that prints above the bar."""
 
     @property
-    def stream(self) -> Any:
+    def stream(self) -> TextIO:
         """Return the stream of stderr."""
         return sys.stderr
 
     @stream.setter
-    def stream(self, _: Any) -> None:
+    def stream(self, _: object) -> None:
         """Ignore the stream of the time at which logging began."""
 
 

@@ -82,9 +82,9 @@ def argument(help: str, metavar: str, **settings: Any) -> Any:
     return typer.Argument(metavar=metavar, help=help, **settings)
 
 
-def output_option(help: str, metavar: str, default: str | bool = True) -> Any:
+def output_option(help: str, metavar: str, default: str | bool = True, **settings: Any) -> Any:
     """Declare the option of where a result goes; `default` says where it goes without the option."""
-    return option(help, metavar, default, names=("--output", "-o"))
+    return option(help, metavar, default, names=("--output", "-o"), **settings)
 
 
 FROM_RECIPE = "the recipe's"
@@ -157,7 +157,16 @@ ZeroShotOption = Annotated[
         "natural language inference (`mnli`), or for sentence vectors.",
     ),
 ]
-PageOption = Annotated[Path | None, output_option("Write a page to this .html file.", "FILE")]
+
+
+def find_page(page: Path | None) -> Path | None:
+    """Return the path of a page, checked before any work; see `bertkit.storage.outputs.check_page`."""
+    from bertkit.storage.outputs import check_page
+
+    return None if page is None else check_page(page)
+
+
+PageOption = Annotated[Path | None, output_option("Write a page to this .html file.", "FILE", callback=find_page)]
 
 
 def find_report(report: Path | None) -> Path | None:

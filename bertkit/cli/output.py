@@ -386,7 +386,7 @@ def _table_width(widths: Sequence[int]) -> int:
     return 4 + sum(widths) + 2 * (len(widths) - 1)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: object) -> str:
     if isinstance(value, float) or value is None:
         return format_number(value)
     if isinstance(value, (tuple, list)):

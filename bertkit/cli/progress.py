@@ -6,12 +6,17 @@ import os
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.cli.output import printable
 from bertkit.hardware.threads import CoreWatch
 from bertkit.reports.text import duration_text
 from bertkit.storage.runs import is_main_process
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.measure import Measurement
+    from rich.progress import Progress, Task
 
 _INTERVAL = 10.0  # seconds between lines where stderr is no terminal
 # in terminals of at least so many columns; in narrower ones the numbers need them
@@ -76,19 +81,19 @@ class _Figures:
     def __init__(self, figures: Sequence[str] = ()) -> None:
         self.figures = figures
 
-    def __rich_measure__(self, console: Any, options: Any) -> Any:
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         from rich.measure import Measurement
 
         return Measurement(0, len("  ".join(self.figures)))
 
-    def __rich_console__(self, console: Any, options: Any) -> Any:
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         shown = list(self.figures)
         while shown and len("  ".join(shown)) > options.max_width:
             shown.pop()
         yield "  ".join(shown)
 
 
-def _open_bar() -> Any:
+def _open_bar() -> Progress:
     """Open the bar, whose name, count and time left are always shown; the figures get what is left of the line."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
@@ -96,14 +101,14 @@ def _open_bar() -> Any:
     from rich.text import Text
 
     class Left(TimeRemainingColumn):
-        def render(self, task: Any) -> Text:
+        def render(self, task: Task) -> Text:
             return Text("") if task.total is None else Text.assemble("eta ", super().render(task))
 
     class FiguresColumn(ProgressColumn):
-        def render(self, task: Any) -> Any:
+        def render(self, task: Task) -> Any:
             return task.fields["figures"]
 
-    def whole() -> Any:
+    def whole() -> Column:
         return Column(no_wrap=True)
 
     console = Console(stderr=True)
@@ -125,7 +130,7 @@ def _steps(done: int, total: int) -> str:
     return f"{done:,}/{total:,}" if total > 1 else ""
 
 
-def _format_figure(value: Any) -> str:
+def _format_figure(value: object) -> str:
     if not isinstance(value, float):
         return str(value)
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.4g}"

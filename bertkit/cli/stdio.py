@@ -81,7 +81,7 @@ def lost_output() -> OSError | None:
     return None if error is None or error.errno in _NOBODY_READS else error
 
 
-def _error_of(stream: Any) -> OSError | None:
+def _error_of(stream: object) -> OSError | None:
     raw = getattr(getattr(stream, "buffer", None), "raw", None)
     return raw.error if isinstance(raw, _Output) else None
 

@@ -28,6 +28,7 @@ from bertkit.storage.outputs import claimed
 from bertkit.workflows.evaluate import splits_to_score
 
 if TYPE_CHECKING:
+    from bertkit.metrics import Numbers
     from bertkit.metrics.calibration import Decisions, Fold
 
 
@@ -161,7 +162,7 @@ def _fit_calibration(
     return result
 
 
-def _describe_fold(fold: Fold, digests: Any, labels: Sequence[str]) -> dict[str, Any]:
+def _describe_fold(fold: Fold, digests: Numbers, labels: Sequence[str]) -> dict[str, Any]:
     """Return a fold as a calibration keeps it; `digests` are of the rows of decisions, and `labels` have thresholds."""
     import numpy as np
 
@@ -170,7 +171,7 @@ def _describe_fold(fold: Fold, digests: Any, labels: Sequence[str]) -> dict[str,
     return {"rows": rows, "options": {"temperature": fold.temperature, **thresholds}}
 
 
-def _compare_f1(yes: Any, gold: Any, fits: Sequence[Fold]) -> dict[str, float]:
+def _compare_f1(yes: Numbers, gold: Numbers, fits: Sequence[Fold]) -> dict[str, float]:
     """Compute macro F1 at 0.5, and at thresholds that were tuned to the rows of other folds.
 
     Args:
@@ -187,7 +188,7 @@ def _compare_f1(yes: Any, gold: Any, fits: Sequence[Fold]) -> dict[str, float]:
         chosen[fold.is_held_out] = of_fold.ravel()
     is_gold = gold.reshape(-1, labels) == 1
 
-    def f1_macro(is_chosen: Any) -> float:
+    def f1_macro(is_chosen: Numbers) -> float:
         hits = (is_chosen & is_gold).sum(axis=0)
         return float(np.mean(2 * hits / np.maximum(is_chosen.sum(axis=0) + is_gold.sum(axis=0), 1)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -84,7 +84,8 @@ def cluster(
     filled = [row for row, text in enumerate(contents) if text]
     if settings.count is not None and settings.count > len(filled):
         raise UsageError(f"--clusters {settings.count}, but {len(filled):,} rows have text", "ask for fewer clusters")
-    with _claimed(output, save):
+    # what cannot be written is refused before the work
+    with nullcontext() if output is None else claimed(output), nullcontext() if save is None else claimed_folder(save):
         return _find_clusters(texts, contents, source, settings, output, save, progress)
 
 
@@ -166,7 +167,7 @@ def assign(
         raise UsageError(what, "leave --model out to use the same")
     import numpy as np
 
-    with _claimed(output, None):
+    with nullcontext() if output is None else claimed(output):
         described = source.describe()
         refuse_other_vectors(saved, described, None, folder)
         filled = [row for row, text in enumerate(contents) if text]
@@ -177,17 +178,6 @@ def assign(
         topics = [replace(topic, rows=sizes[topic.cluster]) for topic in saved.topics]
         noise = _write_rows(output, texts, contents, found, topics)
         return ClusterResult(saved.facts["method"], len(contents), topics, noise)
-
-
-@contextmanager
-def _claimed(output: Path | None, save: Path | None) -> Iterator[None]:
-    """Hold the locks of what will be written, so that one that cannot be is refused before the work."""
-    with ExitStack() as held:
-        if output is not None:
-            held.enter_context(claimed(output))
-        if save is not None:
-            held.enter_context(claimed_folder(save))
-        yield
 
 
 def _check_outputs(texts: TextFile, source: VectorSource, output: Path | None, save: Path | None) -> None:

@@ -99,13 +99,14 @@ def dedup(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     from bertkit.vectors.groups import duplicates as found_rows
+    from bertkit.vectors.groups.threshold import read_pairs
 
     _check_settings(texts, settings, against, source, outputs)
     with ExitStack() as held:  # what cannot be written is refused before the work
         for file in outputs.named():
             held.enter_context(claimed(file))
         outputs = replace(outputs, clean=None) if dry_run else outputs
-        pairs = _read_pairs(settings, source)
+        pairs = read_pairs(settings.pairs) if settings.pairs is not None else []
         scanned = found_rows.scan([*against, texts], settings.keep, near=settings.near is not None, progress=progress)
         duplicates = found_rows.find_wording(scanned, settings.near, progress)
         facts: dict[str, Any] = {}
@@ -178,12 +179,6 @@ def _check_threshold(settings: DedupSettings, source: VectorSource, outputs: Ded
         raise UsageError(what, "leave --output out to see how many rows each would remove, or give labeled --pairs")
     if outputs.sample is not None and has_threshold:
         raise UsageError("--sample with a threshold", "pairs to label are drawn where there is none yet")
-
-
-def _read_pairs(settings: DedupSettings, source: VectorSource | None) -> list[LabeledPair]:
-    from bertkit.vectors.groups.threshold import read_pairs
-
-    return read_pairs(settings.pairs) if settings.pairs is not None and source is not None else []
 
 
 def _read_vectors(scanned: ScannedRows, rows: Rows, source: VectorSource, progress: Progress) -> Matrix:

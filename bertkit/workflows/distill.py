@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.compression.students import TeacherSupervision
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
@@ -23,6 +23,9 @@ from bertkit.training.run import wait_for_all
 from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, read_inputs
+
+if TYPE_CHECKING:
+    from bertkit.metrics import Numbers
 
 
 @dataclass(frozen=True)
@@ -97,21 +100,18 @@ def _compare_models(
     """Load the teachers as `eval` does, score them on the student's rows, and time all models in turns."""
     task, supervision = inputs.task, inputs.supervision
     assert isinstance(supervision, TeacherSupervision)  # the recipe has a section for teachers
-    named, loaded = list[tuple[str, str, Path]](), list[tuple[Checkpoint, Scored]]()
+    models = list[tuple[str, str, Path, Checkpoint, Scored]]()
     for teacher in supervision.teachers:
         record = runs.read_record(teacher.folder) or {}
         with stage(progress, f"loading {teacher.name}"):
             saved = SavedCheckpoint(inputs.recipe, task, teacher.folder, teacher.labels, record)
             checkpoint = saved.load(student.machine)  # the same for all
         teacher_scored = score_split(checkpoint, inputs.validation, progress)
-        named.append(("teacher", teacher.name, teacher.folder))
-        loaded.append((checkpoint, teacher_scored))
-    named.append(("student", inputs.recipe.name, weights or inputs.plan.folder))
-    loaded.append((student, scored))
+        models.append(("teacher", teacher.name, teacher.folder, checkpoint, teacher_scored))
+    models.append(("student", inputs.recipe.name, weights or inputs.plan.folder, student, scored))
+    paces = measure_latency([(checkpoint, of_model) for *_, checkpoint, of_model in models], progress)
     compared = []
-    for (role, name, folder), (checkpoint, of_model), pace in zip(
-        named, loaded, measure_latency(loaded, progress), strict=True
-    ):
+    for (role, name, folder, checkpoint, of_model), pace in zip(models, paces, strict=True):
         intervals = find_intervals(task, of_model)
         compared.append(
             ComparedModel(
@@ -132,10 +132,10 @@ def _compare_models(
 def _find_differences(task: Task, student: Scored, teacher: Scored) -> dict[str, Any]:
     """Compute how far the student's scores lie above a teacher's, with 95% intervals over the same resampled rows."""
 
-    def score(scored: Scored, rows: Any) -> dict[str, float]:
+    def score(scored: Scored, rows: Numbers) -> dict[str, float]:
         return task.score({name: values[rows] for name, values in scored.compared.items()}, scored.setup)
 
-    def subtract(rows: Any) -> dict[str, float]:
+    def subtract(rows: Numbers) -> dict[str, float]:
         teacher_scores = score(teacher, rows)
         return {name: value - teacher_scores[name] for name, value in score(student, rows).items()}
 

@@ -17,7 +17,7 @@ from bertkit.storage.disk import disk_errors
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.training.child_runs import refuse_launch
 from bertkit.vectors.embedding.sources import Part, TextSource, read_row_parts
-from bertkit.vectors.embedding.units import UNITS, Unit, check_unit
+from bertkit.vectors.embedding.units import UNITS, Unit, UnitVectors, check_unit
 from bertkit.vectors.launch import Launch
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def _open_rows(embedder: Embedder, source: TextSource, unit: str) -> tuple[Unit,
     return unit_kind, itertools.chain([first], parts)
 
 
-def _encode_part(unit: Unit, embedder: Embedder, part: Part, source: TextSource, progress: Progress) -> Any:
+def _encode_part(unit: Unit, embedder: Embedder, part: Part, source: TextSource, progress: Progress) -> UnitVectors:
     try:
         return unit.encode(embedder, part.items, progress)
     except DataError as error:

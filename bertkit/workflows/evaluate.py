@@ -127,7 +127,6 @@ def evaluate_languages(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     folder = None if output is None else typed_path(output)
-    folders = {language: None if folder is None else folder / language for language in recipes}
     with stage(progress, "reading the data", total=len(recipes)):
         saved = find_members(next(iter(recipes.values())))
         checkpoints = find_checkpoints(saved) if oracle else {}
@@ -139,13 +138,12 @@ def evaluate_languages(
     with ExitStack() as claim:
         if folder is not None and runs.is_main_process():
             check_output(folder, {})
-            for language, own in folders.items():
-                assert own is not None
-                check_output(own, splits[language])
-                claim.enter_context(claimed(own / "predictions.jsonl"))
+            for language in recipes:
+                check_output(folder / language, splits[language])
+                claim.enter_context(claimed(folder / language / "predictions.jsonl"))
         checkpoint = _load_checkpoint(saved, progress)
         results = {
-            language: _score_splits(checkpoint, of, splits[language], folders[language], progress)
+            language: _score_splits(checkpoint, of, splits[language], folder and folder / language, progress)
             for language, of in by_language.items()
         }
     reference, is_recorded = find_reference(saved.record, list(recipes))
@@ -225,10 +223,6 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
     Unless it is `strict`, or the recipe declares the labels, gold values may be labels that the checkpoint lacks.
     """
     recipe, task = saved.recipe, saved.task
-
-    def read(row: Any) -> Any:
-        return task.read(row, recipe)
-
     file = unsplit_file(recipe.data)
     is_own = file is not None and split != ALL and file_fingerprint(file) == saved.record.get("split_file")
     if split is None and file and not is_own:
@@ -239,7 +233,7 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
     splits = read_splits(
         recipe,
         task.COLUMNS,
-        read,
+        lambda row: task.read(row, recipe),
         is_validation if split is None else lambda name: name == split,
         named=task.NAMED,
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -129,11 +130,7 @@ def measure(
     from bertkit.insight import explanations, faithfulness
     from bertkit.insight.attributions import integrated_gradients, occlusion
 
-    by_method: dict[str, list[tuple[float, float]]] = {
-        "integrated gradients": [],
-        "occlusion": [],
-        faithfulness.RANDOM: [],
-    }
+    by_method = defaultdict[str, list[tuple[float, float]]](list)
     complete, measure_name = 0, ""
     for number, (_, _, answer) in enumerate(answered):
         target, *_ = [*explanations.find_targets(checkpoint, answer, settings.targets), None]
@@ -148,13 +145,9 @@ def measure(
         dropped = occlusion(explained, [word.positions for word in words])
         measure_name = target.measure
         random = np.random.default_rng([_SEED, number])
-        rows = (
-            faithfulness.drops(explained, words, gradients, target.measure),
-            faithfulness.drops(explained, words, dropped, target.measure),
-            faithfulness.random_drops(explained, words, target.measure, random),
-        )
-        for of_method, row in zip(by_method.values(), rows, strict=True):
-            of_method.append(row)
+        by_method["integrated gradients"].append(faithfulness.drops(explained, words, gradients, target.measure))
+        by_method["occlusion"].append(faithfulness.drops(explained, words, dropped, target.measure))
+        by_method[faithfulness.RANDOM].append(faithfulness.random_drops(explained, words, target.measure, random))
     count = len(by_method[faithfulness.RANDOM])
     if not count:
         raise DataError("no row has two words or more", "give longer rows", file=str(source))

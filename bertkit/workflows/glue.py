@@ -343,7 +343,7 @@ def _make_file(
         return
     log.info(f"{file.name}: predicting {file.rows:,} rows")
     saved = find_checkpoint(recipe.model_copy(update={"model": str(run)}))
-    predicted = list(predict_records(saved, records, file.name, progress))
+    predicted = list(predict_records({"": saved}, records, file.name, progress))
     lines = submission_lines(task, file, recipe.labels or (), predicted)
     write_text(target, "\n".join([_HEADER, *lines, ""]))
     made[file.name] = {**identity, "sha256": file_fingerprint(target)}

@@ -63,7 +63,7 @@ def load_probe_recipe(name: str, changes: Mapping[str, Any]) -> Recipe:
         RecipeError: neither a recipe nor a built-in task, a recipe that is wrong, or a change of a key that a built-in
             task does not read.
     """
-    if not is_built_in(name):
+    if name not in built_in_tasks():
         if "/" not in name and not name.endswith((".yaml", ".yml")) and name not in recipe_names():
             what = f"{name!r} is neither a recipe nor a task of `bertkit probe`"
             raise RecipeError(what, closest(name, [*built_in_tasks(), *recipe_names()]))
@@ -79,11 +79,6 @@ def built_in_tasks() -> dict[str, str]:
     from bertkit.insight.probing.built_in import BUILT_IN
 
     return {name: task.about for name, task in BUILT_IN.items()}
-
-
-def is_built_in(name: str) -> bool:
-    """Tell whether a task is made from rows."""
-    return name in built_in_tasks()
 
 
 def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings(), *, progress: Progress = SILENT) -> ProbeResult:
@@ -127,19 +122,15 @@ def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings(), *, progress
 
 
 def _check_settings(settings: ProbeSettings) -> None:
-    for name, value, least in (
-        ("--seeds", settings.seeds, 1),
-        ("--limit", settings.limit, 1),
-        ("--items", settings.items, 1),
-    ):
-        if value < least:
-            raise UsageError(f"{name} {value}", f"give at least {least}")
+    for name, value in {"seeds": settings.seeds, "limit": settings.limit, "items": settings.items}.items():
+        if value < 1:
+            raise UsageError(f"--{name} {value}", "give at least 1")
     if settings.seeds > _MOST_SEEDS:
         raise UsageError(f"--seeds {settings.seeds}", f"give at most {_MOST_SEEDS}")
 
 
 def _read_task(recipe: Recipe, settings: ProbeSettings) -> ProbeTask:
-    if is_built_in(recipe.name):
+    if recipe.name in built_in_tasks():
         from bertkit.insight.probing.built_in import read_built_in_task
 
         return read_built_in_task(recipe.name, recipe, settings.limit, settings.metric)

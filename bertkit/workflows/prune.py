@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 
 _RECIPE = "recipe.yaml"
-MEASURED_ROWS = 512
 
 
 @dataclass(frozen=True)
@@ -90,7 +89,7 @@ def prune(
     *,
     recipe: str | None = None,
     changes: Mapping[str, Any] | None = None,
-    measured_rows: int = MEASURED_ROWS,
+    measured_rows: int = 512,
     progress: Progress = SILENT,
 ) -> Pruned:
     """Write a smaller model of uniform shape to a new folder, and compare it with the one that it was made of.

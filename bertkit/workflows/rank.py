@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from bertkit.insight.ranking.measure import EncoderScores
 
 
-MOST_EXAMPLES = 2000
-
-
 @dataclass(frozen=True)
 class RankSettings:
     """How encoders are ranked."""
@@ -37,7 +34,7 @@ class RankSettings:
     """``logme`` or ``h_score``, each less its value on shuffled gold values; None for the former."""
     layers: str = "mean"
     """``mean``, ``last``, ``best`` or the number of a layer."""
-    examples: int = MOST_EXAMPLES
+    examples: int = 2000
     """Training rows (of taggers, words) that are read at most."""
 
 

@@ -48,8 +48,8 @@ class RecordDifference:
     """What a result may depend on, and what differs between two runs."""
 
     what: str
-    before: Any
-    now: Any
+    before: object
+    now: object
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
             yield f"{prefix}{name}", value
 
 
-def _pairs(old: Mapping[str, Any], new: Mapping[str, Any], missing: Any) -> Iterator[tuple[str, Any, Any]]:
+def _pairs(old: Mapping[str, Any], new: Mapping[str, Any], missing: object) -> Iterator[tuple[str, Any, Any]]:
     for name in dict.fromkeys([*old, *new]):
         yield name, old.get(name, missing), new.get(name, missing)
 

@@ -187,10 +187,11 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
     Raises:
         BertkitError: these do not suffice, or one model has a single run and another several seeds.
     """
+    from bertkit.evaluation.differences import Side
+    from bertkit.evaluation.gates import compare_sides
     from bertkit.evaluation.stored import find_changed_scores, find_scorer, read_system
     from bertkit.evaluation.stored.rows import align, read_rows
-    from bertkit.metrics.paired import compare_paired, holm
-    from bertkit.metrics.paired_seeds import compare_seeds
+    from bertkit.metrics.paired import holm
 
     systems = [read_system(cell.folder, None) for cell in column]
     counts = [len(system.runs) for system in systems]
@@ -200,17 +201,14 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
     scorer = replace(scorer, recipe=scorer.recipe.model_copy(update={"metrics": [metric], "best_metric": metric}))
     reference = systems[0].runs[0]
     rows = read_rows(reference, scorer.task)
-    judged = []
+    sides = []
     for system in systems:
         aligned = [align(run, reference, scorer.task) for run in system.runs]
-        judged.append([scorer.compare(run, rows) for run in aligned])
-        for run, arrays in zip(aligned, judged[-1], strict=True):
+        sides.append(Side([run.predictions for run in aligned], [scorer.compare(run, rows) for run in aligned]))
+        for run, arrays in zip(aligned, sides[-1].judged, strict=True):
             if find_changed_scores(run, scorer.score(arrays)):
                 raise UsageError(f"the stored predictions of {run.name} do not determine {metric}", "")
-    if counts[0] > 1:
-        differences = [compare_seeds(scorer.score, judged[0], of_model)[metric] for of_model in judged[1:]]
-    else:
-        differences = [compare_paired(scorer.score, judged[0][0], of_model[0])[metric] for of_model in judged[1:]]
+    differences = [compare_sides(scorer, sides[0], side)[metric] for side in sides[1:]]
     corrected = holm([one.p for one in differences]) if len(differences) > 1 else [None] * len(differences)
     differences = [replace(one, p_holm=p) for one, p in zip(differences, corrected, strict=True)]
     return [replace(cell, difference=one) for cell, one in zip(column[1:], differences, strict=True)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -78,10 +78,7 @@ def _read_texts(file: str, data: Data) -> Iterator[str]:
     column = data.columns.get("text", "text")
     if not isinstance(column, str):
         raise UsageError("a text has one column", "name it with --column")
-    source = file if file == "-" else typed_path(file)
-    for count, (line, values) in enumerate(read_records(source, data)):
-        if data.limit is not None and count >= data.limit:
-            return
+    for line, values in islice(read_records(typed_path(file), data), data.limit):
         value = values.get(column)
         if isinstance(value, list) and value and all(isinstance(word, str) for word in value):
             yield " ".join(value)  # the words of a CoNLL row

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.modeling.load import quiet_transformers
 from bertkit.pretraining.deduplicate import find_duplicates, split_documents
@@ -74,7 +74,7 @@ def train_tokenizer(
         log.info(f"training a {spec.type} tokenizer of {spec.vocabulary_size:,} tokens")
         quiet_transformers()
         tokenizer = train_from_texts(spec, lambda: read_texts("train"))
-        figures, splitting = _measure_splitting(tokenizer, read_texts("validation"))
+        splitting = _measure_splitting(tokenizer, read_texts("validation"))
         with disk_errors(folder), staged(folder) as staging:
             tokenizer.save_pretrained(staging)
         return TokenizerReport(
@@ -83,25 +83,22 @@ def train_tokenizer(
             lowercase=spec.lowercase,
             vocabulary_size=len(tokenizer),
             documents=first_pass.documents,
-            **figures,
+            held_out=splitting.texts,
+            **splitting.figures(),
+            tokens_per_document=splitting.tokens / max(splitting.texts, 1),
+            unseen_share=1 - len(splitting.seen) / len(tokenizer),
             warnings=_find_warnings(spec, len(tokenizer), splitting),
         )
 
 
-def _measure_splitting(tokenizer: PreTrainedTokenizerFast, texts: Iterator[str]) -> tuple[dict[str, Any], Splitting]:
-    """Count tokens per word on held-out text; return the figures of `TokenizerReport`, and what they are made of."""
+def _measure_splitting(tokenizer: PreTrainedTokenizerFast, texts: Iterator[str]) -> Splitting:
+    """Count the tokens and words of held-out texts."""
     splitting = Splitting()
     while batch := list(islice(texts, _BATCH)):
         encoded = tokenizer(batch, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
         for text, ids, offsets in zip(batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
             splitting.add(text, ids, offsets, tokenizer.unk_token_id)
-    figures = {
-        "held_out": splitting.texts,
-        **splitting.figures(),
-        "tokens_per_document": splitting.tokens / max(splitting.texts, 1),
-        "unseen_share": 1 - len(splitting.seen) / len(tokenizer),
-    }
-    return figures, splitting
+    return splitting
 
 
 def _find_warnings(spec: TokenizerSpec, size: int, splitting: Splitting) -> list[str]:

@@ -82,10 +82,8 @@ def command(
     of seeds are compared over seeds and rows together.
     """
     from bertkit.recipe import load_recipe
-    from bertkit.storage.outputs import check_page
 
     gate = _make_gate(metric, margin, undecided, is_asked=fail_if_worse)
-    page = None if output is None else check_page(output)
     loaded = None if recipe is None else load_recipe(recipe)
     from bertkit.workflows.compare import CompareSettings, compare, write_page
 
@@ -93,7 +91,7 @@ def command(
     compared = compare(runs, settings, recipe=loaded, split=split, on=on, progress=TerminalProgress())
     if report is not None:
         _write_report(compared, report)
-    print_gated(compared, _print_comparison, compared.gates, page=page, write=write_page)
+    print_gated(compared, _print_comparison, compared.gates, page=output, write=write_page)
 
 
 def _make_gate(

@@ -23,6 +23,7 @@ from bertkit.cli.options import (
     SetOption,
     common_settings,
     load,
+    merge_changes,
     option,
     output_option,
 )
@@ -94,7 +95,7 @@ def command(
         remedy = "give one: a student model, or layers of the first teacher"
         raise UsageError("--model and --student-layers are both given", remedy)
     common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
-    from bertkit.recipe import recipe_command
+    from bertkit.recipe import load_pretrain_recipe, recipe_command
 
     if smoke:
         refuse_with_smoke(output=output, dry_run=dry_run, fresh=fresh)
@@ -104,7 +105,8 @@ def command(
             raise UsageError(what, "leave out --model, --soft-weight and any second --teacher")
         options = {"options.student_layers": student_layers, "options.temperature": temperature}
         settings = {**common, **options, "model": teacher[0] if teacher else None}
-        run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, smoke=smoke, fresh=fresh)
+        loaded = load_pretrain_recipe(recipe, merge_changes(settings, changes))
+        run_pretraining(loaded, output, dry_run=dry_run, smoke=smoke, fresh=fresh)
         return
     settings = {
         **common,

@@ -55,21 +55,19 @@ def command(
     from bertkit.errors import UsageError
     from bertkit.recipe import load_recipe
     from bertkit.reports.insight.errors import write_disagreement, write_mistakes
-    from bertkit.storage.outputs import check_page
     from bertkit.workflows.errors import ErrorSettings, find_disagreement, find_errors
 
     if len(runs) > 2:
         raise UsageError(f"{len(runs)} runs", "name one or two; `bertkit compare` takes more")
-    page = None if output is None else check_page(output)
     loaded = None if recipe is None else load_recipe(recipe)
     settings = ErrorSettings(split, by or (), sort, robustness, limit, write_cases)
     progress = TerminalProgress()
     if len(runs) == 1:
         found = find_errors(runs[0], settings, recipe=loaded, progress=progress)
-        print_result(found, lambda _: _print_mistakes(found, rows), page=page, write=write_mistakes)
+        print_result(found, lambda _: _print_mistakes(found, rows), page=output, write=write_mistakes)
     else:
         differing = find_disagreement(runs[0], runs[1], settings, recipe=loaded, progress=progress)
-        print_result(differing, lambda _: _print_disagreement(differing, rows), page=page, write=write_disagreement)
+        print_result(differing, lambda _: _print_disagreement(differing, rows), page=output, write=write_disagreement)
 
 
 def _print_mistakes(result: Mistakes, shown: int) -> None:

@@ -105,17 +105,12 @@ def command(
     from bertkit.errors import UsageError
 
     if benchmark is not None:
-        given: dict[str, object] = {
-            "a RUN": run,
-            "--data": data,
-            "--split": split,
-            "--limit": limit,
-            "--output": output,
-        }
+        given: dict[str, object] = {"a RUN": run, "--data": data, "--split": split, "--limit": limit}
+        given |= {"--output": output, "--confident": confident, "--oracle": oracle}
         given |= {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes}
-        given |= {"--require": require, "--confident": confident, "--report": report}
+        given |= {"--require": require, "--report": report}
         given |= {"--strict-labels": strict_labels, "--zero-shot": zero_shot, "--languages": languages}
-        refuse_options(given | {"--oracle": oracle}, "with --benchmark", "leave it out: a benchmark has its own rows")
+        refuse_options(given, "with --benchmark", "leave it out: a benchmark has its own rows")
         _score_benchmark(benchmark, model, max_length)
         return
     if run is None:
@@ -126,18 +121,19 @@ def command(
     settings: dict[str, Any] = {"model": checkpoint, "data.source": data, "data.limit": limit}
     settings |= {"training.max_length": max_length, "task": zero_shot_task(recipe) if zero_shot else None}
     settings |= read_requirements(require or []) | {"gates.confident": confident or None}
-    rows: Any = {"split": split, "output": output, "training_rows": training_rows, "strict_labels": strict_labels}
+    scoring: dict[str, Any] = {"split": split, "output": output}
+    scoring |= {"training_rows": training_rows, "strict_labels": strict_labels}
     if languages is not None:
         recipes = _load_languages(recipe, settings, changes, languages)
         from bertkit.workflows.evaluate import evaluate_languages
 
-        scored = evaluate_languages(recipes, **rows, oracle=oracle, progress=TerminalProgress())
+        scored = evaluate_languages(recipes, **scoring, oracle=oracle, progress=TerminalProgress())
         _end(scored, print_languages, scored.results, report)
         return
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 
-    results = evaluate(loaded, **rows, progress=TerminalProgress())
+    results = evaluate(loaded, **scoring, progress=TerminalProgress())
     _end({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, report)
 
 
@@ -168,7 +164,7 @@ def _print_written(results: Sequence[Result], output: Path | None) -> None:
         print_line(f"{output}: written")
 
 
-def _end(printed: Any, show: Callable[[Any], object], results: Mapping[str, Any], report: Path | None) -> None:
+def _end(printed: object, show: Callable[[Any], object], results: Mapping[str, Any], report: Path | None) -> None:
     """Write the report, print what was scored, and end as the gates say."""
     from bertkit.reports.cases import Case, add_measured, write_cases
 

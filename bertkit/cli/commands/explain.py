@@ -80,7 +80,6 @@ def command(
     """
     from bertkit.errors import UsageError
     from bertkit.insight.settings import Settings
-    from bertkit.storage.outputs import check_page
     from bertkit.storage.recipes import recipe_of
     from bertkit.workflows import explain
 
@@ -96,8 +95,6 @@ def command(
     if faithfulness and (data is None or output is not None):
         what = "--faithfulness without --data" if data is None else "--faithfulness and --output"
         raise UsageError(what, "name a file of rows" if data is None else "leave one of them out")
-    if output is not None:
-        check_page(output)
     loaded = load(recipe or recipe_of(run), {"model": run, "training.max_length": max_length}, changes)
     settings = Settings(tuple(target or ()), baseline, integration_steps)
     progress = TerminalProgress()

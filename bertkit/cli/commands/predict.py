@@ -100,9 +100,9 @@ def command(
     progress = TerminalProgress()
     if output is None:
         print_records("predictions", predict(loaded, source=file, row=single_row, progress=progress))
-        return
-    rows = predict_to_file(loaded, output, source=file, row=single_row, layout=layout, progress=progress)
-    print_file(output, rows)
+    else:
+        rows = predict_to_file(loaded, output, source=file, row=single_row, layout=layout, progress=progress)
+        print_file(output, rows)
 
 
 def split_names(text: str | None) -> tuple[str, ...]:

@@ -56,14 +56,12 @@ def command(
     becomes. Vectors of all layers are computed once and kept.
     """
     from bertkit.reports.insight.probe import write_probe
-    from bertkit.storage.outputs import check_page
     from bertkit.workflows.probe import ProbeSettings, load_probe_recipe, probe
 
-    page = None if output is None else check_page(output)
     recipe = load_probe_recipe(task, merge_changes({"model": model, "data.source": data}, changes))
     settings = ProbeSettings(metric, seeds, limit, items, max_length, precision)
     result = probe(recipe, settings, progress=TerminalProgress())
-    print_result(result, print_probe, page=page, write=write_probe)
+    print_result(result, print_probe, page=output, write=write_probe)
 
 
 def print_probe(result: ProbeResult) -> None:

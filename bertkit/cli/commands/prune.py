@@ -91,12 +91,9 @@ def print_pruned(pruned: Pruned) -> None:
 
     print_text(f"{pruned.folder}: pruned from {pruned.model}")
     measured = f" (chosen on {format_rows(pruned.measured_rows)})" if pruned.measured_rows else ""
-    if pruned.layers is not None:
-        print_text(f"  layers: {', '.join(map(str, pruned.layers))}{measured}")
-    if pruned.heads is not None:
-        print_text(f"  heads per layer: {pruned.heads}{measured}")
-    if pruned.intermediate is not None:
-        print_text(f"  feed-forward neurons per layer: {pruned.intermediate}{measured}")
+    layers = None if pruned.layers is None else ", ".join(map(str, pruned.layers))
+    left = {"layers": layers, "heads per layer": pruned.heads, "feed-forward neurons per layer": pruned.intermediate}
+    print_notes(f"{name}: {what}{measured}" for name, what in left.items() if what is not None)
     if pruned.vocabulary is not None:
         print_text(f"  tokens: {pruned.vocabulary:,} ({pruned.texts:,} texts split as before)")
     sides = (("before", pruned.before), ("after", pruned.after))

@@ -65,17 +65,13 @@ def command(
     and languages. Vectors are kept on disk, so a second ranking is quick.
     """
     from bertkit.reports.insight.rank import write_ranking
-    from bertkit.storage.outputs import check_page
-    from bertkit.workflows.rank import RankSettings, check_models, rank
+    from bertkit.workflows.rank import RankSettings, rank
 
-    page = None if output is None else check_page(output)
     named = [*(models or ()), *(more or ())]
     settings = RankSettings(by, layers, rows)
-    overrides = {"data.source": data, "data.limit": limit, "training.max_length": max_length}
-    loaded = load(recipe, overrides, changes)
-    check_models(named, layers)
+    loaded = load(recipe, {"data.source": data, "data.limit": limit, "training.max_length": max_length}, changes)
     found = rank(loaded, named, settings, progress=TerminalProgress())
-    print_result(found, _print_ranking, page=page, write=write_ranking)
+    print_result(found, _print_ranking, page=output, write=write_ranking)
 
 
 def _print_ranking(ranking: Ranking) -> None:

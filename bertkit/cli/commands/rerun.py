@@ -13,7 +13,7 @@ from bertkit.errors import shorten
 
 if TYPE_CHECKING:
     from bertkit.errors import BertkitError
-    from bertkit.workflows.rerun import Rerun
+    from bertkit.workflows.rerun import RepeatedScore, Rerun
 
 ORDER = 3
 EXAMPLE = "bertkit rerun runs/cola"
@@ -65,18 +65,18 @@ def print_rerun(result: Rerun) -> None:
         print_line("  Scores: the same to the last digit.")
 
 
-def _score_line(score: Any) -> dict[str, Any]:
-    known = score.before is not None and score.now is not None
-    difference = f"{score.now - score.before:+.2g}" if known and score.now != score.before else ""
+def _score_line(score: RepeatedScore) -> dict[str, Any]:
+    before, now = score.before, score.now
+    difference = "n/a" if before is None or now is None else f"{now - before:+.2g}"
     return {
         "metric": f"{score.split} {score.metric}",
-        "before": score.before,
-        "now": score.now,
-        "difference": difference or ("none" if score.before == score.now else "n/a"),
+        "before": before,
+        "now": now,
+        "difference": "none" if before == now else difference,
     }
 
 
-def _shorten(value: Any) -> str:
+def _shorten(value: object) -> str:
     text = "" if value is None else str(value)
     is_digest = len(text) == 64 and set(text) <= set("0123456789abcdef")
     return text[:_DIGEST] if is_digest else shorten(text, 60)

@@ -53,8 +53,7 @@ def command(
         print_result(result, lambda _: print_line(f"{result['cosine']:.4f}"))
         return
     pairs = read_pairs(texts[0], (column, pair_column))
-    if output is not None:
-        rows = similar_to_file(embedder, pairs, output, source=texts[0], progress=progress)
-        print_file(output, rows)
-        return
-    print_records("pairs", similar(embedder, pairs, progress=progress))
+    if output is None:
+        print_records("pairs", similar(embedder, pairs, progress=progress))
+    else:
+        print_file(output, similar_to_file(embedder, pairs, output, source=texts[0], progress=progress))

@@ -20,9 +20,6 @@ from bertkit.workflows.attention.show import check_output
 if TYPE_CHECKING:
     from bertkit.insight.attention.heads import MeasuredHeads
 
-MAX_TOKENS = 512
-_VALIDATION = "validation"
-
 
 def measure(
     source: str,
@@ -30,7 +27,7 @@ def measure(
     *,
     data: Data | None = None,
     split: str | None = None,
-    max_tokens: int = MAX_TOKENS,
+    max_tokens: int = 512,
     output: Path | None = None,
     progress: Progress = SILENT,
 ) -> MeasuredHeads:
@@ -84,8 +81,8 @@ def _read_records(source: str, data: Data, split: str | None) -> Iterator[Record
     if source == "-" or path.is_file():
         if split is not None:
             raise UsageError(f"--split {split} of a single file", "leave it out", file=source)
-        return read_records(source if source == "-" else path, data)
-    name = split or _VALIDATION
+        return read_records(path, data)
+    name = split or "validation"
     settings = data.model_copy(update={"source": str(path) if path.exists() else source})
     files = files_by_split(settings)
     if files is None:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from bertkit.compression.importance import HeadImportance
     from bertkit.metrics.intervals import Interval
 
-ROWS = 256
-
 
 @dataclass(frozen=True)
 class ImportantHeads:
@@ -42,7 +40,7 @@ def rank_by_importance(
     recipe: Recipe,
     *,
     split: str | None = None,
-    rows: int = ROWS,
+    rows: int = 256,
     output: Path | None = None,
     progress: Progress = SILENT,
 ) -> ImportantHeads:

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from bertkit.insight.attention.weights import AttendedText
 
-MAX_TOKENS = 128
-
 
 @dataclass(frozen=True)
 class ShownAttention:
@@ -38,7 +36,7 @@ def show(
     model: str,
     *,
     pair: str | None = None,
-    max_tokens: int = MAX_TOKENS,
+    max_tokens: int = 128,
     at: tuple[int, int] = (0, 0),
     output: Path | None = None,
     progress: Progress = SILENT,

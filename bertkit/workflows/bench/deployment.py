@@ -157,7 +157,7 @@ def _export_ways(
     from bertkit.runtime.backends import check_backend
 
     before = load_plain(saved)
-    calibration: Any = None
+    calibration: list[dict[str, Any]] | None = None
     for way, (backend, precision) in GRAPHS.items():
         staging = folder / way
         staging.mkdir(parents=True)

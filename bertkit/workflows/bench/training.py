@@ -232,7 +232,9 @@ def _time_training(case: _Case, model: PreTrainedModel, steps: int, progress: Pr
         return time_steps(trainee, training, case.machine, Path(folder), steps=steps, progress=progress)
 
 
-def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Any, machine: Machine, is_whole: bool) -> Speed:
+def _add_training(
+    speed: Speed, steps: Sequence[TimedStep], model: PreTrainedModel, machine: Machine, is_whole: bool
+) -> Speed:
     """Add the figures of the timed steps; `is_whole`: a step computes the whole model, and nothing was prepared."""
     tokens = sum(sum(step.lengths) for step in steps)
     tokens_per_second = 1 / median(step.seconds / sum(step.lengths) for step in steps)

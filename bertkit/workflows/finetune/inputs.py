@@ -31,7 +31,7 @@ from bertkit.hardware.precision import product_widths
 from bertkit.modeling.layers import check_layers, count_layers
 from bertkit.modeling.load import fingerprint, load_tokenizer, loaded_weight_bytes, read_config
 from bertkit.progress import log
-from bertkit.recipe import WHAT_IS_KEPT, Recipe, Row, typed_path, write_yaml
+from bertkit.recipe import WHAT_IS_KEPT, Recipe, typed_path, write_yaml
 from bertkit.storage import hub, runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.checkpoints import most_bytes, written_bytes
@@ -304,15 +304,11 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
 
 def _read_splits(recipe: Recipe, task: Task) -> tuple[RowStream | None, dict[str, Split]]:
     """Read the training and validation rows; of streamed training rows, the first buffer."""
-
-    def read(row: Row) -> Row | None:
-        return task.read(row, recipe)
-
     stream = open_training_rows(recipe, task) if recipe.data.streaming else None
     splits = read_splits(
         recipe,
         task.COLUMNS,
-        read,
+        lambda row: task.read(row, recipe),
         lambda name: (name == "train" and stream is None) or is_validation(name),
         named=task.NAMED,
         check_rest=True,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,10 +51,12 @@ class _Outcome:
     fit_result: FitResult
     scored: Mapping[str, Scored]
     details: Mapping[str, Details]
-    results: list[Result]
+    baselines: Mapping[str, Mapping[str, Compared]]
+    """Split -> name of a baseline -> its predictions beside the gold values."""
     seconds: float
     compared_models: Sequence[Mapping[str, Any]]
     """Of a distillation: teachers and student, the student last."""
+    results: list[Result] = field(default_factory=list)
 
 
 def publish(
@@ -72,11 +74,8 @@ def publish(
     details = {
         name: inputs.task.details(split.predictions, inputs.splits[name].rows, setup) for name, split in scored.items()
     }
-    results = [
-        _make_result(inputs, split, details[name], baselines.judged[name], fit_result, name, seconds)
-        for name, split in scored.items()
-    ]
-    outcome = _Outcome(inputs, fit_result, scored, details, results, seconds, compared_models)
+    outcome = _Outcome(inputs, fit_result, scored, details, baselines.judged, seconds, compared_models)
+    outcome.results.extend(_make_result(outcome, name) for name in scored)
     published = export_model(model, setup.tokenizer, folder)
     with_rows = [
         file
@@ -91,7 +90,7 @@ def publish(
         round(seconds, 3),
         tuned=_tuned(inputs, setup.recipe),
         baselines=write_learned(folder, baselines.learned),
-        results=[without_folder(result) for result in results],
+        results=[without_folder(result) for result in outcome.results],
         predictions=list_files(folder, with_rows),
         **({"compared_models": list(compared_models)} if compared_models else {}),
     )
@@ -101,18 +100,12 @@ def publish(
     if inputs.stream:
         add_streamed_rows(folder, inputs.trained, inputs.stream, inputs.task.COLUMNS.gold, fit_result.steps)
     finish(run, record, fit_result, [*published, runs.TRAINING_ROWS])
-    return results
+    return outcome.results
 
 
-def _make_result(
-    inputs: FinetuneInputs,
-    scored: Scored,
-    details: Details,
-    judged: Mapping[str, Compared],
-    fit_result: FitResult,
-    name: str,
-    seconds: float,
-) -> Result:
+def _make_result(outcome: _Outcome, name: str) -> Result:
+    """Describe how a split was scored, and what a reader of its scores must know."""
+    inputs, fit_result, scored = outcome.inputs, outcome.fit_result, outcome.scored[name]
     recipe, split, metric = inputs.recipe, inputs.splits[name], inputs.recipe.best_metric
     warnings = _find_warnings(inputs, fit_result)
     if name == inputs.validation.name:
@@ -125,12 +118,12 @@ def _make_result(
         missing = find_missing_labels([row.get(gold) for row in split.rows], scored.predictions)
         skew = find_skew(inputs.splits["train"], gold)
     remedy = _remedy(recipe, fit_result, missing, skew[0] if skew else "")
-    fields = describe_split(inputs.task, split, scored, details, judged, remedy)
+    fields = describe_split(inputs.task, split, scored, outcome.details[name], outcome.baselines[name], remedy)
     fields["warnings"] = warnings + fields["warnings"]
     return Result(
         recipe=recipe.name,
         model=recipe.model_name,
-        seconds=seconds,
+        seconds=outcome.seconds,
         folder=str(inputs.plan.folder),
         data_warnings=list(inputs.warnings),
         **fields,
@@ -332,7 +325,7 @@ def _teachers(recipe: Recipe) -> list[str]:
     return recipe.distillation.teachers if recipe.distillation else []
 
 
-def _as_text(column: str, value: Any) -> str:
+def _as_text(column: str, value: object) -> str:
     separator = " " if column == "tokens" else " | "
     return separator.join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 

@@ -57,7 +57,7 @@ def run_jobs(jobs: Sequence[SeedJob], at_once: int, progress: Progress) -> dict[
             while waiting and len(running) < at_once and not is_told:
                 running.append(_Process(waiting.pop(0)))
             time.sleep(_PAUSE)
-            for process in [process for process in running if process.has_ended()]:
+            for process in [process for process in running if process.poll() is not None]:
                 running.remove(process)
                 error = process.error()
                 if isinstance(error, DivergedError):
@@ -68,7 +68,7 @@ def run_jobs(jobs: Sequence[SeedJob], at_once: int, progress: Progress) -> dict[
             if (stop.signal or failed) and not is_told:
                 is_told = True
                 for process in running:
-                    process.stop(stop.signal or signal.SIGTERM)
+                    process.send_signal(stop.signal or signal.SIGTERM)
     if stop.signal:
         raise stop.error()
     if failed is not None:
@@ -76,12 +76,11 @@ def run_jobs(jobs: Sequence[SeedJob], at_once: int, progress: Progress) -> dict[
     return diverged
 
 
-class _Process:
+class _Process(subprocess.Popen[bytes]):
     """A process that trains a seed. What it writes to stderr is logged; its standard input ends with this process."""
 
     def __init__(self, job: SeedJob) -> None:
-        self.seed = job.seed
-        self.process = subprocess.Popen(
+        super().__init__(
             [sys.executable, "-c", _ENTRY],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -89,48 +88,35 @@ class _Process:
             env={**os.environ, "OMP_NUM_THREADS": str(job.machine["threads"]), DEVICE: asked_device()},
             start_new_session=True,  # Ctrl-C reaches it once, from here
         )
-        assert self.process.stdin is not None
+        assert self.stdin is not None
         with suppress(BrokenPipeError):  # it has ended already; `error` tells why
-            self.process.stdin.write(pickle.dumps(job))
-            self.process.stdin.flush()
-        self.lines: list[str] = []
+            self.stdin.write(pickle.dumps(job))
+            self.stdin.flush()
+        self.seed, self.lines = job.seed, list[str]()
         self.reader = threading.Thread(target=self._log_lines, daemon=True)
         self.reader.start()
 
     def _log_lines(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
+        assert self.stderr is not None
+        for line in self.stderr:
             self.lines.append(line.decode(errors="replace").rstrip())
             log.info(f"seed {self.seed}: {self.lines[-1]}")
 
-    def has_ended(self) -> bool:
-        """Tell whether it has ended."""
-        return self.process.poll() is not None
-
-    def stop(self, number: int) -> None:
-        """Pass a signal on."""
-        self.process.send_signal(number)
-
     def error(self) -> BertkitError | None:
-        """Return the error that it ended with; None where it has done its work."""
-        assert self.process.stdout is not None and self.process.stdin is not None
+        """Return the error that it ended with, and close its streams; None where it has done its work."""
         self.reader.join()
-        text = self.process.stdout.read()
-        with suppress(BrokenPipeError):
-            self.process.stdin.close()
-        self.process.stdout.close()
-        assert self.process.stderr is not None
-        self.process.stderr.close()
-        code = self.process.returncode
-        if code == 0:
+        with suppress(BrokenPipeError), self:  # nobody may read its input any more
+            assert self.stdout is not None
+            text = self.stdout.read()
+        if self.returncode == 0:
             return None
-        if code < 0:
-            what = f"the process of seed {self.seed} was ended by signal {-code}"
+        if self.returncode < 0:
+            what = f"the process of seed {self.seed} was ended by signal {-self.returncode}"
             return ResourceError(what, "the same command resumes it; if memory is short, with fewer --jobs")
         try:
             error: BertkitError = pickle.loads(text)
         except (EOFError, pickle.UnpicklingError):
-            last = self.lines[-1] if self.lines else f"exit code {code}"
+            last = self.lines[-1] if self.lines else f"exit code {self.returncode}"
             return BertkitError(f"seed {self.seed} failed: {last}")
         return error
 

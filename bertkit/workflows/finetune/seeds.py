@@ -59,7 +59,7 @@ def finetune_seeds(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     folder = _check_seeds(recipe, seeds, output, jobs)
-    recipe = recipe if fresh else _as_begun(recipe, folder)
+    recipe = recipe if fresh else finetune_inputs.as_begun(recipe, storage.seed_folders(folder))
     with stage(progress, "reading the data", total=1):
         inputs = read_inputs(recipe.changed("training", seed=seeds[0]), storage.seed_folder(folder, seeds[0]))
     with storage.claimed_seeds(folder, fresh=fresh):
@@ -84,7 +84,7 @@ def dry_run(
     """Check everything that can be checked without training, and return what the runs would do."""
     folder = _check_seeds(recipe, seeds, output, jobs)
     runs.check_idle(folder)
-    recipe = recipe if fresh else _as_begun(recipe, folder)
+    recipe = recipe if fresh else finetune_inputs.as_begun(recipe, storage.seed_folders(folder))
     first = storage.seed_folder(folder, seeds[0])
     plan = finetune_inputs.dry_run(recipe.changed("training", seed=seeds[0]), output=first, fresh=fresh)
     for seed in () if fresh else seeds[1:]:
@@ -102,10 +102,6 @@ def _check_seeds(recipe: Recipe, seeds: Sequence[int], output: str | Path | None
     folder = runs.run_folder(output, f"{recipe.name}-seeds")
     storage.check_folder(folder)
     return folder
-
-
-def _as_begun(recipe: Recipe, folder: Path) -> Recipe:
-    return finetune_inputs.as_begun(recipe, storage.seed_folders(folder))
 
 
 def _inputs_of(inputs: FinetuneInputs, seed: int, folder: Path) -> FinetuneInputs:

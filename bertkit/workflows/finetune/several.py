@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.data.sources import as_recorded
 from bertkit.errors import RecipeError
@@ -215,7 +215,7 @@ def _fit_tasks(
     return fit(trainee, judge, training, run.machine, inputs.plan.folder, progress=progress)
 
 
-def _score_step(scorers: Mapping[str, StepScorer], model: Any, step: int) -> dict[str, float]:
+def _score_step(scorers: Mapping[str, StepScorer], model: PreTrainedModel, step: int) -> dict[str, float]:
     """Score all tasks after a step: each metric as ``task.metric``, the mean of the best metrics, and of the losses."""
     scores = {name: scorer.score_step(scorer.checkpoint.model, step) for name, scorer in scorers.items()}
     mean = _mean_of_best(scorers, scores)

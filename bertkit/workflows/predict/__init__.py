@@ -108,30 +108,27 @@ def _predict_source(
     progress: Progress,
     columns: FileLayout | None = None,
 ) -> Iterator[dict[str, Any]]:
-    """Do what `predict` does; with the layout of a file with `columns`, each record has one field per column."""
+    """Do what `predict` does; `columns` is that of `predict_records`."""
     if row is not None:
         saved = {
             name: replace(of_task, recipe=with_columns_of(row, of_task.recipe, of_task.task))
             for name, of_task in saved.items()
         }
     records = open_records(source, row, next(iter(saved.values())).recipe)
-    return _predict_records(saved, records, str(source or "--row"), progress, columns)
+    return predict_records(saved, records, str(source or "--row"), progress, columns)
 
 
 def predict_records(
-    saved: SavedCheckpoint, records: Iterable[Record], name: str, progress: Progress
-) -> Iterator[dict[str, Any]]:
-    """Do what `predict` does with rows that are read elsewhere; errors call them by `name`."""
-    return _predict_records({"": saved}, records, name, progress, None)
-
-
-def _predict_records(
     saved: Mapping[str, SavedCheckpoint],
     records: Iterable[Record],
     source: str,
     progress: Progress,
-    columns: FileLayout | None,
+    columns: FileLayout | None = None,
 ) -> Iterator[dict[str, Any]]:
+    """Do what `predict` does with rows that are read elsewhere; errors call them by `source`.
+
+    With the layout of a file with `columns`, each record has one field per column.
+    """
     copies = itertools.tee(records, len(saved))
     by_task = [read_chunks(copy, of_task, source) for copy, of_task in zip(copies, saved.values(), strict=True)]
     # a task that has met a fault raises it in its turn, even where others have no more rows
@@ -293,7 +290,7 @@ def _predict_chunks(
         truncation.say()
 
 
-def _identify(number: int, original: Row, given: Any, columns: FileLayout | None) -> dict[str, Any]:
+def _identify(number: int, original: Row, given: object, columns: FileLayout | None) -> dict[str, Any]:
     """Return the field ``id`` of a prediction: the row's, or its number; none where another column has it already.
 
     Records of JSON always have one, so that programs find it.

@@ -70,14 +70,11 @@ class IndexOptions:
     """A file of queries, by which the recall of the approximate search is measured; by default, by rows."""
 
 
-_AS_THE_MODEL = IndexOptions()
-
-
 def build(
     rows: TextRows,
     embedder: Embedder,
     output: str | Path,
-    options: IndexOptions = _AS_THE_MODEL,
+    options: IndexOptions = IndexOptions(),
     *,
     progress: Progress = SILENT,
 ) -> IndexReport:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,7 +54,7 @@ class SearchScores:
     rows: int
     by_document: bool
     """Whether documents are ranked, each by its best passage."""
-    rankings: list[RankingScores] = field(default_factory=list)
+    rankings: list[RankingScores]
 
 
 def evaluate(
@@ -87,7 +88,8 @@ def evaluate(
     if reranker is not None:
         _ = reranker.saved
     relevance = dict(first_of(read_relevance(file).items(), limit))
-    names = _Names(index, by_document=_is_by_document(index, relevance, file))
+    by_document, known = _is_by_document(index, relevance, file), dict[int, str]()
+    find_ids = partial(_find_ids, index=index, column="document" if by_document else "id", known=known)
     with stage(progress, f"loading {model or index.manifest.model}"):
         embedder = embedder_of(index.manifest, "query", folder=folder, model=model)
     _point_out_truncated(list(relevance), embedder)
@@ -96,11 +98,10 @@ def evaluate(
         queries = iter(relevance)
         while chunk := list(islice(queries, _CHUNK)):
             for way, rankings in _rank_queries(index, embedder, chunk, reranker, candidates, progress):
-                ways.setdefault(way, []).extend(map(names.of, rankings))
+                ways.setdefault(way, []).extend(map(find_ids, rankings))
             tick(len(chunk))
-    result = SearchScores(folder, len(relevance), len(index), names.by_document)
-    result.rankings.extend(_score_ways(ways, list(relevance.values())))
-    return result
+    scored = list(_score_ways(ways, list(relevance.values())))
+    return SearchScores(folder, len(relevance), len(index), by_document, scored)
 
 
 def _rank_queries(
@@ -126,23 +127,16 @@ def _rank_queries(
         yield "hybrid and rerank", [[*best, *others] for best, others in zip(reranked, rest, strict=True)]
 
 
-class _Names:
-    """The ids that rows have in a relevance file, read from the index when they are first found."""
+def _find_ids(ranking: Ranking, index: Index, column: str, known: dict[int, str]) -> list[str]:
+    """Return the ids that a ranking has in a relevance file, each at its best rank; rows are read once, into `known`.
 
-    def __init__(self, index: Index, *, by_document: bool) -> None:
-        self.index, self.by_document = index, by_document
-        self.names: dict[int, str] = {}
-
-    def of(self, ranking: Ranking) -> list[str]:
-        """Return the ids of a ranking, each at its best rank.
-
-        The best passage ranks a document (Dai and Callan 2019, "Deeper Text Understanding for IR with Contextual
-        Neural Language Modeling", section 3).
-        """
-        unknown = [hit.row for hit in ranking if hit.row not in self.names]
-        for row, record in zip(unknown, self.index.rows(unknown), strict=True):
-            self.names[row] = str(record["document" if self.by_document else "id"])
-        return list(dict.fromkeys(self.names[hit.row] for hit in ranking))
+    The best passage ranks a document (Dai and Callan 2019, "Deeper Text Understanding for IR with Contextual Neural
+    Language Modeling", section 3).
+    """
+    unknown = [hit.row for hit in ranking if hit.row not in known]
+    for row, record in zip(unknown, index.rows(unknown), strict=True):
+        known[row] = str(record[column])
+    return list(dict.fromkeys(known[hit.row] for hit in ranking))
 
 
 def _is_by_document(index: Index, relevance: Relevance, file: Path) -> bool:

@@ -106,9 +106,7 @@ def _search_chunk(
     texts = [text for _, text in chunk]
     if not all(text.strip() for text in texts):
         raise UsageError("a query is empty", 'give a text, e.g. "how to open a file"')
-    vectors = None
-    if embedder is not None:
-        vectors = embedder.encode(texts)
+    vectors = None if embedder is None else embedder.encode(texts)
     rankings = search(index, texts, vectors, method, progress)
     for number, ((begin, text), ranking) in enumerate(zip(chunk, rankings, strict=True)):
         rows = [hit.row for hit in ranking]

@@ -157,17 +157,17 @@ def test_labeled_rows_are_read_without_a_model(toy_data):
 
 def test_runs_beside_those_of_an_earlier_draw_hold_out_the_same_rows(tmp_path):
     """Seeds and trials that join a folder later."""
+    from bertkit.storage.seeds import seed_folders
     from bertkit.workflows import sweep
     from bertkit.workflows.finetune import inputs as finetune_inputs
-    from bertkit.workflows.finetune import seeds
 
     earlier = {"status": "stopped", "identity": {"hold_out": "by text and label"}}
     recipe = load_recipe("classify")
     for folder in ("seed-3", "trial-0001"):
         (tmp_path / folder).mkdir()
         runs.write_record(tmp_path / folder, earlier)
-    assert seeds._as_begun(recipe, tmp_path).data.hold_out == "by_label"
-    assert seeds._as_begun(recipe, tmp_path / "new").data.hold_out == "by_hash"
+    assert finetune_inputs.as_begun(recipe, seed_folders(tmp_path)).data.hold_out == "by_label"
+    assert finetune_inputs.as_begun(recipe, seed_folders(tmp_path / "new")).data.hold_out == "by_hash"
     assert finetune_inputs.as_begun(recipe, [tmp_path / "new", tmp_path / "seed-3"]).data.hold_out == "by_label"
     (tmp_path / "all.csv").write_text("text,label\n" + "".join(f"text {n},{'ab'[n % 2]}\n" for n in range(40)))
     job = sweep._Sweep("classify", {"model": "demo", "data.source": str(tmp_path / "all.csv")}, None, tmp_path)

@@ -12,6 +12,8 @@ from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.vector_options import EncoderOption
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from bertkit.workflows.attention import ShownAttention
 
 ORDER = 1
@@ -110,6 +112,6 @@ def _list_layers(shown: ShownAttention) -> list[dict[str, Any]]:
     return rows
 
 
-def _strongest(shown: ShownAttention, weights: Any) -> str:
+def _strongest(shown: ShownAttention, weights: np.ndarray) -> str:
     order = (-weights).argsort(kind="stable")[:_MOST]
     return ", ".join(f"{shown.text.tokens[position].text} {weights[position]:.2f}" for position in order)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from bertkit.cli.options import (
     FROM_RECIPE,
@@ -37,6 +37,7 @@ from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
+    from bertkit.recipe import PretrainRecipe
     from bertkit.workflows.pretrain.estimate import Estimate
     from bertkit.workflows.pretrain.publish import Pretrained
 
@@ -98,37 +99,28 @@ def command(
         "training.budget": budget,
         "training.workers": workers,
     }
-    run_pretraining(recipe, settings, changes, output=output, dry_run=dry_run, smoke=smoke, fresh=fresh)
-
-
-def run_pretraining(
-    recipe: str,
-    settings: dict[str, Any],
-    changes: list[str] | None,
-    *,
-    output: Path | None,
-    dry_run: bool,
-    smoke: bool,
-    fresh: bool,
-) -> None:
-    """Pretrain with a recipe and these settings, or estimate what that would take, and print the result."""
     from bertkit.recipe import load_pretrain_recipe
 
     loaded = load_pretrain_recipe(recipe, merge_changes(settings, changes))
+    run_pretraining(loaded, output, dry_run=dry_run, smoke=smoke, fresh=fresh)
+
+
+def run_pretraining(recipe: PretrainRecipe, output: Path | None, *, dry_run: bool, smoke: bool, fresh: bool) -> None:
+    """Pretrain with a recipe, or estimate what that would take, and print the result."""
     if smoke:
         refuse_with_smoke(output=output, dry_run=dry_run, fresh=fresh)
         from bertkit.workflows.pretrain.smoke import smoke_pretrain
 
-        print_smoke(smoke_pretrain(loaded, progress=TerminalProgress()))
+        print_smoke(smoke_pretrain(recipe, progress=TerminalProgress()))
     elif dry_run:
         from bertkit.workflows.pretrain.estimate import estimate
 
-        plan = estimate(loaded, output=output, fresh=fresh, progress=TerminalProgress())
+        plan = estimate(recipe, output=output, fresh=fresh, progress=TerminalProgress())
         print_result(plan, print_estimate)
     else:
         from bertkit.workflows.pretrain import pretrain
 
-        result = pretrain(loaded, output=output, fresh=fresh, progress=TerminalProgress())
+        result = pretrain(recipe, output=output, fresh=fresh, progress=TerminalProgress())
         print_result(result, print_pretrained)
 
 
