@@ -24,6 +24,8 @@ ReadShingles = Callable[[Collection[int]], Mapping[int, Shingles]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 Found = dict[int, tuple[int, float]]
 """Row that repeats another -> the row that is kept for it, and their similarity."""
+_Compare = Callable[[int, Indices], tuple[int, float] | None]
+"""Returns which of the indices that share a band with one is nearest it, and how near; None where none is near."""
 
 _SHINGLE = 5  # characters
 _HASHES, _BANDS = 128, 32  # of two texts that share 0.8 of their shingles, all but 1 in 10^7 share a band
@@ -120,11 +122,7 @@ def find_near(
 
 
 def _compare_in_order(
-    indices: Sequence[int],
-    keys: Sequence[Sequence[int]],
-    fixed: int,
-    compare: Callable[[int, Indices], tuple[int, float] | None],
-    progress: Progress,
+    indices: Sequence[int], keys: Sequence[Sequence[int]], fixed: int, compare: _Compare, progress: Progress
 ) -> Found:
     """Compare each of the indices with those kept before it that share a band; return what is near one."""
     repeats: Found = {}
