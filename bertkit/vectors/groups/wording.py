@@ -11,7 +11,7 @@ import numpy as np
 
 from bertkit.metrics import Numbers
 from bertkit.pretraining.deduplicate import digest_of
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import Progress, stage
 
 LONG = 100
 """Characters from which a text is compared by its wording: in shorter ones, a few letters are another meaning."""
@@ -73,9 +73,7 @@ def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: Numbers)
     return {int(order[position]): (int(kept[position]), 1.0) for position in repeats}
 
 
-def find_near(
-    signatures: Signatures, threshold: float, read: ReadShingles, fixed: int = 0, progress: Progress = SILENT
-) -> Found:
+def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixed: int, progress: Progress) -> Found:
     """Find the rows that share at least a part of their shingles with a row that is kept (Jaccard's coefficient).
 
     Rows are looked at one after another, and compared with those kept before, so that no chain of small differences
