@@ -25,6 +25,7 @@ from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.recipes import recipe_of
+from bertkit.storage.records import RunRecord
 from bertkit.tasks import Task, load_task, with_options
 from bertkit.tokens import long_texts
 from bertkit.tokens.features import Setup
@@ -65,7 +66,7 @@ class SavedCheckpoint:
     folder: Path
     labels: tuple[str, ...]
     """Label names in the order of the model's outputs, spelled as in the recipe where it has them."""
-    record: Mapping[str, Any]
+    record: RunRecord
     """The record of its run; empty for a plain Hugging Face folder."""
     members: tuple[SavedCheckpoint, ...] = ()
     """Of an ensemble: its checkpoints, of which this is the first."""
@@ -278,9 +279,7 @@ def _open_exported(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
     return _saved(recipe, task, folder, config, export.record)
 
 
-def _saved(
-    recipe: Recipe, task: Task, folder: Path, config: dict[str, Any], record: Mapping[str, Any]
-) -> SavedCheckpoint:
+def _saved(recipe: Recipe, task: Task, folder: Path, config: dict[str, Any], record: RunRecord) -> SavedCheckpoint:
     labels = _labels_of(config, recipe, task, folder)
     return SavedCheckpoint(as_recorded(recipe, record.get("identity", {})), task, folder, labels, record)
 
