@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -254,6 +255,18 @@ def is_blank(value: object) -> bool:
 def is_missing(value: object) -> bool:
     """Tell whether a value is none: absent, text without a visible character, or NaN."""
     return value is None or is_blank(value) or bool(isinstance(value, float) and value != value)
+
+
+def as_number(value: Any) -> float:
+    """Return a number, or what text says it is; NaN for anything else.
+
+    >>> as_number("2.5"), as_number(None)
+    (2.5, nan)
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
 
 
 def first_of(faults: list[DataError]) -> DataError:

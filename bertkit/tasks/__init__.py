@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bertkit.data.labels import spelled
-from bertkit.data.rows import FILL_IN, NO_LABEL, Columns, Split, is_blank, is_missing
+from bertkit.data.rows import FILL_IN, NO_LABEL, Columns, Split, as_number, is_blank, is_missing
 from bertkit.data.sources import Choose, read_splits
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics.basic import CLASSIFICATION, EVALUATE_PREFIX, REGRESSION, check_metrics, compute_metrics
@@ -281,10 +281,7 @@ def read_number(row: Row, column: str, remedy: str) -> float:
     """
     if is_missing(row[column]):
         raise DataError(NO_LABEL, FILL_IN, column=column)
-    try:
-        number = float(row[column])
-    except (TypeError, ValueError):
-        number = math.nan
+    number = as_number(row[column])
     if not math.isfinite(number):
         comma = _DECIMAL_COMMA.fullmatch(str(row[column]))
         remedy = f"write a decimal point: {comma[1]}.{comma[2]}" if comma else remedy
