@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -17,7 +16,7 @@ from bertkit.metrics import Numbers
 from bertkit.metrics.linear import sample
 from bertkit.recipe import Row
 from bertkit.tasks import Task
-from bertkit.tokens.features import Features, Setup, max_tokens, tokenize_texts
+from bertkit.tokens.features import Features, Rows, Setup, max_tokens, tokenize_texts
 from bertkit.tokens.long_texts import SHORTENED, reads_windows, shares_read
 from bertkit.tokens.lost import find_long
 from bertkit.tokens.splitting import Splitting
@@ -91,9 +90,7 @@ def _describe_ways(split: Split, rows: Sequence[Row], setup: Setup) -> Finding:
     return Finding("good", "tokens", "long_text_ways", text)
 
 
-def _find_lost_gold(
-    split: Split, task: Task, features: Features, rows: Sequence[Any], indices: Sequence[int]
-) -> list[Finding]:
+def _find_lost_gold(split: Split, task: Task, features: Features, rows: Rows, indices: Sequence[int]) -> list[Finding]:
     """Describe the rows whose gold value no feature has, for a family that can tell."""
     if task.find_lost_gold is None or task.COLUMNS.gold not in rows[0]:
         return []

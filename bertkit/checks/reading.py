@@ -11,8 +11,9 @@ from bertkit.data.labels import find_names, name_split, spelled_names, with_unse
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, files_by_split, is_validation, missing_split, single_file
 from bertkit.errors import BertkitError, DataError, UnavailableError
+from bertkit.evaluation.splits import read_task_splits
 from bertkit.recipe import Recipe
-from bertkit.tasks import Task, read_task_splits
+from bertkit.tasks import Task
 
 
 @dataclass

@@ -259,6 +259,18 @@ def is_missing(value: object) -> bool:
     return value is None or is_blank(value) or bool(isinstance(value, float) and value != value)
 
 
+def as_number(value: Any) -> float:
+    """Return a number, or what text says it is; NaN for anything else.
+
+    >>> as_number("2.5"), as_number(None)
+    (2.5, nan)
+    """
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return math.nan
+
+
 def first_of(faults: list[DataError]) -> DataError:
     """Return the first fault, with the lines of the others that say the same."""
     first = faults[0]
@@ -331,10 +343,7 @@ def read_number(row: Row, column: str, remedy: str) -> float:
     """
     if is_missing(row[column]):
         raise DataError(NO_LABEL, FILL_IN, column=column)
-    try:
-        number = float(row[column])
-    except (TypeError, ValueError):
-        number = math.nan
+    number = as_number(row[column])
     if not math.isfinite(number):
         comma = _DECIMAL_COMMA.fullmatch(str(row[column]))
         remedy = f"write a decimal point: {comma[1]}.{comma[2]}" if comma else remedy

@@ -5,10 +5,11 @@ from __future__ import annotations
 import itertools
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bertkit.recipe import Row
 from bertkit.tokens.words import split_text
 
 if TYPE_CHECKING:
@@ -34,9 +35,7 @@ def special_ids(tokenizer: PreTrainedTokenizerFast) -> set[int]:
     return {number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id}
 
 
-def find_words(
-    texts: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerFast, row: Mapping[str, Any]
-) -> list[Word]:
+def find_words(texts: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerFast, row: Row) -> list[Word]:
     """Find the words of a feature's texts, each a list of token ids.
 
     Tokens are looked up in the row, whose spelling the words then have. What is not found there, as what a task adds,

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bertkit.data.labels import spelled
-from bertkit.data.rows import Columns, Split, check_texts, is_blank
-from bertkit.data.sources import Choose, read_splits
+from bertkit.data.rows import Columns, check_texts, is_blank
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics.basic import CLASSIFICATION, EVALUATE_PREFIX, REGRESSION, check_metrics, compute_metrics
 from bertkit.modeling.info import Model
@@ -314,27 +313,6 @@ def load_task(recipe: Recipe) -> Task:
     check_options(recipe.options, task.OPTIONS)
     check_metrics(recipe, task.METRICS)
     return task
-
-
-def read_task_splits(
-    recipe: Recipe,
-    task: Task,
-    choose: Choose,
-    *,
-    columns: Columns | None = None,
-    check_rest: bool = False,
-    collected: list[DataError] | None = None,
-) -> dict[str, Split]:
-    """Read splits with the columns and the checks of a task family; see `bertkit.data.sources.read_splits`."""
-    return read_splits(
-        recipe,
-        columns or task.COLUMNS,
-        lambda row: task.read(row, recipe),
-        choose,
-        named=task.NAMED,
-        check_rest=check_rest,
-        collected=collected,
-    )
 
 
 def with_options(setup: Setup, options: Mapping[str, Any]) -> Setup:

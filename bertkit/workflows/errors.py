@@ -250,8 +250,8 @@ def _compare_slices(
 
 def _training_words(scorer: Scorer, run: StoredRun) -> tuple[set[str] | None, list[str]]:
     """Return the words of the training rows; None and a note where these cannot be read."""
+    from bertkit.evaluation.splits import read_task_splits
     from bertkit.insight.mistakes.slices import words_of
-    from bertkit.tasks import read_task_splits
 
     recipe, task = scorer.recipe, scorer.task
     try:

@@ -34,6 +34,7 @@ from bertkit.evaluation.scoring import (
     score_split,
     write_predictions,
 )
+from bertkit.evaluation.splits import read_task_splits
 from bertkit.evaluation.stored.folder import begin_evaluation, check_output, finish_evaluation
 from bertkit.evaluation.training_rows import Choice, judge_training_rows
 from bertkit.progress import SILENT, Progress, stage
@@ -42,7 +43,6 @@ from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.outputs import claimed
-from bertkit.tasks import read_task_splits
 
 if TYPE_CHECKING:
     from bertkit.vectors.benchmark import BenchmarkScores

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import DataError, ModelError, UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.evaluation.splits import read_task_splits
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.tasks import read_task_splits
 from bertkit.workflows.export import (
     ExportResult,
     GraphFormat,

@@ -16,6 +16,7 @@ import yaml
 from bertkit.errors import DataError
 from bertkit.recipe import Recipe
 from bertkit.storage.files import write_bytes
+from bertkit.tasks import Predictions
 
 _RANGE = (0.0, 5.0)  # of STS-B
 _DATE = (1980, 1, 1, 0, 0, 0)  # in the archive, so that equal files make equal archives
@@ -107,9 +108,7 @@ def published_scores(recipe: Recipe, test_split: str, metric: str) -> dict[str, 
     }
 
 
-def submission_lines(
-    task: GlueTask, file: LeaderboardFile, labels: Sequence[str], records: Sequence[Mapping[str, Any]]
-) -> list[str]:
+def submission_lines(task: GlueTask, file: LeaderboardFile, labels: Sequence[str], records: Predictions) -> list[str]:
     """Return the lines of a file of a submission, after its header, from predictions as `predict` makes them.
 
     Rows are in the order of their column ``idx``, where they have one.

@@ -9,10 +9,11 @@ from typing import Any
 
 from bertkit.data.sources import ALL, unsplit_file
 from bertkit.errors import DataError, shorten
+from bertkit.evaluation.splits import read_task_splits
 from bertkit.evaluation.stored import ON_FILE, Scorer, StoredRun
 from bertkit.evaluation.stored.script_predictions import add_rows
 from bertkit.recipe import Row, typed_path
-from bertkit.tasks import Task, read_task_splits
+from bertkit.tasks import Task
 from bertkit.tokens.features import Rows
 
 

@@ -9,11 +9,12 @@ import numpy as np
 
 from bertkit.data.labels import find_names, name_split
 from bertkit.errors import RecipeError
+from bertkit.evaluation.splits import read_task_splits
 from bertkit.insight.probing.items import ProbeItems, ProbeTask, one_per_word
 from bertkit.insight.probing.rows import choose_rows, is_needed
 from bertkit.metrics.basic import LOWER_IS_BETTER, REGRESSION
 from bertkit.recipe import Recipe, Row
-from bertkit.tasks import Task, load_task, read_task_splits
+from bertkit.tasks import Task, load_task
 
 OF_LABELS = ("accuracy", "f1_macro", "f1_weighted", "balanced_accuracy", "matthews_correlation")
 """Metrics of probes of labels: those that know no positive class."""

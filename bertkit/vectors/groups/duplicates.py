@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertkit.data.rows import as_number
 from bertkit.data.text import normalize
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.progress import SILENT, Progress, log, stage
@@ -203,10 +204,7 @@ def _ranks(keep: str) -> Callable[[TextRow, TextFile], float]:
         if column not in row.record:
             raise DataError(f"no column {column!r} for --keep", closest(column, row.record), file=file.path)
         value = row.record[column]
-        try:
-            number = float(value)
-        except (TypeError, ValueError):
-            number = math.nan
+        number = as_number(value)
         if not math.isfinite(number):
             what = f"{value!r} is not a number"
             raise DataError(what, "--keep best:COLUMN needs numbers", file=file.path, row=row.line, column=column)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.files import read_records
-from bertkit.data.rows import is_blank
+from bertkit.data.rows import as_number, is_blank
 from bertkit.errors import DataError
 from bertkit.recipe import Data
 
@@ -61,11 +61,8 @@ def _read_row(record: Mapping[str, Any]) -> tuple[str, list[str], float]:
     return query, [str(name) for name in ids], _read_grade(record.get(GRADE, 1))
 
 
-def _read_grade(value: Any) -> float:
-    try:
-        grade = float(value)
-    except (TypeError, ValueError):
-        grade = math.nan
+def _read_grade(value: object) -> float:
+    grade = as_number(value)
     if not 0 <= grade < math.inf:
         raise DataError(f"{value!r} is no grade", "a number from 0 (not relevant) up", column=GRADE)
     return grade

@@ -15,7 +15,7 @@ from bertkit.data.formats import format_of
 from bertkit.data.text import MAX_CHARS, Record, read_text
 from bertkit.errors import DataError, UsageError
 from bertkit.metrics import Numbers
-from bertkit.recipe import Data, typed_path
+from bertkit.recipe import Data, Row, typed_path
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.coverage import Coverage
@@ -209,9 +209,7 @@ def _read_document(file: Path, data: Data) -> Iterator[Record]:
     yield 1, {"id": file.name, "text": text}
 
 
-def read_queries(
-    file: str | Path, column: str = "text", data: Data | None = None
-) -> Iterator[tuple[dict[str, Any], str]]:
+def read_queries(file: str | Path, column: str = "text", data: Data | None = None) -> Iterator[tuple[Row, str]]:
     """Read the queries of a file, or of standard input (``-``): what their results begin with, and their texts.
 
     Raises:

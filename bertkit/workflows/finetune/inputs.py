@@ -26,6 +26,7 @@ from bertkit.data.rows import Split, find_unread
 from bertkit.data.sources import as_recorded, is_validation, missing_split, unsplit_file
 from bertkit.data.streams import RowStream
 from bertkit.errors import UnavailableError, pip_install
+from bertkit.evaluation.splits import read_task_splits
 from bertkit.evaluation.training_rows import find_training_rows, open_training_rows, report_head
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.layers import check_layers, count_layers
@@ -37,7 +38,7 @@ from bertkit.storage.cache import say_once
 from bertkit.storage.checkpoints import most_bytes, written_bytes
 from bertkit.storage.disk import check_space
 from bertkit.storage.fingerprints import file_fingerprint
-from bertkit.tasks import Task, load_task, read_task_splits
+from bertkit.tasks import Task, load_task
 from bertkit.tokens.features import Setup, max_tokens
 from bertkit.training.automatic import choose_training
 from bertkit.training.run import RunPlan, check_pinned, find_machine
