@@ -103,15 +103,23 @@ def check(names, train):
     on_cpu, on_device = train(names)
     for name in names:
         for what in ("log", "scores"):
-            assert flat(on_device[name][what]) == pytest.approx(flat(on_cpu[name][what]), rel=1e-3, abs=1e-5, nan_ok=True), name
+            assert flat(on_device[name][what]) == pytest.approx(
+                flat(on_cpu[name][what]), rel=1e-3, abs=1e-5, nan_ok=True
+            ), name
     waits = {name: result["steps"][1] for name, result in on_device.items() if len(result["steps"]) > 1}
     assert not any(on_cpu[name]["steps"][1] for name in waits)
-    for name in names: print(name, waits.get(name))
+    for name in names:
+        print(name, waits.get(name))
 
 
 def flat(found):
     entries = found if isinstance(found, list) else [found]
-    return {f"{number} {key}": value for number, entry in enumerate(entries) for key, value in entry.items() if value is not None}
+    return {
+        f"{number} {key}": value
+        for number, entry in enumerate(entries)
+        for key, value in entry.items()
+        if value is not None
+    }
 
 
 def test_two_steps_of_every_family_and_objective(train):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from bertkit.checks import Finding
@@ -10,10 +9,10 @@ from bertkit.checks.faults import describe_refusal
 from bertkit.checks.labels import find_odd_values
 from bertkit.data.labels import find_names, name_split, spelled_names, with_unseen
 from bertkit.data.rows import Split
-from bertkit.data.sources import ALL, files_by_split, is_validation, missing_split, read_splits, single_file
+from bertkit.data.sources import ALL, files_by_split, is_validation, missing_split, single_file
 from bertkit.errors import BertkitError, DataError, UnavailableError
-from bertkit.recipe import Recipe, Row
-from bertkit.tasks import Task
+from bertkit.recipe import Recipe
+from bertkit.tasks import Task, read_task_splits
 
 
 @dataclass
@@ -42,9 +41,7 @@ def read_all(recipe: Recipe, task: Task) -> Readings:
         return name == "train" or is_validation(name)
 
     try:
-        readings.splits = read_splits(
-            recipe, task.COLUMNS, _reader(task, recipe), choose, named=task.NAMED, collected=readings.faults
-        )
+        readings.splits = read_task_splits(recipe, task, choose, collected=readings.faults)
     except DataError as error:
         if readings.faults:
             # perhaps due to them
@@ -65,10 +62,6 @@ def read_all(recipe: Recipe, task: Task) -> Readings:
         if name not in (ALL, *readings.splits) and name != "train" and not is_validation(name):
             _read_other(readings, recipe, task, name)
     return readings
-
-
-def _reader(task: Task, recipe: Recipe) -> Callable[[Row], Row | None]:
-    return lambda row: task.read(row, recipe)
 
 
 def _name_labels(readings: Readings, recipe: Recipe, gold: str) -> None:
@@ -97,9 +90,7 @@ def _read_other(readings: Readings, recipe: Recipe, task: Task, name: str) -> No
     for columns in (task.COLUMNS, replace(task.COLUMNS, gold="")):
         faults: list[DataError] = []
         try:
-            splits = read_splits(
-                recipe, columns, _reader(task, recipe), lambda split: split == name, named=task.NAMED, collected=faults
-            )
+            splits = read_task_splits(recipe, task, lambda split: split == name, columns=columns, collected=faults)
         except (DataError, UnavailableError) as error:
             refused = refused or error
             continue

@@ -67,7 +67,9 @@ class ReadableCommand(_Readable, TyperCommand):
             trust_folders()
         if "threads" in ctx.params:
             from bertkit.hardware import device, threads
+            from bertkit.storage.cache import keep_working_folder_clean
 
+            keep_working_folder_clean()
             threads.prepare(ctx.params.pop("threads"))
             device.prepare(ctx.params.pop("device"))
         with json_output(ctx.params.pop("json")):

@@ -83,7 +83,8 @@ app = make_app()
 def main() -> NoReturn:
     """Run the command line; every failure ends in one line on stderr and its exit code."""
     stdio.prepare()
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    for name in ("HF_HUB_DISABLE_TELEMETRY", "ORT_DISABLE_TELEMETRY"):
+        os.environ.setdefault(name, "1")
     # joblib says so on import where /dev/shm cannot be written; bertkit starts none of its processes
     warnings.filterwarnings("ignore", message=".*joblib will operate in serial mode")
     # Nothing that is imported becomes garbage. To look for it during the imports and at the end would take a third of a

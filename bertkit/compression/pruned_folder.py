@@ -71,7 +71,7 @@ def _publish_run(
     published: PrunedFacts, folder: Path, saved: SavedCheckpoint, checkpoint: Checkpoint, scored: Scored, split: Split
 ) -> None:
     recipe = scored.setup.recipe.model_copy(update={"model": published.model})
-    write_yaml(recipe.model_dump(mode="json", exclude_defaults=True), folder / _RECIPE)
+    write_yaml(saved.kept(recipe).model_dump(mode="json", exclude_defaults=True), folder / _RECIPE)
     for name in (runs.TRAINING_ROWS, BASELINES_FILE, _IGNORE):
         if (published.source / name).is_file():
             shutil.copyfile(published.source / name, folder / name)

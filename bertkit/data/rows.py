@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -31,6 +33,7 @@ from bertkit.storage.cache import say_once
 NO_TEXT = "no text"  # what is wrong with a row whose text is blank
 # without a gold value; the remedy
 NO_LABEL, FILL_IN = "no label", "fill it in, or --set data.empty_label=drop"
+_DECIMAL_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")
 _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).encode
 
 
@@ -290,3 +293,50 @@ def _replace_missing(mapping: dict[str, list[str]], source_names: list[str], dat
         if not set(mapping[name]) <= set(source_names) and set(source_columns(instead, data)) <= set(source_names):
             del mapping[name]
             mapping[instead] = source_columns(instead, data)
+
+
+def check_texts(row: Row, *columns: str) -> None:
+    """Check that those of the columns that a row has hold text.
+
+    Raises:
+        DataError: one does not.
+    """
+    for column in columns:
+        if not isinstance(row.get(column, ""), str):
+            raise DataError(f"{row[column]!r} is not text", "texts must be strings", column=column)
+
+
+def read_texts(value: Any, column: str, *, first: int) -> list[str]:
+    """Read a list of texts, or a text alone, without the empty ones at its end.
+
+    Raises:
+        DataError: it is neither, or a text between others is empty; texts are counted from `first`.
+    """
+    texts = [value] if isinstance(value, str) else value
+    if not isinstance(texts, (list, tuple)) or not all(text is None or isinstance(text, str) for text in texts):
+        what = f"{str(value)[:60]!r} is neither a text nor a list of texts"
+        raise DataError(what, f"give a list, or map several columns: {{{column}: [a, b]}}", column=column)
+    last = max((number for number, text in enumerate(texts) if not (text is None or is_blank(text))), default=-1)
+    for number, text in enumerate(texts[: last + 1], start=first):
+        if text is None or is_blank(text):
+            raise DataError(f"text {number} of {last + 1} is empty", "fill it in", column=column)
+    return list(texts[: last + 1])
+
+
+def read_number(row: Row, column: str, remedy: str) -> float:
+    """Read a number; the remedy is for a value that is none, unless that has a decimal comma.
+
+    Raises:
+        DataError: there is none, or it is not finite.
+    """
+    if is_missing(row[column]):
+        raise DataError(NO_LABEL, FILL_IN, column=column)
+    try:
+        number = float(row[column])
+    except (TypeError, ValueError):
+        number = math.nan
+    if not math.isfinite(number):
+        comma = _DECIMAL_COMMA.fullmatch(str(row[column]))
+        remedy = f"write a decimal point: {comma[1]}.{comma[2]}" if comma else remedy
+        raise DataError(f"{column} {row[column]!r} is not a number", remedy, column=column)
+    return number

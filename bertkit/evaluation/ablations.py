@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.metrics.baselines import Baselines, find_unbeaten
 from bertkit.recipe.space import Point, name_value
+from bertkit.storage.records import RunRecord
 
 if TYPE_CHECKING:
     from bertkit.metrics.paired import Difference
@@ -89,9 +90,7 @@ def _name_setting(key: str, value: object) -> str:
     return name if isinstance(value, str) else f"{key.split('.')[-1]}={name}"
 
 
-def describe_variant(
-    name: str, settings: Point, record: Mapping[str, Any] | None, error: Exception | None = None
-) -> Variant:
+def describe_variant(name: str, settings: Point, record: RunRecord | None, error: Exception | None = None) -> Variant:
     """Describe a variant from the record of its pretraining, if that is finished."""
     found = record["result"] if record is not None and record["status"] == "finished" else {}
     facts = {key: found[key] for key in ("scores", "parameters", "steps", "tokens", "seconds") if key in found}

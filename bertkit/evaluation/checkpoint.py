@@ -8,6 +8,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from bertkit.data.demo.rows import demo_rows
+from bertkit.data.demo.sets import demo_set_for
 from bertkit.data.labels import match_names, placeholder_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError, UsageError
@@ -19,10 +21,11 @@ from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_
 from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.modeling.weights import read_json_object
 from bertkit.progress import log
-from bertkit.recipe import Recipe, load_recipe, typed_path
+from bertkit.recipe import Recipe, Row, load_recipe, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.recipes import recipe_of
+from bertkit.storage.records import RunRecord
 from bertkit.tasks import Task, load_task, with_options
 from bertkit.tokens import long_texts
 from bertkit.tokens.features import Setup
@@ -63,7 +66,7 @@ class SavedCheckpoint:
     folder: Path
     labels: tuple[str, ...]
     """Label names in the order of the model's outputs, spelled as in the recipe where it has them."""
-    record: Mapping[str, Any]
+    record: RunRecord
     """The record of its run; empty for a plain Hugging Face folder."""
     members: tuple[SavedCheckpoint, ...] = ()
     """Of an ensemble: its checkpoints, of which this is the first."""
@@ -72,6 +75,17 @@ class SavedCheckpoint:
     def member_folders(self) -> tuple[Path, ...]:
         """The folders of the checkpoints of an ensemble; none of a single one."""
         return tuple(member.folder for member in self.members)
+
+    def example_row(self) -> Row:
+        """Return a made-up row with the inputs of its recipe.
+
+        Raises:
+            DataError: the demo has no rows for its task family.
+        """
+        columns = self.task.COLUMNS
+        needed = [*columns.given, *(name for name in columns.optional if name in self.recipe.data.columns)]
+        row = demo_rows(demo_set_for(self.recipe), "test", 1)[0]
+        return {name: row[name] for name in needed if name in row}
 
     @property
     def calibration_folder(self) -> Path:
@@ -190,6 +204,13 @@ class SavedCheckpoint:
         log.info(f"as in its run: long_text {trained}")
         return self._without_own({name: of_run[name] for name in long_texts.OPTIONS if name in of_run})
 
+    def kept(self, recipe: Recipe) -> Recipe:
+        """Return a recipe for the folder of a model that is made of this one, without the limit of the scored rows.
+
+        A run that was trained with ``data.limit`` keeps that.
+        """
+        return recipe.changed("data", limit=self._recipe_of_run.get("data", {}).get("limit"))
+
     @property
     def _recipe_of_run(self) -> dict[str, Any]:
         recipe: dict[str, Any] = self.record.get("identity", {}).get("recipe", {})
@@ -258,9 +279,7 @@ def _open_exported(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
     return _saved(recipe, task, folder, config, export.record)
 
 
-def _saved(
-    recipe: Recipe, task: Task, folder: Path, config: dict[str, Any], record: Mapping[str, Any]
-) -> SavedCheckpoint:
+def _saved(recipe: Recipe, task: Task, folder: Path, config: dict[str, Any], record: RunRecord) -> SavedCheckpoint:
     labels = _labels_of(config, recipe, task, folder)
     return SavedCheckpoint(as_recorded(recipe, record.get("identity", {})), task, folder, labels, record)
 

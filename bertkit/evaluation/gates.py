@@ -14,6 +14,7 @@ from bertkit.evaluation.differences import Extra, Side, group_rows, slice_values
 from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.seeds import SeedsSummary
 from bertkit.evaluation.stored import Scorer
+from bertkit.metrics.baselines import Scores
 from bertkit.metrics.basic import BESIDE_SCORES, LOWER_IS_BETTER
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference, compare_paired, count_units, holm, judge_difference, take
@@ -25,6 +26,9 @@ from bertkit.reports.cases import Case, Outcome
 from bertkit.reports.text import p_text, score_text
 from bertkit.storage.exports import is_exported
 from bertkit.tokens.features import Rows
+
+Ece = Mapping[str, Any]
+"""``value`` and ``interval`` of a calibration error."""
 
 
 @dataclass(frozen=True)
@@ -65,12 +69,7 @@ class GatedDifference(NamedTuple):
 
 
 def judge_scores(
-    gates: Gates,
-    group: str,
-    scores: Mapping[str, float | None],
-    intervals: Mapping[str, Interval],
-    ece: Mapping[str, Any] | None,
-    size: int,
+    gates: Gates, group: str, scores: Scores, intervals: Mapping[str, Interval], ece: Ece | None, size: int
 ) -> list[Case]:
     """Judge what a model scored by the gates of a recipe: a case per gate.
 
@@ -79,7 +78,7 @@ def judge_scores(
         group: what was scored, such as the name of a split.
         scores: metric -> score.
         intervals: metric -> its 95% interval.
-        ece: ``value`` and ``interval`` of the calibration error, where it is known.
+        ece: where it is known.
         size: bytes of the weights.
     """
     known = {**scores, "size_mb": size / 1e6} | ({"ece": ece["value"]} if ece else {})

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from bertkit.data.rows import Split
 from bertkit.errors import UsageError
@@ -15,6 +14,7 @@ from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.intervals import Interval, combine_intervals
 from bertkit.progress import Progress, stage
 from bertkit.storage.checkpoints import whole_checkpoints
+from bertkit.storage.records import RunRecord
 
 StepScores = dict[int, dict[str, dict[str, float | None]]]
 """Step of a checkpoint -> language -> split -> score."""
@@ -133,7 +133,7 @@ def with_oracle(table: LanguageTable, by_step: StepScores) -> LanguageTable:
     return replace(table, scores=scores)
 
 
-def find_reference(record: Mapping[str, Any], languages: Sequence[str]) -> tuple[str, bool]:
+def find_reference(record: RunRecord, languages: Sequence[str]) -> tuple[str, bool]:
     """Return the language that gaps are measured from, and whether it is that of training, which the record names."""
     trained = record.get("identity", {}).get("recipe", {}).get("data", {}).get("language")
     return (str(trained), True) if trained else (languages[0], False)

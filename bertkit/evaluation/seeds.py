@@ -21,6 +21,7 @@ from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resamp
 from bertkit.progress import SILENT, log
 from bertkit.recipe import load_recipe
 from bertkit.storage.fingerprints import is_whole
+from bertkit.storage.records import RunRecord
 from bertkit.storage.seeds import seed_folder
 from bertkit.tasks import Compared, Task, with_options
 from bertkit.tokens.features import Setup
@@ -81,7 +82,7 @@ class SeedsSummary:
 
 
 def describe_run(
-    folder: Path, seed: int, record: Mapping[str, Any], task: Task, validation: Split, best_metric: str
+    folder: Path, seed: int, record: RunRecord, task: Task, validation: Split, best_metric: str
 ) -> SeedRun:
     """Return what came of a seed, from the record and the stored predictions of its run.
 
@@ -107,12 +108,7 @@ def describe_run(
 
 
 def summarize_split(
-    folder: Path,
-    runs: Sequence[SeedRun],
-    records: Mapping[int, Mapping[str, Any]],
-    task: Task,
-    split: Split,
-    setup: Setup,
+    folder: Path, runs: Sequence[SeedRun], records: Mapping[int, RunRecord], task: Task, split: Split, setup: Setup
 ) -> SeedsOfSplit:
     """Summarize the scores of finished runs on a split, with an interval of each mean over seeds and rows.
 
@@ -142,7 +138,7 @@ def find_best(runs: Sequence[SeedRun], split: str, metric: str) -> int | None:
     return -max(scored)[1] if scored else None
 
 
-def read_predictions(run: Path, record: Mapping[str, Any], split: Split) -> list[dict[str, Any]]:
+def read_predictions(run: Path, record: RunRecord, split: Split) -> list[dict[str, Any]]:
     """Read the predictions that a finished run has stored for a split, one record per row.
 
     Where they are missing or damaged, its model computes them anew, and they are stored again.
@@ -170,7 +166,7 @@ def _read_lines(file: Path) -> list[dict[str, Any]]:
 
 
 def read_compared(
-    run: Path, record: Mapping[str, Any], task: Task, split: Split, setup: Setup
+    run: Path, record: RunRecord, task: Task, split: Split, setup: Setup
 ) -> tuple[Compared, Setup] | None:
     """Compare a run's stored predictions with the gold values; None where what is stored does not suffice."""
     setup = with_options(setup, record.get("tuned", {}))

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from bertkit.metrics.paired import count_units, take
 from bertkit.metrics.seeds import expected_best, mean_interval, resample_mean
 from bertkit.metrics.selection import Selection, estimate_selection, explained_share
 from bertkit.recipe.space import Axis, Point, Search, name_point, name_value
+from bertkit.storage.records import RunRecord
 from bertkit.storage.sweeps import trial_folder
 from bertkit.tasks import Compared, Task
 from bertkit.tokens.features import Setup
@@ -54,7 +54,7 @@ class Trial:
 class StoredTrials:
     """What finished trials have stored, by their numbers, and how it is scored."""
 
-    records: Mapping[int, Mapping[str, Any]]
+    records: Mapping[int, RunRecord]
     setups: Mapping[int, Setup]
     task: Task
     split: Split
@@ -156,7 +156,7 @@ def check_scored_rows(search: Search, read: Callable[[Point], Split], gold: str)
                 raise UsageError(f"--space {axis.key}: {what}, whose scores cannot be ranked", remedy)
 
 
-def describe_trial(number: int, folder: Path, settings: Point, record: Mapping[str, Any] | None) -> Trial:
+def describe_trial(number: int, folder: Path, settings: Point, record: RunRecord | None) -> Trial:
     """Return what came of a trial from the record of its run."""
     name = trial_folder(folder, number).name
     if record is None:

@@ -8,8 +8,10 @@ from typing import Any
 
 from bertkit.metrics.basic import LOWER_IS_BETTER
 
-Baselines = Mapping[str, Mapping[str, float | None]]
-"""Name of a baseline -> metric -> score; None where it is undefined."""
+Scores = Mapping[str, float | None]
+"""Metric -> score; None where it is undefined."""
+Baselines = Mapping[str, Scores]
+"""Name of a baseline -> its scores."""
 
 _FOLDS, _LEAST = 5, 20
 _LOWER_IS_BETTER = LOWER_IS_BETTER | {"loss", "perplexity"}
@@ -47,7 +49,7 @@ def tabulate(baselines: Baselines) -> list[dict[str, Any]]:
     ]
 
 
-def find_unbeaten(scores: Mapping[str, float | None], baselines: Baselines, metric: str) -> str | None:
+def find_unbeaten(scores: Scores, baselines: Baselines, metric: str) -> str | None:
     """Say which baseline a score does not beat; None where it beats them all, or there is nothing to compare.
 
     >>> find_unbeaten({"f1": 0.5}, {"most frequent label": {"f1": 0.5}}, "f1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Gt, Le, Lt
 from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer, PrivateAttr, WrapValidator
@@ -58,6 +58,8 @@ class Section(BaseModel):
     """A section of a recipe: immutable, and an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    EXAMPLE: ClassVar[str] = "see `bertkit recipes show cola`"
+    """What shows a user such a file."""
     _may_run_code: bool = PrivateAttr(default=True)
     """Of a recipe: whether modules and scripts that it names may run; not where it came with a model."""
 

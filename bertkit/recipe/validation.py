@@ -50,7 +50,7 @@ def describe(
     if error["type"] == "extra_forbidden":
         return RecipeError(f"unknown key {shorten(repr('.'.join(path)))}", _closest_key(record, path), **where)
     if error["type"] == "missing":
-        return RecipeError(f"the key {'.'.join(path)!r} is missing", "see `bertkit recipes show cola`", **where)
+        return RecipeError(f"the key {'.'.join(path)!r} is missing", record.EXAMPLE, **where)
     name = _name_key(error["loc"])
     fault = f"{shorten(name)} = {shown(error['input'])} is"
     bounds = "" if error["type"] == "value_error" else _range_of(record, name)

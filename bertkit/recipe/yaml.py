@@ -61,14 +61,16 @@ for _tag, (_pattern, _first) in _RESOLVERS.items():
         _class.add_implicit_resolver(_tag, re.compile(f"^(?:{_pattern})$"), _characters)
 
 
-def read_yaml(text: str, file: object) -> tuple[dict[str, Any], Lines]:
-    """Read a mapping and the line of each of its keys.
+def read_yaml(
+    text: str, file: object, what: str = "recipe", example: str = "`bertkit recipes copy cola mine.yaml` writes one"
+) -> tuple[dict[str, Any], Lines]:
+    """Read a mapping and the line of each of its keys; `what` the file is and an `example` are for messages.
 
     Raises:
         RecipeError: bad syntax, a duplicate key, an anchor, an alias, a tag, or anything but a mapping.
     """
     if len(text) > _MAX_CHARACTERS:
-        raise RecipeError(f"a recipe of {len(text):,} characters", f"at most {_MAX_CHARACTERS:,} are read", file=file)
+        raise RecipeError(f"a file of {len(text):,} characters", f"at most {_MAX_CHARACTERS:,} are read", file=file)
     try:
         values, lines = _parse_yaml(text, file)
     except yaml.MarkedYAMLError as error:
@@ -76,9 +78,9 @@ def read_yaml(text: str, file: object) -> tuple[dict[str, Any], Lines]:
     except yaml.YAMLError as error:
         raise RecipeError(f"not YAML: {str(error).splitlines()[0]}", file=file) from None
     if values is None:
-        raise RecipeError("the recipe is empty", "start from `bertkit recipes copy cola mine.yaml`", file=file)
+        raise RecipeError(f"the {what} is empty", example, file=file)
     if not isinstance(values, dict):
-        raise RecipeError("a recipe is a list of `key: value` lines", "see `bertkit recipes show cola`", file=file)
+        raise RecipeError(f"a {what} is a list of `key: value` lines", example, file=file)
     return values, lines
 
 
@@ -114,7 +116,7 @@ def _parse_yaml(text: str, file: object) -> tuple[Any, Lines]:
     """Return the value of any YAML and the line of each of its keys; the one place where a user's YAML is parsed.
 
     Raises:
-        RecipeError: what YAML allows and recipes do not use, or what Python cannot hold.
+        RecipeError: what YAML allows and bertkit does not read, or what Python cannot hold.
         YAMLError: bad syntax.
     """
     lines: Lines = {}
@@ -128,7 +130,7 @@ def _parse_yaml(text: str, file: object) -> tuple[Any, Lines]:
 
 
 def _refuse_unused(text: str, file: object) -> None:
-    """Refuse what YAML has and recipes do not use, and nesting so deep that parsing it would take forever."""
+    """Refuse what YAML has and bertkit does not read, and nesting so deep that parsing it would take forever."""
     depth = 0
     for event in yaml.parse(text, Loader=_Loader):
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
@@ -140,9 +142,9 @@ def _refuse_unused(text: str, file: object) -> None:
             what = "half a character (a lone surrogate), which is no text"
             raise RecipeError(what, "write the whole character", file=file, row=row)
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
-            raise RecipeError("anchors and aliases are not used in recipes", "write it out", file=file, row=row)
+            raise RecipeError("anchors and aliases are not read", "write it out", file=file, row=row)
         if tag:
-            raise RecipeError(f"the tag {tag} is not used in recipes", "write a plain value", file=file, row=row)
+            raise RecipeError(f"the tag {tag} is not read", "write a plain value", file=file, row=row)
 
 
 def _find_lines(node: yaml.Node, path: KeyPath, lines: Lines, file: object) -> None:

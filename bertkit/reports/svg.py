@@ -23,6 +23,8 @@ from bertkit.reports.canvas import (
 )
 
 T = TypeVar("T")
+Line = Sequence[tuple[float, float]]
+"""Points that are joined, each (across, up)."""
 MAX_DOTS = 200
 _LINE = 16  # between two lines of text
 
@@ -80,12 +82,7 @@ def thin(items: Sequence[T], max_items: int) -> list[T]:
 
 
 def line_chart(
-    lines: Mapping[str, Sequence[tuple[float, float]]],
-    *,
-    name: str,
-    x: str,
-    marked: float | None = None,
-    has_legend: bool = True,
+    lines: Mapping[str, Line], *, name: str, x: str, marked: float | None = None, has_legend: bool = True
 ) -> Markup:
     """Draw one line per entry, each of at least one point, over x from zero, and a dashed vertical line at `marked`."""
     points = [point for line in lines.values() for point in line]
@@ -115,13 +112,7 @@ def line_chart(
 
 
 def scatter(
-    points: Sequence[Point],
-    *,
-    name: str,
-    x: str,
-    y: str,
-    guide: Sequence[tuple[float, float]],
-    more_guides: Sequence[Sequence[tuple[float, float]]] = (),
+    points: Sequence[Point], *, name: str, x: str, y: str, guide: Line, more_guides: Sequence[Line] = ()
 ) -> Markup:
     """Draw the points and a dashed line through those of each guide; the axes enclose points and the first guide."""
     heights = [up for p in points for up in (p.y, p.low, p.high) if up is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,7 @@ def open_graph(file: Path, backend: str, precision: str = "fp32") -> Run:
 
 
 def _open_onnx(file: Path, precision: str) -> Run:
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # which it also warns of where there is no home
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

@@ -7,16 +7,24 @@ import hmac
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
+from bertkit.errors import DataError
 from bertkit.evaluation.calibration import fingerprint_all
+from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.hardware.threads import is_open
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.recipe import Row
 from bertkit.server.batching import Computer, Lane, Limits
-from bertkit.server.engines import Predictor, Vectorizer
+from bertkit.server.engines import Engine, Predictor, Vectorizer
 from bertkit.server.metrics import ServerMetrics
 from bertkit.server.refusals import RefusedError
 from bertkit.server.runs import SavedModel
 from bertkit.server.schemas import classifies_texts, pair_to_rank
-from bertkit.tasks import Task
+from bertkit.tasks import Task, row_columns
+
+_TRIED = 8  # inputs by which the number of threads is chosen
+_TEXT = "The number of threads is tried on a few texts, each as long as a short sentence."
 
 
 @dataclass(frozen=True)
@@ -137,17 +145,36 @@ def _load_model(model: SavedModel, limits: Limits, metrics: ServerMetrics) -> Se
     observe = metrics.observer(model.name)
     if model.saved is not None:
         predictor = Predictor(model.saved.load(inference=True))
+        if rows_to_try := _find_rows(model.saved):
+            _settle(predictor, rows_to_try)
     if model.has_vectors:
         from bertkit.vectors.embedder import Embedder
 
         vectorizer = Vectorizer(Embedder(str(model.folder)))
         vectorizer.embedder.load()
+        _settle(vectorizer, _TRIED * [(_TEXT, None)])
     rows = Lane(predictor, limits, observe) if predictor else None
     texts = Lane(vectorizer, limits, observe) if vectorizer else None
     metrics.watch(model.name, [lane for lane in (rows, texts) if lane])
     identity = _identify(model)
     metrics.identify(model.name, **asdict(identity))
     return ServedModel(model.name, identity, predictor, vectorizer, rows, texts)
+
+
+def _settle(engine: Engine, values: Sequence[Any]) -> None:
+    """Compute some answers, by which the number of threads is tried before anybody waits."""
+    if is_open():
+        engine.answer(values, engine.encode(values))
+
+
+def _find_rows(saved: SavedCheckpoint) -> list[Row]:
+    """Return rows as requests may have them; none for a task family without demo rows, whose first request tries."""
+    try:
+        row = saved.example_row()
+    except DataError:
+        return []
+    needed = (name for name, is_needed in row_columns(saved.task, saved.recipe).items() if is_needed)
+    return _TRIED * [row] if all(name in row for name in needed) else []
 
 
 def _identify(model: SavedModel) -> ModelIdentity:

@@ -35,6 +35,17 @@ def _home_cache() -> Path:
         return Path(_TEMPORARY().name)
 
 
+def keep_working_folder_clean() -> None:
+    """Let temporary files go to a folder that is deleted, where they would go to the working folder, and some stay.
+
+    Python takes the working folder where no other one can be written, as in a container without TMPDIR. torch makes a
+    folder for its compiler there when it is imported.
+    """
+    with suppress(FileNotFoundError):  # not even the working folder can be written
+        if Path(tempfile.gettempdir()) == Path.cwd():
+            os.environ["TMPDIR"] = tempfile.tempdir = _TEMPORARY().name
+
+
 @contextmanager
 def writing(file: Path) -> Iterator[Path]:
     """Yield a temporary file that replaces a cached file once it is written without an error.

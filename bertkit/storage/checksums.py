@@ -10,6 +10,7 @@ from bertkit.errors import ModelError, ResourceError
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.exports import check_export, compare_files, is_exported
+from bertkit.storage.records import RunRecord
 from bertkit.storage.seeds import find_seeds, seed_folder
 
 _ONLY_TO_RESUME = ("optimizer", "scheduler", "scaler", "rng_state", "trainer_state", "training_args")
@@ -44,7 +45,7 @@ def check_model(folder: Path) -> None:
         compare_files(folder, _directly_in(f"{real.name}/", files), f"restore it, or {_unchecked(real.parent)}")
 
 
-def refuse_several(folder: Path, record: Mapping[str, Any]) -> None:
+def refuse_several(folder: Path, record: RunRecord) -> None:
     """Refuse a run of several tasks where one model is needed.
 
     Raises:

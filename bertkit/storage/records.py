@@ -12,6 +12,8 @@ from bertkit.errors import BertkitError, ResourceError
 from bertkit.storage import files
 from bertkit.storage.fingerprints import json_fingerprint
 
+RunRecord = Mapping[str, Any]
+"""What a run or an evaluation has noted of itself, as JSON values."""
 CHECKSUM = "sha256"
 """The key of an object's checksum of itself."""
 _RENAMED = {"parted_file": "split_file", "contestants": "compared_models"}

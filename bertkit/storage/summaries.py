@@ -6,7 +6,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 from bertkit.errors import BertkitError, shorten
 from bertkit.storage import runs
 from bertkit.storage.files import is_locked, split_lines
+from bertkit.storage.records import RunRecord
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
 
 _LOG = "metrics.jsonl"
@@ -62,14 +63,14 @@ def summarize(folder: Path) -> RunSummary | None:
     return _summarize_seeds(folder) if is_seeds_folder(folder) else None
 
 
-def read_state(folder: Path, record: Mapping[str, Any]) -> str:
+def read_state(folder: Path, record: RunRecord) -> str:
     """Return the state of a run; one whose record says that it runs and whose lock is free was killed: stopped."""
     if record["status"] == "running" and not is_locked(folder / runs.LOCK):
         return "stopped"
     return str(record["status"])
 
 
-def list_settings(records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, str]]:
+def list_settings(records: Mapping[str, RunRecord]) -> list[dict[str, str]]:
     """List what differs between runs: rows of `setting`, and the value of each run under its name.
 
     Of a recipe, data, model, versions and machine; the seed counts as a setting, the output folder does not. What not
@@ -90,7 +91,7 @@ def list_settings(records: Mapping[str, Mapping[str, Any]]) -> list[dict[str, st
     return rows
 
 
-def list_changes(record: Mapping[str, Any]) -> list[dict[str, str]]:
+def list_changes(record: RunRecord) -> list[dict[str, str]]:
     """List the settings of a run that differ from the shipped recipe of its name; none where none is called so."""
     from bertkit.recipe import load_any_recipe, recipe_names
 
@@ -135,7 +136,7 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     return entries
 
 
-def _settings(record: Mapping[str, Any]) -> dict[str, Any]:
+def _settings(record: RunRecord) -> dict[str, Any]:
     identity = record.get("identity", {})
     data = {split: digest[:12] for split, digest in identity.get("data", {}).items()}
     machine = {key: value for key, value in record.get("machine", {}).items() if key != "reason"}
@@ -176,7 +177,7 @@ def _summarize_run(folder: Path) -> RunSummary:
         return RunSummary(str(folder), "damaged", bytes=size, reason=reason)
 
 
-def _from_record(folder: Path, record: Mapping[str, Any], size: int) -> RunSummary:
+def _from_record(folder: Path, record: RunRecord, size: int) -> RunSummary:
     recipe = record.get("identity", {}).get("recipe", {})
     results = record.get("results") or [record["result"]] if "results" in record or "result" in record else []
     result: Mapping[str, Any] = results[0] if results else {}
@@ -207,14 +208,12 @@ def _summarize_seeds(folder: Path) -> RunSummary:
     counts = Counter(seed.state for seed in seeds)
     first = next((seed for seed in seeds if seed.state != "damaged"), RunSummary(str(folder), "damaged"))
     states = ", ".join(f"{count} {state}" for state, count in counts.items())
-    return RunSummary(
+    return replace(
+        first,
         folder=str(folder),
         state=states if len(counts) > 1 else next(iter(counts), "damaged"),
-        recipe=first.recipe,
-        model=first.model,
-        metric=first.metric,
         score=mean(scores) if scores else None,
-        epochs=first.epochs,
+        interval=None,
         steps=sum(seed.steps or 0 for seed in seeds) or None,
         seconds=sum(seed.seconds or 0.0 for seed in seeds),
         bytes=_count_bytes(folder),

@@ -8,15 +8,14 @@ Everything that a family of your own needs can be imported from here (`__all__`)
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from bertkit.data.labels import spelled
-from bertkit.data.rows import FILL_IN, NO_LABEL, Columns, is_blank, is_missing
+from bertkit.data.rows import Columns, Split, check_texts, is_blank
+from bertkit.data.sources import Choose, read_splits
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics.basic import CLASSIFICATION, EVALUATE_PREFIX, REGRESSION, check_metrics, compute_metrics
 from bertkit.modeling.info import Model
@@ -70,8 +69,6 @@ __all__ = [
     "with_options",
 ]
 
-
-_DECIMAL_COMMA = re.compile(r"\s*([+-]?\d+),(\d+)\s*")
 
 Prediction = dict[str, Any]
 """One record per row: ``prediction`` (the answer) and whatever else the family adds.
@@ -237,53 +234,6 @@ def load_for_setup(
     return load_pretrained(auto_class, folder, labels, new_head=new_head, problem_type=problem, **of_setup)
 
 
-def check_texts(row: Row, *columns: str) -> None:
-    """Check that those of the columns that a row has hold text.
-
-    Raises:
-        DataError: one does not.
-    """
-    for column in columns:
-        if not isinstance(row.get(column, ""), str):
-            raise DataError(f"{row[column]!r} is not text", "texts must be strings", column=column)
-
-
-def read_texts(value: Any, column: str, *, first: int) -> list[str]:
-    """Read a list of texts, or a text alone, without the empty ones at its end.
-
-    Raises:
-        DataError: it is neither, or a text between others is empty; texts are counted from `first`.
-    """
-    texts = [value] if isinstance(value, str) else value
-    if not isinstance(texts, (list, tuple)) or not all(text is None or isinstance(text, str) for text in texts):
-        what = f"{str(value)[:60]!r} is neither a text nor a list of texts"
-        raise DataError(what, f"give a list, or map several columns: {{{column}: [a, b]}}", column=column)
-    last = max((number for number, text in enumerate(texts) if not (text is None or is_blank(text))), default=-1)
-    for number, text in enumerate(texts[: last + 1], start=first):
-        if text is None or is_blank(text):
-            raise DataError(f"text {number} of {last + 1} is empty", "fill it in", column=column)
-    return list(texts[: last + 1])
-
-
-def read_number(row: Row, column: str, remedy: str) -> float:
-    """Read a number; the remedy is for a value that is none, unless that has a decimal comma.
-
-    Raises:
-        DataError: there is none, or it is not finite.
-    """
-    if is_missing(row[column]):
-        raise DataError(NO_LABEL, FILL_IN, column=column)
-    try:
-        number = float(row[column])
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
-        comma = _DECIMAL_COMMA.fullmatch(str(row[column]))
-        remedy = f"write a decimal point: {comma[1]}.{comma[2]}" if comma else remedy
-        raise DataError(f"{column} {row[column]!r} is not a number", remedy, column=column)
-    return number
-
-
 def add_labels(features: list[Feature], rows: Rows, label_of: Callable[[Row], Any]) -> list[Feature]:
     """Add ``labels`` to the features of rows that have a label, one feature per row; return the features."""
     for row, feature in zip(rows, features, strict=True):
@@ -364,6 +314,27 @@ def load_task(recipe: Recipe) -> Task:
     check_options(recipe.options, task.OPTIONS)
     check_metrics(recipe, task.METRICS)
     return task
+
+
+def read_task_splits(
+    recipe: Recipe,
+    task: Task,
+    choose: Choose,
+    *,
+    columns: Columns | None = None,
+    check_rest: bool = False,
+    collected: list[DataError] | None = None,
+) -> dict[str, Split]:
+    """Read splits with the columns and the checks of a task family; see `bertkit.data.sources.read_splits`."""
+    return read_splits(
+        recipe,
+        columns or task.COLUMNS,
+        lambda row: task.read(row, recipe),
+        choose,
+        named=task.NAMED,
+        check_rest=check_rest,
+        collected=collected,
+    )
 
 
 def with_options(setup: Setup, options: Mapping[str, Any]) -> Setup:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.rows import read_texts
 from bertkit.metrics.basic import Undefined
 from bertkit.metrics.intervals import Share
 from bertkit.metrics.partners import chance_ranks, partner_ranks, word_ranks
@@ -38,7 +39,6 @@ from bertkit.tasks import (
     Setup,
     check_texts,
     read_option,
-    read_texts,
 )
 from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator, text_number

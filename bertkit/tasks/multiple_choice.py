@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.labels import placeholder_names
-from bertkit.data.rows import FILL_IN, NO_LABEL
+from bertkit.data.rows import FILL_IN, NO_LABEL, read_texts
 from bertkit.metrics import calibration
 from bertkit.metrics.ensembles import mean_probabilities
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
@@ -40,7 +40,6 @@ from bertkit.tasks import (
     compare_values,
     load_for_setup,
     read_option,
-    read_texts,
     score_values,
     spelled,
 )

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.labels import placeholder_names
+from bertkit.data.rows import read_number
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
 from bertkit.metrics.ranking import average_queries, score_rankings
 from bertkit.modeling.heads.targets import LOG_ODDS, Target
@@ -37,7 +38,6 @@ from bertkit.tasks import (
     encode_texts,
     load_for_setup,
     padding_collator,
-    read_number,
     read_option,
 )
 from bertkit.tasks.text_classification import AUTO_CLASS

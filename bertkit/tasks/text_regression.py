@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.rows import read_number
 from bertkit.metrics.ensembles import mean_logits
 from bertkit.metrics.linear import (
     TFIDF,
@@ -39,7 +40,6 @@ from bertkit.tasks import (
     check_texts,
     compare_values,
     padding_collator,
-    read_number,
     score_values,
 )
 from bertkit.tasks.text_classification import combine_each, load_text_model

@@ -108,7 +108,7 @@ def _find_clusters(
     vectors = source.read(filled_texts, np.array(filled), [len(contents)], progress)
     count, silhouettes = settings.count or 0, dict[int, float]()
     if settings.method != "hdbscan" and settings.count is None:
-        count, silhouettes = choose_count(vectors, settings.method, seed=settings.seed, progress=progress)
+        count, silhouettes = choose_count(vectors, settings.method, settings.seed, progress)
     with stage(progress, "clustering"):
         clustering, clusters = fit_clusters(
             vectors, settings.method, count, min_size=settings.min_size, seed=settings.seed

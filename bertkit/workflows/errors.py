@@ -250,16 +250,14 @@ def _compare_slices(
 
 def _training_words(scorer: Scorer, run: StoredRun) -> tuple[set[str] | None, list[str]]:
     """Return the words of the training rows; None and a note where these cannot be read."""
-    from bertkit.data.sources import read_splits
     from bertkit.insight.mistakes.slices import words_of
+    from bertkit.tasks import read_task_splits
 
     recipe, task = scorer.recipe, scorer.task
     try:
         if not run.record:
             raise UsageError("stored predictions do not say what their model was trained on")
-        splits = read_splits(
-            recipe, task.COLUMNS, lambda row: task.read(row, recipe), lambda name: name == "train", named=task.NAMED
-        )
+        splits = read_task_splits(recipe, task, lambda name: name == "train")
         return words_of(splits["train"].rows, task.COLUMNS), []
     except (BertkitError, KeyError) as error:
         why = error.what if isinstance(error, BertkitError) else "there is no train split"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.checks import describe_lacking
 from bertkit.data.labels import CORRECT, list_names, name_split, placeholder_names, spelled_names, with_unseen
 from bertkit.data.rows import Split
-from bertkit.data.sources import ALL, is_validation, read_splits, unsplit_file
+from bertkit.data.sources import ALL, is_validation, unsplit_file
 from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.baselines import describe_split, judge_baselines, read_learned
 from bertkit.evaluation.calibration import warn_of_tuned
@@ -42,6 +42,7 @@ from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.outputs import claimed
+from bertkit.tasks import read_task_splits
 
 if TYPE_CHECKING:
     from bertkit.vectors.benchmark import BenchmarkScores
@@ -230,13 +231,7 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
     if is_own and "hold_out" not in saved.record["identity"]:
         what = "the run is of a release that held out other rows of this file: some of today's it was trained on"
         raise DataError(what, "train it again, or score rows that are new to it: --data FILE", file=file)
-    splits = read_splits(
-        recipe,
-        task.COLUMNS,
-        lambda row: task.read(row, recipe),
-        is_validation if split is None else lambda name: name == split,
-        named=task.NAMED,
-    )
+    splits = read_task_splits(recipe, task, is_validation if split is None else lambda name: name == split)
     if not splits:
         raise DataError(f"no split {split or 'validation'!r} in {recipe.data.source}", "name one with --split")
     if not task.NAMED:

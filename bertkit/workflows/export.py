@@ -299,7 +299,7 @@ def write_supporting_files(folder: Path, saved: SavedCheckpoint, before: Checkpo
         target = folder / file.relative_to(saved.folder)
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(file, target)
-    write_yaml(saved.recipe.model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
+    write_yaml(saved.kept(saved.recipe).model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
     calibration = read_calibration(saved.folder, saved.recipe.task)
     if calibration is not None:
         from bertkit.modeling.load import fingerprint

@@ -6,11 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.sources import read_splits
 from bertkit.errors import DataError, ModelError, UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.tasks import read_task_splits
 from bertkit.workflows.export import (
     ExportResult,
     GraphFormat,
@@ -87,10 +87,7 @@ def read_training_rows(saved: SavedCheckpoint, count: int) -> list[Any]:
         DataError: there are none.
     """
     recipe, task = saved.recipe, saved.task
-    columns = task.COLUMNS
-    splits = read_splits(
-        recipe, columns, lambda row: task.read(row, recipe), lambda name: name == "train", named=task.NAMED
-    )
+    splits = read_task_splits(recipe, task, lambda name: name == "train")
     if not splits:
         raise DataError("no training rows, which tell the ranges of activations", "name some with --data")
     rows = splits["train"].rows

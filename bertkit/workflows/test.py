@@ -96,9 +96,9 @@ def read_tests(file: Path) -> list[BehaviorTest]:
     from bertkit.insight.mistakes.behavior import CaseFile
 
     try:
-        values, lines = read_yaml(file.read_text(encoding="utf-8"), file)
+        values, lines = read_yaml(file.read_text(encoding="utf-8"), file, "file of tests", CaseFile.EXAMPLE)
     except (OSError, UnicodeDecodeError):
-        raise ResourceError("no file of tests", "`errors RUN --write-cases FILE` writes one", file=file) from None
+        raise ResourceError("no file of tests", CaseFile.EXAMPLE, file=file) from None
     try:
         tests = CaseFile.model_validate(values).tests
     except ValidationError as error:

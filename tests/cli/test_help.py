@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import typer
 
 from bertkit.cli.main import app
-from bertkit.hardware import threads
+from bertkit.hardware import device, threads
+from tests.conftest import finetune
 
 
 def help_of(*path: str) -> str:
@@ -54,3 +58,26 @@ def test_a_command_that_computes_takes_a_number_of_threads(run, monkeypatch):
     refused = run("tokenize", "a text", "--threads", 0)
     assert refused.code == 2 and "--threads" in refused.last
     assert run("version", "--threads", 2).code == 2
+
+
+def test_a_command_that_computes_takes_a_device(run, monkeypatch, tiny_model, toy_data):
+    """The run is the same one on whatever device, so the option is in the record's machine alone."""
+    import torch
+
+    monkeypatch.setattr(device, "_PROCESS", device._Process())
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: torch.device("xpu"))
+    monkeypatch.setattr(torch.optim.Optimizer, "_accelerator_graph_capture_health_check", lambda self: None)
+    trained = finetune(run, tiny_model, toy_data, "--epochs", 1, "--device", "cpu")
+    assert trained.code == 0
+    record = json.loads(Path("runs/classify/run.json").read_text())
+    assert record["machine"]["device"] == "cpu" and "xpu" not in str(record)
+    assert "device" not in str(record["identity"])
+    assert "already finished" in finetune(run, tiny_model, toy_data, "--epochs", 1).err  # though another is found now
+    refused = run("fill-mask", "The [MASK] sleeps", "--model", "demo", "--device", "mps")
+    assert refused.code == 5
+    assert refused.last.startswith(
+        "error: --device mps: none is found, but xpu and cpu - it takes a torch that is built"
+    )
+    refused = run("fill-mask", "The [MASK] sleeps", "--model", "demo", "--device", "cuda:1")
+    assert refused.code == 2 and "CUDA_VISIBLE_DEVICES chooses" in refused.last
+    assert run("version", "--device", "cpu").code == 2

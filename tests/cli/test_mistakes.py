@@ -237,12 +237,11 @@ RECIPES = {
     ),
     "aliases": (
         "a: &a [1]\nb: [*a, *a]\n",
-        "anchors and aliases are not used in recipes (r.yaml:1) - write it out",
+        "anchors and aliases are not read (r.yaml:1) - write it out",
     ),
     "python tag": (
         "a: !!python/object/apply:os.system [ls]\n",
-        "the tag tag:yaml.org,2002:python/object/apply:os.system is not used in recipes (r.yaml:1)"
-        " - write a plain value",
+        "the tag tag:yaml.org,2002:python/object/apply:os.system is not read (r.yaml:1) - write a plain value",
     ),
     "circle": ("extends: r.yaml\n", "recipes extend each other in a circle (r.yaml) - remove one `extends:`"),
     "range": (

@@ -139,7 +139,9 @@ def check_devices(operation, leaves, is_here) -> None:
 
     A tensor without axes is a number, which element-wise operations take from the CPU.
     """
-    takes_numbers = torch.Tag.pointwise in operation.tags or "_foreach" in operation.name() or "fill" in operation.name()
+    takes_numbers = (
+        torch.Tag.pointwise in operation.tags or "_foreach" in operation.name() or "fill" in operation.name()
+    )
     strange = [
         leaf
         for leaf in leaves
@@ -262,7 +264,11 @@ class _Renaming(importlib.machinery.SourceFileLoader):
         data = super().get_data(path)
         if not path.endswith(".py"):
             raise OSError("compiled code is that of the file as it is")
-        for old, new in ((b'"cuda" else []):', b'"cuda" else [], device_type=device.type):'), (b'"cuda"', b'"pretend"'), (b"torch.cuda.", b"torch.pretend.")):
+        for old, new in (
+            (b'"cuda" else []):', b'"cuda" else [], device_type=device.type):'),
+            (b'"cuda"', b'"pretend"'),
+            (b"torch.cuda.", b"torch.pretend."),
+        ):
             data = data.replace(old, new)
         return data
 

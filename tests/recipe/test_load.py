@@ -98,7 +98,7 @@ def test_an_assignment_is_read_back_by_shell_and_yaml(text):
     [
         (
             "about=&x",
-            "--set about: anchors and aliases are not used in recipes - write it out; for text: 'about=\"&x\"'",
+            "--set about: anchors and aliases are not read - write it out; for text: 'about=\"&x\"'",
         ),
         ("training.seed=" + "9" * 5000, "--set training.seed: a number of 5,000 digits - at most 100 are read"),
         ("x" * 5000, "--set " + "x" * 77 + "... is not key=value"),

@@ -43,12 +43,12 @@ def test_every_key_has_its_line():
         ("", "the recipe is empty"),
         ("- a\n", "a recipe is a list of `key: value` lines"),
         ("a: 1\na: 2\n", "the key 'a' occurs twice (r.yaml:2) - it is in line 1 already"),
-        ("a: &x 1\nb: *x\n", "anchors and aliases are not used in recipes (r.yaml:1)"),
-        ("a: !!int '1'\n", "the tag tag:yaml.org,2002:int is not used in recipes (r.yaml:1)"),
+        ("a: &x 1\nb: *x\n", "anchors and aliases are not read (r.yaml:1)"),
+        ("a: !!int '1'\n", "the tag tag:yaml.org,2002:int is not read (r.yaml:1)"),
         ("a:\n\tb: 1\n", "a tab where YAML needs spaces (r.yaml:2) - indent with spaces"),
         ("a: [1\n", "not YAML: "),
         ('a: 1\n"\\ud800": 1\n', "half a character (a lone surrogate), which is no text (r.yaml:2)"),
-        ("a: 1\n" * 50_000, "a recipe of 250,000 characters (r.yaml) - at most 200,000 are read"),
+        ("a: 1\n" * 50_000, "a file of 250,000 characters (r.yaml) - at most 200,000 are read"),
     ],
 )
 def test_anything_but_plain_values_is_refused(text, message):
@@ -65,10 +65,10 @@ def test_a_value_is_never_octal_and_what_is_no_yaml_is_text(text, value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("!!int x", "the tag tag:yaml.org,2002:int is not used in recipes"),
-        ("!!timestamp x", "the tag tag:yaml.org,2002:timestamp is not used in recipes"),
-        ("&a x", "anchors and aliases are not used in recipes"),
-        ("*a", "anchors and aliases are not used in recipes"),
+        ("!!int x", "the tag tag:yaml.org,2002:int is not read"),
+        ("!!timestamp x", "the tag tag:yaml.org,2002:timestamp is not read"),
+        ("&a x", "anchors and aliases are not read"),
+        ("*a", "anchors and aliases are not read"),
         ("{a: 1, a: 2}", "the key 'a' occurs twice"),
         ("[" * 5000 + "]" * 5000, "lists or mappings nest too deep"),
         ("9" * 5000, "a number of 5,000 digits"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from bertkit.errors import ResourceError
 from bertkit.storage.cache import cache_folder, sweep, touch, writing
 from bertkit.storage.disk import disk_errors
+from tests.conftest import toy_rows, write_csv
 
 
 def age(file: Path, days: float) -> None:
@@ -89,3 +92,19 @@ def test_a_full_disk_under_the_cache_is_named_and_not_that_of_the_output(tmp_pat
     with pytest.raises(ResourceError) as raised, disk_errors(tmp_path / "output"), writing(tmp_path / "cached"):
         raise OSError(errno.ENOSPC, "No space left on device")
     assert raised.value.file == str(tmp_path / "cached")
+
+
+@pytest.mark.slow
+def test_torch_leaves_nothing_in_a_working_folder_that_temporary_files_go_to(tmp_path, tiny_model):
+    write_csv(tmp_path / "rows.csv", toy_rows(40, seed=1))
+    command = ["finetune", "classify", "--model", str(tiny_model), "--data", "rows.csv", "--epochs", "1"]
+    code = f"""
+import os, sys, tempfile
+tempfile.tempdir = os.getcwd()  # as Python finds it where no other folder can be written
+sys.argv = ["bertkit", *{command!r}]
+from bertkit.cli.main import main
+main()
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "TORCHINDUCTOR_CACHE_DIR"}
+    subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert {path.name for path in tmp_path.iterdir()} == {"rows.csv", "runs"}

@@ -77,3 +77,24 @@ def test_a_stable_rate_decays_over_its_share_of_the_steps(settings, tmp_path):
     steps = made.lr_scheduler_kwargs["num_decay_steps"]
     assert steps == pytest.approx(77 * training.decay_share, abs=1)
     assert made.get_warmup_steps(77) + steps <= 77
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_the_trainer_computes_in_the_precision_that_the_trial_chose(tmp_path, monkeypatch, precision):
+    """Whether TrainingArguments know that the device has it: they look at a few kinds of GPUs."""
+    monkeypatch.setenv("ACCELERATE_TORCH_DEVICE", "meta")
+    machine = Machine("meta", precision, 1, "")
+    made = arguments.make_arguments(Training(), machine, tmp_path, 96, "loss", greater_is_better=False)
+    assert made.device.type == "meta"
+    assert (made.bf16, made.mixed_precision) == (precision == "bf16", "bf16" if precision == "bf16" else "no")
+    assert made.optim == "adamw_torch"  # no kernel of a fused one for it
+
+
+def test_accelerate_may_not_take_another_device(tmp_path, monkeypatch):
+    monkeypatch.setattr(arguments, "lead_accelerate", lambda device: None)
+    with pytest.raises(
+        UnavailableError, match="Accelerate computes on cpu, and bertkit on xpu - set BERTKIT_DEVICE=cpu"
+    ):
+        arguments.make_arguments(
+            Training(), Machine("xpu", "fp32", 1, ""), tmp_path, 96, "loss", greater_is_better=False
+        )

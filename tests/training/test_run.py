@@ -40,6 +40,20 @@ def test_a_run_goes_on_without_onednn_where_its_products_are_not_exact(tmp_path,
     assert "not bit-identical to an unbroken run: matmul_backend: onednn there, torch asked" in caplog.text
 
 
+def test_a_run_goes_on_where_its_device_is_missing(tmp_path, caplog):
+    folder = Path(tmp_path, "run")
+    with pytest.raises(DataError), open_run(make_plan(folder), fresh=False) as run:
+        (folder / "checkpoint-3").mkdir()
+        raise DataError("a bad row", "mend it")
+    machine = {**run.record["machine"], "device": "cuda", "precision": "bf16", "threads": 4}
+    runs.write_record(folder, {**run.record, "machine": machine})
+    with caplog.at_level(logging.INFO, "bertkit"), open_run(make_plan(folder), fresh=False) as run:
+        assert (run.machine.device, run.machine.precision) == ("cpu", "bf16")
+        assert runs.read_record(folder) == run.record
+    assert "bf16 (as before; but there on cuda)" in caplog.text
+    assert "not bit-identical to an unbroken run: device: cuda there, cpu asked" in caplog.text
+
+
 def test_a_run_that_goes_on_no_longer_says_what_ended_it_before(tmp_path):
     folder = Path(tmp_path, "run")
     with pytest.raises(DataError), open_run(make_plan(folder), fresh=False):

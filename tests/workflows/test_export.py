@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import open_trained
-from bertkit.workflows.export import export, find_split
+from bertkit.recipe import load_recipe
+from bertkit.workflows.export import export, find_split, write_supporting_files
 from tests.conftest import toy_rows, write_csv
 from tests.runtime.hand_made import write_exported
 
@@ -99,14 +101,23 @@ def test_rows_that_are_not_at_hand_are_a_note_unless_they_were_named(trained, tm
         find_split(saved, required=True)
 
 
+def test_the_rows_that_score_an_export_do_not_limit_what_it_is_used_on(trained, tmp_path):
+    saved = open_trained(str(trained), None, {"data.limit": 5})
+    write_supporting_files(tmp_path, saved, saved.load())
+    assert load_recipe(str(tmp_path / "recipe.yaml")).data.limit is None
+    of_run = {"identity": {"recipe": {"data": {"limit": 300}}}}
+    assert replace(saved, record=of_run).kept(saved.recipe).data.limit == 300  # it was trained so
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["onnx", "openvino"])
 def test_an_exported_run_says_what_the_run_says(trained, run, tmp_path, backend):
     rows = write_csv(tmp_path / "rows.csv", toy_rows(60, seed=4))
-    ended = run("export", trained, "--to", backend, "-o", "out", "--data", rows, "--json")
+    ended = run("export", trained, "--to", backend, "-o", "out", "--data", rows, "--limit", 70, "--json")
     assert ended.code == 0, ended.err
     parity = json.loads(ended.out)["parity"]
     assert parity["largest"] < 2e-6 and parity["rows"] == 60 and parity["scores"]["accuracy"]["difference"] == 0
+    assert load_recipe("out/recipe.yaml").data.limit is None
     assert parity["latency"] and json.loads(Path("out/parity.json").read_text()) == parity
     precise = ["--set", "training.precision=fp32"]
     theirs, ours = (run("predict", "classify", rows, "--model", one, *precise).out for one in (trained, "out"))

@@ -129,7 +129,7 @@ def test_another_models_mask_is_read_and_said(run, byte_model):
     ended = run("fill-mask", "The [MASK] sleeps", "--model", byte_model, "--top", "1")
     assert ended.code == 0
     said = [line for line in ended.err.splitlines() if not line.startswith("loading ")]
-    assert said == ["[MASK] is read as <mask>, the mask of this model"]
+    assert said == ["[MASK] is read as <mask>, the mask of this model", "CPU, 1 thread (OMP_NUM_THREADS)"]
     assert ended.out.startswith("The [MASK] sleeps\n ")
 
 

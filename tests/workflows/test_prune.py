@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from bertkit.recipe import load_recipe
 from tests.conftest import LEARN, distill, write_jsonl
 from tests.kills import HEAVY
 
@@ -47,6 +48,8 @@ def test_a_run_becomes_a_smaller_run_that_transformers_loads(run, trained, tmp_p
         "error: it exists already, and is kept as it is"
     )
     assert not list(Path().glob(".small*"))
+    assert run("prune", trained, "-o", "few", "--layers", 1, "--limit", 20).code == 0
+    assert load_recipe("few/recipe.yaml").data.limit is None
 
 
 @pytest.mark.slow

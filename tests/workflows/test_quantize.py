@@ -9,6 +9,7 @@ import pytest
 
 from bertkit.errors import UsageError
 from bertkit.evaluation.parity import Parity
+from bertkit.recipe import load_recipe
 from bertkit.workflows.export import Source
 from bertkit.workflows.quantize import MarginError, quantize, refuse_loss
 from tests.conftest import toy_rows, write_csv
@@ -66,12 +67,13 @@ def test_options_that_mean_nothing_are_refused(options, tmp_path):
 def test_a_quantized_run_keeps_its_score_or_leaves_nothing(trained, run, tmp_path, target):
     for name in ("train", "validation"):
         write_csv(tmp_path / "rows" / f"{name}.csv", toy_rows(60, seed=4))
-    options = ["--data", tmp_path / "rows", "--rows", 8, "--json"]
+    options = ["--data", tmp_path / "rows", "--limit", 70, "--rows", 8, "--json"]
     ended = run("quantize", trained, "--to", target, "-o", "out", "--margin", 0.2, *options)
     assert ended.code == 0, ended.err
     parity = json.loads(ended.out)["parity"]
     assert set(parity["flips"]) == ({"model", "alone"} if target.endswith("int8") else {"model"})
     assert not parity["flips"].get("alone")
+    assert load_recipe("out/recipe.yaml").data.limit is None
     assert parity["rows"] == 60 and 0 < parity["largest"] < 0.5
     ended = run("eval", "classify", "--model", "out", "--data", tmp_path / "rows", "--training-rows", "keep", "--json")
     assert json.loads(ended.out)["results"][0]["scores"]["accuracy"] == parity["scores"]["accuracy"]["after"]

@@ -110,6 +110,9 @@ def test_a_file_is_written_from_what_a_run_got_wrong(run, trained):
         ("tests: [{name: a, change: typo}, {name: a, change: name}]", 2, "two tests are called 'a'"),
         ("tests: [{change: add, text: x, rises: god}]", 2, "no probability of 'god' - did you mean good"),
         ("tests: [", 2, "not YAML"),
+        ("", 2, "the file of tests is empty (cases.yaml) - `bertkit errors RUN --write-cases FILE` writes one"),
+        ("- a", 2, "a file of tests is a list of `key: value` lines (cases.yaml) - `bertkit errors RUN"),
+        ("tests: &a []", 2, "anchors and aliases are not read (cases.yaml:1)"),
         (None, 6, "no file of tests"),
     ],
 )

@@ -20,6 +20,8 @@ from bertkit.errors import DataError
 from bertkit.recipe import Recipe, Row
 
 Write = Callable[[Random, str], Row]
+_WriteTexts = Callable[[Random, str], texts.Texts]
+"""Writes one or two texts for a label."""
 
 
 @dataclass(frozen=True)
@@ -116,14 +118,12 @@ def _without_pair(row: Row) -> Row:
     return {column: value for column, value in row.items() if column != "text_pair"}
 
 
-def _labeled(
-    shares: Mapping[str, float], write_texts: Callable[[Random, str], texts.Texts], numeric: bool = False
-) -> Write:
+def _labeled(shares: Mapping[str, float], write_texts: _WriteTexts, numeric: bool = False) -> Write:
     """Build a writer of rows from a writer of the texts of one label.
 
     Args:
         shares: label -> its share of the rows.
-        write_texts: writes one or two texts for a label.
+        write_texts: writes the texts.
         numeric: whether labels are numbers in the rows.
     """
 
@@ -136,18 +136,14 @@ def _labeled(
 
 
 def _classes(
-    name: str,
-    shares: Mapping[str, float],
-    write_texts: Callable[[Random, str], texts.Texts],
-    pair: bool = True,
-    mismatched: Callable[[Random, str], texts.Texts] | None = None,
+    name: str, shares: Mapping[str, float], write: _WriteTexts, pair: bool = True, mismatched: _WriteTexts | None = None
 ) -> DemoSet:
     """Build the demo set of a recipe of GLUE."""
     return DemoSet(
         name,
         "text_classification",
         "text text_pair label" if pair else "text label",
-        _labeled(shares, write_texts),
+        _labeled(shares, write),
         mismatched=_labeled(shares, mismatched) if mismatched else None,
         labels=tuple(shares),
         config=name,

@@ -22,6 +22,7 @@ from bertkit.storage import runs
 from bertkit.storage.checksums import refuse_several
 from bertkit.storage.files import split_lines
 from bertkit.storage.fingerprints import is_whole
+from bertkit.storage.records import RunRecord
 from bertkit.storage.seeds import find_seeds, seed_folder
 from bertkit.tasks import Answer, Compared, Prediction, Task, load_task
 from bertkit.tokens.features import Rows, Setup
@@ -39,7 +40,7 @@ class StoredRun:
 
     name: str
     file: Path
-    record: Mapping[str, Any]
+    record: RunRecord
     predictions: list[Prediction]
     """One per row, which it holds too; the file of another program may hold the answers alone."""
     model: str = ""
@@ -188,11 +189,11 @@ def _single(run: StoredRun) -> StoredSystem:
     return StoredSystem(run.name, [run], has_seeds=False, unfinished=[])
 
 
-def _unfinished(record: Mapping[str, Any]) -> str:
+def _unfinished(record: RunRecord) -> str:
     return "" if record["status"] == "finished" else str(record["status"])
 
 
-def _read_run(name: str, folder: Path, record: Mapping[str, Any], split: str | None) -> StoredRun:
+def _read_run(name: str, folder: Path, record: RunRecord, split: str | None) -> StoredRun:
     if "results" not in record:
         raise UsageError("the run of a pretraining has no predictions", "name runs of `bertkit finetune`", file=folder)
     splits = [result["split"] for result in record["results"]]

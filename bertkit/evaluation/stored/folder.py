@@ -17,7 +17,7 @@ from bertkit.storage.exports import MANIFEST, is_exported
 from bertkit.storage.files import write_text
 from bertkit.storage.fingerprints import file_fingerprint, list_files
 from bertkit.storage.outputs import refuse_inputs
-from bertkit.storage.records import read_signed, without_folder, write_signed
+from bertkit.storage.records import RunRecord, read_signed, without_folder, write_signed
 
 RECORD = "evaluation.json"
 _FORMAT = 1
@@ -82,7 +82,7 @@ def begin_evaluation(folder: Path, saved: SavedCheckpoint) -> dict[str, Any]:
 
 def finish_evaluation(
     folder: Path,
-    record: Mapping[str, Any],
+    record: RunRecord,
     results: Sequence[Result],
     splits: Mapping[str, Split],
     labels: Sequence[str],

@@ -7,12 +7,12 @@ from collections import Counter, defaultdict
 from dataclasses import replace
 from typing import Any
 
-from bertkit.data.sources import ALL, read_splits, unsplit_file
+from bertkit.data.sources import ALL, unsplit_file
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.stored import ON_FILE, Scorer, StoredRun
 from bertkit.evaluation.stored.script_predictions import add_rows
 from bertkit.recipe import Row, typed_path
-from bertkit.tasks import Task
+from bertkit.tasks import Task, read_task_splits
 from bertkit.tokens.features import Rows
 
 
@@ -100,13 +100,8 @@ def read_column(column: str, scorer: Scorer, run: StoredRun, rows: Rows) -> list
     with_column = replace(columns, beside=(column,))
     split = str(run.record.get("split", ALL if unsplit_file(data) else "validation"))
     try:
-        read = read_splits(
-            recipe.model_copy(update={"data": data}),
-            with_column,
-            lambda row: scorer.task.read(row, recipe),
-            lambda name: name == split,
-            named=scorer.task.NAMED,
-        )
+        changed = recipe.model_copy(update={"data": data})
+        read = read_task_splits(changed, scorer.task, lambda name: name == split, columns=with_column)
     except DataError as error:
         if repr(column) in error.what:
             error.remedy = "name another column with --by"

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -104,6 +104,7 @@ class BehaviorTest(Section):
 class CaseFile(Section):
     """The tests of a file."""
 
+    EXAMPLE: ClassVar[str] = "`bertkit errors RUN --write-cases FILE` writes one"
     tests: list[BehaviorTest] = Field([], min_length=1)
 
 

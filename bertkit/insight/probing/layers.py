@@ -15,7 +15,7 @@ from bertkit.insight.probing.probes import EncodedTask, LayerResult, encode_labe
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.metrics.seeds import mean_interval, resample_mean
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import Progress, stage
 
 _SAMPLES = 500
 _TAILS = (0.025, 0.975)
@@ -76,13 +76,7 @@ class ProbedLayers:
 
 
 def probe_layers(
-    task: ProbeTask,
-    train: ItemVectors,
-    test: ItemVectors,
-    *,
-    seeds: Sequence[int],
-    most: int,
-    progress: Progress = SILENT,
+    task: ProbeTask, train: ItemVectors, test: ItemVectors, *, seeds: Sequence[int], most: int, progress: Progress
 ) -> ProbedLayers:
     """Train and score probes at each layer, and compare the layers.
 

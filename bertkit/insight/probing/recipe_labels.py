@@ -8,13 +8,12 @@ from functools import partial
 import numpy as np
 
 from bertkit.data.labels import find_names, name_split
-from bertkit.data.sources import read_splits
 from bertkit.errors import RecipeError
 from bertkit.insight.probing.items import ProbeItems, ProbeTask, one_per_word
 from bertkit.insight.probing.rows import choose_rows, is_needed
 from bertkit.metrics.basic import LOWER_IS_BETTER, REGRESSION
 from bertkit.recipe import Recipe, Row
-from bertkit.tasks import Task, load_task
+from bertkit.tasks import Task, load_task, read_task_splits
 
 OF_LABELS = ("accuracy", "f1_macro", "f1_weighted", "balanced_accuracy", "matthews_correlation")
 """Metrics of probes of labels: those that know no positive class."""
@@ -55,7 +54,7 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
             "name a recipe of text classification, regression, tags or senses",
         )
     chosen = choose_metric(metric, [recipe.best_metric, *recipe.metrics], is_regression=not task.NAMED)
-    splits = read_splits(recipe, task.COLUMNS, lambda row: task.read(row, recipe), is_needed, named=task.NAMED)
+    splits = read_task_splits(recipe, task, is_needed)
     gold = task.COLUMNS.gold
     if task.NAMED:
         names = recipe.labels or find_names(row[gold] for split in splits.values() for row in split.rows)

@@ -71,7 +71,7 @@ def list_encoders(
     """
     return [
         one
-        for one in _read_encoders()
+        for one in map(_as_encoder, yaml.safe_load(_FILE.read_text(encoding="utf-8")))
         if (language is None or one.reads(language.lower()))
         and (license is None or _is_licensed(one, license.lower()))
         and one.tokens >= min_tokens
@@ -98,10 +98,6 @@ def as_table(encoders: list[PublishedEncoder]) -> list[dict[str, str]]:
         }
         for one in encoders
     ]
-
-
-def _read_encoders() -> list[PublishedEncoder]:
-    return list(map(_as_encoder, yaml.safe_load(_FILE.read_text(encoding="utf-8"))))
 
 
 def _as_encoder(entry: Mapping[str, Any]) -> PublishedEncoder:

@@ -13,7 +13,7 @@ import numpy as np
 
 from bertkit.errors import DataError, UsageError
 from bertkit.metrics.linear import draw_rows
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import Progress, log, stage
 from bertkit.vectors.embedding.quantize import to_unit_length
 from bertkit.vectors.groups.stored import Matrix
 
@@ -86,9 +86,7 @@ def fit_clusters(
     return clustering, labels if len(chosen) == len(vectors) else clustering.assign(vectors)
 
 
-def choose_count(
-    vectors: Matrix, method: str, *, seed: int = 42, progress: Progress = SILENT
-) -> tuple[int, dict[int, float]]:
+def choose_count(vectors: Matrix, method: str, seed: int, progress: Progress) -> tuple[int, dict[int, float]]:
     """Choose the number of clusters with the highest silhouette (Rousseeuw 1987) on a sample of the rows.
 
     Returns:

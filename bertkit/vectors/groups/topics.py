@@ -11,6 +11,7 @@ from bertkit.vectors.groups.clusters import NOISE, Labels
 from bertkit.vectors.groups.stored import Matrix
 
 _LIFT = 2.0
+_EXAMPLES = 3  # of a cluster
 
 
 def find_words(texts: Sequence[str], labels: Labels, words: int = 10) -> list[list[str]]:
@@ -48,9 +49,7 @@ def find_words(texts: Sequence[str], labels: Labels, words: int = 10) -> list[li
     return words_of
 
 
-def find_examples(
-    vectors: Matrix, labels: Labels, centroids: Matrix, texts: Sequence[str], count: int = 3
-) -> list[list[int]]:
+def find_examples(vectors: Matrix, labels: Labels, centroids: Matrix, texts: Sequence[str]) -> list[list[int]]:
     """Return the rows of each cluster that are nearest to its centroid, the nearest first, with different texts."""
     examples = []
     for cluster, centroid in enumerate(centroids):
@@ -59,7 +58,7 @@ def find_examples(
         nearest: dict[str, int] = {}
         for row in rows[np.argsort(-cosines, kind="stable")]:
             nearest.setdefault(texts[row], int(row))
-            if len(nearest) == count:
+            if len(nearest) == _EXAMPLES:
                 break
         examples.append(list(nearest.values()))
     return examples

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertkit.metrics import Numbers
 from bertkit.pretraining.deduplicate import digest_of
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import Progress, stage
 
 LONG = 100
 """Characters from which a text is compared by its wording: in shorter ones, a few letters are another meaning."""
@@ -24,6 +24,8 @@ ReadShingles = Callable[[Collection[int]], Mapping[int, Shingles]]
 Indices = np.ndarray[Any, np.dtype[np.int64]]
 Found = dict[int, tuple[int, float]]
 """Row that repeats another -> the row that is kept for it, and their similarity."""
+_Compare = Callable[[int, Indices], tuple[int, float] | None]
+"""Returns which of the indices that share a band with one is nearest it, and how near; None where none is near."""
 
 _SHINGLE = 5  # characters
 _HASHES, _BANDS = 128, 32  # of two texts that share 0.8 of their shingles, all but 1 in 10^7 share a band
@@ -71,9 +73,7 @@ def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: Numbers)
     return {int(order[position]): (int(kept[position]), 1.0) for position in repeats}
 
 
-def find_near(
-    signatures: Signatures, threshold: float, read: ReadShingles, fixed: int = 0, progress: Progress = SILENT
-) -> Found:
+def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixed: int, progress: Progress) -> Found:
     """Find the rows that share at least a part of their shingles with a row that is kept (Jaccard's coefficient).
 
     Rows are looked at one after another, and compared with those kept before, so that no chain of small differences
@@ -120,11 +120,7 @@ def find_near(
 
 
 def _compare_in_order(
-    indices: Sequence[int],
-    keys: Sequence[Sequence[int]],
-    fixed: int,
-    compare: Callable[[int, Indices], tuple[int, float] | None],
-    progress: Progress,
+    indices: Sequence[int], keys: Sequence[Sequence[int]], fixed: int, compare: _Compare, progress: Progress
 ) -> Found:
     """Compare each of the indices with those kept before it that share a band; return what is near one."""
     repeats: Found = {}

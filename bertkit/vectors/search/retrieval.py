@@ -84,7 +84,7 @@ def rerank(
     queries: Sequence[str],
     rankings: Sequence[Ranking],
     texts: Mapping[int, str],
-    progress: Progress = SILENT,
+    progress: Progress,
 ) -> list[Ranking]:
     """Rank rows anew by the scores of a reranker; of equal scores, the row that was better before comes first.
 
@@ -102,11 +102,7 @@ def rerank(
 
 
 def search(
-    index: Index,
-    queries: Sequence[str],
-    vectors: Numbers | None,
-    method: SearchMethod,
-    progress: Progress = SILENT,
+    index: Index, queries: Sequence[str], vectors: Numbers | None, method: SearchMethod, progress: Progress = SILENT
 ) -> list[Ranking]:
     """Find the best rows for each query.
 

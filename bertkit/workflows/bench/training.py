@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import StoppedError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import run_model, run_part
+from bertkit.hardware.memory import is_memory_error
 from bertkit.hardware.speed import fastest_products, peak_memory, restart_peak_memory, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
 from bertkit.modeling.load import load_tokenizer, read_config
@@ -168,8 +169,6 @@ def _choose_machines(precision: str, plan: RunPlan) -> list[Machine]:
 
 def _measure_case(case: _Case, steps: int, progress: Progress) -> Speed:
     """Prepare, train for some steps, and run the trained model over validation rows."""
-    import torch
-
     from bertkit.hardware.precision import use_matmul_backend
 
     use_matmul_backend(case.machine)
@@ -199,7 +198,9 @@ def _measure_case(case: _Case, steps: int, progress: Progress) -> Speed:
                 is_whole = case.features["train"][0].keys() == keys
                 speed = _add_training(speed, timed, model, machine, is_whole)
         return _add_estimates(speed, case)
-    except (MemoryError, torch.OutOfMemoryError):
+    except (MemoryError, RuntimeError) as error:
+        if not is_memory_error(error):
+            raise
         return _with_note(speed, f"{speed.precision}, batch {speed.batch_size}: out of memory")
 
 

@@ -23,7 +23,7 @@ from bertkit.data.draw import check_draw, draw_training_rows
 from bertkit.data.hold_out import DRAWS
 from bertkit.data.labels import find_names, name_split, with_unseen
 from bertkit.data.rows import Split, find_unread
-from bertkit.data.sources import as_recorded, is_validation, missing_split, read_splits, unsplit_file
+from bertkit.data.sources import as_recorded, is_validation, missing_split, unsplit_file
 from bertkit.data.streams import RowStream
 from bertkit.errors import UnavailableError, pip_install
 from bertkit.evaluation.training_rows import find_training_rows, open_training_rows, report_head
@@ -37,7 +37,7 @@ from bertkit.storage.cache import say_once
 from bertkit.storage.checkpoints import most_bytes, written_bytes
 from bertkit.storage.disk import check_space
 from bertkit.storage.fingerprints import file_fingerprint
-from bertkit.tasks import Task, load_task
+from bertkit.tasks import Task, load_task, read_task_splits
 from bertkit.tokens.features import Setup, max_tokens
 from bertkit.training.automatic import choose_training
 from bertkit.training.run import RunPlan, check_pinned, find_machine
@@ -305,13 +305,8 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
 def _read_splits(recipe: Recipe, task: Task) -> tuple[RowStream | None, dict[str, Split]]:
     """Read the training and validation rows; of streamed training rows, the first buffer."""
     stream = open_training_rows(recipe, task) if recipe.data.streaming else None
-    splits = read_splits(
-        recipe,
-        task.COLUMNS,
-        lambda row: task.read(row, recipe),
-        lambda name: (name == "train" and stream is None) or is_validation(name),
-        named=task.NAMED,
-        check_rest=True,
+    splits = read_task_splits(
+        recipe, task, lambda name: (name == "train" and stream is None) or is_validation(name), check_rest=True
     )
     if stream is not None:
         splits = {"train": stream.head(), **splits}

@@ -10,8 +10,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.demo.rows import demo_rows
-from bertkit.data.demo.sets import demo_set_for
 from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.progress import SILENT, Progress, stage
@@ -131,7 +129,7 @@ def _write_package(
     progress: Progress,
 ) -> PackageResult:
     wheel, parity = extras
-    described, row, checkpoint = read_export(saved.folder), _example_row(saved), saved.load()
+    described, row, checkpoint = read_export(saved.folder), saved.example_row(), saved.load()
     facts = replace(
         _facts(name, saved, described.backend, row),
         title=re.sub(r"[^\w.-]", "_", source.resolve().name),  # it is a part of Markdown
@@ -185,11 +183,3 @@ def _check_backend(folder: Path, to: str | None) -> None:
     if to is not None and to != backend:
         what = f"--to {to}, and the model is exported to {backend} already"
         raise UsageError(what, "leave it out, or name the run that it was exported from", file=folder)
-
-
-def _example_row(saved: SavedCheckpoint) -> dict[str, Any]:
-    """Return a made-up row with the inputs of a recipe."""
-    columns = saved.task.COLUMNS
-    needed = [*columns.given, *(name for name in columns.optional if name in saved.recipe.data.columns)]
-    row = demo_rows(demo_set_for(saved.recipe), "test", 1)[0]
-    return {name: row[name] for name in needed if name in row}

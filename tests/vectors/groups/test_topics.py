@@ -41,7 +41,7 @@ def test_texts_without_words_have_none():
 
 
 def test_examples_are_the_nearest_with_different_texts():
-    vectors = np.array([[1, 0], [0.9, 0.1], [1, 0], [0, 1], [0.5, 0.5]], dtype=np.float32)
-    labels = np.array([0, 0, 0, 1, 0])
-    found = find_examples(vectors, labels, np.eye(2, dtype=np.float32), ["a", "b", "a", "c", "d"], count=2)
-    assert found == [[0, 1], [3]]
+    vectors = np.array([[1, 0], [0.9, 0.1], [1, 0], [0, 1], [0.5, 0.5], [0.6, 0.4]], dtype=np.float32)
+    labels = np.array([0, 0, 0, 1, 0, 0])
+    found = find_examples(vectors, labels, np.eye(2, dtype=np.float32), ["a", "b", "a", "c", "d", "e"])
+    assert found == [[0, 1, 5], [3]]

@@ -66,7 +66,7 @@ def test_tokens_and_padding_are_those_of_the_batches_of_a_training(tiny_model, r
 
 def test_the_figures_are_medians_of_the_steps_and_count_operations_as_the_formula_does(tiny_model, rows, monkeypatch):
     clock = iter(range(10_000))
-    monkeypatch.setattr("bertkit.training.timing.time.perf_counter", lambda: 0.5 * next(clock))
+    monkeypatch.setattr("bertkit.hardware.device.time.perf_counter", lambda: 0.5 * next(clock))
     monkeypatch.setattr(workflow, "fastest_products", lambda device, precision, hidden, intermediate: 1e9)
     recipe = recipe_of(tiny_model, rows)
     (speed,) = bench([recipe], steps=3).speeds
