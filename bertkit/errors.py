@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from copy import copy
+from signal import SIGINT
 from typing import Any
 
 
@@ -69,8 +71,8 @@ class BertkitError(Exception):
         >>> str(DataError("no label", "fill it in").named("cola"))
         'cola: no label - fill it in'
         """
-        error = type(self)(f"{name}: {self.what}", self.remedy, file=self.file, row=self.row, column=self.column)
-        error.record = self.record
+        error = copy(self)
+        error.what = f"{name}: {self.what}"
         return error
 
     def as_dict(self) -> dict[str, Any]:
@@ -149,7 +151,7 @@ class GateError(BertkitError):
 class StoppedError(BertkitError):
     """A signal ended the run; it was saved first and can be resumed."""
 
-    def __init__(self, what: str, remedy: str = "", *, signal: int) -> None:
+    def __init__(self, what: str, remedy: str = "", *, signal: int = SIGINT) -> None:
         super().__init__(what, remedy)
         self.exit_code = 128 + signal
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import pickle
 from types import SimpleNamespace
 
 import pytest
@@ -52,6 +53,14 @@ def test_json_has_every_field():
 def test_a_signal_makes_the_exit_code(signal, code):
     assert StoppedError("stopped", signal=signal).exit_code == code
     assert BertkitError.exit_code == 1
+
+
+@pytest.mark.parametrize("error", [StoppedError("stopped", signal=15), DataError("no label", "fill it in", row=3)])
+def test_an_error_reaches_another_process_whole_and_gets_a_name(error):
+    sent = pickle.loads(pickle.dumps(error))
+    assert (type(sent), str(sent), sent.exit_code) == (type(error), str(error), error.exit_code)
+    named = error.named("cola")
+    assert (str(named), named.exit_code, str(error)) == (f"cola: {sent}", error.exit_code, str(sent))
 
 
 def test_close_names_are_suggested_and_others_listed():

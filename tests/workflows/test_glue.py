@@ -70,7 +70,7 @@ def test_finished_tasks_are_kept_and_a_failing_one_loses_no_other(run, trained, 
     record = runs.read_record(folder / "cola")
     assert printed["scores"][0]["score"] == record["results"][0]["scores"]["matthews_correlation"]
 
-    monkeypatch.setattr(workflow, "finetune", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(workflow, "run_inputs", lambda *_, **__: pytest.fail("trained again"))
     monkeypatch.setattr("bertkit.workflows.glue.predict_records", lambda *_, **__: pytest.fail("predicted again"))
     again = run(*command, "--json")
     assert json.loads(again.out)["submission"] == printed["submission"] and "cola: finished on" in again.err
@@ -81,15 +81,16 @@ def test_finished_tasks_are_kept_and_a_failing_one_loses_no_other(run, trained, 
 def test_tasks_end_one_by_one(tmp_path, monkeypatch):
     trained = []
 
-    def finetune(recipe, *, output, **_):
-        trained.append(recipe.name)
-        if recipe.name == "rte":
+    def train(inputs, **_):
+        name = inputs.recipe.name
+        trained.append(name)
+        if name == "rte":
             raise ResourceError("no space", "make room")
-        if recipe.name == "wnli":
+        if name == "wnli":
             raise StoppedError("stopped", signal=15)
         return []
 
-    monkeypatch.setattr(workflow, "finetune", finetune)
+    monkeypatch.setattr(workflow, "run_inputs", train)
     arguments = {"changes": {"data.source": "demo", "data.limit": 40}}
     summary, error = glue("demo", tasks=["rte", "cola"], output=tmp_path / "glue", **arguments)
     assert trained == ["cola", "rte"] and summary.submission is None
