@@ -126,7 +126,7 @@ def restore_weights(model: Model, file: Path) -> None:
 
     saved = model.base_model if getattr(model, "is_saved_as_encoder", False) else model
     try:
-        load_model(saved, file, device=str(model.device))
+        load_model(saved, file)  # by way of the CPU: safetensors reads to a few devices only
         if restore := getattr(model, "restore_projection", None):  # which is in a file of its own
             restore(file.parent)
     except RuntimeError as error:
