@@ -76,7 +76,16 @@ class Zygote:
 
     def answer(self, folder: Path, arguments: list[object], **request: object) -> list[int]:
         """Return how each process of a command ended; see zygote.py for what a request may say."""
-        defaults = {"fault": None, "modules": None, "processes": 1, "path": None, "stdin": None, "environment": {}}
+        defaults = {
+            "fault": None,
+            "modules": None,
+            "processes": 1,
+            "path": None,
+            "stdin": None,
+            "environment": {},
+            "device": None,
+            "function": None,
+        }
         request = defaults | request
         request |= {"folder": str(folder), "arguments": [str(argument) for argument in arguments]}
         self.process.stdin.write(json.dumps(request) + "\n")

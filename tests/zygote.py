@@ -121,7 +121,12 @@ def run_command(request: dict, environment: dict[str, str]) -> None:
         os.fsync = os.fstat  # a killed process loses nothing that it wrote
     if request["fault"]:
         arm(request["fault"])
+    if request["device"]:
+        importlib.import_module(request["device"]).turn_on()
     try:
+        if request["function"]:
+            module, _, name = request["function"].rpartition(".")
+            sys.exit(getattr(importlib.import_module(module), name)(*request["arguments"]))
         main()
     finally:
         if request["modules"]:
@@ -179,10 +184,15 @@ def serve() -> None:
 
     threads._WINDOW = math.inf  # what takes the cores beside the tests is not told
     gc.disable()
+    if "--pretend" in sys.argv:
+        import pretend
+
+        pretend.register()
+        pretend.rename_cuda()
     if "--light" not in sys.argv:
         import_everything()
     for module in sys.argv[1:]:
-        if module != "--light":
+        if not module.startswith("--"):
             importlib.import_module(module)
     gc.freeze()  # a collection in a child would copy the parent's pages
     gc.enable()
