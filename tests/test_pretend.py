@@ -1,14 +1,21 @@
-"""Commands on an accelerator: no tensor lies on the wrong device, results are those of the CPU, and steps do not wait."""
+"""On an accelerator, no tensor lies on the wrong device, results are those of the CPU, and steps do not wait for it.
+
+The accelerator is a pretended one: see tests/pretend/.
+"""
 
 from __future__ import annotations
 
+import itertools
 import json
+import shlex
+import shutil
 
 import pytest
 
 from bertkit.pretraining.objectives import objective_names
 from bertkit.recipe import load_pretrain_recipe, load_recipe, recipe_folder, recipe_names
 from bertkit.tasks import task_names
+from tests.cli.test_families import COMMANDS, command_of, every_command
 from tests.kills import Zygote
 
 FEW = {
@@ -21,7 +28,7 @@ FEW = {
 }
 NEW = {"model": None, "tokenizer": "demo", "size": "tiny"}
 OWN = {
-    "wsd": {"data.limit": 300},  # rows of a few words each
+    "wsd": {"data.limit": 300},
     "wsd-nearest": {"data.limit": 300},
     "albert": NEW,
     "bert": {"training.short_length": None, "data.validation_share": 0.1},
@@ -35,24 +42,75 @@ OWN = {
     "roberta": NEW,
     "tinybert": {"options.student_size": None, "options.student_layers": 1},
 }
-"""Recipe -> what it needs to be trained for two steps."""
+"""Recipe -> what else it needs to be trained for two steps."""
 
+WAITS = {
+    "sparse": ["nonzero", "tolist"],  # which of a gradient's numbers are not 0, and how many of each text
+    "late_interaction": ["item"],  # how long the longest query is
+}
+"""Task family -> what a training step waits for; nothing for the others."""
+
+SENTENCE = "1\tcats\t_\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tran\t_\tVERB\t_\t_\t0\troot\t_\t_\n\n"
+WORDS = ("cat", "dog", "cow", "hen")
 PRETRAINING = sorted(file.stem for file in (recipe_folder() / "pretrain").glob("*.yaml"))
 
 
-def first_of_each(names, recipes) -> list[str]:
-    return list({owner: name for name, owner in reversed([*zip(names, recipes, strict=True)])}.values())
+def first_of_each(names, owners) -> list[str]:
+    return list(dict(zip(reversed(owners), reversed(names), strict=True)).values())
 
 
 FAMILIES = first_of_each(recipe_names(), [load_recipe(name).task for name in recipe_names()])
 OBJECTIVES = first_of_each(PRETRAINING, [load_pretrain_recipe(name).objective for name in PRETRAINING])
 
+BESIDE = {
+    "attention heads": "words.conllu --model demo",
+    "bench": "cola --model demo --data demo --steps 2",
+    "fill-mask": "'the [MASK] is here' --model demo",
+    "glue": "--tasks cola --model demo --data demo --limit 16 --set training.steps=2 --output made",
+    "predict zero-shot": "classify --zero-shot --model demo --text 'the cat is here' --set labels=[cat,dog]",
+    "probe": "ner --model demo --data demo --limit 16",
+    "rank": "cola demo --data demo --limit 16",
+}
+"""Commands that compute and read no run, as `COMMANDS` has those that do."""
+NO_DEVICE = {
+    *("ablate", "check", "encoders", "finetune", "sweep", "version", "search add", "search delete", "search query"),
+    *("search eval", "search passages", "recipes list", "recipes show", "recipes copy", "recipes check"),
+    *("pretrain tokenizer", "pretrain sizes", "pretrain recipe"),
+}
+"""Commands that compute nothing on a device, or what trainings and `search build` do."""
+
 
 @pytest.fixture(scope="session")
 def device_zygote(tmp_path_factory):
+    """A process that runs commands and functions in children, on the CPU or on the pretend device."""
     zygote = Zygote(tmp_path_factory.mktemp("cache"), modules=["--pretend", "pretend.checks"])
     yield zygote
     zygote.close()
+
+
+@pytest.fixture
+def call(device_zygote, tmp_path_factory):
+    def run(function, *arguments, device="pretend"):
+        folder = tmp_path_factory.mktemp("called")
+        out = folder / "out.txt"
+        (code,) = device_zygote.answer(
+            folder, [*arguments], function=f"pretend.checks.{function}", device=device, out=str(out), err=str(out)
+        )
+        assert code == 0, out.read_text()
+        return folder
+
+    return run
+
+
+def test_the_device_is_as_strict_as_a_gpu(call):
+    call("check_strictness")
+
+
+def test_what_the_cpu_knows_of_a_batch_is_not_asked_of_the_device(call):
+    call("check_host_copies")
+
+
+# --- Training ---
 
 
 @pytest.fixture(scope="session")
@@ -70,57 +128,96 @@ def small_model(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="session")
-def train(device_zygote, small_model, tmp_path_factory):
-    """Train by recipes on the CPU and on the device, and return what each came to on both."""
-
-    def case(name: str) -> str:
-        changes = {"model": str(small_model), **FEW, **OWN.get(name, {})}
-        if name in PRETRAINING:
-            changes = {"data.limit": 100, "training.max_length": 64, "training.evaluate_every": 2, **changes}
-            return json.dumps({"command": "pretrain", "recipe": name, "changes": changes})
-        return json.dumps({"command": "finetune", "recipe": name, "changes": {"data.limit": 8, **changes}})
-
-    def run(names, device):
-        folder = tmp_path_factory.mktemp("trained")
-        out = folder / "out.txt"
-        cases = [case(name) for name in names]
-        (code,) = device_zygote.answer(
-            folder, cases, function="pretend.checks.train", device=device, out=str(out), err=str(out)
-        )
-        assert code == 0, out.read_text()
-        return {name: json.loads((folder / f"{name}.json").read_text()) for name in names}
-
-    return lambda names: (run(names, None), run(names, "pretend"))
+def case_of(name: str, model) -> str:
+    changes = {"model": str(model), **FEW, **OWN.get(name, {})}
+    if name in PRETRAINING:
+        few = {"data.limit": 60, "training.max_length": 64, "training.evaluate_every": 2}
+        return json.dumps({"command": "pretrain", "recipe": name, "changes": {**few, **changes}})
+    return json.dumps({"command": "finetune", "recipe": name, "changes": {"data.limit": 8, **changes}})
 
 
-def test_every_family_and_objective_is_walked():
+def numbers_of(entries) -> dict[str, float]:
+    flat = {f"{number} {key}": value for number, entry in enumerate(entries) for key, value in entry.items()}
+    return {name: value for name, value in flat.items() if value is not None}
+
+
+@pytest.fixture
+def check_training(call, small_model, record_testsuite_property):
+    """Train by recipes on both; they come to the same, and a step between two logs waits for `WAITS` alone."""
+
+    def check(names):
+        cases = [case_of(name, small_model) for name in names]
+        found = [call("train", *cases, device=device) for device in (None, "pretend")]
+        for name in names:
+            on_cpu, on_device = (json.loads((folder / f"{name}.json").read_text()) for folder in found)
+            for what in (lambda trained: trained["log"], lambda trained: [trained["scores"]]):
+                expected = pytest.approx(numbers_of(what(on_cpu)), rel=1e-3, abs=1e-5, nan_ok=True)
+                assert numbers_of(what(on_device)) == expected, name
+            waits = [*itertools.chain(*on_device["steps"][1:])]
+            record_testsuite_property(f"waits of a step of {name}", waits)
+            print(f"{name}: {waits}")  # noqa: T201 - `pytest -s` shows the table
+            task = None if name in PRETRAINING else load_recipe(name).task
+            assert [wait.partition(":")[0] for wait in waits] == WAITS.get(task, []), (name, waits)
+
+    return check
+
+
+def test_every_family_and_objective_is_trained():
     assert {load_recipe(name).task for name in FAMILIES} == {*task_names()} - {"zero_shot"}
     assert {load_pretrain_recipe(name).objective for name in OBJECTIVES} == {*objective_names()}
 
 
-def check(names, train):
-    on_cpu, on_device = train(names)
-    for name in names:
-        for what in ("log", "scores"):
-            assert flat(on_device[name][what]) == pytest.approx(
-                flat(on_cpu[name][what]), rel=1e-3, abs=1e-5, nan_ok=True
-            ), name
-    waits = {name: result["steps"][1] for name, result in on_device.items() if len(result["steps"]) > 1}
-    assert not any(on_cpu[name]["steps"][1] for name in waits)
-    for name in names:
-        print(name, waits.get(name))
+def test_two_steps_of_every_family_and_objective(check_training):
+    check_training([*FAMILIES, *OBJECTIVES])
 
 
-def flat(found):
-    entries = found if isinstance(found, list) else [found]
-    return {
-        f"{number} {key}": value
-        for number, entry in enumerate(entries)
-        for key, value in entry.items()
-        if value is not None
-    }
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name", [name for name in [*recipe_names(), *PRETRAINING] if name not in FAMILIES + OBJECTIVES]
+)
+def test_two_steps_of_every_other_recipe(check_training, name):
+    check_training([name])
 
 
-def test_two_steps_of_every_family_and_objective(train):
-    check([*FAMILIES, *OBJECTIVES], train)
+# --- Commands ---
+
+
+@pytest.fixture(scope="session")
+def cola_runs(device_zygote, tmp_path_factory):
+    """Two runs of the demo model, trained on the CPU."""
+    folder = tmp_path_factory.mktemp("runs")
+    for seed in (1, 2):
+        command = f"finetune cola --model demo --data demo --limit 24 --seed {seed} --set training.epochs=1 "
+        command += f"--set training.batch_size=8 --set training.precision=fp32 --output run{seed}"
+        code, text = device_zygote.run(folder, shlex.split(command))
+        assert code == 0, text
+    return folder
+
+
+def test_every_command_is_tried_or_computes_nothing_else():
+    assert {command_of(case) for case in (*COMMANDS, *BESIDE)} | NO_DEVICE == every_command()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*COMMANDS, *(name for name in BESIDE if name not in COMMANDS)])
+def test_a_command_ends_on_the_device_as_on_the_cpu(case, device_zygote, cola_runs, tmp_path):
+    codes, texts = [], []
+    for device in (None, "pretend"):
+        folder = tmp_path / str(device)
+        shutil.copytree(cola_runs, folder)
+        shutil.copytree(folder / "run2", folder / "copied")
+        (folder / "rows.jsonl").write_text(
+            "".join(json.dumps({"sentence": f"the {word} is here"}) + "\n" for word in WORDS)
+        )
+        (folder / "texts.txt").write_text("".join(f"the {word} is here\n" for word in WORDS))
+        (folder / "words.conllu").write_text(SENTENCE)
+        given = {"run": "run1", "again": "run2", "recipe": "cola", "model": "demo", "copied": "copied"}
+        arguments = {**COMMANDS, **BESIDE}[case].format(rows="rows.jsonl", texts="texts.txt", **given)
+        out = folder / "out.txt"
+        (code,) = device_zygote.answer(
+            folder, [*command_of(case).split(), *shlex.split(arguments)], device=device, out=str(out), err=str(out)
+        )
+        codes.append(code)
+        texts.append(out.read_text())
+    assert codes[0] == codes[1], texts[1]
+    assert "bertkit failed" not in texts[1]

@@ -188,7 +188,6 @@ def serve() -> None:
         import pretend
 
         pretend.register()
-        pretend.rename_cuda()
     if "--light" not in sys.argv:
         import_everything()
     for module in sys.argv[1:]:

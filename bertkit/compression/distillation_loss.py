@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bertkit.hardware.host import where
 from bertkit.recipe import Distillation
 from bertkit.tokens.features import IGNORED, Collator, count_items
 from bertkit.training.losses import Terms
@@ -93,8 +94,8 @@ def soft_sum(loss: SoftLoss, outputs: Any, batch: Mapping[str, torch.Tensor], te
     for name, teacher in teacher_outputs.items():
         student = outputs[name].float()
         if teacher.dim() == 3:
-            is_labelled = batch["labels"] != IGNORED
-            student, teacher = student[is_labelled], teacher[is_labelled]
+            labelled = where(batch["labels"], lambda labels: labels != IGNORED)
+            student, teacher = student[labelled], teacher[labelled]
         total = total + loss(student, teacher, temperature).sum() / len(teacher_outputs)
     return total  # type: ignore[no-any-return]
 

@@ -14,8 +14,10 @@ import torch
 from torch import nn
 from torch.nn import functional
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from bertkit.errors import ModelError, RecipeError, UnavailableError
+from bertkit.hardware.host import host_copy
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
@@ -25,7 +27,7 @@ from bertkit.modeling.unpadding.layers import unpadded
 from bertkit.modeling.unpadding.varlen import torch_varlen
 from bertkit.tokens.features import Batch
 
-_KEEPING = "bertkit-keeping"
+_KEEPING, _OF_HOST = "bertkit-keeping", "bertkit-masks-of-host"
 
 _LEAST_SUM = 0.999  # of the weights of a token, whose sum is 1 but for rounding
 
@@ -65,6 +67,8 @@ def speed_paths(
             patches.enter_context(fast_dropout(model, dropout))
         if merge:
             patches.enter_context(merged_projections(model))
+        if model.device.type != "cpu" and model.config._attn_implementation == "sdpa":
+            patches.enter_context(masks_of_host(model))
         if unpad:
             varlen = torch_varlen() if model.device.type != "cpu" else None
             patches.enter_context(unpadded(model, varlen))
@@ -72,6 +76,34 @@ def speed_paths(
         if compiled:
             patches.enter_context(compiled_layers(model))
         yield embeddings
+
+
+@contextmanager
+def masks_of_host(model: Model) -> Iterator[None]:
+    """Let the CPU tell whether a batch on a device has padding; transformers asks the device, and waits for it."""
+    is_full: bool | None = None  # of the batch at hand; None where the CPU does not know it
+
+    def note_mask(module: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+        nonlocal is_full
+        mask = named.get("attention_mask")
+        copy = None if mask is None else host_copy(mask)
+        is_full = None if copy is None else bool(copy.all())
+
+    def make_mask(
+        *arguments: Any,
+        attention_mask: torch.Tensor | None = None,
+        allow_is_bidirectional_skip: bool = False,
+        **named: Any,
+    ) -> torch.Tensor | None:
+        mask = None if is_full else attention_mask
+        may_skip = allow_is_bidirectional_skip and is_full is not False
+        return sdpa_mask(*arguments, attention_mask=mask, allow_is_bidirectional_skip=may_skip, **named)  # type: ignore[no-any-return]
+
+    with ExitStack() as patches:
+        attend = patched_attention(model, _OF_HOST, sdpa_attention_forward, splits_rows=True, mask=make_mask)
+        patches.enter_context(attend)
+        patches.callback(model.base_model.register_forward_pre_hook(note_mask, with_kwargs=True).remove)
+        yield
 
 
 @contextmanager

@@ -136,7 +136,9 @@ def patched_forward(module: nn.Module, forward: Callable[..., Any]) -> Iterator[
 
 
 @contextmanager
-def patched_attention(model: Model, name: str, attend: Callable[..., Any], *, splits_rows: bool) -> Iterator[None]:
+def patched_attention(
+    model: Model, name: str, attend: Callable[..., Any], *, splits_rows: bool, mask: Callable[..., Any] | None = None
+) -> Iterator[None]:
     """Let a model attend with a function, which gets the masks of sdpa: boolean, (rows, 1, tokens, tokens) or None.
 
     Args:
@@ -144,14 +146,16 @@ def patched_attention(model: Model, name: str, attend: Callable[..., Any], *, sp
         name: to register the function under; two patches that are in force at once need two names.
         attend: takes the arguments of transformers' attention functions.
         splits_rows: whether the function may be called for some rows of a batch at a time.
+        mask: takes the arguments of transformers' `sdpa_mask` in its place.
     """
     from transformers import AttentionInterface, AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 
     patches = info_of(model).speed_paths.attention
     patch = AttentionPatch(name, model.config._attn_implementation, splits_rows)
     AttentionInterface.register(name, attend)
-    AttentionMaskInterface.register(name, sdpa_mask)
+    in_force = ALL_MASK_ATTENTION_FUNCTIONS[patch.wraps] if patches else sdpa_mask
+    AttentionMaskInterface.register(name, mask or in_force)
     model.set_attn_implementation(name)
     patches.append(patch)
     try:

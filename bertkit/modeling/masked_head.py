@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from bertkit.hardware.host import where
 from bertkit.modeling.info import Model
 from bertkit.tokens.features import IGNORED, Batch
 
@@ -30,7 +31,7 @@ def run_at_masked(model: Model, batch: Batch) -> tuple[Any, torch.Tensor]:
     Returns:
         the model's outputs with logits of shape (1, masked, vocabulary), and the labels of shape (masked,).
     """
-    masked = batch["labels"] != IGNORED
+    masked = where(batch["labels"], lambda labels: labels != IGNORED)
 
     # A hook between encoder and head turns (rows, tokens, width) into (1, masked, width), a batch of one long row. So
     # the head of any architecture is computed at masked positions only, and needs no code of its own here.

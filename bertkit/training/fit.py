@@ -16,6 +16,7 @@ from transformers.trainer_utils import set_seed
 
 from bertkit.errors import ResourceError
 from bertkit.hardware.device import Device
+from bertkit.hardware.host import to_device
 from bertkit.hardware.precision import Machine
 from bertkit.hardware.threads import is_open, settle_threads
 from bertkit.metrics.basic import rank_step
@@ -100,7 +101,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
     def _prepare_input(self, data: Any) -> Any:
         """Move a tensor of a batch to the device; from pinned memory, nothing waits for it."""
         is_tensor = isinstance(data, torch.Tensor)
-        return data.to(self.args.device, non_blocking=True) if is_tensor else super()._prepare_input(data)
+        return to_device(data, self.args.device) if is_tensor else super()._prepare_input(data)
 
     def create_optimizer(self, model: Any = None) -> Any:
         """Create the optimizer, and let the word embeddings that it does not train follow its weight decay."""
@@ -121,7 +122,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         """Count the items of each term over all micro-batches and processes of a step: (terms,)."""
         counts = [self.terms.count(batch) for batch in batch_samples]
         items = [float(sum(count.get(name, 0) for count in counts)) for name in self.terms.weights]
-        totals = torch.tensor(items, device=device)
+        totals = torch.tensor(items).to(device, non_blocking=True)
         return self.accelerator.reduce(totals, "sum") if self.args.world_size > 1 else totals
 
     def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:

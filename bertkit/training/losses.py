@@ -96,7 +96,7 @@ def count_on_device(batch: Mapping[str, Any]) -> torch.Tensor:
     if labels is not None and not labels.is_floating_point():
         return (labels != IGNORED).sum()
     values: torch.Tensor = next(iter(batch.values()))
-    return torch.tensor(len(values), device=values.device)
+    return torch.full((), len(values), device=values.device)
 
 
 def gold_terms(task: Task, training: Training, labels: Sequence[str], rows: Sequence[Row]) -> Terms:
@@ -128,7 +128,7 @@ def make_loss(training: Training, labels: Sequence[str], gold_labels: Sequence[A
     smoothing = training.label_smoothing
 
     def loss(logits: torch.Tensor, gold: torch.Tensor) -> torch.Tensor:
-        weight = weights.to(logits)
+        weight = weights.to(logits, non_blocking=True)
         if gold.is_floating_point():  # several labels: one yes or no per label
             # Losses are (rows, labels). The mean over labels is that of the model's own head, the sum over rows that of
             # `Terms`. Smoothing moves 0 and 1 towards 1/2, as between two classes.

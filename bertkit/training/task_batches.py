@@ -10,6 +10,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from bertkit.errors import RecipeError
+from bertkit.hardware.host import on_host
 from bertkit.recipe import Training
 from bertkit.tokens.features import Collator, Feature, Features
 from bertkit.training.arguments import check_batch
@@ -165,7 +166,7 @@ def join_terms(tasks: Mapping[str, Terms]) -> Terms:
         return {name: next(iter(tasks[name].sums(partial(model, name), own).values()))}
 
     def _open(batch: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
-        return names[int(batch[_TASK][0])], {key: value for key, value in batch.items() if key != _TASK}
+        return names[int(on_host(batch[_TASK])[0])], {key: value for key, value in batch.items() if key != _TASK}
 
     return Terms(dict.fromkeys(names, 1.0), count, sums)
 

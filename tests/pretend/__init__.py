@@ -7,35 +7,35 @@ tests run in processes of their own; see `tests.conftest.device_zygote`.
 
 from __future__ import annotations
 
-import importlib.machinery
+import contextlib
+import math
 import os
 import sys
+import time
 import types
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only, tree_unflatten
+from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 NAME = "pretend"
 DEVICE = torch.device("cpu")  # until `register`
 ROOT = Path(__file__).parents[2]
+EVERY = torch.library.Library("_", "IMPL")
 LIBRARY = torch.library.Library("aten", "IMPL")
 aten = torch.ops.aten
 
-# As a GPU, these take tensors of the CPU: copies between devices, index tensors, and lengths of packed sequences.
-COPIES = {aten.copy_, aten._to_copy, aten._copy_from}
-ACROSS = COPIES | {
-    *(aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_),
-    *(aten._pack_padded_sequence, aten._pad_packed_sequence, aten.lstm, aten.gru, aten.set_),
-}
+READS = {aten._local_scalar_dense: "item", aten.equal: "equal"}
 # The shape of the result is known only once the device has computed it.
 DATA_DEPENDENT = {
     *(aten.nonzero, aten.masked_select, aten.unique_dim, aten._unique2, aten.unique_consecutive, aten.bincount),
     *(aten.repeat_interleave, aten.argwhere),
 }
+INDEXING = {aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_}
+COPIES = {aten.copy_, aten._to_copy}
+# Like a GPU, these take tensors of the CPU too: copies, index tensors, and lengths of packed sequences.
+ACROSS = COPIES | INDEXING | {aten._pack_padded_sequence, aten._pad_packed_sequence}
 
 
 class PretendTensor(torch.Tensor):
@@ -99,9 +99,9 @@ class Mode(TorchDispatchMode):
 
 def compute(operation, arguments, keywords):
     """Compute an operation on the CPU; its results lie on the device that it would have put them on."""
-    leaves, form = tree_flatten((arguments, keywords))
+    leaves = [*leaves_of(arguments), *leaves_of(keywords.values())]
     ours = [leaf for leaf in leaves if isinstance(leaf, PretendTensor)]
-    named = [torch.device(leaf) for leaf in leaves if isinstance(leaf, torch.device)]
+    named = [leaf for leaf in leaves if isinstance(leaf, torch.device)]
     is_here = named[0].type == NAME if named else bool(ours)
     if not ours and not is_here:
         return operation(*arguments, **keywords)
@@ -110,28 +110,35 @@ def compute(operation, arguments, keywords):
         return 0  # attention by plain products, as a device without kernels of its own computes it
     check_devices(operation, leaves, is_here)
     note_waits(packet, arguments, keywords, is_here)
-    on_cpu = [
-        leaf.raw
-        if isinstance(leaf, PretendTensor)
-        else torch.device("cpu")
-        if isinstance(leaf, torch.device) and leaf.type == NAME
-        else leaf
-        for leaf in leaves
-    ]
-    arguments, keywords = tree_unflatten(on_cpu, form)
-    if packet is aten._to_copy and len(named) and len(ours) != is_here:  # to or from the device is always a copy
-        keywords = {**keywords, "non_blocking": False}
-    made = operation(*arguments, **keywords)
+    made = operation(*map(to_raw, arguments), **{name: to_raw(value) for name, value in keywords.items()})
     if packet is aten.copy_ and not isinstance(leaves[0], PretendTensor):
         return made
     given = {id(leaf.raw): leaf for leaf in ours}  # in-place operations return the tensor that they were given
 
-    def wrap(raw):
-        return given[id(raw)] if id(raw) in given else PretendTensor(raw) if is_here else raw
+    def wrap(value):
+        if isinstance(value, torch.Tensor):
+            return given[id(value)] if id(value) in given else PretendTensor(value) if is_here else value
+        return type(value)(map(wrap, value)) if isinstance(value, (list, tuple)) else value
 
     if packet is aten._pack_padded_sequence:
         return wrap(made[0]), made[1]  # lengths stay on the CPU
-    return tree_map_only(torch.Tensor, wrap, made)
+    return wrap(made)
+
+
+def leaves_of(values):
+    for value in values:
+        if isinstance(value, (list, tuple)):
+            yield from leaves_of(value)
+        else:
+            yield value
+
+
+def to_raw(value):
+    if isinstance(value, PretendTensor):
+        return value.raw
+    if isinstance(value, torch.device):
+        return torch.device("cpu") if value.type == NAME else value
+    return type(value)(map(to_raw, value)) if isinstance(value, (list, tuple)) else value
 
 
 def check_devices(operation, leaves, is_here) -> None:
@@ -139,14 +146,10 @@ def check_devices(operation, leaves, is_here) -> None:
 
     A tensor without axes is a number, which element-wise operations take from the CPU.
     """
-    takes_numbers = (
-        torch.Tag.pointwise in operation.tags or "_foreach" in operation.name() or "fill" in operation.name()
-    )
-    strange = [
-        leaf
-        for leaf in leaves
-        if isinstance(leaf, torch.Tensor) and not isinstance(leaf, PretendTensor) and (leaf.dim() or not takes_numbers)
-    ]
+    name = operation.name()
+    takes_numbers = torch.Tag.pointwise in operation.tags or "_foreach" in name or "fill" in name
+    of_cpu = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and not isinstance(leaf, PretendTensor)]
+    strange = [leaf for leaf in of_cpu if leaf.dim() or not takes_numbers]
     is_mixed = strange and any(isinstance(leaf, PretendTensor) for leaf in leaves)
     if is_mixed and operation.overloadpacket not in ACROSS:
         raise RuntimeError(f"Expected all tensors to be on the same device, but found {DEVICE} and cpu ({operation})")
@@ -155,26 +158,21 @@ def check_devices(operation, leaves, is_here) -> None:
 
 
 def note_waits(packet, arguments, keywords, is_here) -> None:
-    """Note what makes the program wait for the device, as `WAITS` describes."""
-    first = arguments[0] if arguments else None
-    if packet is aten._local_scalar_dense:
-        note("item")
-    elif packet is aten.equal:
-        note("equal")
+    """Note what makes the program wait: a value that is read, a shape that values decide, a copy that is waited for."""
+    if packet in READS:
+        note(READS[packet])
     elif packet in DATA_DEPENDENT and not keywords.get("output_size"):
         note("nonzero")
-    elif packet in (aten.index, aten.index_put, aten.index_put_, aten._index_put_impl_):
+    elif packet in INDEXING:
         if any(isinstance(each, PretendTensor) and each.dtype == torch.bool for each in arguments[1]):
             note("nonzero")
-    elif packet is aten._to_copy and isinstance(first, PretendTensor) != is_here:
-        if not (is_here and keywords.get("non_blocking")):
-            note("to device" if is_here else "to cpu")
-    elif packet is aten.copy_ and isinstance(first, PretendTensor) != isinstance(arguments[1], PretendTensor):
-        non_blocking = keywords.get("non_blocking", arguments[2] if len(arguments) > 2 else False)
-        if not isinstance(first, PretendTensor):
-            note("to cpu")
-        elif not non_blocking and arguments[1].dim():
-            note("to device")
+    elif packet in COPIES:
+        # `_to_copy` has one tensor, `copy_` a target and a source
+        *target, source = arguments[: 1 + (packet is aten.copy_)]
+        comes = isinstance(target[0], PretendTensor) if target else is_here
+        is_async = comes and (keywords.get("non_blocking") or True in arguments[2:])
+        if comes != isinstance(source, PretendTensor) and not is_async:
+            note("to device" if comes else "to cpu")
 
 
 # --- Waits ---
@@ -195,8 +193,26 @@ def note(what: str) -> None:
     waits.append(f"{what}: {' by '.join(dict.fromkeys([*lines[:1], ours]))}")
 
 
+class Event:
+    """A mark in the device's work, which is done as soon as it is asked for."""
+
+    def __init__(self, enable_timing: bool = False) -> None:
+        self.seconds = 0.0
+
+    def record(self, stream=None) -> None:
+        self.seconds = time.perf_counter()
+
+    def synchronize(self) -> None:
+        note("synchronize")
+
+    def elapsed_time(self, end: Event) -> float:
+        return 1000 * (end.seconds - self.seconds)
+
+
 class Backend(types.ModuleType):
     """What torch asks of a device: `torch.pretend`."""
+
+    Event = Event
 
     def __init__(self) -> None:
         super().__init__(f"torch.{NAME}")
@@ -229,6 +245,9 @@ class Backend(types.ModuleType):
     def get_device_name(self, device=None) -> str:
         return "a pretend accelerator"
 
+    def get_device_properties(self, device=None) -> types.SimpleNamespace:
+        return types.SimpleNamespace(total_memory=2**31)
+
     def get_device_capability(self, device=None) -> tuple[int, int]:
         return 0, 0
 
@@ -257,48 +276,18 @@ class Backend(types.ModuleType):
         return 2**20
 
 
-class _Renaming(importlib.machinery.SourceFileLoader):
-    """Reads a module of bertkit as if its authors had known this device in place of CUDA."""
-
-    def get_data(self, path: str) -> bytes:
-        data = super().get_data(path)
-        if not path.endswith(".py"):
-            raise OSError("compiled code is that of the file as it is")
-        for old, new in (
-            (b'"cuda" else []):', b'"cuda" else [], device_type=device.type):'),
-            (b'"cuda"', b'"pretend"'),
-            (b"torch.cuda.", b"torch.pretend."),
-        ):
-            data = data.replace(old, new)
-        return data
-
-    def _cache_bytecode(self, *arguments, **keywords) -> None:
-        pass
-
-
-def rename_cuda() -> None:
-    """Let bertkit, where it asks for CUDA, ask for this device; called before its modules are imported."""
-    details = (_Renaming, [".py"])
-    hook = importlib.machinery.FileFinder.path_hook(details)
-    package = str(ROOT / "bertkit")
-    sys.path_hooks.insert(0, lambda path: hook(path) if path.startswith(package) else _refuse(path))
-    sys.path_importer_cache.clear()
-
-
-def _refuse(path: str):
-    raise ImportError(path)
-
-
 def register() -> None:
     """Let torch know the device; it is not there before `turn_on`."""
     global DEVICE
     _setup_privateuseone_for_python_backend(NAME, backend_module=Backend())
     DEVICE = torch.device(NAME, 0)
+    # autocast changes nothing on it
+    EVERY.fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     LIBRARY.impl("_thnn_fused_lstm_cell", lstm_cell, "AutogradPrivateUse1")
 
 
 def lstm_cell(from_input, from_hidden, cell, input_bias=None, hidden_bias=None):
-    """Compute a step of an LSTM, which torch asks of a device as one operation: its output, its cell, and no workspace."""
+    """Compute a step of an LSTM, which torch takes for one operation of a device: output, cell, and no workspace."""
     gates = from_input + from_hidden
     for bias in (input_bias, hidden_bias):
         gates = gates if bias is None else gates + bias
@@ -307,21 +296,30 @@ def lstm_cell(from_input, from_hidden, cell, input_bias=None, hidden_bias=None):
     return leave.sigmoid() * cell.tanh(), cell, cell.new_empty(0)
 
 
-def _apply_to_ties(module, function, recurse=True, original=torch.nn.Module._apply):
-    """Move the weights of a module, and let those that are tied stay so: the object moves, and no copy takes its place."""
-    torch.__future__.set_swap_module_params_on_conversion(True)
-    try:
-        return original(module, function, recurse)
-    finally:
-        torch.__future__.set_swap_module_params_on_conversion(False)
+def without_gradients(mode=True):
+    """Stand in for `torch.inference_mode`, whose tensors have no version, which a wrapper wants."""
+    return torch.no_grad(mode) if callable(mode) else torch.no_grad() if mode else contextlib.nullcontext()
+
+
+def keep_ties(module, function, recurse=True, original=torch.nn.Module._apply):
+    """Move a module, whose weights are new objects on the device, and let those that were tied be one again."""
+    holders = [(each, name, weight) for each in module.modules() for name, weight in each._parameters.items()]
+    original(module, function, recurse)
+    moved = {}
+    for each, name, weight in holders:
+        each._parameters[name] = moved.setdefault(id(weight), each._parameters[name])
+    return module
 
 
 def turn_on() -> None:
     """Let there be an accelerator in this process from now on, which torch, Accelerate and bertkit find."""
+    from bertkit.hardware import precision
+
+    precision._WORTHWHILE = math.inf  # it has no bf16, whatever a trial measures
     torch.pretend.is_on = True
     os.environ["ACCELERATE_TORCH_DEVICE"] = str(DEVICE)
-    torch.inference_mode = torch.no_grad  # inference tensors have no version, which a wrapper wants
+    torch.inference_mode = without_gradients
     torch.Tensor.pin_memory = lambda tensor, device=None: tensor
-    torch.nn.Module._apply = _apply_to_ties
+    torch.nn.Module._apply = keep_ties
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor makes a tensor on the CPU and moves it
     Mode().__enter__()

@@ -1,7 +1,9 @@
-"""Trainings in a process of its own, on the CPU or on the pretend device, which leave what they have come to."""
+"""What runs in a process of its own, on the CPU or on the pretend device: see tests/test_pretend.py."""
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import sys
 from pathlib import Path
@@ -11,10 +13,72 @@ import torch
 from transformers.trainer_callback import CallbackHandler
 
 from bertkit.evaluation.baselines import ScoredBaselines
+from bertkit.hardware import speed
+from bertkit.hardware.host import derive, on_host, to_device, where
 from bertkit.progress import SILENT
 from bertkit.recipe import load_pretrain_recipe, load_recipe
 from bertkit.workflows.finetune import finetune, publish, scorer
 from bertkit.workflows.pretrain import pretrain
+
+
+@contextlib.contextmanager
+def waits_are(*expected):
+    pretend.waits.clear()
+    yield
+    assert [wait.partition(":")[0] for wait in pretend.waits] == [*expected], pretend.waits
+
+
+def refused(error, compute) -> None:
+    try:
+        compute()
+    except error:
+        return
+    raise AssertionError(f"{error.__name__} was not raised")
+
+
+def check_strictness() -> None:
+    """Check that the device computes what the CPU does, refuses what a GPU does, and notes what one waits for."""
+    assert torch.accelerator.current_accelerator().type == "pretend"
+    assert (torch.accelerator.is_available(), torch.accelerator.device_count()) == (True, 1)
+    on_cpu, factor = torch.randn(8, 4), torch.randn(4, 3)
+    with waits_are("to device"):
+        values = on_cpu.to("pretend")
+    with waits_are():
+        moved = factor.to("pretend", non_blocking=True)
+        product = values @ moved
+        assert product.device.type == "pretend"
+        _ = product * torch.tensor(2.0), product[torch.tensor([0, 1])]  # a number, and an index, of the CPU
+    refused(RuntimeError, lambda: values @ factor)
+    refused(RuntimeError, lambda: torch.cat([values, on_cpu]))
+    refused(RuntimeError, lambda: torch.stack([values.sum(), torch.tensor(0.0)]))
+    refused(RuntimeError, lambda: torch.nn.functional.cross_entropy(values, torch.zeros(8, dtype=torch.long)))
+    refused(RuntimeError, lambda: torch.rand(2, device="pretend", generator=torch.Generator()))
+    refused(TypeError, values.numpy)
+    with waits_are("to cpu"):
+        assert torch.equal(product.cpu(), on_cpu @ factor)
+    with waits_are("item", "tolist", "nonzero", "nonzero"):
+        _ = float(values.sum()), values.tolist(), values.nonzero(), values[values > 0]
+    with waits_are("to device"):
+        torch.tensor([1.0], device="pretend")
+    torch.accelerator.synchronize()
+
+
+def check_host_copies() -> None:
+    """Check that what the CPU knows of a batch is found without a wait, and is never that of another tensor."""
+    labels = torch.tensor([[3, -100], [-100, 5]])
+    with waits_are():
+        moved = to_device(labels, "pretend")
+        assert on_host(moved) is labels
+        assert on_host(moved.flatten()).tolist() == [3, -100, -100, 5]
+        rows, columns = where(moved, lambda labels: labels != -100)
+        doubled = derive(moved, lambda labels: 2 * labels)
+        assert on_host(doubled).tolist() == [[6, -200], [-200, 10]]
+        picked = moved[rows, columns]
+    with waits_are(*["to cpu"] * 4):
+        assert on_host(picked).tolist() == [3, 5]
+        assert on_host(moved.T).tolist() == labels.T.tolist()
+        assert on_host(moved[:1]).tolist() == [[3, -100]]
+        assert on_host(moved + 1).tolist() == (labels + 1).tolist()
 
 
 def train(*cases: str) -> None:
@@ -30,21 +94,22 @@ def train(*cases: str) -> None:
         pretend.waits.clear()
         return begin_step(*arguments)
 
+    def keep(found):
+        scores.update(found)
+        return []
+
     CallbackHandler.on_step_begin = begin
+    speed._ROUNDS, speed._LEAST_SECONDS = 1, 0.0
     scorer._score_baselines = lambda inputs, setup: ScoredBaselines({}, {}, {inputs.validation.name: {}})
     publish.publish = lambda scorer, run, fit_result, scored, compared: keep(
         {f"{split}_{name}": score for split, each in scored.items() for name, score in each.scores.items()}
     )
     sys.modules["bertkit.workflows.pretrain"].publish = lambda *arguments: keep(arguments[-1].scores)
-
-    def keep(found):
-        scores.update(found)
-        return []
-
     for case in map(json.loads, cases):
         scores.clear()
         steps.clear()
         pretend.waits.clear()
+        gc.freeze()  # the Trainer collects garbage, which takes a fifth of the time where modules are searched too
         folder = Path(case["recipe"])
         if case["command"] == "finetune":
             finetune(load_recipe(case["recipe"], case["changes"]), output=folder, progress=SILENT)

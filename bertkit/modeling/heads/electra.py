@@ -11,6 +11,7 @@ from transformers import ElectraForMaskedLM, ElectraForPreTraining, ElectraPreTr
 from transformers.utils import ModelOutput
 
 from bertkit.errors import RecipeError
+from bertkit.hardware.host import where
 from bertkit.modeling.info import Config
 from bertkit.modeling.masked_head import run_at_masked
 from bertkit.tokens.features import IGNORED
@@ -60,7 +61,7 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
         """
         outputs, originals = run_at_masked(self.generator, {"input_ids": input_ids, "labels": labels, **others})
         masked = labels != IGNORED
-        samples = draw(outputs.logits.detach()[0], draws[masked])
+        samples = draw(outputs.logits.detach()[0], draws[where(labels, lambda labels: labels != IGNORED)])
         # Samples (masked,) go back to (rows, tokens) in the order in which boolean indexing has read them. One that
         # happens to be the original counts as original (section 2 of the paper).
         replaced = masked.masked_scatter(masked, samples != originals)

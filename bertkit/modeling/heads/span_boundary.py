@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from bertkit.hardware.host import derive, where
 from bertkit.modeling.info import Model
 from bertkit.modeling.masked_head import run_at_masked
 from bertkit.tokens.features import IGNORED, Batch
@@ -50,8 +51,8 @@ class SpanBoundary(nn.Module):
         """
         # All masked tokens of the batch in one list, (masked, ...): no loop over spans, and nothing is computed for the
         # tokens that are not masked. Both boundaries are picked by index from (rows, tokens, width).
-        rows, columns = masked.nonzero(as_tuple=True)
-        starts, ends = starts[masked], ends[masked]
+        rows, columns = where(masked, lambda masked: masked)
+        starts, ends = starts[rows, columns], ends[rows, columns]
         left = states[rows, (starts - 1).clamp(min=0)]
         right = states[rows, ends.clamp(max=states.shape[1] - 1)]
         position = self.places((columns - starts).clamp(max=_POSITIONS - 1))
@@ -87,9 +88,9 @@ def run_with_boundaries(
     unwrapped = getattr(model, "module", model)
 
     def run_boundary_head(module: Any, arguments: Any, outputs: Any) -> None:
-        states, is_masked = outputs["last_hidden_state"], inputs["labels"] != IGNORED
+        states, masked = outputs["last_hidden_state"], derive(inputs["labels"], lambda labels: labels != IGNORED)
         embeddings = unwrapped.get_input_embeddings().weight
-        boundary_logits.append(unwrapped.span_boundary(states, is_masked, starts, ends, embeddings))
+        boundary_logits.append(unwrapped.span_boundary(states, masked, starts, ends, embeddings))
 
     # registered before the hook that gathers the masked positions, so it sees the states of all tokens
     hook = unwrapped.base_model.register_forward_hook(run_boundary_head)

@@ -18,6 +18,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers.modeling_outputs import TokenClassifierOutput
 
+from bertkit.hardware.host import on_host
 from bertkit.modeling.heads.generic import EncoderHead, class_with_head
 from bertkit.modeling.info import Config, Model, info_of, tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
@@ -89,10 +90,12 @@ class LayerTagger(EncoderHead):
                 states = (states * self.weights.softmax(dim=0)[:, None]).sum(dim=2)
             if self.lstm is not None:
                 # packed, so that the backward direction begins at a text's last token and not at its padding
-                lengths = inputs["attention_mask"].sum(dim=1).cpu()
-                packed = pack_padded_sequence(states, lengths, batch_first=True, enforce_sorted=False)
+                lengths, order = on_host(inputs["attention_mask"]).sum(dim=1).sort(descending=True)
+                order, back = (each.to(states.device, non_blocking=True) for each in (order, order.argsort()))
+                packed = pack_padded_sequence(states.index_select(0, order), lengths, batch_first=True)
                 tokens = states.shape[1]  # a batch may be wider than its longest row
                 states, _lengths = pad_packed_sequence(self.lstm(packed)[0], batch_first=True, total_length=tokens)
+                states = states.index_select(0, back)
             logits = self.output(states)
         loss = None if labels is None else functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
         return TokenClassifierOutput(loss=loss, logits=logits)

@@ -17,6 +17,7 @@ from torch.nn import functional
 from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError
+from bertkit.hardware.host import derive, on_host, where
 from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import read_config
 
@@ -56,10 +57,10 @@ def run_on_windows(model: Model) -> None:
 
 
 def _forward(forward: Any, config: Config, *, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> Any:
-    is_window = find_windows(inputs["attention_mask"])
+    mask = inputs["attention_mask"]
     found = run_windows(lambda **flat: forward(**flat).logits, inputs).float()
-    logits = found.new_full((*is_window.shape, found.shape[-1]), torch.nan).index_put((is_window,), found)
-    windows = is_window.sum(dim=1)
+    logits = found.new_full((*mask.shape[:2], found.shape[-1]), torch.nan).index_put(where(mask, find_windows), found)
+    windows = derive(mask, lambda mask: find_windows(mask).sum(dim=1))
     loss = None
     if labels is not None:
         loss = sum_over_windows(text_loss(config), logits, labels, windows) / len(logits)
@@ -82,8 +83,8 @@ def sum_over_windows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, win
     """
     # rows with equally many windows go together: `loss` may be any sum, so weights of rows cannot be put into it
     total = logits.new_zeros(())
-    for count in torch.unique(windows).tolist():
-        rows = windows == count
+    for count in torch.unique(on_host(windows)).tolist():
+        (rows,) = where(windows, partial(torch.eq, other=count))
         repeated = labels[rows].repeat_interleave(count, dim=0)
         total = total + loss(logits[rows, :count].flatten(0, 1), repeated) / count
     return total
@@ -93,8 +94,8 @@ def run_windows(run: Callable[..., torch.Tensor], inputs: Mapping[str, torch.Ten
     """Run a model on the windows that rows have, as a batch of texts: (windows of all rows, ...)."""
     mask = inputs["attention_mask"]
     assert mask is not None
-    is_window = find_windows(mask)
-    flat = {name: values[is_window] for name, values in inputs.items() if values is not None}
+    present = where(mask, find_windows)
+    flat = {name: values[present] for name, values in inputs.items() if values is not None}
     count = len(flat["input_ids"]) if torch.is_grad_enabled() else max(1, _TOKENS // mask.shape[-1])
     chunks = zip(*(torch.split(values, count) for values in flat.values()), strict=True)
     return torch.cat([run(**dict(zip(flat, chunk, strict=True))) for chunk in chunks])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from transformers import MODEL_MAPPING
 from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError, RecipeError
+from bertkit.hardware.host import derive, on_host
 from bertkit.modeling.dropout import set_dropout
 from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head
 from bertkit.modeling.info import Config, Model, info_of
@@ -52,11 +54,11 @@ class VectorHead:
         A text that a row lacks is a single token, which no real text is, since it has special tokens.
         """
         batch = [inputs.get(name) for name in INPUTS]
-        missing = inputs["attention_mask"].sum(dim=-1) == 1
+        missing = derive(inputs["attention_mask"], lambda mask: mask.sum(dim=-1) == 1)
         loss = self.loss if self.training else None  # type: ignore[attr-defined]
         if loss is not None and loss.name == "simcse":  # every text twice, so that dropout differs
-            batch = [None if values is None else torch.cat([values[:, : loss.texts]] * 2) for values in batch]
-            missing = torch.cat([missing[:, : loss.texts]] * 2)
+            batch = [None if values is None else derive(values, _twice(loss.texts)) for values in batch]
+            missing = derive(missing, _twice(loss.texts))
         vectors = self._read([None if values is None else values.flatten(0, 1) for values in batch])
         vectors = vectors.view(*missing.shape, *vectors.shape[1:])
         return self._output(None if loss is None else loss(vectors, labels, missing), vectors)
@@ -72,15 +74,15 @@ class VectorHead:
             return self._embed(*batch)
         # Texts of one length together, each chunk as wide as its longest. Between the two passes a chunk leaves nothing
         # but its vectors, as in GradCache (Gao et al. 2021): the loss sees the whole batch, and gradients are the same.
-        lengths = batch[1].sum(dim=-1)
+        lengths = on_host(batch[1]).sum(dim=-1)
         order = lengths.argsort(stable=True)
         vectors = []
         with set_checkpoint_early_stop(False):  # layers without padding have to run to their end
-            for numbers in order.split(at_once):
-                longest = int(lengths[numbers[-1]])
-                chunk = [None if values is None else values[numbers, :longest] for values in batch]
+            for numbers in torch.split(order, at_once):
+                pick = partial(_pick, numbers, int(lengths[numbers[-1]]))
+                chunk = [None if values is None else derive(values, pick) for values in batch]
                 vectors.append(checkpoint(self._embed, *chunk, use_reentrant=False, context_fn=self._same_dropout()))
-        return self._concatenate(vectors)[order.argsort()]
+        return self._concatenate(vectors)[order.argsort().to(batch[0].device, non_blocking=True)]
 
     def _texts_at_once(self, width: int, device: torch.device) -> int:
         if self.texts_at_once is not None:
@@ -112,6 +114,14 @@ class VectorHead:
     def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
         """Compute what stands for each of some texts (texts, tokens): a tensor whose first axis is texts."""
         raise NotImplementedError
+
+
+def _pick(numbers: torch.Tensor, longest: int, values: torch.Tensor) -> torch.Tensor:
+    return values[numbers.to(values.device, non_blocking=True), :longest]
+
+
+def _twice(texts: int | None) -> Callable[[torch.Tensor], torch.Tensor]:
+    return lambda values: torch.cat([values[:, :texts]] * 2)
 
 
 class SentenceHead(VectorHead, EncoderHead):

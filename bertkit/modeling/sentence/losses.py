@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
+from bertkit.hardware.host import where
+
 LOSSES = ("cosent", "cosine", "mnrl", "margin_mse", "simcse", "class_cosent")
 COMPARING = ("cosent", "mnrl", "simcse", "class_cosent")
 """Losses that compare the rows of a batch with one another, so that a batch cannot be split."""
@@ -58,7 +60,7 @@ def cosent(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: 
     scores = scale * functional.cosine_similarity(vectors[:, 0], vectors[:, 1])
     # (rows, rows): how much higher row i scores than row j, where it should be lower
     differences = scores[:, None] - scores[None, :]
-    counted = differences[labels[:, None] < labels[None, :]]
+    counted = differences[where(labels, lambda labels: labels[:, None] < labels[None, :])]
     return torch.cat([scores.new_zeros(1), counted]).logsumexp(dim=0)
 
 
@@ -105,7 +107,7 @@ def simcse(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: 
 
     The first half of the rows has the texts, the other half the same ones once more.
     """
-    once, again = vectors[~missing].chunk(2)
+    once, again = vectors[where(missing, torch.logical_not)].chunk(2)
     pairs = torch.stack([once, again], dim=1)
     return mnrl(pairs, None, missing.new_zeros(pairs.shape[:2]), scale)
 
@@ -118,11 +120,12 @@ def class_cosent(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, s
     assert labels is not None
     vectors = functional.normalize(vectors[:, 0], dim=-1)
     scores = scale * vectors @ vectors.T
-    like = labels[:, None] == labels[None, :]
-    pairs = torch.ones_like(like).triu(diagonal=1)  # each pair of two rows once
+    # each pair of two rows once: those of one label, and the others
+    like = where(labels, lambda labels: (labels[:, None] == labels[None, :]).triu(diagonal=1))
+    other = where(labels, lambda labels: (labels[:, None] != labels[None, :]).triu(diagonal=1))
     # The sum over all differences (other pair - like pair) is a product of two sums, so no matrix of pairs by pairs is
     # needed: ln(1 + sum exp(other) * sum exp(-like)).
-    return functional.softplus(scores[pairs & ~like].logsumexp(dim=0) + (-scores[pairs & like]).logsumexp(dim=0))
+    return functional.softplus(scores[other].logsumexp(dim=0) + (-scores[like]).logsumexp(dim=0))
 
 
 _FUNCTIONS: dict[str, _Loss] = dict(zip(LOSSES, (cosent, cosine, mnrl, margin_mse, simcse, class_cosent), strict=True))

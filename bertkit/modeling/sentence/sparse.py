@@ -16,6 +16,7 @@ from torch.nn import functional
 from transformers import MODEL_FOR_MASKED_LM_MAPPING
 from transformers.utils import ModelOutput
 
+from bertkit.hardware.host import on_host, where
 from bertkit.modeling.info import Model, ModelInfo, info_of, patched_forward
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.sentence.formats import write_sparse
@@ -62,7 +63,9 @@ class SparseLoss:
             else:
                 loss = margin_mse(vectors, labels, missing, 1.0)
             penalty = self.query_weight * _mean_square(vectors[:, 0])
-            penalty = penalty + self.document_weight * _mean_square(vectors[:, 1:][~missing[:, 1:]])
+            penalty = penalty + self.document_weight * _mean_square(
+                vectors[:, 1:][where(missing, lambda missing: ~missing[:, 1:])]
+            )
             progress = self.info.progress if self.info else 1.0
             return loss + min(1.0, progress / max(self.warmup, 1e-9)) ** 2 * penalty
 
@@ -113,13 +116,14 @@ class _Highest(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, states: Any, weight: Any, bias: Any, mask: Any) -> torch.Tensor:
         """Compute (texts, vocabulary) of states (texts, tokens, width) and weights (vocabulary, width)."""
-        lengths = mask.sum(dim=1)
+        lengths = on_host(mask).sum(dim=1)
         # texts of one length together, so that little padding is computed
         order = lengths.argsort(stable=True)
         values = states.new_empty((len(states), len(weight)), dtype=torch.float32)
         positions = torch.empty(values.shape, dtype=torch.long, device=states.device)
-        for texts in order.split(max(1, _TOKENS // states.shape[1])):
+        for texts in torch.split(order, max(1, _TOKENS // states.shape[1])):
             longest = int(lengths[texts[-1]])
+            texts = texts.to(states.device, non_blocking=True)
             logits = functional.linear(states[texts, :longest], weight, bias)
             logits.masked_fill_((mask[texts, :longest] == 0).unsqueeze(-1), float("-inf"))
             of_texts = logits.max(dim=1)
@@ -135,8 +139,9 @@ class _Highest(torch.autograd.Function):
         states, weight, positions = ctx.saved_tensors
         (gradient,) = gradients
         of_states, of_weight = torch.zeros_like(states, dtype=torch.float32), torch.zeros_like(weight)
-        for text, row in enumerate(gradient):
-            tokens = row.nonzero().squeeze(1)
+        # all rows at once: a device is waited for twice, and not for each of them
+        found = gradient.nonzero()[:, 1].split((gradient != 0).sum(dim=1).tolist())
+        for text, (row, tokens) in enumerate(zip(gradient, found, strict=True)):
             at, factor = positions[text, tokens], row[tokens].unsqueeze(1)
             of_weight[tokens] += factor * states[text, at]
             of_states[text].index_add_(0, at, factor * weight[tokens])

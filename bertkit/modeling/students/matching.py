@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from bertkit.errors import ModelError
+from bertkit.hardware.host import where
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.attention import AttentionMaps, attention_of, kept_attention, kept_outputs
 from bertkit.modeling.cls_only import cls_only_last_layer
@@ -23,6 +24,9 @@ from bertkit.tokens.features import Batch
 
 Pairs = dict[int, int]
 """Layer of the student -> layer of the teacher that it is compared with."""
+
+Indices = tuple[torch.Tensor, ...]
+"""Rows and columns of tokens, both of shape (real tokens,)."""
 
 _PROJECTIONS = "bertkit_projections"  # submodule of a student: its hidden states in the teacher's width
 _EMBEDDINGS = -1  # number of the embeddings among the layers
@@ -92,16 +96,17 @@ class Matching:
         device = batch["input_ids"].device.type
         with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=self.precision == "bf16"):
             self.teacher(**{name: batch[name] for name in INPUTS if name in batch})
-        return self.compare(batch["attention_mask"].flatten(0, -2).bool())
+        return self.compare(batch["attention_mask"].flatten(0, -2))
 
-    def compare(self, tokens: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Sum each term over the tokens of a batch that both models have run on; `tokens` is a mask (texts, tokens)."""
+    def compare(self, mask: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Sum each term over the tokens that both models have run on; `mask` (texts, tokens) is not 0 there."""
         compare = {
             "embeddings": self._compare_states,
             "hidden": self._compare_states,
             "attention": self._compare_attention,
             "attention_scores": self._compare_scores,
         }
+        tokens = where(mask, lambda mask: mask != 0)
         sums = {}
         for name, pairs in self.pairs.items():
             terms = [compare[name](*layers, tokens) for layers in pairs.items()]
@@ -117,8 +122,8 @@ class Matching:
         embeddings: nn.Module = getattr(model.base_model, "embeddings", None) or model.get_input_embeddings()
         return embeddings
 
-    def _compare_states(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
-        # (rows, tokens, width) picked by a mask of shape (rows, tokens): only real tokens are compared
+    def _compare_states(self, student_layer: int, teacher_layer: int, tokens: Indices) -> torch.Tensor:
+        # (rows, tokens, width) picked by rows and columns: only real tokens are compared
         student = self.states[self.module(self.student, student_layer)][tokens]
         teacher = self.states[self.module(self.teacher, teacher_layer)][tokens]
         projections = getattr(self.student, _PROJECTIONS, {})
@@ -126,7 +131,7 @@ class Matching:
             student = projections[_key(student_layer)](student.float())
         return functional.mse_loss(student.float(), teacher.float(), reduction="none").mean(dim=-1).sum()
 
-    def _compare_attention(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
+    def _compare_attention(self, student_layer: int, teacher_layer: int, tokens: Indices) -> torch.Tensor:
         student, teacher = self._attention_at(student_layer, teacher_layer, tokens)
         if self.reads_scores:
             student, teacher = student.log_softmax(dim=-1), teacher.log_softmax(dim=-1)
@@ -134,14 +139,14 @@ class Matching:
         log_ratio = (teacher - student).masked_fill(teacher < -1e4, 0.0)
         return (teacher.exp() * log_ratio).sum(dim=-1).mean(dim=-1).sum()
 
-    def _compare_scores(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
+    def _compare_scores(self, student_layer: int, teacher_layer: int, tokens: Indices) -> torch.Tensor:
         student, teacher = self._attention_at(student_layer, teacher_layer, tokens)
         is_masked = teacher < -1e8
         squares = (student - teacher).square().masked_fill(is_masked, 0.0)
         return (squares.sum(dim=-1) / (~is_masked).sum(dim=-1)).mean(dim=-1).sum()
 
     def _attention_at(
-        self, student_layer: int, teacher_layer: int, tokens: torch.Tensor
+        self, student_layer: int, teacher_layer: int, tokens: Indices
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the attention of both: (rows, heads, tokens, tokens) -> (real tokens, heads, tokens attended to)."""
         student = attention_of(self.layers[self.student][student_layer], self.attention[self.student])

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from bertkit.hardware.host import on_host
 from bertkit.modeling.architectures import architecture_of, layers_of, shares_layers
 from bertkit.modeling.info import Model, info_of, patched_attention
 from bertkit.modeling.unpadding.layout import Layout
@@ -41,7 +42,7 @@ class _Unpadding:
         # Evaluations sort all rows by length and have little padding. In training, gathers and scatters have to cost
         # less than the padding that they save.
         if module.training and not is_read and mask is not None and mask.dim() == 2:
-            mask = mask.cpu()  # of a GPU, the one time that a batch waits for it
+            mask = on_host(mask)
             self.mask = mask if mask.float().mean() < _WORTHWHILE else None
 
     def unpad(

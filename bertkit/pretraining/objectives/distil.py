@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.errors import RecipeError
+from bertkit.hardware.host import where
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.load import leave_out_token_types
@@ -195,11 +196,12 @@ def _run_both(model: Model, batch: Batch) -> _Outputs:
     with torch.no_grad():
         teacher_outputs, _ = run_at_masked(info.teacher.to(is_text.device), inputs)  # type: ignore[union-attr]
     outputs, labels = run_at_masked(model, inputs)
+    tokens = where(is_text, lambda is_text: is_text)
     return _Outputs(
         outputs.logits[0],
         teacher_outputs.logits[0],
-        outputs.hidden_states[-1][is_text],
-        teacher_outputs.hidden_states[-1][is_text],
+        outputs.hidden_states[-1][tokens],
+        teacher_outputs.hidden_states[-1][tokens],
         labels,
         info.temperature,
     )

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
+from bertkit.hardware.host import where
 from bertkit.metrics.intervals import f1_of_share
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model, info_of
@@ -114,7 +115,7 @@ def _sums(outputs: Any, batch: Batch) -> Sums:
 
     # (rows, tokens), False at padding. An attention mask within documents, (rows, 1, tokens, tokens),
     # does not show that.
-    tokens = batch["draws"] >= 0
+    tokens = where(batch["draws"], lambda draws: draws >= 0)
     logits, replaced = outputs.logits[tokens].float(), outputs.replaced[tokens].float()
     return {
         "mlm": sum_of_losses(outputs.masked_logits, outputs.masked_labels),
