@@ -180,8 +180,8 @@ def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) 
     for text in texts:
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
     file = cache.cache_folder("vectors") / f"{digest.hexdigest()}.arrays"
-    kept = arrays.read_arrays(file)
-    if kept is None:
-        kept = {"vectors": embedder.encode(texts, progress=progress)}
-        arrays.write_arrays(file, kept)
-    return np.asarray(kept["vectors"])
+    cached = arrays.read_arrays(file)
+    if cached is None:
+        cached = {"vectors": embedder.encode(texts, progress=progress)}
+        arrays.write_arrays(file, cached)
+    return np.asarray(cached["vectors"])

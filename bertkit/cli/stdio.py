@@ -27,7 +27,8 @@ class _Output(io.FileIO):
     def write(self, data: Any) -> int:
         """Write, or drop what cannot be written."""
         try:
-            while (count := super().write(data)) is None:  # another program made the terminal non-blocking
+            # another program made the terminal non-blocking
+            while (count := super().write(data)) is None:
                 _wait_for(self.fileno())
         except OSError as error:
             self.error = error
@@ -51,7 +52,7 @@ def prepare() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
-    codecs.register_error("json", _escape)
+    codecs.register_error("json", _escape_as_json)
     sys.stdout = _tolerant(sys.stdout, 1, "json")
     sys.stderr = _tolerant(sys.stderr, 2, "backslashreplace")
 
@@ -102,10 +103,10 @@ def _tolerant(stream: Any, descriptor: int, errors: str) -> Any:
     )
 
 
-def _escape(error: UnicodeError) -> tuple[str, int]:
+def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
     r"""Write characters that an encoding lacks as JSON does.
 
-    >>> codecs.register_error("json", _escape)
+    >>> codecs.register_error("json", _escape_as_json)
     >>> "café".encode("ascii", errors="json")
     b'caf\\u00e9'
     """

@@ -81,7 +81,7 @@ def _choose_rows(groups: Sequence[_Group], data: Data, count: int) -> Iterator[i
     by_hash, share = data.hold_out == "by_hash", data.validation_share
     ordered = sorted(groups, key=lambda group: group.draw) if by_hash else _in_order(groups, left.copy())
     most = min(max(1, round(count * share)), count - 1)
-    kept: set[str] = set()
+    kept_labels: set[str] = set()
     rest, chosen = len(groups), 0
     for group in ordered:
         is_enough = chosen > 0 and _as_share(group.draw) >= share if by_hash else chosen >= most
@@ -89,13 +89,15 @@ def _choose_rows(groups: Sequence[_Group], data: Data, count: int) -> Iterator[i
             break
         last = {label for label, rows in group.labels.items() if left[label] == rows}
         if last:
-            kept |= last
+            kept_labels |= last
             continue
         left -= group.labels
         rest, chosen = rest - 1, chosen + len(group.rows)
         yield from group.rows
-    if kept:
-        names = ", ".join(sorted(kept)[:5]) + (f" and {len(kept) - 5:,} more" if len(kept) > 5 else "")
+    if kept_labels:
+        names = ", ".join(sorted(kept_labels)[:5]) + (
+            f" and {len(kept_labels) - 5:,} more" if len(kept_labels) > 5 else ""
+        )
         say_once(f"all {len(left):,} labels are in training, so fewer rows of {names} are held out")
 
 

@@ -96,11 +96,11 @@ def with_unseen(names: Sequence[str], values: Iterable[Any]) -> list[str]:
     entity).
     """
     found = {name for value in values for name in spelled_names(value)}
-    unknown, tidy_names = {name for name in found if not _is_known(name, names)}, set(map(_tidy, names))
+    unknown, tidy_names = {name for name in found if not _is_known(name, names)}, set(map(_tidy_name, names))
     if not found - unknown - {"O"}:
         return list(names)
     has_numbers = any(map(_is_integer, names))
-    unseen = {name for name in unknown if _tidy(name) not in tidy_names and (has_numbers or not _is_integer(name))}
+    unseen = {name for name in unknown if _tidy_name(name) not in tidy_names and (has_numbers or not _is_integer(name))}
     return _sort_names({*names, *unseen}) if unseen else list(names)
 
 
@@ -112,7 +112,7 @@ def _is_known(name: str, names: Sequence[str]) -> bool:
     return True
 
 
-def _tidy(name: str) -> str:
+def _tidy_name(name: str) -> str:
     return folded(" ".join(name.split()))
 
 
@@ -149,7 +149,7 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
     if counts and _is_integer(number) and 0 <= int(number) < len(names):
         return names[int(number)]
     listed = ", ".join(f"{index} {list_names([name])}" for index, name in enumerate(names[:20]))
-    alike = next((name for name in names if _tidy(name) == _tidy(spelling)), None)
+    alike = next((name for name in names if _tidy_name(name) == _tidy_name(spelling)), None)
     near = f"did you mean {alike}?" if alike else closest(spelling, names)
     hint = near if near.startswith("did") else remedy
     raise DataError(f"label {spelling!r} is not one of the {len(names)} labels ({listed})", hint)

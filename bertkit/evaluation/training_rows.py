@@ -156,7 +156,10 @@ def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], cho
         return dict(splits)
     gold, data = saved.task.COLUMNS.gold, saved.record.get("identity", {}).get("data", {})
     validated = {fingerprint for name, fingerprint in data.items() if is_validation(name)}
-    return {name: _judge(mark_training_rows(split, gold, trained), choice, validated) for name, split in splits.items()}
+    return {
+        name: _judge_split(mark_training_rows(split, gold, trained), choice, validated)
+        for name, split in splits.items()
+    }
 
 
 def describe_nearly(split: Split) -> str:
@@ -166,7 +169,7 @@ def describe_nearly(split: Split) -> str:
     return f" ({count}but for case and white space)" if near else ""
 
 
-def _judge(split: Split, choice: Choice, validated: Collection[str]) -> Split:
+def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Split:
     seen, count = split.training_rows, len(split.rows)
     is_named = not split.is_held_out and split.name not in (ALL, "train")
     what = f"{share_of(len(seen), count)} rows to score are training rows of the model{describe_nearly(split)}"

@@ -70,11 +70,11 @@ class Explained:
 
         The integral is a Gauss-Legendre sum: of equally many steps, that of equal widths is far less exact.
         """
-        kept = self.replaceable()
+        replaceable = self.replaceable()
         nodes, weights = np.polynomial.legendre.leggauss(steps)
         nodes, weights = (nodes + 1) / 2, weights / 2
-        shares = np.where(kept, nodes[:, None, None], 1.0)
-        total = np.zeros(kept.shape)
+        shares = np.where(replaceable, nodes[:, None, None], 1.0)
+        total = np.zeros(replaceable.shape)
         for chunk, of_chunk in zip(_chunks(shares), _chunks(weights, shares[0].size), strict=True):
             with torch.enable_grad(), mixed_embeddings(self.model, torch.from_numpy(chunk), self.baseline) as mixed:
                 scores = self._run_model(len(chunk))
@@ -85,7 +85,7 @@ class Explained:
                 for gradient, difference in zip(gradients, mixed.differences, strict=True)
             ]
             total += torch.cat(products).reshape(chunk.shape).sum(dim=0).numpy()
-        return np.where(kept, total, 0.0)
+        return np.where(replaceable, total, 0.0)
 
     def _run_model(self, count: int) -> torch.Tensor:
         return self.score(dict(self.model(**self._batch(count))))

@@ -53,12 +53,12 @@ def drops(explained: Explained, words: Sequence[Word], attributions: Numbers, me
         attributions: what each of them adds, (words,).
         measure: what the score is.
     """
-    kept = explained.replaceable().shape
+    shape = explained.replaceable().shape
     order = np.argsort(-attributions, kind="stable")
     counts = sorted({max(1, math.ceil(share * len(words))) for share in SHARES})
-    shares = [np.ones(kept)]
+    shares = [np.ones(shape)]
     for count in counts:
-        without, alone = np.ones(kept), np.ones(kept)
+        without, alone = np.ones(shape), np.ones(shape)
         for rank, number in enumerate(order):
             for position in words[number].positions:
                 (without if rank < count else alone)[position] = 0.0

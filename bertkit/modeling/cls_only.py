@@ -140,7 +140,7 @@ def _attend_rotary(
         )
     module = sys.modules[type(attention).__module__]
     query, key, value = (
-        _split_heads(states, attention.head_dim) for states in _project(attention, hidden_states, all_states)
+        _split_heads(states, attention.head_dim) for states in _project_states(attention, hidden_states, all_states)
     )
     # the one query is broadcast over the positions of all keys, and stands at the first of them
     query, key = module.apply_rotary_pos_emb(query, key, *position_embeddings)
@@ -154,7 +154,7 @@ def _attend_rotary(
     return attention.out_drop(attention.Wo(summed)) if is_fused else attention.o_proj(summed), None
 
 
-def _project(attention: Any, first: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _project_states(attention: Any, first: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Compute queries of the first token, and keys and values of all."""
     from torch import nn
     from torch.nn import functional

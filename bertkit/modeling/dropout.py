@@ -186,5 +186,6 @@ def _softmax(scores: torch.Tensor) -> torch.Tensor:
     """Return the softmax of the last axis in the dtype of the scores; it sums up in fp32."""
     if scores.dtype == torch.bfloat16 and scores.shape[-1] < 2 * _VECTOR:
         return scores.float().softmax(dim=-1).to(scores.dtype)
-    with torch.autocast(scores.device.type, enabled=False):  # which would store the result in fp32 as well
+    # autocast would store the result in fp32 as well
+    with torch.autocast(scores.device.type, enabled=False):
         return scores.softmax(dim=-1)

@@ -65,7 +65,7 @@ class OccurringEmbeddings(nn.Module):
                 return
             # AdamW multiplies every weight by this factor before its update. The product over all steps is what the
             # other embeddings have left, so one number stands for all of them.
-            group = self._group()
+            group = self._own_group()
             group[_DECAY] = self.decay * (1 - float(group["lr"]) * group["weight_decay"])
 
         optimizer.register_step_post_hook(decay)
@@ -73,7 +73,7 @@ class OccurringEmbeddings(nn.Module):
     @property
     def decay(self) -> float:
         """What weight decay has left of the other embeddings, as a factor of at most 1."""
-        return float(self._group().get(_DECAY, 1.0)) if self.optimizer else 1.0
+        return float(self._own_group().get(_DECAY, 1.0)) if self.optimizer else 1.0
 
     def whole(self) -> torch.Tensor:
         """Return the table as it is now: (vocabulary, width)."""
@@ -81,7 +81,7 @@ class OccurringEmbeddings(nn.Module):
         table[self.rows] = self.weight.detach()
         return table
 
-    def _group(self) -> dict[str, Any]:
+    def _own_group(self) -> dict[str, Any]:
         groups = self.optimizer.param_groups if self.optimizer else []
         return next(group for group in groups if any(parameter is self.weight for parameter in group["params"]))
 

@@ -97,15 +97,15 @@ def settle(values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     """
     settled: dict[str, Any] = {}
     for winner, key, replace in RULES:
-        given, value = (settled.get(name, _get_value(values, name)) for name in (winner, key))
-        if given is None or value is None or origin.rank(winner) <= origin.rank(key):
+        leading, value = (settled.get(name, _get_value(values, name)) for name in (winner, key))
+        if leading is None or value is None or origin.rank(winner) <= origin.rank(key):
             continue
-        new = replace(given, value)
+        new = replace(leading, value)
         if new != value:
             settled[key] = new
             outcome = "is left out" if new is None else f"is now {new}"
-            given, value = (str(one).lower() if isinstance(one, bool) else one for one in (given, value))
-            log.warning(f"{winner} {given} does not go with the recipe's {key} {value}, which {outcome}")
+            leading, value = (str(one).lower() if isinstance(one, bool) else one for one in (leading, value))
+            log.warning(f"{winner} {leading} does not go with the recipe's {key} {value}, which {outcome}")
     return settled
 
 

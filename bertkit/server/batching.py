@@ -213,7 +213,7 @@ class Computer:
         self.lanes = lanes
         self._changed = threading.Condition()
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._work, name="bertkit-compute", daemon=True)
+        self._thread = threading.Thread(target=self._answer_batches, name="bertkit-compute", daemon=True)
 
     @property
     def is_alive(self) -> bool:
@@ -246,7 +246,7 @@ class Computer:
             self._changed.notify()
         return ticket
 
-    def _work(self) -> None:
+    def _answer_batches(self) -> None:
         cores = CoreWatch()
         while True:
             with self._changed:
@@ -259,11 +259,11 @@ class Computer:
             finished, count = lane.compute(taken)
             with self._changed:
                 lane.rows -= count
-            _tell(finished)
+            _wake_loops(finished)
             cores.look()
 
 
-def _tell(tickets: Sequence[Ticket]) -> None:
+def _wake_loops(tickets: Sequence[Ticket]) -> None:
     """Tell each event loop which of its tickets are done."""
     loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for ticket in tickets:

@@ -74,7 +74,7 @@ class Guard:
             await self.app(scope, self._within_limits(receive), send_noted)
         except RefusedError as refused:
             if refused.status_code == 413:
-                await self._discard(receive)
+                await self._discard_body(receive)
             await refuse(scope["path"], refused)(scope, receive, send_noted)
         except Exception:
             log.exception(f"request {number} failed")
@@ -115,7 +115,7 @@ class Guard:
     def _too_large(self) -> RefusedError:
         return RefusedError(413, f"the body has more than {self.service.limits.body_bytes:,} bytes")
 
-    async def _discard(self, receive: Receive) -> None:
+    async def _discard_body(self, receive: Receive) -> None:
         """Read the rest of a body that is too large, within limits: many clients read no answer while they send."""
         size = 0
         with suppress(TimeoutError):
@@ -143,7 +143,7 @@ class Guard:
             size += len(message.get("body", b""))
             if size > limits.body_bytes:
                 if message.get("more_body", False):
-                    await self._discard(receive)
+                    await self._discard_body(receive)
                 raise self._too_large()
             is_whole = not message.get("more_body", False)
             return message

@@ -96,7 +96,8 @@ def check_run(record: dict[str, Any], damaged: ResourceError) -> dict[str, Any]:
     """
     if not _fits(record, _SHAPE):
         raise damaged
-    if record.pop(CHECKSUM, None) not in (None, json_fingerprint(record)):  # an earlier release wrote none
+    # an earlier release wrote none
+    if record.pop(CHECKSUM, None) not in (None, json_fingerprint(record)):
         raise damaged
     return _rename_keys(record)
 

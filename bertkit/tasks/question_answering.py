@@ -257,15 +257,15 @@ def _choose_answer(
     context: str, columns: Mapping[str, list[Any]], of_question: slice, null: float | None, threshold: float
 ) -> dict[str, Any]:
     """Choose the answer of one question; `of_question` slices all columns to its spans, best first."""
-    kept: dict[str, Any] = {"_spans": (context, columns, of_question), "_null": null}
+    details: dict[str, Any] = {"_spans": (context, columns, of_question), "_null": null}
     has_span = of_question.start < of_question.stop
     if null is not None:
-        kept["null_odds"] = null - (columns["score"][of_question.start] if has_span else _NO_SPAN)
-    if not has_span or (null is not None and kept["null_odds"] > threshold):
+        details["null_odds"] = null - (columns["score"][of_question.start] if has_span else _NO_SPAN)
+    if not has_span or (null is not None and details["null_odds"] > threshold):
         probability = None if null is None else 1 - sum(columns["probability"][of_question])
-        return {"prediction": "", "start": None, "end": None, "score": null, "probability": probability, **kept}
+        return {"prediction": "", "start": None, "end": None, "score": null, "probability": probability, **details}
     top = {name: columns[name][of_question.start] for name in _SPAN}
-    return {"prediction": context[top["start"] : top["end"]], **top, **kept}
+    return {"prediction": context[top["start"] : top["end"]], **top, **details}
 
 
 def n_best(prediction: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -112,7 +112,8 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     numbers = setup.label_ids
     features = []
     for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, max_tokens=budget // 2)):
-        if "O" not in numbers:  # a word without tokens would be tagged O; without that tag it needs a token
+        # a word without tokens would be tagged O; without that tag it needs a token
+        if "O" not in numbers:
             tokens = [word or [setup.tokenizer.unk_token_id] for word in tokens]
         for window in split_windows(tokens, budget, overlap):
             feature = {"row": number, **template.fill(window.tokens)}

@@ -14,7 +14,8 @@ Logits = Sequence[Numbers]
 """Of the tokens of each window, one array per window."""
 
 _WINDOWS_AT_ONCE = 256
-_IS_SPACE = np.array([chr(code).isspace() for code in range(0x3001)] + [False])  # U+3000 is the last space
+# U+3000 is the last space
+_IS_SPACE = np.array([chr(code).isspace() for code in range(0x3001)] + [False])
 
 
 def extend_offsets(text: str, offsets: Numbers) -> Numbers:
@@ -86,7 +87,8 @@ def find_answer_tokens(gold: Mapping[str, Any], offsets: Numbers) -> tuple[int, 
         return -1, -1
     first = offsets[np.searchsorted(offsets[:, 0], start, side="right") - 1, 0]
     last = offsets[np.searchsorted(offsets[:, 1], end, side="left"), 1]
-    return (  # several tokens may have the same characters (the bytes of one letter): the answer includes all of them
+    # several tokens may have the same characters (the bytes of one letter): the answer includes all of them
+    return (
         int(np.searchsorted(offsets[:, 0], first, side="left")),
         int(np.searchsorted(offsets[:, 1], last, side="right")) - 1,
     )

@@ -143,7 +143,7 @@ def _fit_calibration(
     write_calibration(saved.calibration_folder, calibration)
     abstentions = [(asked, metrics.find_abstention(confidence, right, asked)) for asked in _PRECISIONS if is_per_row]
     curve = metrics.risk_coverage(confidence, right) if is_per_row else []
-    result = CalibrationResult(
+    calibrated = CalibrationResult(
         model=saved.recipe.model,
         **facts,
         before=statistics.describe_calibration(raw, gold, numbers),
@@ -158,8 +158,8 @@ def _fit_calibration(
         training_rows=len(split.training_rows),
     )
     sides = {"before": raw.max(axis=1), "after": across.max(axis=1)}
-    write_calibration_page(saved.calibration_folder, asdict(result), sides, right)
-    return result
+    write_calibration_page(saved.calibration_folder, asdict(calibrated), sides, right)
+    return calibrated
 
 
 def _describe_fold(fold: Fold, digests: Numbers, labels: Sequence[str]) -> dict[str, Any]:

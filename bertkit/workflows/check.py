@@ -90,7 +90,7 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
     with nullcontext() if folder is None else claimed_folder(folder):
         with stage(progress, "reading the data", total=1):
             readings = read_all(recipe, task)
-        result = CheckResult(
+        checked = CheckResult(
             recipe=recipe.name,
             source=recipe.data.source or "the recipe's files",
             rows={name: len(split.rows) for name, split in readings.splits.items()},
@@ -100,19 +100,19 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
         )
         readings.splits = {name: split for name, split in readings.splits.items() if split.rows}
         if "train" not in readings.splits:
-            result.left_out.append("everything else: no training row can be read")
-            return result
+            checked.left_out.append("everything else: no training row can be read")
+            return checked
         with stage(progress, "comparing rows", total=1):
             repeats = find_repeats(readings.splits, task.COLUMNS)
-        _check_splits(result, readings, repeats, recipe, task, progress)
-        _check_with_model(result, readings, recipe, task, settings, progress)
+        _check_splits(checked, readings, repeats, recipe, task, progress)
+        _check_with_model(checked, readings, recipe, task, settings, progress)
         if saved is not None:
             splits = judge_training_rows(saved, splits_to_score(saved, None), "drop")
-            result.findings.extend(compare_ways(saved, next(iter(splits.values())), progress))
+            checked.findings.extend(compare_ways(saved, next(iter(splits.values())), progress))
         if folder is not None:
             removable = find_removable(readings.splits, repeats, readings.faults)
-            result.removed.update(write_copies(sources, recipe.data, removable, folder))
-        return result
+            checked.removed.update(write_copies(sources, recipe.data, removable, folder))
+        return checked
 
 
 def _check_splits(

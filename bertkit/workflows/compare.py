@@ -207,13 +207,13 @@ def _leave_out_unstored(
     for system, side in zip(systems, sides, strict=True):
         for run, judged in zip(system.runs, side.judged, strict=True):
             changed |= dict.fromkeys(find_changed_scores(run, scorer.score(judged)), run)
-    kept = [name for name in scorer.recipe.metrics if name not in changed]
+    unchanged = [name for name in scorer.recipe.metrics if name not in changed]
     best = scorer.recipe.best_metric
     if best in changed:
         what = f"the predictions do not have the {best} that the run has recorded: they are not those that it wrote"
         remedy = "score the model again with `bertkit eval --output DIR`, and compare that folder"
         raise DataError(what, remedy, file=changed[best].file)
-    recipe = scorer.recipe.model_copy(update={"metrics": kept})
+    recipe = scorer.recipe.model_copy(update={"metrics": unchanged})
     notes = [f"{', '.join(changed)}: left out, for stored predictions do not determine it."] if changed else []
     return replace(scorer, recipe=recipe), notes
 
@@ -302,12 +302,12 @@ def predict_unseen(
         read = [[_read_unseen(replace(one, labels=labels), split) for one in of_system] for of_system in saved]
     trained = [{part.lines[row] for part in parts for row in part.training_rows} for parts in read]
     seen, count = set().union(*trained), len(read[0][0].rows)
-    each = ", ".join(f"{system.name} {len(lines):,}" for system, lines in zip(systems, trained, strict=True))
+    counts = ", ".join(f"{system.name} {len(lines):,}" for system, lines in zip(systems, trained, strict=True))
     notes = (
-        [f"left out of {source}: {len(seen):,} of {count:,} rows that a run was trained on ({each})."] if seen else []
+        [f"left out of {source}: {len(seen):,} of {count:,} rows that a run was trained on ({counts})."] if seen else []
     )
     if len(seen) == count:
-        what = f"all {count:,} rows are training rows of one run or another ({each})"
+        what = f"all {count:,} rows are training rows of one run or another ({counts})"
         raise DataError(what, "name a file with rows that are new to all of them: --on FILE", file=source)
     predicted = []
     for system, of_system, parts in zip(systems, saved, read, strict=True):

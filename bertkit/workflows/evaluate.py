@@ -251,9 +251,9 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
 
 def _remedy(saved: SavedCheckpoint, split: Split, gold: str) -> str:
     """Return what to do about a label that the checkpoint does not have: its outputs may have names that are no use."""
-    found = sorted({name for row in split.rows for name in spelled_names(row[gold])})
+    label_names = sorted({name for row in split.rows for name in spelled_names(row[gold])})
     outputs = len(saved.labels)
-    if saved.recipe.labels or (len(found) != outputs and list(saved.labels) != placeholder_names(outputs)):
+    if saved.recipe.labels or (len(label_names) != outputs and list(saved.labels) != placeholder_names(outputs)):
         return CORRECT
-    names = list_names(found) if len(found) == outputs else "..."
+    names = list_names(label_names) if len(label_names) == outputs else "..."
     return f"if you know the meaning of its {outputs} outputs, name them in its order: --set 'model_labels=[{names}]'"

@@ -264,7 +264,8 @@ def measure(
 
 
 _COPIED = (runs.TRAINING_ROWS, "baselines.json", "modules.json", SETTINGS)
-_UNLISTED = (MANIFEST, CALIBRATION_FILE)  # a calibration may come later, and names the files that it is of
+# a calibration may come later, and names the files that it is of
+_UNLISTED = (MANIFEST, CALIBRATION_FILE)
 _IN_RECORD = ("status", "identity", "machine", "tuned", "split_file", "baselines", "best_step")
 
 

@@ -169,10 +169,10 @@ def _prune_model(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
     if saved is not None:
         with stage(progress, f"loading {inputs.model}"):
             before = saved.load(inference=True, calibrated=False)
-    kept = _choose_kept(inputs, before, progress)
+    units = _choose_kept(inputs, before, progress)
     model, new_weights = _load_to_save(inputs, before)
     parameters = model.num_parameters()
-    keep(model, kept)
+    keep(model, units)
     tokenizer = load_tokenizer(inputs.source) if before is None else before.setup.tokenizer
     tokenizer.save_pretrained(folder)
     ids, texts = None, 0
@@ -187,7 +187,7 @@ def _prune_model(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
         model.to(getattr(torch, dtype))  # as it was on disk, which loses nothing
     known = {name: value for name, value in model.state_dict().items() if name not in new_weights}
     model.save_pretrained(folder, save_original_format=False, **({"state_dict": known} if new_weights else {}))
-    facts = PrunedFacts(inputs.model, inputs.source, inputs.folder, kept, shape, ids, began)
+    facts = PrunedFacts(inputs.model, inputs.source, inputs.folder, units, shape, ids, began)
     left = model.num_parameters()
     del model
     pruned = Pruned(
@@ -195,7 +195,7 @@ def _prune_model(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
         folder=str(inputs.folder),
         before=PrunedSide(parameters, weight_bytes(inputs.source)),
         after=PrunedSide(left, weight_bytes(folder)),
-        layers=kept.layers,
+        layers=units.layers,
         heads=shape.heads,
         intermediate=shape.intermediate,
         vocabulary=None if ids is None else len(ids),
@@ -212,7 +212,7 @@ def _prune_model(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
         pruned,
         before=compared.describe(0, parameters, inputs.source),
         after=after,
-        gates=_judge(saved, inputs.validation, compared.scored[1], after),
+        gates=_judge_pruned(saved, inputs.validation, compared.scored[1], after),
         measured_rows=min(inputs.measured_rows, len(inputs.train.rows)) if inputs.train and shape.is_measured else 0,
         recipe=saved.recipe.name,
         split=inputs.validation.name,
@@ -223,7 +223,7 @@ def _prune_model(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
     )
 
 
-def _judge(saved: SavedCheckpoint, split: Split, scored: Scored, after: PrunedSide) -> list[Case]:
+def _judge_pruned(saved: SavedCheckpoint, split: Split, scored: Scored, after: PrunedSide) -> list[Case]:
     """Judge what is left of a model by the gates of its recipe."""
     ece = measure_ece(saved.task, scored, split.rows)
     return judge_scores(saved.recipe.gates, split.name, after.scores, after.intervals, ece, after.disk_bytes)

@@ -144,7 +144,7 @@ def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Rec
     >>> find_differences({"machine": {"threads": 1}}, {"machine": {"threads": 2}})
     [RecordDifference(what='machine.threads', before=1, now=2)]
     """
-    before, after = (dict(_flatten(_circumstances(record))) for record in (old, new))
+    before, after = (dict(_flatten_keys(_circumstances(record))) for record in (old, new))
     return [RecordDifference(what, one, two) for what, one, two in _pairs(before, after, None) if one != two]
 
 
@@ -161,11 +161,11 @@ def _circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted name -> value of nested mappings."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
+            yield from _flatten_keys(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
@@ -251,7 +251,8 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
             located[name] = {**section, **settings.get(name, {})}
     values = {**values, **settings, **{name: section for name, section in located.items() if section}}
     if changes.get("data"):
-        is_demo = changes["data"] == values["data"].get("source") == "demo"  # whose config tells which rows
+        # the config of the demo data tells which rows
+        is_demo = changes["data"] == values["data"].get("source") == "demo"
         data = {name: value for name, value in values["data"].items() if name not in _LOCATION or is_demo}
         values["data"] = {**data, "source": changes["data"]}
     if changes.get("model"):

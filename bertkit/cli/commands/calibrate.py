@@ -54,14 +54,14 @@ def command(
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.calibrate import calibrate
 
-    result = calibrate(
+    calibration = calibrate(
         loaded,
         split=split,
         coverages=coverage or (),
         training_rows=training_rows,
         progress=TerminalProgress(),
     )
-    print_result(result, print_calibration)
+    print_result(calibration, print_calibration)
 
 
 def print_calibration(result: CalibrationResult) -> None:

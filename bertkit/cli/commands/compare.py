@@ -127,7 +127,7 @@ def _print_comparison(compared: Comparison) -> None:
     for system in compared.systems[1:]:
         print_text(f"{_with_seeds(system.name, system.seeds)} - {baseline.name}")
         differences = compared.differences[system.name]
-        print_table("scores", _tabulate(differences, baseline.name, system.name))
+        print_table("scores", _tabulate_differences(differences, baseline.name, system.name))
         print_text(f"  p: {describe_tests(differences)}")
         print_text(f"  {describe_power(differences[compared.best_metric], compared)}")
         _print_changes(compared.changes[system.name], system.name, baseline.name)
@@ -138,7 +138,7 @@ def _with_seeds(name: str, seeds: list[int | None]) -> str:
     return name if len(seeds) < 2 else f"{name} ({len(seeds)} seeds)"
 
 
-def _tabulate(differences: Mapping[str, Difference], baseline: str, name: str) -> list[dict[str, Any]]:
+def _tabulate_differences(differences: Mapping[str, Difference], baseline: str, name: str) -> list[dict[str, Any]]:
     from bertkit.metrics.basic import with_direction
     from bertkit.reports.text import p_text
 

@@ -116,10 +116,10 @@ def command(
         "distillation.temperature": temperature,
         "distillation.soft_weight": soft_weight,
     }
-    _distill(load(recipe, settings, changes), output, dry_run=dry_run, smoke=smoke, fresh=fresh)
+    _distill_recipe(load(recipe, settings, changes), output, dry_run=dry_run, smoke=smoke, fresh=fresh)
 
 
-def _distill(recipe: Recipe, output: Path | None, *, dry_run: bool, smoke: bool, fresh: bool) -> None:
+def _distill_recipe(recipe: Recipe, output: Path | None, *, dry_run: bool, smoke: bool, fresh: bool) -> None:
     from bertkit.workflows.distill import distill, with_distillation
     from bertkit.workflows.distill import dry_run as check
 

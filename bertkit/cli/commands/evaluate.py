@@ -105,12 +105,12 @@ def command(
     from bertkit.errors import UsageError
 
     if benchmark is not None:
-        given: dict[str, object] = {"a RUN": run, "--data": data, "--split": split, "--limit": limit}
-        given |= {"--output": output, "--confident": confident, "--oracle": oracle}
-        given |= {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes}
-        given |= {"--require": require, "--report": report}
-        given |= {"--strict-labels": strict_labels, "--zero-shot": zero_shot, "--languages": languages}
-        refuse_options(given, "with --benchmark", "leave it out: a benchmark has its own rows")
+        options: dict[str, object] = {"a RUN": run, "--data": data, "--split": split, "--limit": limit}
+        options |= {"--output": output, "--confident": confident, "--oracle": oracle}
+        options |= {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes}
+        options |= {"--require": require, "--report": report}
+        options |= {"--strict-labels": strict_labels, "--zero-shot": zero_shot, "--languages": languages}
+        refuse_options(options, "with --benchmark", "leave it out: a benchmark has its own rows")
         _score_benchmark(benchmark, model, max_length)
         return
     if run is None:
@@ -128,13 +128,13 @@ def command(
         from bertkit.workflows.evaluate import evaluate_languages
 
         scored = evaluate_languages(recipes, **scoring, oracle=oracle, progress=TerminalProgress())
-        _end(scored, print_languages, scored.results, report)
+        _print_and_exit(scored, print_languages, scored.results, report)
         return
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 
     results = evaluate(loaded, **scoring, progress=TerminalProgress())
-    _end({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, report)
+    _print_and_exit({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, report)
 
 
 def read_requirements(assignments: Sequence[str]) -> dict[str, float]:
@@ -164,7 +164,9 @@ def _print_written(results: Sequence[Result], output: Path | None) -> None:
         print_line(f"{output}: written")
 
 
-def _end(printed: object, show: Callable[[Any], object], results: Mapping[str, Any], report: Path | None) -> None:
+def _print_and_exit(
+    printed: object, show: Callable[[Any], object], results: Mapping[str, Any], report: Path | None
+) -> None:
     """Write the report, print what was scored, and end as the gates say."""
     from bertkit.reports.cases import Case, add_measured, write_cases
 

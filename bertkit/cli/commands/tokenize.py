@@ -79,7 +79,7 @@ def _print_tokens(tokenized: TextTokens) -> None:
 
 def _print_figures(source: str, figures: list[TextFigures]) -> None:
     print_text(f"{source}: {figures[0].texts:,} texts of {figures[0].words:,} words")
-    print_table("tokenizers", _tabulate(figures), max_rows=60)
+    print_table("tokenizers", _tabulate_figures(figures), max_rows=60)
     for model in figures:
         print_text(f"  {model.model}: the words with the most tokens")
         for word, tokens in model.longest_words:
@@ -91,7 +91,7 @@ def _print_figures(source: str, figures: list[TextFigures]) -> None:
         print_line("  A maximal length that nothing beside a tokenizer names is a dash.")
 
 
-def _tabulate(figures: list[TextFigures]) -> list[dict[str, Any]]:
+def _tabulate_figures(figures: list[TextFigures]) -> list[dict[str, Any]]:
     """Return a row per figure, and a column per tokenizer."""
     limits = sorted({limit for one in figures for limit in one.truncated})
     rows: dict[str, list[str]] = {

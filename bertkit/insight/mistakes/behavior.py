@@ -304,7 +304,8 @@ def _judge_pair(
         is_failure = severity > (test.tolerance or moved)
     else:
         shown = [shorten(as_text(value)) for value in (before, after)]
-        same = after[: len(before)] if isinstance(before, list) else after  # words may be added at the end
+        # words may be added at the end
+        same = after[: len(before)] if isinstance(before, list) else after
         likely = [prediction.get("probabilities") or {} for prediction in (old, new)]
         severity = likely[0].get(before, 0.0) - likely[1].get(before, 0.0) if isinstance(before, str) else 0.0
         is_failure = before != same

@@ -159,14 +159,14 @@ def _take_rows(split: Split, task: Task, unit: str, most: int) -> RankedExamples
 
 def _draw_words(split: Split, gold: str, most: int) -> RankedExamples:
     """Draw words at random, each with its sentence; those without a tag do not count."""
-    each = min(_WORDS_PER_ROW, max(1, most // len(split.rows)))
+    per_row = min(_WORDS_PER_ROW, max(1, most // len(split.rows)))
     random = np.random.default_rng(0)
     rows, tags, origin = [], [], []
     for number in sample(range(len(split.rows)), most):
         row = split.rows[number]
         words = zip(row["tokens"], row[gold], strict=True)
         tagged = [place for place, (word, tag) in enumerate(words) if tag is not None and word.strip().isprintable()]
-        for word in sorted(random.permutation(tagged)[:each].tolist()):
+        for word in sorted(random.permutation(tagged)[:per_row].tolist()):
             rows.append({"tokens": row["tokens"], "target": word})
             tags.append(row[gold][word])
             origin.append(number)

@@ -91,9 +91,9 @@ def _project_targets(matrix: Numbers, targets: Numbers) -> tuple[Numbers, Number
     else:
         eigenvalues, vectors = np.linalg.eigh(matrix @ matrix.T)
         projected = (vectors.T @ targets) ** 2
-    kept = eigenvalues > max(_SMALLEST * eigenvalues[-1], 0.0)
-    if not kept.any():  # all features are 0
+    nonzero = eigenvalues > max(_SMALLEST * eigenvalues[-1], 0.0)
+    if not nonzero.any():  # all features are 0
         return np.ones(1), np.zeros((1, targets.shape[1]))
-    eigenvalues = eigenvalues[kept]
-    projected = projected[kept]
+    eigenvalues = eigenvalues[nonzero]
+    projected = projected[nonzero]
     return eigenvalues, projected / eigenvalues[:, None] if width <= count else projected

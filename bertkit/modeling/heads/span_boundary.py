@@ -26,7 +26,8 @@ class SpanBoundary(nn.Module):
 
     def __init__(self, hidden_size: int, embedding_size: int, vocabulary: int, deviation: float) -> None:
         super().__init__()
-        self.places = nn.Embedding(_POSITIONS, _POSITION_SIZE)  # of positions; the name is in checkpoints
+        # of positions; the name is in checkpoints
+        self.places = nn.Embedding(_POSITIONS, _POSITION_SIZE)
         widths = (2 * hidden_size + _POSITION_SIZE, hidden_size, embedding_size)
         layers = [(nn.Linear(width, size), nn.GELU(), nn.LayerNorm(size)) for width, size in pairwise(widths)]
         self.layers = nn.Sequential(*chain.from_iterable(layers))

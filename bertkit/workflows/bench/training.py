@@ -155,7 +155,8 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
     import torch
 
     recipe, device = recipes[0], chosen[0][1].device
-    tokens, threads = _count_tokens(features["train"]), torch.get_num_threads()  # as the first step chose it
+    # the first step chose the number of threads
+    tokens, threads = _count_tokens(features["train"]), torch.get_num_threads()
     return Bench(recipe.name, recipe.model, device, threads, rows, tokens, recipe.training.epochs, speeds)
 
 

@@ -54,11 +54,11 @@ class Together:
             positions = {key: number for number, key in enumerate(different)}
             for name in alike:
                 prefix = f"{name}."
-                own = [
+                of_task = [
                     {field.removeprefix(prefix): value for field, value in output.items() if field.startswith(prefix)}
                     for output in merged
                 ]
-                outputs[name] = [own[positions[key]] for key in keys[name]]
+                outputs[name] = [of_task[positions[key]] for key in keys[name]]
         return outputs
 
     def _run_all(self, joined: HeadsOnEncoder, features: Features, progress: Progress) -> list[Any]:

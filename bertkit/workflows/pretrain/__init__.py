@@ -83,7 +83,7 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     scores = evaluate(model, fit_result.best_step)
     baselines = {**_baseline(inputs), **objective.baselines(held_out, scores)}
     info_of(model).while_training.close()
-    result = Pretrained(
+    pretrained = Pretrained(
         recipe=recipe.name,
         model=recipe.model or recipe.size,
         objective=recipe.objective,
@@ -100,8 +100,8 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
         ),
         compared_models=compare_with_teacher(model, (str(recipe.model), recipe.name), held_out, collate, machine),
     )
-    publish(inputs, run, fit_result, model, result)
-    return result
+    publish(inputs, run, fit_result, model, pretrained)
+    return pretrained
 
 
 def _find_warnings(
@@ -113,7 +113,7 @@ def _find_warnings(
         warnings.append("Demo text or model: an artificial grammar. These scores cannot be compared with others.")
     for metric in _COMPARED:
         if unbeaten := find_unbeaten(scores, baselines, metric):
-            warnings.append(f"{unbeaten} {_advise(recipe.training, steps)}")
+            warnings.append(f"{unbeaten} {_suggest_changes(recipe.training, steps)}")
     if tokens < _FEW_TOKENS:
         warnings.append(
             f"Only {tokens:,} tokens are held out, so scores are rough: --set data.validation_share=0.1 holds out more."
@@ -121,7 +121,7 @@ def _find_warnings(
     return warnings
 
 
-def _advise(training: Pretraining, steps: int) -> str:
+def _suggest_changes(training: Pretraining, steps: int) -> str:
     """Return what may help a model that has learned nothing in so many steps."""
     if training.budget is None:
         return "Try more --steps, another --learning-rate, or more text."

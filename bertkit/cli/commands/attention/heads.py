@@ -44,11 +44,11 @@ def command(
 
     data = read_data_options(column, changes).model_copy(update={"limit": limit})
     progress = TerminalProgress()
-    result = measure(source, model, data=data, split=split, max_tokens=max_length, output=output, progress=progress)
+    measured = measure(source, model, data=data, split=split, max_tokens=max_length, output=output, progress=progress)
     if output is not None:
-        print_file(output, result.rows)
+        print_file(output, measured.rows)
     else:
-        print_result(result, _print_heads)
+        print_result(measured, _print_heads)
 
 
 def _print_heads(result: MeasuredHeads) -> None:
