@@ -120,15 +120,18 @@ def _fit_calibration(
     # rows with the same input are in one fold
     groups = digest_rows(split.rows, saved.task.COLUMNS.gold)[numbers]
     fits = metrics.fit_folds(decisions, groups, len(labels))
+    # Kept is a temperature fitted to all rows. What it changes is measured across folds, on rows it was not fitted to.
     temperature = metrics.fit_temperature(raw, gold)
     tempered, across = metrics.temper(raw, temperature), metrics.temper_across(raw, fits)
     confidence, right = tempered.max(axis=1), (tempered.argmax(axis=1) == gold).astype(int)
     thresholds, f1 = None, None
+    # Labels that are decided one by one get thresholds, where these raise F1 on rows that they were not tuned on.
     if per == "label":
         f1 = _compare_f1(across[:, 1], gold, fits)
         if f1["after"] > f1["before"]:
             tuned = metrics.tune_thresholds(tempered[:, 1], gold, len(labels))
             thresholds = dict(zip(labels, tuned, strict=True))
+    # What predictions need goes into calibration.json; what only readers need, into the result and its page.
     facts: dict[str, Any] = {"split": split.name, "source": split.source, "rows": len(split.rows)}
     facts |= {"temperature": temperature, "thresholds": thresholds}
     calibration = SavedCalibration(

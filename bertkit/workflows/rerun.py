@@ -244,6 +244,7 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
     if not file.is_file() or checksum not in (None, file_fingerprint(file)):
         what = "the recipe of the run is missing" if not file.is_file() else "the recipe of the run has changed"
         raise ResourceError(what, "restore the file", file=file)
+    # The record has no locations, recipe.yaml has no defaults: sections of the record are laid over those of the file.
     values = rename_keys(read_yaml(file.read_text(encoding="utf-8"), file)[0], warn=False)
     located = {name: values.get(name) or {} for name in ("data", "training", "distillation")}
     for name, section in located.items():
@@ -257,6 +258,7 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
         values["data"] = {**data, "source": changes["data"]}
     if changes.get("model"):
         values["model"] = changes["model"]
+    # Another machine, or the same one on another day, would make other steps in that time.
     if values.get("training", {}).get("budget"):
         what = "the clock ended the run (training.budget), so no repetition has the same steps"
         raise UsageError(what, f"`bertkit pretrain {file} --steps {record['steps']}` trains as long", file=folder)

@@ -274,6 +274,7 @@ def _predict_chunks(
         features = {name: of_task.task.encode(rows[name], of_task.setup) for name, of_task in tasks.items()}
         for name, truncation in truncations.items():
             truncation.add(features[name], rows[name])
+        # The line of `eval` as far as `decode`: what follows only names the fields.
         outputs = together.run(features, progress)
         predictions = [
             of_task.task.decode(outputs[name], features[name], rows[name], of_task.setup)

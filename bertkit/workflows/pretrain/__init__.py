@@ -63,6 +63,7 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
         if runs.is_main_process():
             runs.write_record(run.plan.folder, run.record)
     inputs = inputs.with_training(run.record.get(_OF_BUDGET, {}))
+    # The model comes after the budget, which may have changed the batch and the learning rate of the recipe.
     objective, setup, recipe = inputs.objective, inputs.setup, inputs.setup.recipe
     with stage(progress, f"loading {recipe.model or recipe.size}"):
         model = inputs.load_model()
@@ -75,12 +76,14 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     def evaluate(model: PreTrainedModel, step: int) -> dict[str, float]:
         return measure(model, held_out, collate, objective, machine.precision, progress)
 
+    # The one Trainer: an objective brings the batches, the losses, and the score by which the best step is chosen.
     terms = Terms(objective.TERMS, objective.count, objective.losses)
     trainee = Trainee(model, setup.tokenizer, batches, collate, terms)
     judge = Judge(evaluate, objective.BEST_METRIC, greater_is_better=False)
     training = recipe.training.model_copy(update={"steps": batches.steps})
     fit_result = fit(trainee, judge, training, machine, inputs.plan.folder, progress=progress)
     scores = evaluate(model, fit_result.best_step)
+    # What the weights are compared with, before they are published.
     baselines = {**_baseline(inputs), **objective.baselines(held_out, scores)}
     info_of(model).while_training.close()
     pretrained = Pretrained(

@@ -83,6 +83,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     from bertkit.training.arguments import check_extra
 
     check_extra(recipe.training)
+    # Last, since it can take hours: by now all that can be wrong with the recipe and the model has been told.
     corpus = read_corpus(source, setup.tokenizer, progress)
     plan = RunPlan(
         recipe=recipe,
