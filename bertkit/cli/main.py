@@ -45,6 +45,7 @@ def name_command(module: ModuleType) -> str:
 def add_commands(group: typer.Typer, package: ModuleType) -> None:
     """Add every module of a package to a group: a module is a command, a package is a group of commands."""
     for module in find_commands(package):
+        # The tree of files is the tree of commands: a new file is a new command, with no list to add it to.
         if hasattr(module, "__path__"):
             subgroup = _make_group(module.HELP, getattr(module, "GROUP", ReadableGroup))
             add_commands(subgroup, module)
@@ -128,6 +129,8 @@ def _run_command() -> int:
             return _print_error("stopped by Ctrl-C", 130, {})
         from bertkit.recipe.plugins import fault_of_own_module
 
+        # What looks like a bug may be the machine, a module of the user, or a broken installation: each has its own
+        # remedy.
         fault = _name_memory_error(error) or fault_of_own_module(error) or _name_missing_package(error)
         return _save_traceback() if fault is None else _print_refusal(fault)
 
@@ -209,6 +212,7 @@ def _save_traceback() -> int:
     from bertkit.recipe.plugins import own_modules
 
     advice = "".join(f"check what {module} returns; if it is right, " for module in own_modules())
+    # The current folder, where the user looks, or else the one for temporary files.
     for find_folder in (Path, tempfile.gettempdir):
         try:
             file = Path(find_folder()) / f"bertkit-crash-{os.getpid()}.txt"

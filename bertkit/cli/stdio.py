@@ -31,6 +31,7 @@ class _Output(io.FileIO):
             while (count := super().write(data)) is None:
                 _wait_for(self.fileno())
         except OSError as error:
+            # The work goes on: nobody reading its output is no reason to lose a training of hours.
             self.error = error
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self.fileno())  # for C code and child processes, too
@@ -93,6 +94,7 @@ def _tolerant(stream: Any, descriptor: int, errors: str) -> Any:
         return stream
     if stream is not None:
         stream.flush()
+    # Line by line where somebody watches; in blocks for files and pipes, as Python does itself.
     is_line_buffered = descriptor == 2 or os.isatty(descriptor)
     return io.TextIOWrapper(
         io.BufferedWriter(_Output(descriptor, "w", closefd=False)),

@@ -87,6 +87,7 @@ def command(
     loaded = None if recipe is None else load_recipe(recipe)
     from bertkit.workflows.compare import CompareSettings, compare, write_page
 
+    # Options of the gate without the gate are refused above, before any file is read.
     settings = CompareSettings(by, rows, gate)
     compared = compare(runs, settings, recipe=loaded, split=split, on=on, progress=TerminalProgress())
     if report is not None:
@@ -124,6 +125,7 @@ def _print_comparison(compared: Comparison) -> None:
     rows = format_rows(compared.rows) + ("" if compared.rows == compared.units else f", {compared.units:,} queries")
     print_text(f"{compared.recipe}, {compared.split}: {rows}; baseline: {_with_seeds(baseline.name, baseline.seeds)}")
     print_notes(compared.notes)
+    # Always "this system - the first": a difference has a sign, and the first run is the one to be beaten.
     for system in compared.systems[1:]:
         print_text(f"{_with_seeds(system.name, system.seeds)} - {baseline.name}")
         differences = compared.differences[system.name]

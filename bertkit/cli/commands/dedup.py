@@ -98,6 +98,7 @@ def command(
 
 def print_duplicates(result: DedupResult) -> None:
     """Print how many rows repeat others, and in what way."""
+    # Curves first: without a threshold they are the result, and nothing is removed by meaning.
     _print_curves(result)
     gone = sum(result.duplicates.values())
     print_text(f"{format_rows(result.rows)}: {gone:,} repeat others, {result.kept:,} stay")

@@ -99,6 +99,7 @@ def command(
 
     if smoke:
         refuse_with_smoke(output=output, dry_run=dry_run, fresh=fresh)
+    # Two things are called distillation: of a trained task, below, and of a pretrained encoder on text, here.
     if recipe_command(recipe) == "pretrain":
         if model is not None or soft_weight is not None or len(teacher or ()) > 1:
             what = f"{recipe} is a pretraining recipe: it has one teacher, a student of its layers, and fixed weights"

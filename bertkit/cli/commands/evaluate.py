@@ -105,6 +105,8 @@ def command(
     from bertkit.errors import UsageError
 
     if benchmark is not None:
+        # A benchmark has its own rows, metrics and settings: what it would ignore is refused, with the name of the
+        # option.
         options: dict[str, object] = {"a RUN": run, "--data": data, "--split": split, "--limit": limit}
         options |= {"--output": output, "--confident": confident, "--oracle": oracle}
         options |= {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes}
@@ -117,6 +119,7 @@ def command(
         raise UsageError("no run", "name one, e.g. `bertkit eval runs/cola`")
     if languages is None:
         refuse_options({"--oracle": oracle}, "without --languages", "name them: --languages en,de,fr")
+    # Settings reach the recipe by their dotted keys, so --set and the options go the same way and are checked alike.
     recipe, checkpoint = find_trained(run, model)
     settings: dict[str, Any] = {"model": checkpoint, "data.source": data, "data.limit": limit}
     settings |= {"training.max_length": max_length, "task": zero_shot_task(recipe) if zero_shot else None}
@@ -235,6 +238,7 @@ def _print_scores(results: Sequence[Result]) -> None:
     from bertkit.metrics.baselines import tabulate
     from bertkit.metrics.intervals import describe_methods
 
+    # Per split: the scores with interval and baseline, then what a reader must know before quoting them.
     for result in results:
         rows = format_rows(result.rows)
         print_text(f"{result.recipe}, {result.split}: {rows} ({result.source}), {result.model}")

@@ -41,6 +41,7 @@ def command(
     from bertkit.workflows.tokenize import is_file, measure_file, tokenize_text
 
     models = [model] if beside is None else [model, beside]
+    # What is no file is a text: its tokens are shown, and nothing is counted.
     if not is_file(source):
         tokenized = tokenize_text(source, models, pair=pair)
         print_result({"tokenizers": tokenized}, lambda _: list(map(_print_tokens, tokenized)))
@@ -93,6 +94,7 @@ def _print_figures(source: str, figures: list[TextFigures]) -> None:
 
 def _tabulate_figures(figures: list[TextFigures]) -> list[dict[str, Any]]:
     """Return a row per figure, and a column per tokenizer."""
+    # Columns are tokenizers, for the question is which of them to take.
     limits = sorted({limit for one in figures for limit in one.truncated})
     rows: dict[str, list[str]] = {
         "algorithm": [one.type for one in figures],

@@ -69,6 +69,7 @@ def _print_heads(result: MeasuredHeads) -> None:
         }
         for head in result.measured
     ]
+    # The last row is what a head that attends evenly would have: shares mean nothing without it.
     uniform = {"head": "uniform", **{name: f"{share:.2f}" for name, share in result.uniform.items()}}
     print_table("shares of attention (layer.head)", [*rows, uniform], max_rows=len(rows) + 1)
     print_text("  nearest: the most similar head, and the Jensen-Shannon divergence from it in bits")
