@@ -117,7 +117,11 @@ def _tags(row: Mapping[str, Any]) -> Sequence[str | None]:
 
 
 def _shift_values(values: Numbers, row_of: Numbers, by: int) -> Numbers:
-    """Return for each word the values of a neighbor in its row; zeros where there is none."""
+    """Return for each word the values of a neighbor in its row; zeros where there is none.
+
+    >>> _shift_values(np.array([1, 2, 3, 4]), np.array([0, 0, 1, 1]), -1).tolist()  # of two rows, what stands before
+    [0, 1, 0, 3]
+    """
     moved, own = np.roll(values, -by, axis=0), np.roll(row_of, -by)
     moved[own != row_of] = 0
     if by:  # the first and the last row may be the same one

@@ -3,6 +3,9 @@
 A classifier reads the summary at the first token and ignores what the last layer makes of all other tokens. Of these,
 only keys and values are needed, so ten of the layer's twelve matrix products shrink to one token per row. The result
 is the same. It saves a seventh of an encoder with six layers, and a fourteenth of one with twelve.
+
+Of ``[CLS] a b [SEP]``, keys and values are (rows, 4, width) as ever. The query is (rows, 1, width), so attention
+weights are (rows, heads, 1, 4) and not (rows, heads, 4, 4), and all that follows sees one token.
 """
 
 from __future__ import annotations

@@ -4,6 +4,15 @@ The embedding of a token that no training row contains has no gradient. AdamW ch
 multiplies it by the same factor as all others in every step. So the optimizer needs only the embeddings that occur, and
 the others are multiplied once, when the table is read. In a multilingual vocabulary of 250,000 tokens, these others
 are most of the model.
+
+Of four tokens, 1 and 3 occur. Their two embeddings are trained, and each id is turned into a row of these:
+
+>>> table = nn.Embedding(4, 1, _weight=torch.tensor([[10.0], [11.0], [12.0], [13.0]]))
+>>> occurring = OccurringEmbeddings(table, torch.tensor([1, 3]))
+>>> occurring.weight.tolist(), occurring.row_of_id.tolist()
+([[11.0], [13.0]], [-1, 0, -1, 1])
+>>> occurring(torch.tensor([3, 1, 3]))[:, 0].tolist(), occurring.eval()(torch.tensor([0, 1, 2, 3]))[:, 0].tolist()
+([13.0, 11.0, 13.0], [10.0, 11.0, 12.0, 13.0])
 """
 
 from __future__ import annotations

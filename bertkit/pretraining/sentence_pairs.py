@@ -11,6 +11,14 @@ Nor may lengths tell it: see `_even_out`.
 
 A document of one sentence has no pairs. If the last sentence of a document is left over, it forms a pair with the
 sentence before it.
+
+Two pairs of two tokens and two, as bounds and label, the second to be swapped. Both exceed a budget of three:
+
+>>> swapped = _swap_segments(np.array([[0, 2, 2, 4, NEXT], [4, 6, 6, 8, SWAPPED]]))
+>>> swapped.tolist()
+[[0, 2, 2, 4, 0], [6, 8, 4, 6, 1]]
+>>> _truncate_pairs(swapped, 3, np.random.default_rng(0)).tolist()
+[[0, 2, 3, 4, 0], [6, 8, 4, 5, 1]]
 """
 
 from __future__ import annotations

@@ -69,7 +69,12 @@ def open_exported(folder: Path) -> ExportedModel:
 
 
 def _spread_to_rows(values: np.ndarray[Any, Any], is_text: np.ndarray[Any, Any], fill: float) -> np.ndarray[Any, Any]:
-    """Put what texts have, (texts, ...), where they stand in their rows: (rows, texts of a row, ...)."""
+    """Put what texts have, (texts, ...), where they stand in their rows: (rows, texts of a row, ...).
+
+    >>> is_text = np.array([[True, True], [True, False]])  # rows of two texts and one
+    >>> _spread_to_rows(np.array([1.0, 2.0, 3.0]), is_text, fill=-1).tolist()
+    [[1.0, 2.0], [3.0, -1.0]]
+    """
     rows = np.full((*is_text.shape, *values.shape[1:]), fill, dtype=np.float32)
     rows[is_text] = values
     return rows

@@ -1,4 +1,14 @@
-"""Answers as spans of tokens: windows of a long text, the gold answer in a window, and the n best predicted spans."""
+"""Answers as spans of tokens: windows of a long text, the gold answer in a window, and the n best predicted spans.
+
+Of a window of four tokens, the best spans of at most two:
+
+>>> starts, ends = np.array([0.0, 3.0, 1.0, 0.0]), np.array([0.0, 1.0, 4.0, 5.0])
+>>> best = find_n_best([starts], [ends], rows=np.array([0]), n_best=2, max_tokens=2)
+>>> [best[name].tolist() for name in ("start", "end", "score")]
+[[1, 2], [2, 3], [7.0, 6.0]]
+>>> probabilities(best["score"], best["row"], 1, nulls=None).round(3).tolist()
+[0.731, 0.269]
+"""
 
 from __future__ import annotations
 

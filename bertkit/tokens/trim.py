@@ -3,6 +3,13 @@
 That holds by construction. WordPiece takes the longest token that matches, and every token that it took is kept. BPE
 applies the first merge that it can, and every merge that leads to a token that is kept stays. Unigram takes the most
 probable tokens, and removing others makes no other split more probable.
+
+To keep ``ab`` of five tokens, BPE needs the letters that it is merged from:
+
+>>> model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "bc": 3, "ab": 4}, "merges": [("b", "c"), ("a", "b")]}
+>>> trimmed, ids = trim({"model": model, "added_tokens": []}, [4])
+>>> trimmed["model"]["vocab"], trimmed["model"]["merges"], ids
+({'a': 0, 'b': 1, 'c': 2, 'ab': 3}, [('a', 'b')], [0, 1, 2, 4])
 """
 
 from __future__ import annotations

@@ -52,6 +52,10 @@ def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0, progress:
 
     Raises:
         UnavailableError: there are more than ``MAX_EXACT`` rows, and faiss is not installed.
+
+    >>> vectors = np.array([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [1.0, 0.0]], dtype=np.float32)
+    >>> find_similar(vectors, 0.75).kept.tolist()  # the last two are similar to the first
+    [-1, -1, 0, 0]
     """
     search = _search_blocks if len(vectors) <= MAX_EXACT else _search_index
     with stage(progress, "comparing vectors", len(vectors)):
