@@ -46,6 +46,7 @@ def find_repeats(splits: Mapping[str, Split], columns: Columns, progress: Progre
     others = [digests[name] for name in splits if name != "train"]
     if others:
         repeats.leaked = np.flatnonzero(np.isin(in_train, np.concatenate(others))).tolist()
+    # Exact repeats are known by now, and are not looked at once more for near ones.
     known = {*find_repeated(in_train, np.arange(len(in_train))), *repeats.leaked}
     repeats.findings += _find_near(splits, columns, known, progress)
     return repeats

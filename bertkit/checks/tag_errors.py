@@ -122,6 +122,7 @@ def _shift_values(values: Numbers, row_of: Numbers, by: int) -> Numbers:
     >>> _shift_values(np.array([1, 2, 3, 4]), np.array([0, 0, 1, 1]), -1).tolist()  # of two rows, what stands before
     [0, 1, 0, 3]
     """
+    # All rows at once: what is rolled in from another row becomes 0.
     moved, own = np.roll(values, -by, axis=0), np.roll(row_of, -by)
     moved[own != row_of] = 0
     if by:  # the first and the last row may be the same one

@@ -87,7 +87,9 @@ def judge_scores(
     for name, bound in gates.asked.items():
         value, interval, is_most = known.get(name), ends.get(name), name in LOWER_IS_BETTER or name in BESIDE_SCORES
         asked = f"at {'most' if is_most else 'least'} {bound:g}"
+        # With confidence, the end of the interval must pass, and not the score: the one on the side that could fail.
         end = interval and interval[is_most] if gates.confident and name != "size_mb" else value
+        # What was not measured fails: a gate that skips what it cannot judge lets everything pass.
         if value is None or end is None:
             what = "not measured" if value is None else f"{score_text(value)} has no interval"
             cases.append(Case(group, name, "failed", f"{what}, and {asked} is asked for"))
@@ -162,6 +164,7 @@ def judge_systems(
     # no other need be scored in each resample of each slice
     if set(metrics) <= set(scorer.recipe.metrics):
         scorer = replace(scorer, recipe=scorer.recipe.model_copy(update={"metrics": metrics}))
+    # Slices make many tests, so their p values are corrected among themselves, apart from those of all rows.
     numbers = group_rows(scorer, rows, sides[first])
     slices = slice_values(scorer, rows, numbers, extra)
     of_slices = [
@@ -195,6 +198,7 @@ def judge_worse(tested: Sequence[GatedDifference], gate: WorseGate) -> list[Case
             continue
         diff = replace(diff, p_holm=next(corrected))
         outcome = judge_difference(diff, units, gate.margin, lower_is_better=metric in LOWER_IS_BETTER)
+        # "Undecided" is an outcome of its own: too few rows to tell whether the margin is kept.
         undecided: Outcome = "failed" if gate.undecided == "fail" else "skipped"
         text = _describe_difference(diff) + _explain_outcome(outcome, diff, units, gate)
         cases.append(Case(group, name, undecided if outcome == "undecided" else outcome, text))

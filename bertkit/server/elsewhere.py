@@ -89,6 +89,7 @@ def _find_head(model: SavedModel) -> str:
     if model.saved is None or model.saved.members:
         return ""
     task = model.saved.task
+    # By what the task reads and answers, and then by the class in the config, which is what the other server loads.
     tags_words = task.COLUMNS.given == ("tokens",)
     head = _CLASSES if classifies_texts(task) else _RANKING if pair_to_rank(task) else _TAGS if tags_words else ""
     names = read_config(model.saved.folder).get("architectures") or [""]
@@ -104,6 +105,7 @@ def _left_out(model: SavedModel, head: str, server: str) -> list[str]:
         if modules.dimension is not None:
             left.append(f"truncate_dim {modules.dimension}: ask for it by dimensions")
         return left
+    # What the other server leaves out is said now: its answers would differ without a word.
     left = [f"{name} {value}" for name, value in _decisions(model.saved).items()]
     if left:
         left = [f"decisions of this run: {', '.join(left)}; the scores come as the model computes them"]
