@@ -67,6 +67,7 @@ def hold_out(split: Split, data: Data, columns: Columns, *, named: bool) -> dict
 def _group_by_text(rows: Sequence[Row], columns: Columns, named: bool) -> list[_Group]:
     groups: dict[bytes, _Group] = {}
     for index, row in enumerate(rows):
+        # Equal texts stay together: one of them in training would tell the other's answer.
         names = columns.together or [name for name in row if name not in columns.beside]
         draw = digest_text({name: row[name] for name in names}, columns.gold)
         group = groups.setdefault(draw, _Group([], draw, Counter()))
@@ -84,9 +85,11 @@ def _choose_rows(groups: Sequence[_Group], data: Data, count: int) -> Iterator[i
     kept_labels: set[str] = set()
     rest, chosen = len(groups), 0
     for group in ordered:
+        # By hash, a text is held out whatever other rows there are; by label, until the share is reached.
         is_enough = chosen > 0 and _as_share(group.draw) >= share if by_hash else chosen >= most
         if is_enough or rest == 1:
             break
+        # A label must stay in training: what is never trained is never predicted.
         last = {label for label, rows in group.labels.items() if left[label] == rows}
         if last:
             kept_labels |= last

@@ -80,6 +80,7 @@ def find_names(values: Iterable[Any]) -> list[str]:
             f"every row has the same label {next(iter(names), None)!r}",
             "a classifier needs at least two labels",
         )
+    # So many names are an id, a number or a text: training on them would end in nothing.
     if len(names) > max(_MANY, len(spellings) // 5):
         raise DataError(
             f"{len(names):,} different labels in {len(spellings):,} rows",
@@ -141,10 +142,12 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
     if spelling is None or spelling in names:
         return spelling
     number, plain_names = plain(spelling), list(map(plain, names))
+    # CSV has text only, JSON has numbers and booleans: 1, 1.0 and "1" are one label.
     if plain_names.count(number) == 1:
         return names[plain_names.index(number)]
     if number == "-1":
         return None
+    # Hub data sets count labels from 0; but names that are numbers mean themselves.
     counts = not any(map(_is_integer, plain_names))  # names that are numbers themselves are not counted
     if counts and _is_integer(number) and 0 <= int(number) < len(names):
         return names[int(number)]
@@ -230,6 +233,7 @@ def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
     """
     matched = {name: name for name in checkpoint if name in recipe}
     for name in checkpoint:
+        # Only where one name fits: two that differ in case alone may mean different things.
         alike = [other for other in recipe if other not in matched.values() and folded(other) == folded(name)]
         if name not in matched and len(alike) == 1:
             matched[name] = alike[0]

@@ -185,7 +185,7 @@ class SavedCheckpoint:
     def _detect_hardware(self) -> Machine:
         from bertkit.hardware.precision import product_widths, restore_hardware
 
-        # As in its run, also where another precision would be faster here: the scores would differ in their last digits.
+        # As in its run, also where another precision would be faster here: scores would differ in the last digits.
         if self.recipe.training.precision == "auto" and "machine" in self.record:
             return restore_hardware(self.record["machine"], "as in its run")
         config, precision = read_config(self.folder), self.recipe.training.precision

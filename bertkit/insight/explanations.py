@@ -87,6 +87,7 @@ def find_targets(checkpoint: Checkpoint, answered: Answered, wanted: Sequence[st
     """Find the numbers to explain: those of the prediction, or those that are asked for by name."""
     task, setup = checkpoint.task, checkpoint.setup
     if task.targets is None:
+        # A family without targets of its own is explained by its logits.
         targets = targets_of_logits(answered.outputs, setup, setup.recipe.task)
     else:
         targets = task.targets(answered.prediction, answered.outputs, answered.features, answered.row, setup)

@@ -47,6 +47,8 @@ def depth_of(heads: Sequence[int]) -> int:
     """
     depths = [0] * (len(heads) + 1)
     for word in range(1, len(heads) + 1):
+        # Up from the word to the first one whose depth is known; then all on that way are known, so each is walked
+        # once.
         way = []
         while word and not depths[word]:
             way.append(word)

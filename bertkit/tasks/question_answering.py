@@ -107,6 +107,7 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """
     template = find_template(setup.tokenizer, pair=True)
     budget = token_budget(setup, template)
+    # SQuAD asks several questions about each text: equal texts are tokenized once.
     questions = _encode_once([row["question"].lstrip() for row in rows], setup)
     contexts = _encode_once([row["context"] for row in rows], setup)
     offsets = {
@@ -116,6 +117,7 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     overlap = _option(setup.recipe, "overlap")
     features = []
     for number, row in enumerate(rows):
+        # A question takes half of the tokens at most, so that a window of the text remains.
         question = questions[row["question"].lstrip()].ids[: budget // 2]
         tokens, characters = contexts[row["context"]].ids, offsets[row["context"]]
         first = len(template.before) + len(question) + len(template.between)

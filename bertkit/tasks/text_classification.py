@@ -219,6 +219,7 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
 
     Ids count in the recipe's order, not in the checkpoint's, so that F1 of two labels is that of the second.
     """
+    # In the recipe's order, so that scores by label are in the same order for any checkpoint.
     names = setup.recipe.labels or list(setup.labels)
     sides = {"gold": [row["label"] for row in rows], "predicted": [record["prediction"] for record in predictions]}
     if _is_multi_label(setup.recipe):
@@ -237,6 +238,7 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     counts = Counter(ids[name] for row in training for name in (row["label"] if several else [row["label"]]))
     frequent = [number for number, count in counts.items() if count * 2 > len(training)]
     learned: dict[str, Any] = {_FREQUENT: sorted(frequent) if several else counts.most_common(1)[0][0]}
+    # Enough for words to tell what they can; the time grows with rows times labels.
     rows = sample(training, most_rows(len(setup.labels)))
     gold_labels = [row["label"] if several else [row["label"]] for row in rows]
     learned[TFIDF] = fit_tfidf(rows, _indicators(gold_labels, setup.labels))

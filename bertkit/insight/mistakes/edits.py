@@ -73,6 +73,7 @@ def swap_letters(text: str, draw: Random) -> str:
         return text
     word = draw.choice(words)
     letters = list(word[0])
+    # Neither the first nor the last letter, which readers need most, and no equal ones.
     places = [index for index in range(1, len(letters) - 1) if letters[index] != letters[index + 1]]
     if not places:
         return text

@@ -85,6 +85,7 @@ def _project_targets(matrix: Numbers, targets: Numbers) -> tuple[Numbers, Number
     The smaller of F'F and FF' is decomposed; their eigenvalues are the same.
     """
     count, width = matrix.shape
+    # The smaller of F'F and FF' has the same eigenvalues that are not 0.
     if width <= count:
         eigenvalues, vectors = np.linalg.eigh(matrix.T @ matrix)
         projected = (vectors.T @ (matrix.T @ targets)) ** 2
