@@ -219,7 +219,6 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
 
     Ids count in the recipe's order, not in the checkpoint's, so that F1 of two labels is that of the second.
     """
-    # In the recipe's order, so that scores by label are in the same order for any checkpoint.
     names = setup.recipe.labels or list(setup.labels)
     sides = {"gold": [row["label"] for row in rows], "predicted": [record["prediction"] for record in predictions]}
     if _is_multi_label(setup.recipe):
