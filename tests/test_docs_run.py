@@ -60,7 +60,7 @@ GATES = {"--fail-if-worse", "--require"}
 
 SMALL_MODEL = ["--set", "model_options={num_hidden_layers: 1, hidden_size: 96, num_attention_heads: 3}"]
 
-QUICK = {"README.md", "docs/own-task.md", "docs/extending.md", "docs/several-machines.md"}
+QUICK = {"README.md", "docs/extending.md"}
 
 
 @dataclass(frozen=True)

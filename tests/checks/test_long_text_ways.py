@@ -32,6 +32,7 @@ def rows_of(count: int, *, last: bool) -> Split:
     return Split("validation", "v.jsonl", rows, list(range(1, count + 1)))
 
 
+@pytest.mark.slow
 def test_the_way_that_scores_best_is_advised(trained, tmp_path):
     split = rows_of(60, last=True)
     found = compare_ways(open_run(trained), split)

@@ -21,6 +21,7 @@ from tests.kills import HEAVY
 pytestmark = pytest.mark.usefixtures("timed_once")
 
 
+@pytest.mark.slow
 def test_teachers_are_run_once_and_a_damaged_file_is_noticed(run, trained, tiny_model, toy_data, monkeypatch, tmp_path):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
     loaded = []

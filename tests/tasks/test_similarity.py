@@ -95,6 +95,7 @@ def test_a_run_learns(tiny_model, tmp_path):
     assert result.scores["spearmanr"] > 0.7
 
 
+@pytest.mark.slow
 def test_the_folder_of_a_run_scores_predicts_and_embeds_alike(trained_pairs):
     folder, result, changes = trained_pairs
     recipe = load_recipe("similarity", {**changes, "model": str(folder / "run")})

@@ -43,6 +43,7 @@ def test_a_budget_of_time_ends_the_run_and_the_rate_falls_to_nothing(run):
     assert record["result"]["tokens"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick_clock")
 def test_short_blocks_have_their_share_of_a_budget_of_time(run):
     settings = ["training.short_length=16", "training.short_share=0.5", "options.last_mask_rate=0.3"]

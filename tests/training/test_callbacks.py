@@ -19,6 +19,7 @@ from bertkit.training.callbacks import TrainingCallback
 from tests.conftest import finetune
 
 
+@pytest.mark.slow
 def test_patience_ends_training_early(run, tiny_model, toy_data):
     options = ("--epochs", 30, "--learning-rate", "1e-8", "--set", "training.patience=2")
     assert finetune(run, tiny_model, toy_data, *options).code == 0
@@ -45,12 +46,14 @@ def test_a_disk_that_is_too_small_is_refused_before_training(run, tiny_model, to
     assert finetune(run, tiny_model, toy_data, "--epochs", 3, *options).code == 0
 
 
+@pytest.mark.slow
 def test_the_check_of_the_disk_can_be_skipped(run, tiny_model, toy_data, free, monkeypatch):
     free(0)
     monkeypatch.setenv("BERTKIT_SKIP_DISK_CHECK", "1")
     assert finetune(run, tiny_model, toy_data, "--epochs", 1).code == 0
 
 
+@pytest.mark.slow
 def test_a_resumed_run_needs_no_room_for_what_it_has_written(run, tiny_model, toy_data, free):
     weights, folder = (tiny_model / "model.safetensors").stat().st_size, Path("runs/classify")
     free(8 * weights)
@@ -65,6 +68,7 @@ def test_a_resumed_run_needs_no_room_for_what_it_has_written(run, tiny_model, to
     assert f"skipping checkpoint-{record['steps']}: it was not finished" in ended.err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("options", "kept"), [([], 1), (["--set", "training.keep_all_checkpoints=true"], 2)])
 def test_usr1_saves_a_checkpoint_and_the_run_goes_on(run, tiny_model, toy_data, monkeypatch, options, kept):
     """In the end, the run has the checkpoints that it would have without the signal."""

@@ -41,7 +41,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_is_never_kept(run, tiny_mode
     assert [folder.name for folder in Path("runs/classify").glob("checkpoint-*")] == ["checkpoint-6"]
 
 
-@pytest.mark.parametrize("name", ["optimizer.pt", "scheduler.pt", "rng_state.pth"])
+@pytest.mark.parametrize("name", slow_unless(["optimizer.pt"], ["optimizer.pt", "scheduler.pt", "rng_state.pth"]))
 def test_code_in_a_checkpoint_is_never_run(run, tiny_model, toy_data, name):
     class Harm:
         def __reduce__(self):
@@ -77,6 +77,7 @@ def test_accumulation_changes_nothing(run, toy_data, still_model):
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_a_batch_computed_in_micro_batches_changes_nothing(run, toy_data, still_model, monkeypatch):
     losses = []
     for most in (2**25, 2**12):

@@ -65,6 +65,7 @@ def test_unknown_labels_are_refused():
         make_loss(Training(label_smoothing=0.1), [], [1.0])
 
 
+@pytest.mark.slow
 def test_weights_and_smoothing_reach_the_loss(run, tiny_model, toy_data):
     options = ("--epochs", 1, "--set", "training.class_weights={good: 5}", "--set", "training.label_smoothing=0.1")
     assert finetune(run, tiny_model, toy_data, *options).code == 0

@@ -106,6 +106,7 @@ def test_a_trial_leaves_no_trace(fits):
     assert not optimizer.state and all(weights.grad is None for weights in model.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("limit", [pytest.param(16, marks=pytest.mark.slow), 5])
 def test_a_run_finds_what_fits_and_sees_the_same_batches(run, still_model, tiny_model, toy_data, monkeypatch, limit):
     from bertkit.training import fit

@@ -119,6 +119,7 @@ def test_fresh_waits_for_the_lock_too(run, tiny_model, toy_data):
     assert [folder.name for folder in Path("runs").iterdir()] == ["classify"]
 
 
+@pytest.mark.slow
 def test_a_run_that_never_got_anywhere_blocks_nothing(run, tiny_model, toy_data):
     assert finetune(run, tiny_model, toy_data, "--set", "training.extra={adam_beta: 1}").code == 2
     assert finetune(run, tiny_model, toy_data, "--epochs", 1).code == 0
@@ -136,6 +137,7 @@ def test_a_home_that_the_shell_left_in_a_path_is_expanded_once(run, tiny_model, 
     assert list(Path().iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_run_may_be_in_the_current_folder(run, tiny_model, toy_data):
     for options, code in [((1,), 0), ((2,), 2), ((2, "--fresh"), 0)]:
         ended = finetune(run, tiny_model, toy_data, "--output", ".", "--epochs", *options)

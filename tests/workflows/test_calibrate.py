@@ -81,6 +81,7 @@ def test_what_cannot_be_calibrated_is_refused_in_a_line(run, model, rows):
     assert not list(model.glob("calibration*"))
 
 
+@pytest.mark.slow
 def test_an_ensemble_is_calibrated_as_its_mean(run, trained, rows, tmp_path):
     """Of copies of one run, whose mean is as sure as each; a calibration of one of them does not count."""
     seeds, command = tmp_path / "seeds", ["--data", rows, "--split", "all", "--training-rows", "keep", "--json"]

@@ -125,6 +125,7 @@ def test_a_kill_changes_nothing(zygote, demo_teacher, narrow_demo, tmp_path_fact
     assert not any("projections" in name for name in load_file(broken / "run" / "model.safetensors"))
 
 
+@pytest.mark.slow
 def test_a_kill_before_the_comparison_leaves_only_that_to_do(zygote, demo_teacher, tmp_path):
     arguments = ["distill", "classify", "--teacher", demo_teacher, "--student-layers", "1", *DEMO_ROWS, "--epochs", "1"]
     arguments += ["--output", "run"]
@@ -137,6 +138,7 @@ def test_a_kill_before_the_comparison_leaves_only_that_to_do(zygote, demo_teache
     assert (tmp_path / "run" / "metrics.jsonl").read_text() == log  # no step was trained again
 
 
+@pytest.mark.slow
 def test_report_and_card_hold_the_comparison_and_a_finished_run_prints_it_again(zygote, demo_teacher, tmp_path):
     arguments = ["distill", "classify", "--teacher", demo_teacher, "--student-layers", "1", *DEMO_ROWS, "--epochs", "1"]
     arguments += ["--output", "run"]

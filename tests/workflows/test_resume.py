@@ -199,6 +199,7 @@ def test_a_kill_while_nothing_is_trained_changes_nothing(zygote, tmp_path_factor
     check_equal(broken / "run", whole / "run")
 
 
+@pytest.mark.slow
 def test_killed_twice_then_finished(zygote, command, unbroken, tmp_path):
     step = {"function": TRAINING_STEP}
     assert zygote.run(tmp_path, command, {**step, "call": 7})[0] == -9
@@ -239,6 +240,7 @@ def test_a_kill_near_the_end_leaves_nothing_behind(zygote, command, unbroken, tm
     check_equal(tmp_path / "run", unbroken)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_damaged", slow_unless([False], [False, True]))
 def test_a_kill_while_optimizer_states_are_deleted_leaves_a_run_that_ends_alike(
     zygote, command, unbroken, tmp_path, is_damaged

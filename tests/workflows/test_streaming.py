@@ -62,6 +62,7 @@ def test_a_stream_teaches_what_the_same_rows_in_memory_do(zygote, tiny_model, tm
     assert ours == theirs
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", slow_unless([97], [45, 97]))
 def test_a_kill_changes_nothing(zygote, command, unbroken, tmp_path, step):
     assert zygote.run(tmp_path, command, {"function": TRAINING_STEP, "call": step})[0] == -9

@@ -12,6 +12,7 @@ from bertkit.data.demo.rows import SIZES, demo_rows, demo_text
 from bertkit.data.demo.sets import DEMO_SETS
 from bertkit.errors import DataError
 from tests.data.demo.common import OTHERS, PAIRS_OR_TEXTS, all_text, one_per_writer, rows_of
+from tests.kills import slow_unless
 
 
 @pytest.mark.parametrize(("names", "digest"), [(PAIRS_OR_TEXTS, "741d7aff58948808"), (OTHERS, "724c9167dbb80aa6")])
@@ -20,7 +21,7 @@ def test_rows_are_the_same_in_every_process(names, digest):
     assert hashlib.sha256(json.dumps(rows, sort_keys=True).encode()).hexdigest()[:16] == digest
 
 
-@pytest.mark.parametrize("name", one_per_writer([*DEMO_SETS]))
+@pytest.mark.parametrize("name", slow_unless(["cola", "ner", "squad"], one_per_writer([*DEMO_SETS])))
 def test_splits_share_no_text(name):
     first = {
         split: [row.get("text") or row.get("context") or all_text(row) for row in rows_of(name, split)]

@@ -68,6 +68,7 @@ def test_a_dry_run_counts_no_operations_that_it_does_not_know(command, run):
     assert estimate["tokens_per_second"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_bit_for_bit(command, zygote, tmp_path_factory, workers):
     fault = {"function": "transformers.trainer.Trainer.training_step", "call": 6}

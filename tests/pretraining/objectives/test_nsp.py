@@ -152,6 +152,7 @@ def test_the_cross_entropy_of_a_worked_example(sat, nats):
     assert nsp.score(totals)["loss"] == pytest.approx(nats + math.log(1 + math.exp(2)), abs=1e-4)
 
 
+@pytest.mark.slow
 def test_toy_pairs_are_learned():
     assert_toy_pairs_are_learned(nsp, vocabulary="documents")
 

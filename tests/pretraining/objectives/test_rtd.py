@@ -298,6 +298,7 @@ def unbroken(zygote, tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("step", "workers"),
     [(8, 0), pytest.param(3, 0, marks=pytest.mark.slow), pytest.param(8, 2, marks=pytest.mark.slow)],

@@ -29,6 +29,7 @@ def test_the_best_are_those_that_nothing_beats_in_time_and_score():
     assert all(way.is_best for way in mark_best(twins, lower_is_better=False))
 
 
+@pytest.mark.slow
 def test_exported_folders_are_measured_beside_each_other(tmp_path, run):
     pytest.importorskip("onnxruntime")
     for name in ("one", "two"):

@@ -18,6 +18,7 @@ from bertkit.training.batching import plan_epoch
 from bertkit.workflows.bench import bench
 from bertkit.workflows.bench import training as workflow
 from tests.conftest import write_csv
+from tests.kills import slow_unless
 
 LENGTHS = [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14]  # tokens, [CLS] and [SEP] included
 WARM = 3
@@ -81,6 +82,7 @@ def test_the_figures_are_medians_of_the_steps_and_count_operations_as_the_formul
     assert speed.peak_share == pytest.approx(speed.operations_per_second / 1e9)
 
 
+@pytest.mark.slow
 def test_each_precision_and_batch_size_has_a_line_and_one_is_the_fastest(run, tiny_model, rows):
     options = ("--precision", "fp32", "--precision", "bf16", "--batch-size", 4, "--batch-size", 6, "--steps", 2)
     ended = run("bench", "classify", "--model", tiny_model, "--data", rows, *options)
@@ -120,7 +122,10 @@ def test_auto_is_each_precision_that_the_machine_is_quick_in(quick, tiny_model, 
     assert [speed.precision for speed in report.speeds] == (["fp32", "bf16"] if quick else ["fp32"])
 
 
-@pytest.mark.parametrize("name", ["stsb", "ner", "squad", "swag", "wsd", "rerank", "similarity", "similarity-triples"])
+@pytest.mark.parametrize(
+    "name",
+    slow_unless(["ner"], ["stsb", "ner", "squad", "swag", "wsd", "rerank", "similarity", "similarity-triples"]),
+)
 def test_every_family_is_measured_on_demo_rows(name, tiny_model):
     changes = {"model": str(tiny_model), "data.source": "demo", "data.limit": 60, "training.precision": "fp32"}
     changes |= {"training.batch_size": 4, "training.max_length": 64, "options": {}}
@@ -138,6 +143,7 @@ def test_a_recipe_that_trains_nothing_says_so(run, tiny_model, temporary):
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_hidden_states_are_kept_nowhere_and_leave_no_share_of_peak(run, tiny_model, temporary, tmp_path, monkeypatch):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
     options = ("--data", "demo", "--limit", 40, "--precision", "fp32", "--steps", 2, "--set", "options.layers=last")
@@ -152,6 +158,7 @@ def test_hidden_states_are_kept_nowhere_and_leave_no_share_of_peak(run, tiny_mod
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_what_does_not_fit_has_a_line_too(run, tiny_model, rows, monkeypatch):
     import bertkit.training.timing as timing
 

@@ -103,6 +103,7 @@ def test_a_setting_that_fails_in_a_trial_names_the_trial(run, tiny_model):
     assert "failed: read the data. trial-0002 (model=nowhere)" in ended.out
 
 
+@pytest.mark.slow
 def test_glue_trains_each_task_and_names_those_that_fail(run, tiny_model):
     command = ["glue", "--model", tiny_model, "--tasks", "cola,stsb", "--smoke", "--data"]
     ended = run(*command, "demo")
@@ -119,6 +120,7 @@ def test_glue_trains_each_task_and_names_those_that_fail(run, tiny_model):
     assert "stsb failed: " in ended.err
 
 
+@pytest.mark.slow
 def test_an_ablation_pretrains_each_encoder_and_fine_tunes_it(run):
     then = "cola data.source=demo"
     space = ["--space", "objective=mlm,clm", "--then", then]

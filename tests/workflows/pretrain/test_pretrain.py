@@ -26,6 +26,7 @@ def arguments(*more: object, recipe: str = "mlm", steps: int = 12) -> list[str]:
     return [*command, "--steps", str(steps), *map(str, more)]
 
 
+@pytest.mark.slow
 def test_a_model_learns_more_than_frequencies(run):
     shape = ["--set", "model_options.hidden_size=64", "--set", "model_options.initializer_range=0.05"]
     ended = run(*arguments(*shape, "--learning-rate", "5e-3", "--batch-size", "16", "--limit", 1500, steps=240))
@@ -85,6 +86,7 @@ def test_workers_change_nothing(run):
     assert weights_of(Path("run")) == weights_of(Path("two"))
 
 
+@pytest.mark.slow
 def test_accumulation_changes_nothing(run):
     still = ["--set", "model_options.hidden_dropout_prob=0", "--set", "model_options.attention_probs_dropout_prob=0"]
     for micro_batches in (1, 4):
@@ -155,6 +157,7 @@ def test_a_kill_changes_nothing_for_a_narrower_student(zygote, tmp_path_factory)
     check_kill(zygote, tmp_path_factory.mktemp, [*command, "--set", "training.steps=12"], fault)
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_killed_is_named_and_the_same_command_goes_on(zygote, tmp_path):
     command = arguments("--workers", 1)
     fault = {"function": "bertkit.training.pretrain_batches.PretrainBatches.__getitems__", "call": 3}
@@ -165,6 +168,7 @@ def test_a_worker_that_is_killed_is_named_and_the_same_command_goes_on(zygote, t
     assert zygote.run(tmp_path, command)[0] == 0
 
 
+@pytest.mark.slow
 def test_short_blocks_come_first(run):
     settings = ["training.short_length=16", "training.short_share=0.5"]
     ended = run(*arguments(*(word for setting in settings for word in ("--set", setting)), "--json", steps=8))
