@@ -65,6 +65,7 @@ class ReadableCommand(_Readable, TyperCommand):
             from bertkit.recipe.plugins import trust_folders
 
             trust_folders()
+        # Before anything imports torch: threads and device are settled when it is loaded.
         if "threads" in ctx.params:
             from bertkit.hardware import device, threads
             from bertkit.storage.cache import keep_working_folder_clean

@@ -73,6 +73,7 @@ def _suggest_option(typed: str, context: Any) -> str:
     name = typed.lower().replace("_", "-")
     if not name.startswith("--"):
         return ""
+    # First the names of other libraries, then keys of recipes, then what is spelled alike.
     meant = other_options().get(name[2:].replace("-", "_"), name)
     if meant in options:
         return f"write {meant}"

@@ -250,6 +250,7 @@ def find_trained(name: str, model: str | None) -> tuple[str, str]:
     from bertkit.recipe import find_recipe, recipe_names, typed_path
     from bertkit.storage.recipes import recipe_of
 
+    # A shipped recipe comes first, so that a folder called `cola` changes no command.
     if name in recipe_names() or not typed_path(name).is_dir():
         if model is None:
             if "/" in name and not typed_path(name).exists():

@@ -77,6 +77,7 @@ def print_seeds(summary: SeedsSummary) -> None:
         seeds = format_count(len(summary.runs), "seed")
         print_text(f"{summary.recipe}, {split.split}: {format_rows(split.rows)}, {seeds}, {summary.model}")
         print_table("scores over seeds", _spread_table(split.spreads, split.baseline))
+        # A metric without an interval gets its reason: n/a alone looks like a fault.
         reasons = {
             name: spread.no_interval if spread else "no run has such a score" for name, spread in split.spreads.items()
         }

@@ -66,11 +66,13 @@ def choose(checkpoint: Checkpoint, features: Features, shape: Shape, progress: P
         fixed = int(architecture_of(config).first_layer_differs)
         measure = loss_with_layers(checkpoint, features)
         layers = choose_layers(config.num_hidden_layers, shape.layers, measure, fixed=fixed, progress=progress)
+    # Layers first: which heads matter depends on the layers that are left.
     if layers is not None:
         keep_layers(model, layers)
     if shape.heads is None and shape.intermediate is None:
         return Kept(layers)
     scores = score_units(checkpoint, features, progress)
+    # Query heads that share keys stay or go together.
     together = config.num_attention_heads // key_value_heads(config)
     return Kept(
         layers,

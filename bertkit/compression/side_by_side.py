@@ -48,6 +48,7 @@ def compare_with_teacher(
 
     models = {"teacher": teacher, "student": model}
     batched = sorted_batches(lengths_of(features[:_BATCHED]).tolist())
+    # One at a time as a server reads requests, and in batches as a job reads files: a student may gain in one only.
     singles = [collate([feature]) for feature in features[:_SINGLE]]
     batches = [collate([features[number] for number in numbers]) for numbers in batched]
     for encoder in models.values():

@@ -73,12 +73,14 @@ class TeacherSupervision:
         from bertkit.compression.distillation_loss import TEACHER_PREFIX, distillation_terms, teacher_collator
         from bertkit.tokens.feature_cache import add_values
 
+        # Once, before training: an epoch then costs no more than one without teachers.
         logits = compute_teacher_logits(self.teachers, checkpoint, split, features, progress)
         for name, values in logits.items():
             add_values(features, f"{TEACHER_PREFIX}{name}", values)
         model, machine = checkpoint.model, checkpoint.machine
         with ExitStack() as hooks:
             matching = None
+            # Hidden states are a thousand times as large as logits, so here the teacher stays in memory.
             if self.distillation.matches_layers:
                 from bertkit.modeling.students.matching import matched
 

@@ -109,6 +109,7 @@ def _check_heads(heads: int, config: Mapping[str, Any]) -> None:
     if count is None or hidden is None:
         return
     shared = count // (config.get("num_key_value_heads") or count)
+    # Of each layer as many, and whole groups: only so can a config of transformers say it.
     possible = [n for n in range(shared, count + 1, shared) if hidden % n == 0]
     if heads not in possible:
         why = f"they must divide the hidden size {hidden}"

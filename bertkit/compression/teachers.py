@@ -101,6 +101,7 @@ def find_teachers(
         if is_sentence_folder(teacher.folder):
             what = f"the teacher {teacher.name} makes vectors and no logits"
             raise ModelError(what, "learn from the margins of a reranker: --set options.loss=margin_mse")
+        # With another vocabulary, a teacher reads other tokens of the same text.
         _check_vocabulary(teacher, _vocabulary(student), matches_layers=distillation.matches_layers)
     count = count_layers(read_config(teachers[0].folder))
     if distillation.student_layers is not None and count is not None:

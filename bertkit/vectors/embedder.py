@@ -245,6 +245,7 @@ class Embedder:
 
             encoder, tokenizer, machine, autocast = self._loaded
             use_matmul_backend(machine)
+            # Some models leave the tokens of the prompt out of the mean.
             prompt_tokens = count_prompt_tokens(tokenizer, self.prompt_text)
             features = tokenize([f"{self.prompt_text}{text}" for text in texts], tokenizer)
             collate = text_collator(tokenizer, 0 if self.modules.include_prompt else prompt_tokens)

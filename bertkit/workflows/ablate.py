@@ -107,6 +107,7 @@ def ablate(
     with runs.claimed_several(job.folder):
         _check_inputs(job, progress)
         _pretrain_all(job, progress)
+        # Task by task: a table is whole as soon as its task is done. An encoder that failed is left out everywhere.
         for task, variant in product(job.tasks, job.recipes):
             if variant not in job.failures:
                 log.info(f"{variant}: {task}")

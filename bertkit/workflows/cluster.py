@@ -171,6 +171,7 @@ def assign(
 
     with nullcontext() if output is None else claimed(output):
         described = source.describe()
+        # Twice: by what is said of the vectors before they are computed, and by their width afterwards.
         refuse_other_vectors(saved, described, None, folder)
         filled = [row for row, text in enumerate(contents) if text]
         vectors = source.read([contents[row] for row in filled], np.array(filled), [len(contents)], progress)

@@ -208,6 +208,7 @@ def _leave_out_unstored(
     """
     from bertkit.evaluation.stored import find_changed_scores
 
+    # A metric may need more than what is stored, as one that reads probabilities does. Scoring each run again tells.
     changed: dict[str, StoredRun] = {}
     for system, side in zip(systems, sides, strict=True):
         for run, judged in zip(system.runs, side.judged, strict=True):
@@ -363,6 +364,7 @@ def _predict_unseen(
         {"id": number, **row, **prediction}
         for number, row, prediction in zip(numbers, rows.rows, predictions, strict=True)
     ]
+    # From here on it passes for a stored run of these rows, whose labels are those of all systems.
     record: dict[str, Any] = {**run.record, "split": split.name, "identity": {**run.record["identity"]}}
     if saved.task.NAMED:
         record["identity"]["labels"] = list(labels)

@@ -165,6 +165,7 @@ def _check_settings(
     for file in outputs.named():
         writer_for(file)
         refuse_inputs(file, reads)
+    # Links resolved: the second output would overwrite the first.
     if len({file.resolve() for file in outputs.named()}) < len(outputs.named()):
         raise UsageError("two outputs have the same name", "name different files")
 

@@ -87,9 +87,11 @@ def embed_to_file(
         refuse_inputs(file, _input_files(source, embedder))
     folder = PartFolder(output, _identity(embedder, unit))
     with ExitStack() as held, disk_errors(output.parent):
+        # The first process holds the lock for all, and writes; the others only compute parts.
         if launch.rank == 0:
             held.enter_context(claimed(output))
             held.callback(folder.delete_if_empty)
+        # One precision for all parts, also those of an interrupted command: vectors of two would differ in rounding.
         embedder = _settle_precision(embedder, folder, fresh, launch, progress)
         written = _compute_parts(unit_kind, embedder, parts, folder, source, launch, progress)
         launch.finish()
@@ -145,6 +147,7 @@ def _compute_parts(
     for part in parts:
         file = folder.file(part.number, part.digest())
         files.append(file)
+        # Parts are dealt out by number, so processes need not talk; checksums are compared of one's own parts alone.
         is_ours = part.number % launch.size == launch.rank
         if is_whole(file) if is_ours else file.exists():
             kept_parts += 1

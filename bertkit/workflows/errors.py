@@ -234,6 +234,7 @@ def _compare_slices(
 
     with stage(progress, "testing slices", total=1):
         extra = {by: read_column(by, scorer, run, rows) for by in settings.by}
+        # New words are those that no training row has, where these can still be read.
         known, notes = _training_words(scorer, run)
         groups = find_slices(scorer, rows, outcomes.units, known_words=known, extra=extra)
         return {

@@ -192,6 +192,7 @@ def _run_chunks(
         features = task.encode(rows, checkpoint.setup)
         outputs, _ = run_model(checkpoint, features, SILENT, "")
         predictions = task.decode(outputs, features, rows, checkpoint.setup)
+        # A row may have several features, as windows or choices: an explanation is of one of them.
         of_row: list[list[int]] = [[] for _ in rows]
         for position, feature in enumerate(features):
             of_row[feature["row"]].append(position)

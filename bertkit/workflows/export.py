@@ -292,6 +292,7 @@ def describe_export(saved: SavedCheckpoint, before: Checkpoint, converted: Conve
 
 def write_supporting_files(folder: Path, saved: SavedCheckpoint, before: Checkpoint) -> None:
     """Write the tokenizer, the config, the recipe, and of the run what scoring needs."""
+    # The folder must serve `eval` and `predict` without the run, so all that they read of a run is copied.
     before.setup.tokenizer.save_pretrained(folder)
     shutil.copyfile(saved.folder / "config.json", folder / "config.json")
     copied = [saved.folder / name for name in _COPIED]
@@ -303,6 +304,7 @@ def write_supporting_files(folder: Path, saved: SavedCheckpoint, before: Checkpo
         target.parent.mkdir(exist_ok=True)
         shutil.copyfile(file, target)
     write_yaml(saved.kept(saved.recipe).model_dump(mode="json", exclude_defaults=True), folder / "recipe.yaml")
+    # A calibration names the weights it is of by their fingerprint, which is another here.
     calibration = read_calibration(saved.folder, saved.recipe.task)
     if calibration is not None:
         from bertkit.modeling.load import fingerprint

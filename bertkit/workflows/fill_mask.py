@@ -193,6 +193,7 @@ def _find_masks(texts: Sequence[tuple[int, str]], tokenizer: PreTrainedTokenizer
             queries.append(_Query(number, template.fill(ids), masks))
             continue
         log.info(f"text {number} has {len(ids):,} tokens: the {budget} around each mask are read")
+        # The mask in the middle, as far as the text reaches: both sides tell what it is.
         for mask, position in enumerate(positions, start=1):
             start = max(0, min(position - budget // 2, len(ids) - budget))
             feature = template.fill(ids[start : start + budget])

@@ -115,6 +115,7 @@ def glue(
     runs.check_several(folder, "of GLUE", is_ours=is_ours)
     model_folder = hub.find_model(model)
     with runs.claimed_several(folder):
+        # All rows are checked before the first of nine trainings.
         _check_tasks(state, folder, seeds, fresh, progress)
         _train_tasks(state, folder, seeds, fresh, progress)
         _add_others(state, folder, fingerprint(model_folder))
@@ -219,6 +220,7 @@ def _add_seeds(state: _State, name: str, summary: SeedsSummary, diverged: Bertki
     state.seeds |= {run.seed for run in summary.runs}
     seconds = sum(run.seconds for run in summary.runs)
     failures = [f"seed {run.seed} failed. {run.failure}" for run in summary.failed]
+    # A task with seeds is shown as one result: the mean, with the interval over seeds and rows.
     results = [
         Result(
             recipe=summary.recipe,

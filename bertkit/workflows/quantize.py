@@ -75,6 +75,7 @@ def quantize(
     training = read_training_rows(saved, rows) if precision == "int8" else []
     with stage(progress, f"loading {saved.recipe.model_name}"):
         before = load_plain(saved)
+    # int8 needs the ranges of activations, which training rows tell. Rows to score must not: they judge the result.
     calibration = calibration_texts(before, training) if precision == "int8" else None
     judge = partial(refuse_loss, saved=saved, margin=margin)
     return write_graph(saved, before, folder, GraphFormat(backend, precision, calibration), scored, judge, progress)
@@ -91,6 +92,7 @@ def read_training_rows(saved: SavedCheckpoint, count: int) -> list[Any]:
     if not splits:
         raise DataError("no training rows, which tell the ranges of activations", "name some with --data")
     rows = splits["train"].rows
+    # Spread over the file, for rows may be sorted by label.
     return list(rows[:: max(1, len(rows) // count)][:count])
 
 
@@ -106,12 +108,14 @@ def refuse_loss(parity: Parity, *, saved: SavedCheckpoint, margin: float) -> Non
     """Check that a model in fewer bits says about the same; raises `MarginError`."""
     metric = saved.recipe.best_metric
     found, highest = parity.scores[metric], saved.task.HIGHEST
+    # The end of the interval and not the score: a loss that the rows cannot exclude counts.
     ends = found["interval"] or [found["difference"], found["difference"]]
     loss = max(ends) if metric in LOWER_IS_BETTER else -min(ends)
     remedy = "nothing was written; choose another --to, or a larger --margin"
     if not loss <= margin * highest:
         what = f"{metric} may lose {loss:.4f} (the end of its 95% interval), and the margin is {margin * highest:g}"
         raise MarginError(what, remedy, parity)
+    # Where activations are scaled batch by batch, an answer depends on its neighbors.
     alone = parity.flips.get("alone", 0)
     if alone > margin * parity.rows:
         what = f"{alone} of {parity.rows:,} rows get another label alone than in a batch"

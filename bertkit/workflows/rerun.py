@@ -104,6 +104,7 @@ def rerun(
         raise UsageError("a run is repeated in a folder of its own", "choose another --output", file=target)
     recipe = _recorded_recipe(folder, record, changes or {})
     if isinstance(recipe, PretrainRecipe):
+        # The model first, since preparing a corpus can take hours.
         _check_changes(record["identity"], pretrain_inputs.model_digests(recipe), recipe, ignore_changes)
         text = pretrain_inputs.read_inputs(recipe, target, progress)
         _check_changes(record["identity"], text.plan.identity, recipe, ignore_changes)
@@ -111,6 +112,7 @@ def rerun(
         pretrain.run_inputs(replace(text, plan=plan), fresh=fresh, progress=progress)
     else:
         with stage(progress, "reading the data", total=1):
+            # As the run held out its rows and as its machine computed: what differs then is the environment.
             rows = finetune_inputs.read_inputs(as_recorded(recipe, record["identity"]), target)
         _check_changes(record["identity"], rows.plan.identity, recipe, ignore_changes)
         train = distill.distill_inputs if "compared_models" in record else finetune.run_inputs

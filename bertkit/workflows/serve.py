@@ -54,6 +54,7 @@ def serve(
     models = find_models(runs, recipe)
     from bertkit.server.running import bind, run_server
 
+    # The port is taken before models are loaded; connections wait until then.
     with bind(address.host, address.port) as server:
         from bertkit.server.app import app_of
         from bertkit.server.logs import share_log

@@ -206,9 +206,11 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
         aligned = [align(run, reference, scorer.task) for run in system.runs]
         sides.append(Side([run.predictions for run in aligned], [scorer.compare(run, rows) for run in aligned]))
         for run, arrays in zip(aligned, sides[-1].judged, strict=True):
+            # A p value of predictions that do not give the score of the table would be of something else.
             if find_changed_scores(run, scorer.score(arrays)):
                 raise UsageError(f"the stored predictions of {run.name} do not determine {metric}", "")
     differences = [compare_sides(scorer, sides[0], side)[metric] for side in sides[1:]]
+    # A column is a family of tests: each of its models against the first.
     corrected = holm([one.p for one in differences]) if len(differences) > 1 else [None] * len(differences)
     differences = [replace(one, p_holm=p) for one, p in zip(differences, corrected, strict=True)]
     return [replace(cell, difference=one) for cell, one in zip(column[1:], differences, strict=True)]

@@ -72,6 +72,7 @@ def run_tests(
         tests = default_tests() if file is None else read_tests(typed_path(file))
         saved = open_trained(run, recipe)
         of_run: list[Row] = []
+        # Stored rows are read only for tests that bring none of their own.
         if any(test.rows is None and test.template is None for test in tests):
             of_run = read_predictions([run], split)[2]
         plans = [
@@ -120,6 +121,7 @@ def _read_rows(test: BehaviorTest, saved: SavedCheckpoint, file: object, limit: 
     task, columns, recipe = saved.task, saved.task.COLUMNS, saved.recipe
     if isinstance(test.rows, str):
         source = typed_path(test.rows)
+        # An invariance compares two answers, so its rows need no gold value.
         read = replace(columns, gold="") if test.change else columns
         records = read_records(source, recipe.data)
         return read_split(test.name, records, recipe.data, read, lambda row: task.read(row, recipe), source).rows

@@ -161,6 +161,7 @@ def _score_rows(task: AblatedTask) -> list[dict[str, Any]]:
     for score in task.scores:
         sd = stdev(score.seed_scores) if len(score.seed_scores) > 1 else ""
         rows.append({"encoder": score.variant, "mean": score.mean, "sd": sd, **difference_cells(score.difference)})
+    # The last line is what a model scores that knows nothing: encoders near it have shown nothing.
     if task.baseline is not None:
         rows.append({"encoder": "null model", "mean": task.baseline})
     return rows

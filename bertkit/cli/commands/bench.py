@@ -83,6 +83,7 @@ def command(
     refuse_options({"--output": output}, "without --deploy", "the page is that of --deploy RUN")
     recipe = recipe or "cola"
     settings = {"model": model, "data.source": data, "data.limit": limit, "training.max_length": max_length}
+    # Every batch size with every precision; without options, what the recipe says.
     recipes = [
         load(recipe, {**settings, "training.precision": dtype, "training.batch_size": rows}, changes)
         for rows in dict.fromkeys(batch_size or ()) or (None,)

@@ -102,6 +102,7 @@ def command(
 
 def _exit_code(result: CheckResult, *, strict: bool, is_asked: bool) -> int:
     """Return 3 for faults, and 5 where what is asked for was not done."""
+    # A check that was asked for and could not be done is no success: exit code 5 and not 0.
     if result.count("fail") or (strict and result.count("warn")):
         return 3
     return 5 if result.unavailable and is_asked else 0
@@ -121,6 +122,7 @@ def _list_cases(result: CheckResult, *, strict: bool) -> list[Case]:
         )
         for finding in result.findings
     ]
+    # What was not checked is in the report too; silence would pass for a clean result.
     left_out = (*result.left_out, *result.unavailable)
     return cases + [Case("left out", what.partition(":")[0], "skipped", what) for what in left_out]
 

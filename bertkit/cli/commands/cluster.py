@@ -71,6 +71,7 @@ def command(
     from bertkit.workflows.cluster import ClusterSettings, cluster
     from bertkit.workflows.cluster import assign as assign_rows
 
+    # Clusters that are assigned exist already: what would make others is refused.
     if assign is not None:
         given = {"--clusters": clusters, "--save": save}
         refuse_options(given, "with --assign", "the clusters are those of the folder; leave it out")

@@ -85,6 +85,7 @@ def print_parity(parity: Parity, before: str, after: str) -> None:
     print_notes(describe_spreads(row["spread"] for row in parity.latency))
     if parity.scores:
         print_table(f"{parity.split}, {format_rows(parity.rows)}", tabulate_scores(parity, before, after))
+    # Outputs may differ in the fifth digit and labels in none: the latter are what users see.
     for name, whose in _FLIPS.items():
         if name in parity.flips:
             print_text(f"  labels that differ {whose}: {parity.flips[name]} of {format_rows(parity.rows)}")

@@ -79,6 +79,7 @@ def command(
 
     if smoke:
         refuse_with_smoke(output=output, seeds=seeds, soup=soup, dry_run=dry_run, fresh=fresh, pinned=pinned)
+    # A recipe of several tasks is one run with one encoder, and takes no options of many runs.
     if names_several(recipe):
         if seeds is not None or soup or jobs != 1 or smoke or pinned:
             what = "--seeds, --soup, --jobs, --smoke or --pinned with a recipe of several tasks"

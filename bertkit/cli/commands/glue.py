@@ -107,6 +107,7 @@ def print_glue(summary: GlueSummary) -> None:
         rows.append({"task": "average: leaderboard", "score": summary.leaderboard_average})
         rows.append({"task": "average: BERT paper", "score": summary.paper_average, **published})
     print_table("scores of validation rows", rows)
+    # Two different test sets: this line must stand wherever both numbers do.
     if names:
         print_text(f"  {', '.join(names)}: scores of the test server (Devlin et al. 2019, table 1), on other rows")
     print_text("  averages: the leaderboard's is over all nine tasks, the BERT paper's without WNLI")

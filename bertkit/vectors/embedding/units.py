@@ -124,6 +124,7 @@ def _encode_spans(
     features, spans = [], []
     for row, tokens in enumerate(rows):
         for window in split_windows(tokens, budget, budget // 2):
+            # Each word in the one window where it has most context; with targets, windows without one are left out.
             inside = zip(window.words, window.positions, strict=True)
             inside_window = [
                 (row, word, len(template.before) + start, len(tokens[word]))

@@ -41,6 +41,7 @@ def read_vectors(file: Path, rows: int, progress: Progress = SILENT) -> Matrix:
         raise DataError("no such file", "name the file that `bertkit embed` wrote", file=file)
     with stage(progress, "reading vectors"):
         note = _read_metadata(file) or {}
+        # One bit per dimension: near vectors become equal, and thresholds lose their meaning.
         if note.get("dtype") == "binary":
             raise DataError("binary vectors, which are too coarse", "run `bertkit embed` without --dtype", file=file)
         try:

@@ -60,6 +60,7 @@ def read_pairs(file: Path) -> list[LabeledPair]:
             if column not in record:
                 raise DataError(f"no column {column!r}", "pairs have text, text_pair and label", file=file)
         label = record["label"]
+        # So a sample can be labeled in part.
         if label is None or str(label).strip() == "":
             continue
         number = str(int(label)) if isinstance(label, (bool, float)) and label == int(label) else str(label)

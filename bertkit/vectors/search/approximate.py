@@ -155,9 +155,11 @@ def _widen_search(search: ApproximateSearch, shards: Sequence[Shard], given: Num
         queries = gather(shards, chosen)
     else:
         queries, chosen = given[:_SAMPLE], np.full(len(given[:_SAMPLE]), -1)
+    # A row finds itself first, which says nothing: one more is looked for.
     k = min(_K + (given is None), search.rows)
     _, nearest = exact_search(shards, queries, k, none)
     recall = 0.0
+    # From narrow to wide, and no wider than the recall needs: time grows with the width.
     for width in _WIDTHS[search.method]:
         search.width = width
         _, found = search.search(shards, queries, k, none)

@@ -73,6 +73,7 @@ def embedder_of(manifest: Manifest, side: str, *, folder: Path, model: str | Non
         if model is None:
             error.remedy = f"{error.remedy}; if the model of the index has moved, name it with --model".lstrip("; ")
         raise
+    # Vectors of another model or other options lie elsewhere, and nothing about a result would show it.
     different = [key for key in then if now.get(key) != then[key]]
     if different == ["model"]:
         what = f"{name} is not the model that the index was built with" if model else f"{name} has changed"

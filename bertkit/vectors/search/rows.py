@@ -143,6 +143,7 @@ class TextRows:
             nonlocal coverage
             for rows, of_row in self.split():
                 coverage += of_row
+                # Eight bytes per id: the ids of millions of rows need not be in memory.
                 yield from (hash_id(row.record["id"]) for row in rows)
 
         hashes = np.fromiter(hashed(), dtype=np.uint64)

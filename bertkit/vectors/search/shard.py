@@ -76,6 +76,7 @@ class ShardWriter(JournaledFiles):
             what = f"the vector of the row with the id {records[bad[0]]['id']!r} is not finite"
             raise ModelError(what, "compute it with --precision fp32, or use another model")
         vectors = prepare(vectors, self.similarity)
+        # Both are kept: bf16 is scanned, float32 ranks; and how far rounding moved a vector is the bound of the proof.
         rounded = round_to_bf16(vectors)
         lines = [(to_json(record) + "\n").encode() for record in records]
         ends = self._end + np.cumsum([len(line) for line in lines])

@@ -60,6 +60,7 @@ def measure(
         rows = [parse_row(record, column, name) for record in records]
     if not rows:
         raise DataError("no rows", "name a file that has some", file=name)
+    # Rows are parsed before the model is loaded: a wrong column is told at once.
     with stage(progress, f"loading {model}"):
         from bertkit.insight.attention.heads import measure_heads
         from bertkit.insight.attention.weights import load_attention_model

@@ -135,6 +135,7 @@ def _load_ways(
     saved: SavedCheckpoint, folder: Path, notes: list[str], progress: Progress
 ) -> Iterator[tuple[str, int, Checkpoint]]:
     """Yield each way that is possible here, with its size; note why others are not."""
+    # A graph is what it is; a checkpoint is measured in torch and as every graph that can be made of it here.
     if is_exported(saved.folder):
         checkpoint = saved.load()
         made = checkpoint.model.export
@@ -165,12 +166,14 @@ def _export_ways(
         staging.mkdir(parents=True)
         try:
             check_backend(backend, quantizes=precision == "int8")
+            # Training rows are read for int8 alone, and once.
             if precision == "int8" and calibration is None:
                 calibration = calibration_texts(before, read_training_rows(saved, _CALIBRATION_ROWS))
             with stage(progress, f"exporting {saved.recipe.model_name} to {way}"):
                 target = GraphFormat(backend, precision, calibration if precision == "int8" else None)
                 convert_checkpoint(saved, before, target, staging)
             yield way, _weight_bytes(staging), open_checkpoint(saved.recipe, saved.task, staging).load()
+        # A way that is not possible here is a line below the table, and no end of the others.
         except (ModelError, UnavailableError) as error:
             notes.append(f"{way}: {error.what}")
 

@@ -115,6 +115,7 @@ def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
 
     recipe, task, checkpoint = inputs.recipe, inputs.task, scorer.checkpoint
     train, features = inputs.splits["train"], scorer.features.get("train", ())
+    # The rows count for class weights only; of a stream, they are its first buffer.
     gold = gold_terms(task, recipe.training, inputs.labels, train.rows)
     batches = (
         StreamedBatches(inputs.stream, partial(task.encode, setup=checkpoint.setup), recipe.training)
@@ -123,6 +124,7 @@ def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
     )
     judge = Judge(scorer.score_step, recipe.best_metric, recipe.best_metric not in LOWER_IS_BETTER)
     learning = inputs.supervision.learning(checkpoint, train, features, gold, scorer.progress)
+    # Gold labels alone, or teachers too: `learning` decides, and takes its hooks off when training ends.
     with learning as (terms, collate):
         trainee = Trainee(checkpoint.model, checkpoint.setup.tokenizer, batches, collate, terms)
         folder = inputs.plan.folder

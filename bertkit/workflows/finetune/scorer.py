@@ -57,6 +57,7 @@ class StepScorer:
         if inputs.stream is None:
             _report_lengths(self.features["train"], len(inputs.splits["train"].rows), checkpoint.setup, task)
         examples = self.features.get("train") or self.features[inputs.validation.name]
+        # A tokenizer of another model gives ids that mean other words, and nothing else would tell.
         report_foreign(checkpoint.setup.tokenizer, checkpoint.model, inputs.model_folder, examples)
         features = _WithoutTrain(self.features) if inputs.stream else self.features
         run_features = partial(run_part, checkpoint, progress=self.progress)
@@ -65,6 +66,7 @@ class StepScorer:
 
     def score_step(self, model: PreTrainedModel, step: int) -> dict[str, float]:
         """Score the model after a step, its head fitted where no training reaches it, on the split that chooses."""
+        # A head that no gradient reaches is fitted anew to the encoder of this step.
         if fit_head := info_of(model).fit_head:
             fit_head()
         scored = self._score_split(self.inputs.validation.name, replace(self.checkpoint, model=model), tune=True)
@@ -75,6 +77,7 @@ class StepScorer:
     def score_best(self, step: int) -> dict[str, Scored]:
         """Score the best model, which is that of a step, on each split; other splits as tuned on the first."""
         first = self.inputs.validation.name
+        # The best step was scored when it was found; its predictions are kept, so the split is not run again.
         is_scored = self.best is not None and self.best[0] == step
         chosen = self.best[1] if self.best and is_scored else self._score_split(first, self.checkpoint, tune=True)
         tuned = replace(self.checkpoint, setup=chosen.setup)

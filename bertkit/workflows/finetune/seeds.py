@@ -61,10 +61,12 @@ def finetune_seeds(
     folder = _check_seeds(recipe, seeds, output, jobs)
     recipe = recipe if fresh else finetune_inputs.as_begun(recipe, storage.seed_folders(folder))
     with stage(progress, "reading the data", total=1):
+        # Rows are read once for all seeds: only the seed and the folder differ.
         inputs = read_inputs(recipe.changed("training", seed=seeds[0]), storage.seed_folder(folder, seeds[0]))
     with storage.claimed_seeds(folder, fresh=fresh):
         of_seeds = {seed: _inputs_of(inputs, seed, folder) for seed in seeds}
         pending = {seed: of_seed for seed, of_seed in of_seeds.items() if not _is_finished(of_seed)}
+        # Finished seeds need no process, and on a CPU more jobs than threads would only slow each other down.
         at_once = _count_jobs(min(jobs, len(pending)), progress)
         if at_once > 1:
             errors = _run_at_once(recipe, pending, folder, at_once, progress)

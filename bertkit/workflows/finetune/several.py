@@ -244,6 +244,7 @@ def publish_task(scorer: StepScorer, run: Run, fit_result: FitResult, scored: Ma
     own_run = Run(plan, {**runs.new_record(plan.identity, **plan.facts), **shared}, run.start)
     runs.write_record(plan.folder, own_run.record)
     write_training_rows(plan.folder, inputs.trained)
+    # The log of all tasks names scores task.metric; a task's own log has its scores only, under their usual names.
     prefix = f"eval_{inputs.recipe.name}."
     history = [
         {

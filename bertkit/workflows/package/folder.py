@@ -141,6 +141,7 @@ def write_code(folder: Path, code: Mapping[str, str]) -> None:
 def write_model(target: Path, exported: Path, checkpoint: Checkpoint) -> None:
     """Copy what predictions depend on of an exported folder, with its settings and checksums."""
     target.mkdir(parents=True)
+    # Only what predictions read: no training rows, no record of the run.
     names = [name for name in listed_files(exported) if name not in _LEFT_OUT]
     for name in names:
         (target / name).parent.mkdir(parents=True, exist_ok=True)

@@ -127,6 +127,7 @@ def _read_module(name: str) -> _Module:
                 module.definitions[defined] = statement
             case ast.Assign(targets=[ast.Name(id=defined)]):
                 module.definitions[defined] = statement
+            # `A, B = 1, 2` is two definitions, of which a package may need one.
             case ast.Assign(targets=[ast.Tuple(elts=targets)], value=ast.Tuple(elts=values)):
                 for target, value in zip(targets, values, strict=True):
                     single = ast.copy_location(ast.Assign([target], value), statement)

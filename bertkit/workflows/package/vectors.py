@@ -40,6 +40,7 @@ class PackagedVectors(PackagedModel):
             raise UsageError(f"the model has no prompt {prompt!r}", closest(prompt, modules.prompts))
         roles = None if prompt is None else (prompt, prompt)
         embedded: list[Any] = []
+        # Some texts at a time: memory holds the states of these, and the vectors of all.
         for start in range(0, len(several), CHUNK):
             features = encode_rows([[text] for text in several[start : start + CHUNK]], self.setup, roles)
             embedded += [output["vectors"][0] for output in self.forward(features)]

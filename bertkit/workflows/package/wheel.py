@@ -44,6 +44,7 @@ def write_wheel(folder: Path, name: str, version: str, requirements: Sequence[st
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: bertkit\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/licenses/LICENSE": (folder / "LICENSE").read_text(encoding="utf-8"),
     }
+    # Sorted, and with one date: equal packages make equal wheels.
     files = sorted(file for file in (folder / name).rglob("*") if file.is_file() and file.suffix != ".pyc")
     with ZipFile(wheel, "w", ZIP_DEFLATED, compresslevel=1) as archive:
         listed = {}

@@ -229,6 +229,7 @@ def read_chunks(
     Of a stream, which nobody can repair and read again, the rows before a fault come first.
     """
     recipe, task = saved.recipe, saved.task
+    # Rows to predict may lack the gold column, and where they have it, it is passed through and not read.
     columns = replace(task.COLUMNS, gold="")
     blank, faults = 0, list[DataError]()
     rows = canonical_records(records, recipe.data, columns, source)

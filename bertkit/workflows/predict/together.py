@@ -89,6 +89,7 @@ def find_tasks(several: SeveralTasks) -> dict[str, SavedCheckpoint]:
     record = runs.read_record(folder) or {}
     if "tasks" not in record:
         raise ModelError("not a run of several tasks", "name the folder of one with --model", file=folder)
+    # Weights of an unfinished run are not in place yet: each task's folder is written at the end.
     if record["status"] != "finished":
         what = f"the run is not finished ({record['status']})"
         raise ModelError(what, "repeat the command that started it", file=folder)

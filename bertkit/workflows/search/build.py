@@ -101,6 +101,7 @@ def build(
     rows = replace(rows, passages=options.passages).split_for(sides["document"])
     with claimed_folder(output):
         with stage(progress, f"checking the rows of {rows.file}"):
+            # All rows are read once before one is embedded: the last row may be wrong, or have the id of the first.
             count, covered = rows.check()
         with stage(progress, f"loading {embedder.model}"):
             manifest = replace(describe(sides, options.similarity), passages=rows.passages)
@@ -185,6 +186,7 @@ def _embed_chunks(rows: TextRows, embedder: Embedder, count: int, covered: Cover
                 yield [row.record for row in chunk], embedder.encode(texts), coverage
                 done += len(chunk)
                 progress.update(done, {})
+        # The rows that were checked are not those that were embedded.
         if done != count:
             raise DataError("the file changed while it was read", "repeat the command", file=rows.file)
 

@@ -83,6 +83,7 @@ def evaluate(
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
     folder, file = typed_path(folder), typed_path(file)
+    # Checksums are compared here and not at each query: a damaged index would only score lower.
     index = Index.open(folder, verify=True)
     _ = index.words
     if reranker is not None:
@@ -148,6 +149,7 @@ def _is_by_document(index: Index, relevance: Relevance, file: Path) -> bool:
     wanted = {name for grades in relevance.values() for name, grade in grades.items() if grade}
     if not wanted:
         raise DataError("nothing is relevant to any query", "give some rows a grade above 0", file=file)
+    # Relevance is of documents or of passages; the ids say which.
     passages = wanted & index.find_ids(wanted).keys()
     documents = index.find_documents(wanted - passages).keys()
     if passages and documents:

@@ -62,6 +62,7 @@ def query(
     if method.k > len(index):
         log.info(f"the index has {len(index):,} rows: each query gets all of them, not {method.k:,}")
     remaining = iter(queries)
+    # The first query is read before the model is loaded, so that an empty or wrong file is told at once.
     first = next(remaining, None)
     if first is None:
         raise UsageError("no query", 'give one, e.g. "how to open a file", or --file')
@@ -112,6 +113,7 @@ def _search_chunk(
         rows = [hit.row for hit in ranking]
         if not rows:
             log.info(f"no row has a word of the query: {shorten(text)}")
+        # The score that ranks, and beside it those that others rank by, which tell why a row was found.
         scores = {"score": [hit.score for hit in ranking]}
         if vectors is not None and (method.by != "vectors" or method.reranker):
             scores["similarity"] = index.similarities(vectors[number], rows).tolist()

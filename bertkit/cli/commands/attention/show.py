@@ -93,6 +93,7 @@ def _list_layers(shown: ShownAttention) -> list[dict[str, Any]]:
 
     tokens, weights = shown.text.tokens, shown.text.weights
     is_text = np.array([token.segment is not None for token in tokens])
+    # Most attention goes to special tokens and to the token itself, which would be the strongest in every layer.
     between = is_text[:, None] & is_text & ~np.eye(len(tokens), dtype=bool)
     rows = []
     for number, layer in enumerate(weights):

@@ -142,6 +142,7 @@ def print_pretrained(result: Pretrained) -> None:
     print_table("teacher and student on this machine", sizes)
     print_notes(result.warnings)
     folder = shlex.quote(result.folder)
+    # An encoder below its baseline is not worth fine-tuning, so that is not proposed.
     has_learned = not find_unbeaten(result.scores, result.baselines, "perplexity")
     print_next(
         f"open {folder}/report.html",

@@ -72,6 +72,7 @@ def command(
     if data is None and recipe is None and not changes:
         raise UsageError("no text is named", "--data FILE, a directory, or a hub data set")
     settings = merge_changes({"data.source": data, "data.limit": limit}, changes)
+    # As a recipe reads its text, so that the tokenizer sees what pretraining will.
     corpus = load_pretrain_recipe(recipe or "mlm", settings).data
     from bertkit.tokens.train import make_spec
     from bertkit.workflows.tokenizer import train_tokenizer
