@@ -262,6 +262,18 @@ def test_docstrings_say_what_comes_out():
     assert found == []
 
 
+def test_notes_of_fields_stand_alone():
+    """A note that begins with "Of" needs the name of its field to be understood."""
+    notes = [
+        (module, node.value.value)
+        for module, tree in trees().items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and type(node.value.value) is str
+    ]
+    assert len(notes) > 1000
+    assert [note for note in notes if note[1].startswith(("Of ", "That of ", "Those of "))] == []
+
+
 def test_files_and_functions_stay_small():
     lines = {file.relative_to(PACKAGE): len(file.read_text(encoding="utf-8").splitlines()) for file in CODE}
     assert {str(file): count for file, count in lines.items() if count > 400} == {}

@@ -24,7 +24,7 @@ class Kept:
 
     layers: list[int] | None = None
     heads: list[list[int]] | None = None
-    """Of each layer that is kept."""
+    """Numbers of the heads of each layer that is kept."""
     neurons: list[list[int]] | None = None
 
 

@@ -47,7 +47,7 @@ class HeadImportance:
     difference: float
     """The score without the head less the score with it."""
     interval: Interval
-    """Of the difference, over resampled rows."""
+    """Interval of the difference, over resampled rows."""
     gradient: float
 
 

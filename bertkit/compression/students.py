@@ -32,7 +32,7 @@ class TeacherSupervision:
     recipe: Recipe
     distillation: Distillation
     teachers: tuple[Teacher, ...] = ()
-    """Those of the recipe, once they are checked."""
+    """Teachers of the recipe, once they are checked."""
     trains: bool = True
 
     @property

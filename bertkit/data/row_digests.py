@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     Digests = np.ndarray[Any, np.dtype[np.uint64]]
-    """Of a run, (rows, 2): of each row as it is, and without case, white space and forms of Unicode."""
+    """Two numbers per row of a run, (rows, 2): for it as it is, and without case, white space and Unicode forms."""
 
 _KEY = b"bertkit hold-out"  # with another key, other rows would be held out
 

@@ -23,7 +23,7 @@ class Variant:
     name: str
     settings: Point
     scores: dict[str, float] = field(default_factory=dict)
-    """Of held-out text; objectives that predict different tokens have no common scale."""
+    """Scores of held-out text; objectives that predict different tokens have no common scale."""
     parameters: int = 0
     steps: int = 0
     tokens: int = 0

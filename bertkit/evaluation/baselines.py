@@ -90,10 +90,10 @@ class Lead:
     baseline: str
     metric: str
     score: float
-    """Of the baseline."""
+    """Score of the baseline."""
     score_interval: Interval
     difference: float
-    """Of the two scores, above 0 where the model is better; that is also so where lower scores are better."""
+    """Difference of the two scores, above 0 where the model is better; also where lower scores are better."""
     interval: Interval
     is_clear: bool
     """Whether the model is better beyond chance: the whole interval of the difference is above 0."""

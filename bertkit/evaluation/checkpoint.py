@@ -42,7 +42,7 @@ class Checkpoint:
     machine: Machine
     """The device that the model is on, and the precision that it computes in."""
     members: tuple[Checkpoint, ...] = ()
-    """Of an ensemble: the checkpoints whose outputs are combined, of which this has the first one's model."""
+    """Members of an ensemble: the checkpoints whose outputs are combined; this one has the model of the first."""
     lacking: int = 0
     """How many of the labels, the last ones, its model has no output for."""
     calibration: SavedCalibration | None = None
@@ -69,7 +69,7 @@ class SavedCheckpoint:
     record: RunRecord
     """The record of its run; empty for a plain Hugging Face folder."""
     members: tuple[SavedCheckpoint, ...] = ()
-    """Of an ensemble: its checkpoints, of which this is the first."""
+    """Members of an ensemble: its checkpoints, of which this is the first."""
 
     @property
     def member_folders(self) -> tuple[Path, ...]:

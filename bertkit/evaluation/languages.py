@@ -57,7 +57,7 @@ class LanguageTable:
     metric: str
     scores: list[LanguageScore]
     means: list[LanguageMean]
-    """Of all languages, and of those that are not the reference; none where a score is undefined."""
+    """Mean over all languages, and over those that are not the reference; none where a score is undefined."""
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ class Parity:
     largest: float
     """The largest difference of any output, where the largest output is 1 or less; else relative to that."""
     least_cosine: float | None
-    """Of the vectors of both, where there are vectors."""
+    """Least cosine between the vectors of both models, where there are vectors."""
     latency: list[dict[str, Any]] = field(default_factory=list)
     """``texts``, ``tokens``, milliseconds of ``torch`` and of the ``exported`` graph, and ``times_as_fast``.
 

@@ -89,7 +89,7 @@ class CurvePoint:
     score: float
     """The mean over the seeds, which draw other rows."""
     interval: Interval
-    """Of one seed over other validation rows; of several, over other seeds too. None where it is not known."""
+    """Interval over other validation rows; of several seeds, over other seeds too. None where it is not known."""
 
 
 @dataclass(frozen=True)

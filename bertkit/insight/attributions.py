@@ -107,7 +107,7 @@ class Gradients:
     """Shape (texts, tokens)."""
     score: float
     baseline_score: float
-    """Of the input with all words replaced by the baseline."""
+    """Score of the input with all words replaced by the baseline."""
     steps: int
 
     @property

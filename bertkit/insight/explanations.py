@@ -41,7 +41,7 @@ class Explanation:
     """What the number is: ``log-odds``, ``cosine`` and so on."""
     score: float
     baseline_score: float
-    """Of the row with all words replaced by the baseline."""
+    """Score of the row with all words replaced by the baseline."""
     steps: int
     gap: float
     """How far integrated gradients are from adding up to the difference of the two scores, as a share of it."""

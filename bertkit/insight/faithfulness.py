@@ -19,7 +19,7 @@ from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.modeling.heads.targets import LOG_ODDS, LOG_PROBABILITY
 
 SHARES = (0.01, 0.05, 0.1, 0.2, 0.5)
-"""Of the words of a row that count as the reasons, at least one; the scores are means over these."""
+"""Shares of the words of a row that count as the reasons, at least one word; scores are means over these."""
 
 RANDOM = "random"
 _DRAWS = 3
@@ -39,7 +39,7 @@ class Faithfulness:
     above_random: Interval
     """Interval of the comprehensiveness beyond that of random attributions, row by row; None for random itself."""
     below_random: Interval
-    """Likewise by how much less the score drops with the reasons alone."""
+    """Interval of the sufficiency below that of random attributions, row by row; None for random itself."""
 
 
 def drops(explained: Explained, words: Sequence[Word], attributions: Numbers, measure: str) -> tuple[float, float]:

@@ -25,7 +25,7 @@ class Word:
 
     text: str
     segment: int
-    """Of the texts between special tokens, the one that it stands in."""
+    """Which of the texts between special tokens it stands in."""
     positions: tuple[tuple[int, int], ...]
     """Its tokens: which of the feature's texts, and where in it."""
 

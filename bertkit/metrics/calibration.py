@@ -107,7 +107,7 @@ class Fold(NamedTuple):
     """Whether a decision is in this part, (decisions,)."""
     temperature: float
     thresholds: list[float]
-    """Of each label, where a row may have several."""
+    """The threshold of each label, where a row may have several."""
 
 
 def fit_folds(decisions: Decisions, groups: Numbers, labels: int) -> list[Fold]:

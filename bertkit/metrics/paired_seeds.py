@@ -50,9 +50,9 @@ class _Variance:
     """The variance of a difference of means over seeds, in parts that shrink with rows, seeds, or both."""
 
     rows: float
-    """Of the mean over these seeds, over other rows; contains the interaction."""
+    """Variance of the mean over these seeds, over other rows; contains the interaction."""
     seeds: tuple[float, float]
-    """Of each system's mean, over other seeds on these rows; contains the interaction."""
+    """Variance of each system's mean, over other seeds on these rows; contains the interaction."""
     interaction: float
 
     @property

@@ -21,7 +21,7 @@ class Spread:
     runs: int
     mean: float
     standard_deviation: float | None
-    """Of the sample, with runs - 1 in the divisor; None for one run."""
+    """Deviation of the sample, with runs - 1 in the divisor; None for one run."""
     minimum: float
     median: float
     maximum: float

@@ -28,7 +28,7 @@ class SliceDifference:
     interval: tuple[float, float] | None = None
     """95%, of the difference."""
     p: float | None = None
-    """Of no difference; one-sided unless both directions were asked for. None where it is not tested."""
+    """Probability under no difference; one-sided unless both directions were asked for. None where it is not tested."""
     least: float = 1.0
     """The least p that so many units could have, whichever of them were wrong."""
     p_holm: float | None = None

@@ -67,11 +67,11 @@ class Architecture:
     counts_from_padding: bool | None = None
     """Its positions count on from the padding token; None where a model has to show it."""
     prefix: str | None = None
-    """Of the names of the encoder's weights; None where only transformers computes the type."""
+    """Beginning of the names of the encoder's weights; None where only transformers computes the type."""
     classifier: TextHead | None = None
-    """Of its model for texts."""
+    """The head of its model for texts."""
     chooser: TextHead | None = None
-    """Of its model for choices."""
+    """The head of its model for choices."""
 
 
 def _as_architecture(model_type: str, fields: Mapping[str, Any]) -> Architecture:

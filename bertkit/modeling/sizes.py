@@ -29,7 +29,7 @@ class Size:
     vocabulary: int
     """Tokens of the published model; a new model has those of its tokenizer."""
     parameters: int
-    """Of the encoder with that vocabulary and its pooler; written down here so that listing sizes needs no torch."""
+    """Size of the encoder with that vocabulary and its pooler; written down so that listing sizes needs no torch."""
     more: Mapping[str, Any] = field(default_factory=dict)
     """Fields of the config that are neither of these nor transformers' default."""
 

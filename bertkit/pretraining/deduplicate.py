@@ -32,7 +32,7 @@ class SplitDocument(NamedTuple):
     split: str
     is_duplicate: bool
     bytes: int
-    """Of the text in UTF-8."""
+    """Size of the text in UTF-8."""
 
 
 @dataclass(frozen=True)

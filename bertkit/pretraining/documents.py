@@ -34,7 +34,7 @@ class CorpusSource:
 
     data: Corpus
     files: Mapping[str, list[Path]] | None
-    """Those of ``train`` and, if there are any, of ``validation``; None for the hub and the demo text."""
+    """Files of ``train`` and, if there are any, of ``validation``; None for the hub and the demo text."""
 
 
 class Document(NamedTuple):

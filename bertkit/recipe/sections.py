@@ -61,7 +61,7 @@ class Section(BaseModel):
     EXAMPLE: ClassVar[str] = "see `bertkit recipes show cola`"
     """What shows a user such a file."""
     _may_run_code: bool = PrivateAttr(default=True)
-    """Of a recipe: whether modules and scripts that it names may run; not where it came with a model."""
+    """Whether modules and scripts that a recipe names may run; not where it came with a model."""
 
     def changed(self, section: str, **values: Any) -> Self:
         """Return this with other values in one of its sections, which are not checked."""

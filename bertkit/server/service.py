@@ -32,11 +32,11 @@ class ModelIdentity:
     """Which model answers."""
 
     sha256: str
-    """Of its config, weights and vocabulary; of an ensemble, of those of its members."""
+    """Checksum of its config, weights and vocabulary; for an ensemble, of those of all members."""
     finished: str
     """When its run ended, in ISO format; of an ensemble, the last one. Empty for a model that is no run."""
     version: str
-    """Of the bertkit that trained it; empty for a model that is no run."""
+    """Version of the bertkit that trained it; empty for a model that is no run."""
 
 
 @dataclass(frozen=True)

@@ -45,16 +45,16 @@ class Export:
     """What a row is to the graph; see `bertkit.runtime.model`."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    """Of the graph; see `VECTORS` for those that are vectors."""
+    """Names of what the graph returns; see `VECTORS` for those that are vectors."""
     tokenizer: Mapping[str, Any]
     """What `tokenizer.json` does not say; see `bertkit.runtime.tokenizer`."""
     precision: str = "fp32"
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Those of the recipe."""
+    """Options of the recipe."""
     probabilities: bool = False
     """Whether scores are probabilities, and not logits."""
     record: Mapping[str, Any] = field(default_factory=dict)
-    """That of the run, without its checksums; empty for a plain checkpoint."""
+    """The record of the run, without its checksums; empty for a plain checkpoint."""
     versions: Mapping[str, str] = field(default_factory=dict)
 
 

@@ -31,7 +31,7 @@ class RunSummary:
     model: str = ""
     metric: str = ""
     score: float | None = None
-    """Of the best metric on the first split; of seeds, the mean."""
+    """Score by the best metric on the first split; of seeds, the mean."""
     interval: list[float] | None = None
     epochs: float | None = None
     steps: int | None = None

@@ -21,7 +21,7 @@ import numpy as np
 from bertkit.storage.columns import Numbers
 
 Logits = Sequence[Numbers]
-"""Of the tokens of each window, one array per window."""
+"""Numbers of the tokens of each window, one array per window."""
 
 _WINDOWS_AT_ONCE = 256
 # U+3000 is the last space

@@ -51,11 +51,11 @@ class RunPlan:
     facts: Mapping[str, Any]
     """What its record holds beside."""
     model_type: str
-    """Of the model it starts from; not every type can be computed in every precision."""
+    """Type of the model it starts from; not every type can be computed in every precision."""
     widths: tuple[int, int] | None = None
     """Hidden and intermediate size of that model; they tell too in which precision it is fast."""
     machine: Mapping[str, Any] | None = None
-    """That of another run, to compute as it did; None to detect it."""
+    """The machine of another run, to compute as it did; None to detect it."""
 
 
 @dataclass(frozen=True)

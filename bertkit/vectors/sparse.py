@@ -38,7 +38,7 @@ class SparseEmbedder:
     column: str = "text"
     """Column of a batch with the texts."""
     role: str = "document"
-    """Of the texts of a batch: ``query`` or ``document``."""
+    """What the texts of a batch are: ``query`` or ``document``."""
 
     @cached_property
     def _loaded(self) -> Checkpoint:

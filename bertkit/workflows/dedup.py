@@ -58,7 +58,7 @@ class DedupResult:
     """How many rows repeat others."""
 
     rows: int
-    """Of the file that is cleaned."""
+    """Rows of the file that is cleaned."""
     kept: int
     duplicates: dict[str, int]
     """``exact``, ``near`` and ``meaning`` -> rows that go."""

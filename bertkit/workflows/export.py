@@ -106,7 +106,7 @@ class Source:
     model: str
     """Run folder, a checkpoint of a run, or any fine-tuned checkpoint."""
     recipe: str | None = None
-    """Of a checkpoint that is not of a run."""
+    """The recipe of a checkpoint that is not of a run."""
     data: str | None = None
     """Rows; None for those of the recipe."""
     limit: int | None = None

@@ -57,7 +57,7 @@ class _State:
     spreads: dict[tuple[str, str], Mapping[str, Spread | None]] = field(default_factory=dict)
     """(task, split) -> metric -> its scores over seeds."""
     seeds: set[int] = field(default_factory=set)
-    """Those of all runs, where tasks are trained with several."""
+    """Seeds of all runs, where tasks are trained with several."""
 
     @property
     def pending(self) -> list[str]:

@@ -54,7 +54,7 @@ class Pruned:
     intermediate: int | None
     vocabulary: int | None
     texts: int = 0
-    """Those of the corpus, all of which have the tokens that they had before."""
+    """Texts of the corpus, all of which have the tokens that they had before."""
     measured_rows: int = 0
     recipe: str | None = None
     split: str | None = None

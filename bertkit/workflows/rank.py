@@ -57,7 +57,7 @@ class RankedEncoder:
     is_like_next: bool
     """The same for the one after it."""
     seconds: float
-    """Of reading its vectors, where these were not on disk, and of scoring them."""
+    """Time to read its vectors, where these were not on disk, and to score them."""
 
     @property
     def is_chance(self) -> bool:

@@ -58,7 +58,7 @@ class Rerun:
 
     run: str
     folder: str
-    """That of the repetition."""
+    """The folder of the repetition."""
     scores: list[RepeatedScore]
     weights_agree: bool | None
     """Whether the files with weights have the same bytes; None where the record has no checksums."""

@@ -23,7 +23,7 @@ class Format:
     """The ``FORMAT`` of a module of this package, whose imports stay light: `read` imports a heavy library itself."""
 
     name: str
-    """That of the module, and what ``data.format`` calls it."""
+    """Name of the module, and what ``data.format`` calls it."""
     read: Callable[[Source, Data, str], Iterator[Record]]
     """Yields the rows of a file or a binary stream; faults are a DataError with the name it is given, and the row."""
     endings: tuple[str, ...] = ()

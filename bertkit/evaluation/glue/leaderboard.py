@@ -41,7 +41,7 @@ class GlueTask:
 
     name: str
     metrics: tuple[str, ...]
-    """Those of the leaderboard, whose mean is the task's score; the first is that of the BERT paper."""
+    """Metrics of the leaderboard, whose mean is the task's score; the first is that of the BERT paper."""
     files: tuple[LeaderboardFile, ...]
     splits: Mapping[str, str] = field(default_factory=lambda: {"validation": "test"})
     """Validation split -> what published scores call the test rows like it."""

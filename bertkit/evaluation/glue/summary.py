@@ -74,9 +74,9 @@ class GlueSummary:
     runs: list[GlueRun]
     scores: list[GlueScore]
     leaderboard_average: float | None
-    """Of all nine tasks; None where one is missing."""
+    """Mean over all nine tasks; None where one is missing."""
     paper_average: float | None
-    """That of the BERT paper, without WNLI; None where a task is missing."""
+    """Mean as in the BERT paper, without WNLI; None where a task is missing."""
     missing_scores: list[str]
     published_averages: dict[str, float]
     """Model of the BERT paper -> its average there; empty where no score can be compared, as of made-up rows."""

@@ -69,7 +69,7 @@ class MeasuredHeads:
     distance_tokens: int
     """Over which distances are means."""
     relations: list[RelationScore] = field(default_factory=list)
-    """Of rows with syntactic heads."""
+    """Scores of relations, where rows have syntactic heads."""
 
 
 def measure_heads(

@@ -47,7 +47,7 @@ class RelationScore:
     interval: Interval
     """Over resampled rows, as the others."""
     offset: int
-    """Of the best fixed offset: -1 for the word before."""
+    """The best fixed offset: -1 for the word before."""
     offset_accuracy: float
     offset_interval: Interval
     difference: float

@@ -24,7 +24,7 @@ class MappedLayer:
     explained: tuple[float, float] | None
     """Share of the variance of each axis; None for UMAP."""
     separation: Separation | None
-    """Of the labels, in all dimensions; None where there are none."""
+    """How far the labels lie apart, in all dimensions; None where there are none."""
 
 
 def read_layers(choice: str, count: int | None) -> list[int]:

@@ -24,7 +24,7 @@ class Occurrence(NamedTuple):
     """A point of a map."""
 
     id: Any
-    """Of its row: its own, or its number from 0."""
+    """The id of its row, or the number of that from 0."""
     text: str
     span: Span | None
     """The first and last + 1 character of its word; None for a whole text."""

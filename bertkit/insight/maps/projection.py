@@ -14,7 +14,7 @@ from bertkit.metrics import Numbers
 from bertkit.vectors.embedding.quantize import to_unit_length
 
 LEAST_POINTS = 3
-"""Of fewer, a plane shows nothing."""
+"""Points of a map at least; a plane of fewer shows nothing."""
 
 _UMAP_NEIGHBORS = 15  # of each point, whose distances count; that of the paper
 

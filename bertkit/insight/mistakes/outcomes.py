@@ -33,7 +33,7 @@ class RowAnswer:
     error: float
     """0 for a right answer; else 1, or the number of errors, or the size of the error."""
     confidence: float | None
-    """That of the wrong answer; None where the model tells none."""
+    """Confidence in the wrong answer; None where the model tells none."""
     words: int
 
 
@@ -44,9 +44,9 @@ class Outcomes:
     what: str
     """What the rate is, such as ``share of wrong rows``."""
     errors: Numbers
-    """Of each unit, (units,)."""
+    """How wrong each unit is, (units,)."""
     decisions: Numbers
-    """Of each unit, (units,): 1 unless a unit has several answers."""
+    """Answers of each unit, (units,): 1 unless a unit has several."""
     units: list[list[int]]
     """The numbers of the rows of each unit: one row, or all of a query."""
     answers: list[RowAnswer]

@@ -47,7 +47,7 @@ class ComparedSlice:
     p_holm: float | None
     is_beyond_chance: bool
     ids: list[str]
-    """Of the wrong rows in it, the first few."""
+    """Ids of the first few wrong rows in it."""
 
 
 def find_slices(

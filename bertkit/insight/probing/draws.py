@@ -22,7 +22,7 @@ class Draw:
     fitting: Numbers
     """In random order of their rows, whose items stay together."""
     tuning: Numbers
-    """Of other rows; they choose the strength."""
+    """Items of other rows, which choose the strength."""
 
 
 def draw_items(items: ProbeItems, most: int, seed: int) -> Draw:

@@ -32,12 +32,12 @@ class LayerScore:
     interval: Interval
     """95%, over held-out rows and, of several seeds, over these too."""
     scores: list[float]
-    """Of each seed."""
+    """Score with each seed."""
     control: float
     selectivity: float
     """The score less that of the control task."""
     bits: float | None
-    """Of the online code of the training labels; None for regression."""
+    """Length of the online code of the training labels; None for regression."""
     compression: float | None
     """How many times shorter it is than the uniform code."""
     strength: float

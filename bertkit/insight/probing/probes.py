@@ -27,7 +27,7 @@ class EncodedTask:
 
     task: ProbeTask
     names: list[str]
-    """Of the labels of training items; none for regression."""
+    """Labels of the training items; none for regression."""
     train: Numbers
     """(items,): numbers of labels, or values."""
     test: Numbers

@@ -26,13 +26,13 @@ class EncoderCost:
     """The cost of one encoder."""
 
     parameters: int
-    """Of the encoder with its embeddings, without a head."""
+    """Size of the encoder with its embeddings, without a head."""
     tokens_per_second: float
     rows_per_second: float
     memory_bytes: int | None
     """By which the process grew from before it was loaded to its longest batch; None where that is not known."""
     max_tokens: int
-    """Of the longest input that it can read."""
+    """Length of the longest input that it can read."""
     license: str
     """``unknown`` for an encoder that is not listed by `bertkit encoders`."""
     languages: str

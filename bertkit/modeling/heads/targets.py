@@ -39,7 +39,7 @@ class Target:
     chosen: bool = True
     """Whether it belongs to the prediction."""
     feature: int = 0
-    """Of the features of the row, the one that it is computed from."""
+    """Which of the features of the row it is computed from."""
 
 
 def log_odds(logits: torch.Tensor, index: int) -> torch.Tensor:

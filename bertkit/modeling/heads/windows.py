@@ -33,7 +33,7 @@ class WindowLogits(ModelOutput):  # type: ignore[misc]
 
     loss: torch.Tensor | None = None
     logits: torch.Tensor | None = None
-    """Of shape (rows, windows, labels); NaN where a row lacks a window."""
+    """Logits of shape (rows, windows, labels); NaN where a row lacks a window."""
     windows: torch.Tensor | None = None
     """The number of windows of each row, shape (rows,)."""
 

@@ -26,7 +26,7 @@ class VectorLoss:
     """The loss of a recipe."""
 
     name: str
-    """Of `LOSSES`."""
+    """One of `LOSSES`."""
     scale: float = 20.0
     """Multiplies cosines before a softmax; the inverse of a temperature."""
     dimensions: tuple[int, ...] = ()

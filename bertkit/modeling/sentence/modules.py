@@ -68,7 +68,7 @@ class SentenceModules:
     """How token states become the vector of a text, and what texts begin with."""
 
     pooling: tuple[str, ...] = ("mean",)
-    """Of `POOLING_MODES`; the vectors of several are concatenated."""
+    """Some of `POOLING_MODES`; the vectors of several are concatenated."""
     include_prompt: bool = True
     """Whether the tokens of a prompt are pooled with those of the text."""
     after: tuple[Dense | Normalize, ...] = ()

@@ -53,7 +53,7 @@ class SparseLoss:
     warmup: float = 1 / 3
     """The share of training until the penalty has its whole weight."""
     info: ModelInfo | None = None
-    """Of the model; knows how far training is."""
+    """What is known of the model, such as how far training is."""
 
     def __call__(self, vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor) -> torch.Tensor:
         """Compute the loss of vectors (rows, texts, vocabulary), the first of each row that of a query."""

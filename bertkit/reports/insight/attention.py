@@ -16,7 +16,7 @@ from bertkit.reports.templates import write_page
 
 _SHARED = "attention_page.js"  # before the script of each page
 MOST_BYTES = 1_900_000
-"""Of the numbers on a page, as base64; the page itself has 30 kB."""
+"""Size of the numbers on a page, as base64; the page itself has 30 kB."""
 
 _LEVELS = (255, 127, 63, 31)
 _SIGNED = 127

@@ -21,7 +21,7 @@ from bertkit.reports.templates import write_page
 MAX_POINTS = 50_000
 """On a page; of more, as many are shown, evenly chosen."""
 MAX_BYTES = 9_500_000
-"""Of a page. Texts are shortened until it is no larger."""
+"""Size of a page. Texts are shortened until it is no larger."""
 TEXT_LENGTH = 200
 """Characters of a text on a page, where that leaves it small enough."""
 MAX_LABELS = 200

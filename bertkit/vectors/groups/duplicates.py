@@ -45,7 +45,7 @@ class ScannedRows:
     order: Rows
     """All rows that have text, the preferred ones first."""
     signatures: dict[int, wording.Signature]
-    """Of long texts."""
+    """Row -> its signature, where the text is long."""
 
     @property
     def fixed(self) -> int:

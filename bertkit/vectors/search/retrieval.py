@@ -30,7 +30,7 @@ class Hit(NamedTuple):
 
 
 Ranking = list[Hit]
-"""Of one query, the best first."""
+"""The hits of one query, the best first."""
 
 
 @dataclass(frozen=True)

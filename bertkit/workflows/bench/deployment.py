@@ -37,7 +37,7 @@ class Deployed:
     way: str
     """``torch-fp32``, ``torch-bf16``, or a target of `export` and `quantize`, such as ``onnx-int8``."""
     bytes: int
-    """Of the weights or of the graph with its weights."""
+    """Size of the weights, or of the graph with its weights."""
     row_milliseconds: float
     """For one row alone, its tokens being known; see `bertkit.evaluation.parity.measure_latency`."""
     rows_per_second: float

@@ -56,10 +56,10 @@ class Speed:
     rows_per_second: float | None = None
     padding_share: float | None = None
     waiting_share: float | None = None
-    """Of the time, in which other programs used the processor; no figure here is corrected for it."""
+    """Share of the time in which other programs used the processor; no figure here is corrected for it."""
     operations_per_second: float | None = None
     peak_operations_per_second: float | None = None
-    """Of the fastest matrix product of the model's sizes, measured beside."""
+    """Speed of the fastest matrix product of the model's sizes, measured beside."""
     peak_share: float | None = None
     peak_memory_bytes: int | None = None
     evaluation_rows_per_second: float | None = None

@@ -71,7 +71,7 @@ class FinetuneInputs:
     model_folder: Path
     supervision: Supervision
     trained: Digests
-    """Of the rows that the run is trained on, or that the models were trained on that it starts or learns from."""
+    """Digests of the rows that train the run, or have trained the models that it starts or learns from."""
     stream: RowStream | None = None
     warnings: tuple[str, ...] = ()
     """What is odd about the rows."""

@@ -55,7 +55,7 @@ class _Outcome:
     """Split -> name of a baseline -> its predictions beside the gold values."""
     seconds: float
     compared_models: Sequence[Mapping[str, Any]]
-    """Of a distillation: teachers and student, the student last."""
+    """Teachers and student of a distillation, the student last."""
     results: list[Result] = field(default_factory=list)
 
 

@@ -42,7 +42,7 @@ class StepScorer:
     ) -> None:
         self.inputs, self.checkpoint, self.baselines, self.progress = inputs, checkpoint, baselines, progress
         self.features: dict[str, Features] = {}
-        """Those of each split in memory, once they are encoded."""
+        """Split -> its features, once they are encoded; without streamed rows."""
         self.best: tuple[int, Scored] | None = None
 
     def encode(self) -> bool:

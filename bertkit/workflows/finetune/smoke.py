@@ -24,7 +24,7 @@ from bertkit.workflows.finetune.inputs import FinetuneInputs
 ROWS = 16
 """Rows of each split; more where there are more labels."""
 STEPS = 2
-"""Of a training, which is stopped between them."""
+"""Steps of a training, which is stopped between them."""
 
 
 @dataclass(frozen=True)

@@ -43,14 +43,14 @@ class PackageResult:
     model: str
     folder: str
     name: str
-    """Of the module that is imported."""
+    """Name of the module that is imported."""
     recipe: str
     backend: str
     precision: str
     bytes: int
-    """Of the folder, without the wheel."""
+    """Size of the folder, without the wheel."""
     lines: int
-    """Of code."""
+    """Lines of code."""
     requirements: tuple[str, ...]
     wheel: str | None
     cold_start: ColdStart | None

@@ -44,7 +44,7 @@ class ColdStart:
     """What the first answer of a new process took."""
 
     seconds: float
-    """Of processor time, from the start of Python, with compiling the package's code."""
+    """Processor time from the start of Python, with compiling the package's code."""
     memory: int
     """The peak, in bytes."""
     imported: tuple[str, ...]

@@ -64,9 +64,9 @@ class PackageFacts:
     """What a package is, for its code and its README."""
 
     name: str
-    """Of the module that is imported."""
+    """Name of the module that is imported."""
     title: str
-    """Of the run or the model."""
+    """Name of the run or the model."""
     task: str
     backend: str
     precision: str
@@ -75,7 +75,7 @@ class PackageFacts:
     answer: str = ""
     """What is printed for it, as JSON; empty where that is not known."""
     license: str | None = None
-    """Of the model; None where nothing says it."""
+    """License of the model; None where nothing says it."""
     version: str = bertkit.__version__
     embeds: bool = False
     wheel: str | None = None

@@ -42,7 +42,7 @@ class Estimate:
     tokens_per_second: float
     memory_mb: float | None
     peak_share: float | None
-    """Of the operations per second of this machine's fastest matrix products."""
+    """Share of the operations per second of this machine's fastest matrix products."""
     corpus: dict[str, dict[str, Any]]
     folder: str
     disk_bytes: int

@@ -29,7 +29,7 @@ class Pretrained:
     model: str
     objective: str
     scores: dict[str, float]
-    """Of held-out text: ``loss`` in nats, ``perplexity``, ``masked_accuracy``, and what the objective adds."""
+    """Scores of held-out text: ``loss`` in nats, ``perplexity``, ``masked_accuracy``, and what the objective adds."""
     baselines: dict[str, dict[str, float]]
     """Name of a baseline -> what it scores on the same text, of the scores that it has."""
     parameters: int

@@ -53,7 +53,7 @@ class SweepPlan:
     folder: str
     trials: int
     settings: list[Point]
-    """Of each trial; empty where they depend on scores."""
+    """Settings of each trial; empty where they depend on scores."""
     rows: dict[str, int | None]
     disk_bytes: int
 
