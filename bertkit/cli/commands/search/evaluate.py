@@ -19,7 +19,7 @@ ORDER = 5
 EXAMPLE = "bertkit search eval index questions.jsonl"
 
 _SCORE = "ndcg@10"
-"""Metrics whose gains are shown."""
+"""The metric whose gains are shown."""
 
 
 def command(
