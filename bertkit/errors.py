@@ -61,7 +61,7 @@ class BertkitError(Exception):
         position = ":".join(str(value) for value in (self.file, self.row) if value is not None)
         column = f"column {self.column!r}" if self.column is not None else ""
         where = ", ".join(text for text in (position, self.record, column) if text)
-        what, remedy = (_shorten(text) for text in (self.what, self.remedy))
+        what, remedy = (_cut_middle(text) for text in (self.what, self.remedy))
         line = what + (f" ({where})" if where else "") + (f" - {remedy}" if remedy else "")
         return " ".join(line.split())
 
@@ -88,7 +88,7 @@ class BertkitError(Exception):
         }
 
 
-def _shorten(text: str) -> str:
+def _cut_middle(text: str) -> str:
     """Cut out of the middle what a value of thousands of characters would add to a message."""
     return text if len(text) <= 600 else f"{text[:300]}...{text[-297:]}"
 

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
@@ -38,6 +39,9 @@ RETIRED = re.compile(
     r"|frame|cutter|apart)(_|$)",
     re.IGNORECASE,
 )
+
+# Names that tell nothing of what they hold, for variables that live longer than a glance.
+UNTELLING = {"found", "one", "own", "other"}
 
 
 @cache
@@ -218,6 +222,32 @@ def test_retired_words_are_not_defined():
             elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 names.add((node.id, module))
     assert [(name, module) for name, module in sorted(names) if RETIRED.search(name)] == []
+
+
+def names_in(node: ast.AST, rebound: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
+    """Yield the names of a function, without those that an inner function or comprehension binds for itself."""
+    for child in ast.iter_child_nodes(node):
+        bound = set()
+        if isinstance(child, (ast.FunctionDef, ast.Lambda)):
+            bound = {each.arg for each in ast.walk(child.args) if isinstance(each, ast.arg)}
+        for loop in getattr(child, "generators", ()):
+            bound |= {each.id for each in ast.walk(loop.target) if isinstance(each, ast.Name)}
+        if isinstance(child, ast.Name) and child.id not in rebound:
+            yield child
+        yield from names_in(child, rebound | bound)
+
+
+def test_variables_that_live_long_say_what_they_hold():
+    """A name that tells nothing is for three lines: from the first assignment to the last use."""
+    long_lived = set()
+    for module in trees():
+        for function in functions(module):
+            lines: dict[str, list[int]] = {}
+            for node in names_in(function):
+                if node.id in lines or (node.id in UNTELLING and isinstance(node.ctx, ast.Store)):
+                    lines.setdefault(node.id, []).append(node.lineno)
+            long_lived |= {(module, function.name, name) for name, at in lines.items() if max(at) - min(at) > 3}
+    assert long_lived - {("hardware/threads.py", "read_quota", "own")} == set()
 
 
 def test_docstrings_say_what_comes_out():

@@ -56,6 +56,7 @@ def find_removable(splits: Mapping[str, Split], repeats: Repeats, faults: Iterab
         (repeats.repeated, "training rows that repeat an earlier one"),
         (repeats.leaked, "training rows that another split has too"),
     ):
+        # The first of equal rows stays, and validation rows stay: only training rows go.
         for index in indices:
             lines.setdefault(train.source, {})[train.lines[index]] = why
     return lines
@@ -80,6 +81,7 @@ def write_copies(sources: Mapping[str, Path], data: Data, lines: Lines, folder: 
             gone = lines.get(str(file), {})
             for why in gone.values():
                 removed[why] = removed.get(why, 0) + 1
+            # The format stays where it can be written just as it was read; else JSON lines hold every row.
             ending = format_of(file.name)[1].removesuffix(".gz")
             copy = staging / f"{name}{ending if ending in _SAME_FORMAT and is_plain else '.jsonl'}"
             _write_copy(file, copy, data, gone.keys())

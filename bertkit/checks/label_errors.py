@@ -77,6 +77,7 @@ def find_label_errors(
     if not all(value is None or isinstance(value, str) for value in gold):
         return None
     counts = Counter(gold)
+    # A label needs a row in each fold: rarer ones cannot be predicted from the others.
     chosen = [number for number, name in enumerate(gold) if name is not None and counts[name] >= _LEAST]
     names = sorted({gold[number] for number in chosen})
     if len(names) < 2:
@@ -84,6 +85,7 @@ def find_label_errors(
     labels = np.array([names.index(gold[number]) for number in chosen])
     rows = [every[number] for number in chosen]
     texts = [read_texts(split.rows[row], columns) for split, row in rows]
+    # Vectors and words find different errors, and together more (see decisions).
     vectors = embed_rows(texts, embedder, progress)
     with stage(progress, "predicting each label from the other rows"):
         probabilities = predict_labels([" ".join(of_row.values()) for of_row in texts], vectors, labels)
@@ -170,6 +172,7 @@ def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder, progress: Pr
     of_columns = [_embed_column([of_row.get(name, "") for of_row in texts], embedder, progress) for name in columns]
     if len(columns) == 2:
         first, second = of_columns
+        # A linear model of two texts sees neither whether they are alike: that needs difference and product.
         of_columns += [np.abs(first - second), first * second]
     return np.concatenate(of_columns, axis=1)
 
@@ -180,8 +183,8 @@ def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) 
     for text in texts:
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
     file = cache.cache_folder("vectors") / f"{digest.hexdigest()}.arrays"
-    kept = arrays.read_arrays(file)
-    if kept is None:
-        kept = {"vectors": embedder.encode(texts, progress=progress)}
-        arrays.write_arrays(file, kept)
-    return np.asarray(kept["vectors"])
+    cached = arrays.read_arrays(file)
+    if cached is None:
+        cached = {"vectors": embedder.encode(texts, progress=progress)}
+        arrays.write_arrays(file, cached)
+    return np.asarray(cached["vectors"])

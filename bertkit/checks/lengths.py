@@ -38,6 +38,7 @@ def find_lost_tokens(splits: Mapping[str, Split], task: Task, setup: Setup) -> l
 def _describe_tokens(split: Split, task: Task, setup: Setup) -> list[Finding]:
     """Describe how many tokens a word has, and the share of unknown tokens."""
     texts = list(dict.fromkeys(text for row in split.rows for text in read_texts(row, task.COLUMNS).values() if text))
+    # Each text once: of a repeated one, the tokens say nothing new.
     texts = sample(texts, _MOST_TEXTS)
     if not texts:
         return []

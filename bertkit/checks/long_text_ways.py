@@ -65,6 +65,7 @@ def compare_ways(saved: SavedCheckpoint, split: Split, progress: Progress = SILE
         for way, (_, loss) in by_way.items()
     ]
     sign = -1 if metric in LOWER_IS_BETTER else 1
+    # Of equally good ways, that of the run wins: a change needs a reason.
     best = max(scores, key=lambda way: (sign * scores[way], way == way_of_run))
     count = f"the {len(chosen.rows)} of {len(long)}" if len(long) > len(chosen.rows) else f"the {len(long)}"
     on = f"on {count} {split.name} rows that are too long"
@@ -72,6 +73,7 @@ def compare_ways(saved: SavedCheckpoint, split: Split, progress: Progress = SILE
         gains = bootstrap_intervals(
             lambda rows: {"gain": sign * (by_way[best][0](rows) - by_way[way_of_run][0](rows))},
             len(chosen.rows),
+            # The best of several ways is ahead by luck too, so the level is divided by their number (Bonferroni).
             level=1 - 0.05 / (len(by_way) - 1),
         )["gain"]
         if gains is not None and gains[0] > 0:

@@ -34,21 +34,22 @@ class Repeats:
 def find_repeats(splits: Mapping[str, Split], columns: Columns, progress: Progress = SILENT) -> Repeats:
     """Compare all rows with one another; what differs in case, white space or its last mark alone is the same."""
     digests = {name: digest_rows(split.rows, columns) for name, split in splits.items()}
-    result = Repeats()
+    repeats = Repeats()
     for name, split in splits.items():
-        _find_within(split, digests[name], columns.gold, result)
+        _find_within(split, digests[name], columns.gold, repeats)
     train, in_train = splits["train"], digests["train"]
     first_of = {digest: row for row, digest in reversed(list(enumerate(in_train.tolist())))}
     for name, split in splits.items():
         if name != "train":
             pairs = [(row, first_of[digest]) for row, digest in enumerate(digests[name].tolist()) if digest in first_of]
-            result.findings.append(_describe_leak(split, train, pairs, columns.gold))
+            repeats.findings.append(_describe_leak(split, train, pairs, columns.gold))
     others = [digests[name] for name in splits if name != "train"]
     if others:
-        result.leaked = np.flatnonzero(np.isin(in_train, np.concatenate(others))).tolist()
-    known = {*find_repeated(in_train, np.arange(len(in_train))), *result.leaked}
-    result.findings += _find_near(splits, columns, known, progress)
-    return result
+        repeats.leaked = np.flatnonzero(np.isin(in_train, np.concatenate(others))).tolist()
+    # Exact repeats are known by now, and are not looked at once more for near ones.
+    known = {*find_repeated(in_train, np.arange(len(in_train))), *repeats.leaked}
+    repeats.findings += _find_near(splits, columns, known, progress)
+    return repeats
 
 
 def _find_within(split: Split, digests: Digests, gold: str, result: Repeats) -> None:

@@ -51,14 +51,14 @@ def find_tag_errors(
     with stage(progress, "predicting each tag from the other rows"):
         probabilities = predict_tags(words, vectors, tags)
     ends = np.cumsum([len(of_row) for of_row in words])[:-1]
-    of_rows, given = np.split(probabilities, ends), np.split(tags, ends)
+    of_rows, given_tags = np.split(probabilities, ends), np.split(tags, ends)
     worst: dict[int, int] = {}
-    for row, word in rank([np.maximum(one, 0) for one in given], of_rows):
-        if given[row][word] >= 0:
+    for row, word in rank([np.maximum(one, 0) for one in given_tags], of_rows):
+        if given_tags[row][word] >= 0:
             worst.setdefault(row, word)
     errors = []
     for row, word in worst.items():
-        tag, likeliest = given[row][word], int(of_rows[row][word].argmax())
+        tag, likeliest = given_tags[row][word], int(of_rows[row][word].argmax())
         likely, texts = round(float(of_rows[row][word, tag]), 4), (" ".join(words[row]), words[row][word])
         errors.append(LabelError(*place_of(*rows[row]), names[tag], names[likeliest], likely, *texts))
     text = f"{share_of(len(errors), len(rows))} rows have a tag that may be wrong, and are ranked"
@@ -98,7 +98,7 @@ def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers
     reduced = PCA(min(_WIDTH, *vectors.shape), random_state=seed).fit_transform(vectors)
     reduced /= max(float(reduced.std(axis=0).mean()), 1e-6)
     features = {
-        "vectors": np.concatenate([_shift(reduced, row_of, by) for by in (-1, 0, 1)], axis=1),
+        "vectors": np.concatenate([_shift_values(reduced, row_of, by) for by in (-1, 0, 1)], axis=1),
         "words": DictVectorizer().fit_transform(one for of_row in words for one in _describe_words(of_row)),
     }
     probabilities = np.zeros((len(tags), int(tags.max()) + 1))
@@ -116,8 +116,13 @@ def _tags(row: Mapping[str, Any]) -> Sequence[str | None]:
     return list(row.get("tags") or ())
 
 
-def _shift(values: Numbers, row_of: Numbers, by: int) -> Numbers:
-    """Return for each word the values of a neighbor in its row; zeros where there is none."""
+def _shift_values(values: Numbers, row_of: Numbers, by: int) -> Numbers:
+    """Return for each word the values of a neighbor in its row; zeros where there is none.
+
+    >>> _shift_values(np.array([1, 2, 3, 4]), np.array([0, 0, 1, 1]), -1).tolist()  # of two rows, what stands before
+    [0, 1, 0, 3]
+    """
+    # All rows at once: what is rolled in from another row becomes 0.
     moved, own = np.roll(values, -by, axis=0), np.roll(row_of, -by)
     moved[own != row_of] = 0
     if by:  # the first and the last row may be the same one

@@ -52,10 +52,10 @@ def digest_others(row: Row, columns: Columns, column: str) -> int:
 
 def _parts(row: Row, columns: Columns) -> list[str]:
     texts = read_texts(row, columns)
-    return [_normalize(texts[name]) if name in texts else repr(row.get(name)) for name in input_columns(columns)]
+    return [_normalize_text(texts[name]) if name in texts else repr(row.get(name)) for name in input_columns(columns)]
 
 
 @lru_cache(50_000)  # several questions are about one paragraph
-def _normalize(text: str) -> str:
+def _normalize_text(text: str) -> str:
     normalized = normalize(text)
     return normalized.rstrip(_LAST_MARKS) or normalized

@@ -27,7 +27,8 @@ from bertkit.storage.runs import is_main_process
 if TYPE_CHECKING:
     from bertkit.errors import BertkitError
 
-_ClickError: Any = typer.BadParameter.__mro__[2]  # ClickException, which typer has moved between releases
+# ClickException, which typer has moved between releases
+_ClickError: Any = typer.BadParameter.__mro__[2]
 
 
 def find_commands(package: ModuleType) -> list[ModuleType]:
@@ -44,6 +45,7 @@ def name_command(module: ModuleType) -> str:
 def add_commands(group: typer.Typer, package: ModuleType) -> None:
     """Add every module of a package to a group: a module is a command, a package is a group of commands."""
     for module in find_commands(package):
+        # The tree of files is the tree of commands: a new file is a new command, with no list to add it to.
         if hasattr(module, "__path__"):
             subgroup = _make_group(module.HELP, getattr(module, "GROUP", ReadableGroup))
             add_commands(subgroup, module)
@@ -95,7 +97,7 @@ def main() -> NoReturn:
     _log_to_stderr()
     code = _run_command()
     if (lost := stdio.lost_output()) and code == 0:
-        code = _fail(f"stdout cannot be written: {lost.strerror}", 6, {})
+        code = _print_error(f"stdout cannot be written: {lost.strerror}", 6, {})
     sys.exit(code)
 
 
@@ -108,27 +110,29 @@ def _run_command() -> int:
         with stdio.interruptible():
             code = int(app(prog_name="bertkit", standalone_mode=False) or 0)
         # typer returns 130 for a KeyboardInterrupt
-        return _fail("stopped by Ctrl-C", code, {}) if code == 130 else code
+        return _print_error("stopped by Ctrl-C", code, {}) if code == 130 else code
     except BertkitError as error:
-        return _refuse(error)
+        return _print_refusal(error)
     except _ClickError as error:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             return 2
         from bertkit.cli.mistakes import usage_error
 
-        return _refuse(usage_error(error))
+        return _print_refusal(usage_error(error))
     except KeyboardInterrupt:
-        return _fail("stopped by Ctrl-C", 130, {})
+        return _print_error("stopped by Ctrl-C", 130, {})
     except OSError as error:
-        return _refuse(_name_error(error))
+        return _print_refusal(_name_error(error))
     except Exception as error:  # a bug: its traceback is saved to a file and the exit code is 1
         if _is_interrupt(error):
-            return _fail("stopped by Ctrl-C", 130, {})
+            return _print_error("stopped by Ctrl-C", 130, {})
         from bertkit.recipe.plugins import fault_of_own_module
 
+        # What looks like a bug may be the machine, a module of the user, or a broken installation: each has its own
+        # remedy.
         fault = _name_memory_error(error) or fault_of_own_module(error) or _name_missing_package(error)
-        return _crash() if fault is None else _refuse(fault)
+        return _save_traceback() if fault is None else _print_refusal(fault)
 
 
 def _spare_collection() -> None:
@@ -182,11 +186,11 @@ def _name_memory_error(error: Exception) -> BertkitError | None:
     return None
 
 
-def _refuse(error: BertkitError) -> int:
-    return _fail(str(error), error.exit_code, error.as_dict())
+def _print_refusal(error: BertkitError) -> int:
+    return _print_error(str(error), error.exit_code, error.as_dict())
 
 
-def _fail(message: str, code: int, details: dict[str, object]) -> int:
+def _print_error(message: str, code: int, details: dict[str, object]) -> int:
     if os.environ.get("BERTKIT_DEBUG"):
         traceback.print_exc()
     if is_main_process():
@@ -199,7 +203,7 @@ def _fail(message: str, code: int, details: dict[str, object]) -> int:
     return code
 
 
-def _crash() -> int:
+def _save_traceback() -> int:
     """Save the traceback of a bug to a file and report it in one line; where no folder can be written, print it."""
     import tempfile
 
@@ -208,6 +212,7 @@ def _crash() -> int:
     from bertkit.recipe.plugins import own_modules
 
     advice = "".join(f"check what {module} returns; if it is right, " for module in own_modules())
+    # The current folder, where the user looks, or else the one for temporary files.
     for find_folder in (Path, tempfile.gettempdir):
         try:
             file = Path(find_folder()) / f"bertkit-crash-{os.getpid()}.txt"
@@ -220,9 +225,9 @@ def _crash() -> int:
         except OSError:  # the disk is full
             file.unlink(missing_ok=True)
             continue
-        return _fail(f"bertkit failed: {last} - {advice}please report it with {file}", 1, {})
+        return _print_error(f"bertkit failed: {last} - {advice}please report it with {file}", 1, {})
     sys.stderr.write(text)
-    return _fail(f"bertkit failed: {last} - {advice}please report it with the lines above", 1, {})
+    return _print_error(f"bertkit failed: {last} - {advice}please report it with the lines above", 1, {})
 
 
 class _PrintableLines(logging.Formatter):

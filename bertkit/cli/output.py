@@ -149,6 +149,7 @@ def print_result(
             check_page(page)  # another process may have written one meanwhile
             write(page, result)
     if _as_json:
+        # One object per command, also where it ends in an error: a program parses stdout once.
         values = to_plain(result) | ({} if page is None else {"file": str(page)})
         if error is None:
             print_json(values)

@@ -40,6 +40,7 @@ class TerminalProgress:
     def start(self, what: str, total: int, done: int = 0) -> None:
         """Begin a stage of `total` steps, of which `done` are done; stages may be nested."""
         what = printable(what)  # it may have the name of a file
+        # `done` is what a resumed run has behind it: it is in the count, and not in the estimate of the time left.
         self.outer.append((what, total, done, time.monotonic()))
         self.last_line = time.monotonic()
         if self.live:
@@ -60,6 +61,7 @@ class TerminalProgress:
             self.bar.update(task, completed=done, count=_steps(done, total), figures=_Figures(texts))
         elif self.shows and time.monotonic() - self.last_line >= _INTERVAL:
             self.last_line = time.monotonic()
+            # A log gets a line every ten seconds, and never one per step.
             left = (self.last_line - began) / max(done - before, 1) * (total - done)
             sys.stderr.write("  ".join([f"{what}: {_steps(done, total)}", *texts, f"eta {duration_text(left)}"]) + "\n")
 
@@ -87,6 +89,7 @@ class _Figures:
         return Measurement(0, len("  ".join(self.figures)))
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        # Figures are dropped from the end, so callers give the most important one first.
         shown = list(self.figures)
         while shown and len("  ".join(shown)) > options.max_width:
             shown.pop()

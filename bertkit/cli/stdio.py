@@ -27,9 +27,11 @@ class _Output(io.FileIO):
     def write(self, data: Any) -> int:
         """Write, or drop what cannot be written."""
         try:
-            while (count := super().write(data)) is None:  # another program made the terminal non-blocking
+            # another program made the terminal non-blocking
+            while (count := super().write(data)) is None:
                 _wait_for(self.fileno())
         except OSError as error:
+            # The work goes on: nobody reading its output is no reason to lose a training of hours.
             self.error = error
             null = os.open(os.devnull, os.O_WRONLY)
             os.dup2(null, self.fileno())  # for C code and child processes, too
@@ -51,7 +53,7 @@ def prepare() -> None:
             os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
     if sys.stdin is None:
         sys.stdin = io.TextIOWrapper(io.BufferedReader(io.FileIO(0, closefd=False)))
-    codecs.register_error("json", _escape)
+    codecs.register_error("json", _escape_as_json)
     sys.stdout = _tolerant(sys.stdout, 1, "json")
     sys.stderr = _tolerant(sys.stderr, 2, "backslashreplace")
 
@@ -92,6 +94,7 @@ def _tolerant(stream: Any, descriptor: int, errors: str) -> Any:
         return stream
     if stream is not None:
         stream.flush()
+    # Line by line where somebody watches; in blocks for files and pipes, as Python does itself.
     is_line_buffered = descriptor == 2 or os.isatty(descriptor)
     return io.TextIOWrapper(
         io.BufferedWriter(_Output(descriptor, "w", closefd=False)),
@@ -102,10 +105,10 @@ def _tolerant(stream: Any, descriptor: int, errors: str) -> Any:
     )
 
 
-def _escape(error: UnicodeError) -> tuple[str, int]:
+def _escape_as_json(error: UnicodeError) -> tuple[str, int]:
     r"""Write characters that an encoding lacks as JSON does.
 
-    >>> codecs.register_error("json", _escape)
+    >>> codecs.register_error("json", _escape_as_json)
     >>> "café".encode("ascii", errors="json")
     b'caf\\u00e9'
     """

@@ -62,7 +62,8 @@ def publish(published: PrunedFacts, folder: Path, scoring: Scoring | None) -> No
     write_json(folder / PRUNED_FILE, facts)
     if scoring is not None:
         _publish_run(published, folder, *scoring)
-    mode = (folder / PRUNED_FILE).stat().st_mode  # safetensors creates files that only their owner can read
+    # safetensors creates files that only their owner can read
+    mode = (folder / PRUNED_FILE).stat().st_mode
     for file in folder.rglob("*.safetensors"):
         file.chmod(mode)
 
@@ -83,7 +84,7 @@ def _publish_run(
     write_predictions(folder, split, scored.predictions, details)
     seconds = round(time.perf_counter() - published.began, 3)
     fields = describe_split(checkpoint.task, split, scored, details, {})
-    result = Result(recipe=recipe.name, model=published.model, seconds=seconds, **fields)
+    scores = Result(recipe=recipe.name, model=published.model, seconds=seconds, **fields)
     shape = {name: value for name, value in dataclasses.asdict(published.shape).items() if value and name != "layers"}
     pruned: dict[str, Any] = {"from": fingerprint(published.source), "layers": published.kept.layers, **shape}
     record: RunRecord = {
@@ -96,7 +97,7 @@ def _publish_run(
         "command": runs.command(),
         "versions": runs.versions(),
         "identity": {**saved.record.get("identity", {}), "pruned": pruned},
-        "results": [without_folder(result)],
+        "results": [without_folder(scores)],
         "files": list_files(folder, [name for name in written if name not in private]),
     }
     runs.write_record(folder, record)

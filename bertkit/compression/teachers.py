@@ -141,7 +141,7 @@ def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Fe
     if loaded.setup.tokenizer.model_input_names != setup.tokenizer.model_input_names:
         features = encode_split(split, loaded.setup, task.encode)
     elif (own := setup.tokenizer.get_vocab()) != (theirs := loaded.setup.tokenizer.get_vocab()):
-        features = _translate(features, {own[token]: theirs[token] for token in own})
+        features = _translate_ids(features, {own[token]: theirs[token] for token in own})
     outputs, _ = run_model(loaded, features, progress, f"running {teacher.name}")
     logits = _gather_logits(outputs, features, [teacher.labels.index(name) for name in setup.labels])
     if keeps:
@@ -218,7 +218,7 @@ def _is_trimmed(tokenizer: PreTrainedTokenizerFast, whole: PreTrainedTokenizerFa
     return same and types[0] == types[1] and tokenizer.get_vocab().keys() < whole.get_vocab().keys()
 
 
-def _translate(features: Features, ids: Mapping[int, int]) -> list[Feature]:
+def _translate_ids(features: Features, ids: Mapping[int, int]) -> list[Feature]:
     """Return features with the teacher's ids of the very tokens that the student reads."""
 
     def translate(numbers: Any) -> Any:

@@ -32,7 +32,7 @@ class TokenCorpus:
     def read_texts(self) -> Iterator[str]:
         """Read the strings of rows, and the documents of files; again in lower case for a model that reads that."""
         lowers = bool(read_encoder_settings(self.source).get("do_lower_case"))
-        for text in self._read():
+        for text in self._read_as_written():
             yield text
             if lowers:
                 yield text.lower()
@@ -47,7 +47,7 @@ class TokenCorpus:
         found = (encode_split(split, setup, encode) for split in self.splits)
         return {int(number) for features in found for number in occurring_tokens_of(features)}
 
-    def _read(self) -> Iterator[str]:
+    def _read_as_written(self) -> Iterator[str]:
         from bertkit.pretraining.documents import find_corpus, has_validation, read_documents
 
         for split in self.splits if self.checkpoint else ():

@@ -45,6 +45,7 @@ def refuse_swapped(train: Split, columns: Columns, data: Data) -> None:
         if not all(isinstance(value, str) for value in (*texts, *labels)):
             continue
         distinct = len(set(labels))
+        # Texts hardly repeat and labels hardly do anything else; where it is the other way round, they are swapped.
         if max(4 * len(set(texts)), len(labels)) <= 2 * distinct and sum(map(len, texts)) < sum(map(len, labels)):
             names = {text: source_column(text, data), gold: source_column(gold, data)}
             swap = " ".join(

@@ -67,6 +67,7 @@ def hold_out(split: Split, data: Data, columns: Columns, *, named: bool) -> dict
 def _group_by_text(rows: Sequence[Row], columns: Columns, named: bool) -> list[_Group]:
     groups: dict[bytes, _Group] = {}
     for index, row in enumerate(rows):
+        # Equal texts stay together: one of them in training would tell the other's answer.
         names = columns.together or [name for name in row if name not in columns.beside]
         draw = digest_text({name: row[name] for name in names}, columns.gold)
         group = groups.setdefault(draw, _Group([], draw, Counter()))
@@ -81,21 +82,25 @@ def _choose_rows(groups: Sequence[_Group], data: Data, count: int) -> Iterator[i
     by_hash, share = data.hold_out == "by_hash", data.validation_share
     ordered = sorted(groups, key=lambda group: group.draw) if by_hash else _in_order(groups, left.copy())
     most = min(max(1, round(count * share)), count - 1)
-    kept: set[str] = set()
+    kept_labels: set[str] = set()
     rest, chosen = len(groups), 0
     for group in ordered:
+        # By hash, a text is held out whatever other rows there are; by label, until the share is reached.
         is_enough = chosen > 0 and _as_share(group.draw) >= share if by_hash else chosen >= most
         if is_enough or rest == 1:
             break
+        # A label must stay in training: what is never trained is never predicted.
         last = {label for label, rows in group.labels.items() if left[label] == rows}
         if last:
-            kept |= last
+            kept_labels |= last
             continue
         left -= group.labels
         rest, chosen = rest - 1, chosen + len(group.rows)
         yield from group.rows
-    if kept:
-        names = ", ".join(sorted(kept)[:5]) + (f" and {len(kept) - 5:,} more" if len(kept) > 5 else "")
+    if kept_labels:
+        names = ", ".join(sorted(kept_labels)[:5]) + (
+            f" and {len(kept_labels) - 5:,} more" if len(kept_labels) > 5 else ""
+        )
         say_once(f"all {len(left):,} labels are in training, so fewer rows of {names} are held out")
 
 

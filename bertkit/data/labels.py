@@ -80,6 +80,7 @@ def find_names(values: Iterable[Any]) -> list[str]:
             f"every row has the same label {next(iter(names), None)!r}",
             "a classifier needs at least two labels",
         )
+    # So many names are an id, a number or a text: training on them would end in nothing.
     if len(names) > max(_MANY, len(spellings) // 5):
         raise DataError(
             f"{len(names):,} different labels in {len(spellings):,} rows",
@@ -96,11 +97,11 @@ def with_unseen(names: Sequence[str], values: Iterable[Any]) -> list[str]:
     entity).
     """
     found = {name for value in values for name in spelled_names(value)}
-    unknown, tidy_names = {name for name in found if not _is_known(name, names)}, set(map(_tidy, names))
+    unknown, tidy_names = {name for name in found if not _is_known(name, names)}, set(map(_tidy_name, names))
     if not found - unknown - {"O"}:
         return list(names)
     has_numbers = any(map(_is_integer, names))
-    unseen = {name for name in unknown if _tidy(name) not in tidy_names and (has_numbers or not _is_integer(name))}
+    unseen = {name for name in unknown if _tidy_name(name) not in tidy_names and (has_numbers or not _is_integer(name))}
     return _sort_names({*names, *unseen}) if unseen else list(names)
 
 
@@ -112,7 +113,7 @@ def _is_known(name: str, names: Sequence[str]) -> bool:
     return True
 
 
-def _tidy(name: str) -> str:
+def _tidy_name(name: str) -> str:
     return folded(" ".join(name.split()))
 
 
@@ -141,15 +142,17 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
     if spelling is None or spelling in names:
         return spelling
     number, plain_names = plain(spelling), list(map(plain, names))
+    # CSV has text only, JSON has numbers and booleans: 1, 1.0 and "1" are one label.
     if plain_names.count(number) == 1:
         return names[plain_names.index(number)]
     if number == "-1":
         return None
+    # Hub data sets count labels from 0; but names that are numbers mean themselves.
     counts = not any(map(_is_integer, plain_names))  # names that are numbers themselves are not counted
     if counts and _is_integer(number) and 0 <= int(number) < len(names):
         return names[int(number)]
     listed = ", ".join(f"{index} {list_names([name])}" for index, name in enumerate(names[:20]))
-    alike = next((name for name in names if _tidy(name) == _tidy(spelling)), None)
+    alike = next((name for name in names if _tidy_name(name) == _tidy_name(spelling)), None)
     near = f"did you mean {alike}?" if alike else closest(spelling, names)
     hint = near if near.startswith("did") else remedy
     raise DataError(f"label {spelling!r} is not one of the {len(names)} labels ({listed})", hint)
@@ -230,6 +233,7 @@ def match_names(checkpoint: Sequence[str], recipe: Sequence[str]) -> list[str]:
     """
     matched = {name: name for name in checkpoint if name in recipe}
     for name in checkpoint:
+        # Only where one name fits: two that differ in case alone may mean different things.
         alike = [other for other in recipe if other not in matched.values() and folded(other) == folded(name)]
         if name not in matched and len(alike) == 1:
             matched[name] = alike[0]

@@ -166,15 +166,15 @@ def as_columns(prediction: Mapping[str, Any], digits: int | None) -> dict[str, A
             spread.update({f"probability_{label}": number for label, number in value.items()})
         else:
             spread[name] = value
-    return spread if digits is None else {name: _round(value, digits) for name, value in spread.items()}
+    return spread if digits is None else {name: _round_floats(value, digits) for name, value in spread.items()}
 
 
-def _round(value: object, digits: int) -> object:
+def _round_floats(value: object, digits: int) -> object:
     if isinstance(value, float):
         return round(value, digits)
     if isinstance(value, dict):
-        return {name: _round(inner, digits) for name, inner in value.items()}
-    return [_round(inner, digits) for inner in value] if isinstance(value, list) else value
+        return {name: _round_floats(inner, digits) for name, inner in value.items()}
+    return [_round_floats(inner, digits) for inner in value] if isinstance(value, list) else value
 
 
 def _write_jsonl(records: Records, file: Path, _: FileLayout) -> int:
@@ -187,7 +187,7 @@ def _write_jsonl(records: Records, file: Path, _: FileLayout) -> int:
 
 
 def _write_separated(records: Records, file: Path, layout: FileLayout) -> int:
-    count, escape = 0, _escape if layout.escape_formulas else lambda value: value
+    count, escape = 0, _escape_formula if layout.escape_formulas else lambda value: value
     encoding = layout.encoding or "utf-8"
     with _spooled(records, file) as (types_by_column, chunks), file.open("w", encoding=encoding, newline="") as stream:
         writer = csv.writer(stream, delimiter=layout.delimiter or ",")
@@ -282,10 +282,10 @@ def _as_text(value: object) -> str:
     return to_json(value) if isinstance(value, (bool, int, float)) else str(value)
 
 
-def _escape(value: object) -> object:
+def _escape_formula(value: object) -> object:
     """Put a ' before text that a spreadsheet would take for a formula; a number is none.
 
-    >>> _escape("=1+1"), _escape("-1.5"), _escape("a=b")
+    >>> _escape_formula("=1+1"), _escape_formula("-1.5"), _escape_formula("a=b")
     ("'=1+1", '-1.5', 'a=b')
     """
     is_formula = isinstance(value, str) and _FORMULA.match(value) and not _NUMBER.fullmatch(value)

@@ -41,16 +41,16 @@ def digest_rows(rows: Iterable[Row], gold: str) -> Digests:
 
 def digest_trained(rows: Iterable[Row], gold: str) -> Digests:
     """Return two digests of each row that a run is trained on, (rows, 2); see `Digests`."""
-    both = digest_rows((version for row in rows for version in (row, _fold(row))), gold)
+    both = digest_rows((version for row in rows for version in (row, _fold_texts(row))), gold)
     return both.reshape(-1, 2)
 
 
-def _fold(value: object) -> Any:
+def _fold_texts(value: object) -> Any:
     """Return a row without what case, white space and forms of Unicode add to its texts."""
     if isinstance(value, dict):
-        return {name: _fold(part) for name, part in value.items()}
+        return {name: _fold_texts(part) for name, part in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_fold(part) for part in value]
+        return [_fold_texts(part) for part in value]
     return normalize(value) if isinstance(value, str) else value
 
 

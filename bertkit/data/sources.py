@@ -85,6 +85,7 @@ def read_splits(
     if files is None:
         return _read_hub(data, make_split, choose)
 
+    # The first row of files that are read later: a wrong one is told before hours of training.
     for file in chain.from_iterable(files[name] for name in files if check_rest and not choose(name)):
         next(iter(read_records(file, data)), None)
 
@@ -107,6 +108,7 @@ def as_recorded(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
     draws = [draw for draw, known in DRAWS.items() if known == identity.get("hold_out")]
     changes: dict[str, Any] = {"hold_out": draws[0]} if draws else {}
     columns = identity.get("recipe", {}).get("data", {}).get("columns")
+    # A column that the run did not read stays unread, though today it would be found by its name.
     if columns is not None and PAIR not in (*columns, *recipe.data.columns):
         changes["unread"] = [*recipe.data.unread, PAIR]
     return recipe.changed("data", **changes)
@@ -187,6 +189,7 @@ def files_by_split(data: Data) -> dict[str, list[Path]] | None:
         return find_files(folder, data)
     if folder.exists():
         raise not_a_file(folder)
+    # What looks like a path is not asked of the hub, where it would end in a worse error.
     if data.source.startswith((".", "/", "~")) or folder.suffix or data.source.count("/") > 1:
         names = sorted(entry.name for entry in folder.parent.iterdir()) if folder.parent.is_dir() else []
         raise DataError(f"no such file or directory: {data.source}", closest(folder.name, names) if names else "")

@@ -63,7 +63,7 @@ class StreamBuffers:
 
     def __init__(self, stream: RowStream) -> None:
         self.stream = stream
-        self._begin(0)
+        self._begin_pass(0)
 
     def state(self) -> dict[str, Any]:
         """Return where the next buffer begins: the pass, the rows of the pass before it, and a SHA-256 over them."""
@@ -75,7 +75,7 @@ class StreamBuffers:
         Raises:
             DataError: they are not the rows that the state was saved after.
         """
-        self._begin(state["pass"])
+        self._begin_pass(state["pass"])
         for _, row in islice(self.lines, state["rows"]):
             self._count_row(row)
         if self.state() != state:
@@ -84,19 +84,19 @@ class StreamBuffers:
 
     def read(self) -> list[Row]:
         """Read the next buffer."""
-        return [self._next() for _ in range(self.stream.buffer_rows)]
+        return [self._next_row() for _ in range(self.stream.buffer_rows)]
 
-    def _begin(self, number: int) -> None:
+    def _begin_pass(self, number: int) -> None:
         self.number, self.rows, self.digest, self.lines = number, 0, hashlib.sha256(), self.stream.open()
 
-    def _next(self) -> Row:
+    def _next_row(self) -> Row:
         for _, row in self.lines:
             self._count_row(row)
             return row
         if not self.rows:
             raise DataError("the train split has no rows", "add rows", file=self.stream.source)
-        self._begin(self.number + 1)
-        return self._next()
+        self._begin_pass(self.number + 1)
+        return self._next_row()
 
     def _count_row(self, row: Row) -> None:
         feed_row(self.digest, row)

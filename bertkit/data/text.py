@@ -78,7 +78,8 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
                 raise DataError(str(error), "--set data.encoding=utf-8", file=name) from None
             except (gzip.BadGzipFile, EOFError, zlib.error) as error:
                 raise DataError(f"damaged gzip file: {error}", "download it again", file=name) from None
-            if not is_utf8 and (half := SURROGATE.search(text)):  # utf-7 and unicode_escape can spell one
+            # utf-7 and unicode_escape can spell one
+            if not is_utf8 and (half := SURROGATE.search(text)):
                 row = 1 + max(breaks[mark] + text.count(mark, 0, half.start()) for mark in "\n\r")
                 what = f"half of a surrogate pair: {half[0]!r}"
                 raise DataError(what, "write the whole character", file=name, row=row)

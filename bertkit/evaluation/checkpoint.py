@@ -157,6 +157,7 @@ class SavedCheckpoint:
         export = read_export(self.folder)
         tokenizer: Any = open_tokenizer(self.folder, export)
         setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, True, True))
+        # The head is a part of the graph, so its options were settled when it was exported.
         for name, before, now in _head_options(export.options, setup.recipe.options):
             what = f"it was exported with options.{name} {before}, and the recipe has {now}"
             raise ModelError(what, "use the recipe.yaml of its folder, or export it again", file=self.folder)
@@ -173,6 +174,7 @@ class SavedCheckpoint:
 
         A calibration of one of them is not one of their mean, which has its own.
         """
+        # All members compute as the first one does, so that they differ in their weights alone.
         first = self.members[0].load(machine, inference=inference, calibrated=False)
         others = (saved.load(first.machine, inference=inference, calibrated=False) for saved in self.members[1:])
         members = (first, *others)
@@ -183,6 +185,7 @@ class SavedCheckpoint:
     def _detect_hardware(self) -> Machine:
         from bertkit.hardware.precision import product_widths, restore_hardware
 
+        # As in its run, also where another precision would be faster here: scores would differ in the last digits.
         if self.recipe.training.precision == "auto" and "machine" in self.record:
             return restore_hardware(self.record["machine"], "as in its run")
         config, precision = read_config(self.folder), self.recipe.training.precision
@@ -272,6 +275,7 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint
 
 def _open_exported(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
     export = read_export(folder)
+    # A graph has no classes by whose names its head could be checked: the manifest tells its family.
     if export.task not in (recipe.task, task.EXPORTED_AS):
         what = f"it was exported for {export.task}, and the recipe {recipe.name} is for {recipe.task}"
         raise ModelError(what, "use the recipe.yaml of its folder", file=folder)
@@ -294,6 +298,7 @@ def _labels_of(config: dict[str, Any], recipe: Recipe, task: Task, folder: Path)
 def _names_of(config: dict[str, Any], recipe: Recipe) -> tuple[str, ...]:
     """Return the names of a model's outputs, spelled as in the recipe where it has them."""
     outputs = len(config.get("id2label") or "ab")  # transformers' default is two
+    # First what the user says of the outputs, then what the config says, then numbers.
     names = recipe.model_labels or label_names(config) or placeholder_names(outputs)
     return tuple(match_names(names, recipe.labels) if recipe.labels else names)
 

@@ -105,6 +105,7 @@ def find_changes(scorer: Scorer, rows: Rows, sides: Sides, extra: Extra, shown: 
     """
     (first, second), metric = sides, scorer.recipe.best_metric
     pairs = list(zip(first.judged, second.judged, strict=False))
+    # Units that both answer alike change nothing, and are not computed.
     changed = sorted({int(unit) for pair in pairs for unit in find_changed(*pair)})
     chosen = thin(changed, MAX_CHANGED)
     slice_metric = _slice_metric(scorer, first.judged[0])
@@ -158,6 +159,8 @@ def _mean_effects(
         for unit in units:
             gained, without = (scorer.score(side) for side in swap(first, second, np.array([unit])))
             for metric, of_metric in effects.items():
+                # What a unit is worth depends on what the other units are: the mean of changing it first and of
+                # changing it last.
                 effect = (gained[metric] - before[metric] + after[metric] - without[metric]) / 2
                 sign = -1 if metric in LOWER_IS_BETTER else 1
                 of_metric[unit] += 0.0 if np.isnan(effect) else sign * effect / len(pairs)
@@ -174,6 +177,7 @@ def _split_effects(effects: Mapping[int, float]) -> tuple[list[int], list[int]]:
 def _slice_metric(scorer: Scorer, judged: Judged) -> str:
     """Choose the metric of slices: the share of units that are right, if one is scored, for any few rows have that."""
     scores, units = scorer.score(judged), count_units(judged)
+    # F1 of a slice may be undefined where a label is missing; the share of right rows never is.
     shares = [name for name, value in scores.items() if getattr(value, "total", None) == units]
     return "accuracy" if "accuracy" in shares else (shares or [scorer.recipe.best_metric])[0]
 
@@ -238,6 +242,7 @@ def _slice_entities(scorer: Scorer, metric: str, sides: Sides) -> list[Slice]:
             [{**of, **{name: of[name][:, [index]] for name in _BY_TYPE}} for of in side.judged] for side in sides
         ]
         errors = [np.mean([count_errors(judged)[0] for judged in side], axis=0) for side in of_type]
+        # Rows without the type say nothing of it, and there are many of them.
         occurs = np.any([count_errors(judged)[1] > 0 for side in of_type for judged in side], axis=0)
         if occurs.any():
             won, lost = (int((gained > _ROUNDING).sum()) for gained in (errors[0] - errors[1], errors[1] - errors[0]))

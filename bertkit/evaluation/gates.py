@@ -87,7 +87,9 @@ def judge_scores(
     for name, bound in gates.asked.items():
         value, interval, is_most = known.get(name), ends.get(name), name in LOWER_IS_BETTER or name in BESIDE_SCORES
         asked = f"at {'most' if is_most else 'least'} {bound:g}"
+        # With confidence, the end of the interval must pass, and not the score: the one on the side that could fail.
         end = interval and interval[is_most] if gates.confident and name != "size_mb" else value
+        # What was not measured fails: a gate that skips what it cannot judge lets everything pass.
         if value is None or end is None:
             what = "not measured" if value is None else f"{score_text(value)} has no interval"
             cases.append(Case(group, name, "failed", f"{what}, and {asked} is asked for"))
@@ -159,8 +161,10 @@ def judge_systems(
     of_all = [
         GatedDifference(name, metric, metric, units, differences[name][metric]) for name in others for metric in metrics
     ]
-    if set(metrics) <= set(scorer.recipe.metrics):  # no other need be scored in each resample of each slice
+    # no other need be scored in each resample of each slice
+    if set(metrics) <= set(scorer.recipe.metrics):
         scorer = replace(scorer, recipe=scorer.recipe.model_copy(update={"metrics": metrics}))
+    # Slices make many tests, so their p values are corrected among themselves, apart from those of all rows.
     numbers = group_rows(scorer, rows, sides[first])
     slices = slice_values(scorer, rows, numbers, extra)
     of_slices = [
@@ -188,27 +192,28 @@ def judge_worse(tested: Sequence[GatedDifference], gate: WorseGate) -> list[Case
     known = [one.found.p for one in tested if one.found is not None]
     corrected = iter(holm(known) if len(known) > 1 else [None])
     cases = []
-    for group, name, metric, units, found in tested:
-        if found is None:
+    for group, name, metric, units, diff in tested:
+        if diff is None:
             cases.append(Case(group, name, "skipped", f"not tested: {units:,} rows, fewer than {LEAST_UNITS}"))
             continue
-        found = replace(found, p_holm=next(corrected))
-        outcome = judge_difference(found, units, gate.margin, lower_is_better=metric in LOWER_IS_BETTER)
+        diff = replace(diff, p_holm=next(corrected))
+        outcome = judge_difference(diff, units, gate.margin, lower_is_better=metric in LOWER_IS_BETTER)
+        # "Undecided" is an outcome of its own: too few rows to tell whether the margin is kept.
         undecided: Outcome = "failed" if gate.undecided == "fail" else "skipped"
-        text = _describe(found) + _explain(outcome, found, units, gate)
+        text = _describe_difference(diff) + _explain_outcome(outcome, diff, units, gate)
         cases.append(Case(group, name, undecided if outcome == "undecided" else outcome, text))
     return cases
 
 
-def _describe(found: Difference) -> str:
-    ends = "no interval" if found.interval is None else f"95% CI {found.interval[0]:+.4f} to {found.interval[1]:+.4f}"
-    ends += "" if found.p_holm is None else f", p {p_text(found.p_holm)} after correction"
-    return f"{score_text(found.first)}, then {score_text(found.second)}: {found.difference:+.4f} ({ends})"
+def _describe_difference(diff: Difference) -> str:
+    ends = "no interval" if diff.interval is None else f"95% CI {diff.interval[0]:+.4f} to {diff.interval[1]:+.4f}"
+    ends += "" if diff.p_holm is None else f", p {p_text(diff.p_holm)} after correction"
+    return f"{score_text(diff.first)}, then {score_text(diff.second)}: {diff.difference:+.4f} ({ends})"
 
 
-def _explain(outcome: str, found: Difference, units: int, gate: WorseGate) -> str:
+def _explain_outcome(outcome: str, diff: Difference, units: int, gate: WorseGate) -> str:
     by = f" by more than {gate.margin:g}" if gate.margin else ""
     if outcome != "undecided":
         return f", {'worse' if outcome == 'failed' else 'not shown to be worse' if not by else 'not worse'}{by}"
-    least = "" if found.detectable is None else f": {units:,} show a difference of {found.detectable:.4f}"
+    least = "" if diff.detectable is None else f": {units:,} show a difference of {diff.detectable:.4f}"
     return f", too few rows to tell whether it is worse{by}{least}"

@@ -19,6 +19,7 @@ from bertkit.tokens.features import Collator, Feature, Features
 
 def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: PretrainSetup) -> list[Feature]:
     """Make the features of held-out text that every evaluation scores: the same pairs and masks, whatever the seed."""
+    # One seed for all runs: perplexities of runs with other seeds would be of other masks.
     setup = replace(setup, recipe=setup.recipe.changed("training", seed=0))
     examples = objective.examples(corpus, setup.recipe.training.max_length, setup, 0)
     if not len(examples):

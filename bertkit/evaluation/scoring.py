@@ -118,6 +118,7 @@ def score_ensemble(checkpoint: Checkpoint, split: Split, progress: Progress) -> 
     features = _encode_split(split, checkpoint)
     by_member = run_members(checkpoint, features, progress, f"scoring {split.name}")
     outputs = combine_outputs(checkpoint, by_member, features)
+    # The outputs of each member are there already: scoring it alone runs no model again.
     members = [
         _score_outputs(member, split, features, own, None)
         for member, own in zip(checkpoint.members, by_member, strict=True)
@@ -132,6 +133,7 @@ def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
     lacking = sorted(found.difference(known))
     if not lacking:
         return checkpoint
+    # Not an error: the rows are scored as they are, and a row with such a label counts as wrong.
     members = tuple(_with_labels_of(split, member) for member in checkpoint.members)
     setup = replace(checkpoint.setup, labels=(*known, *lacking))
     return replace(checkpoint, setup=setup, members=members, lacking=len(lacking))
@@ -168,6 +170,7 @@ def _decode_outputs(checkpoint: Checkpoint, split: Split, features: Features, ou
         return predictions, []
     count = 0
     for indices, options in find_calibration_rows(calibration, split.rows, task.COLUMNS.gold, setup.recipe.options):
+        # A temperature looks better on the rows it was fitted to. These get the one of a fold that left them out.
         held_out = task.decode(outputs, features, split.rows, with_options(setup, options))
         for index in indices:
             predictions[index] = held_out[index]
@@ -192,6 +195,7 @@ def run_model(
     """
     from bertkit.evaluation.forward import forward
 
+    # Outputs are combined before they are decoded, so an ensemble is one model to all that follows.
     if checkpoint.members:
         return combine_outputs(checkpoint, run_members(checkpoint, features, progress, title), features), None
     collate = checkpoint.task.collator(checkpoint.setup)
@@ -300,6 +304,7 @@ def write_predictions(folder: Path, split: Split, predictions: Predictions, deta
     def mark(number: int) -> dict[str, bool]:
         return {"is_training_row": number in seen} if seen else {}
 
+    # A record has its row too, so that `compare` and `errors` need no data set.
     records = (
         {"id": row.get("id", number), **row, **drop_private_keys(prediction), **mark(number)}
         for number, (row, prediction) in enumerate(zip(split.rows, predictions, strict=True))

@@ -48,6 +48,7 @@ def find_training_rows(
     """
     import numpy as np
 
+    # Rows are known by digests of their inputs, with case and white space folded in a second one.
     today = trained = digest_trained(splits["train"].rows, gold)
     warnings = []
     for folder, model in models.items():
@@ -55,6 +56,7 @@ def find_training_rows(
         if earlier is None:
             continue
         trained = np.unique(np.concatenate([trained, earlier]), axis=0)
+        # Rows that this run trains on too are marked below; here it is those that came with the model.
         for name in filter(is_validation, splits):
             split = mark_training_rows(splits[name], gold, earlier[~np.isin(earlier[:, 1], today[:, 1])])
             if split.training_rows:
@@ -79,6 +81,7 @@ def add_streamed_rows(folder: Path, trained: Digests, stream: RowStream, gold: s
     """Write the digests of a run that has streamed its training rows for so many steps: these are read once more."""
     import numpy as np
 
+    # The stream is read ahead by buffers of so many batches; all rows of a begun buffer may have been trained on.
     count = -(-steps // SORT_WINDOW) * stream.buffer_rows
 
     def read() -> Iterator[Row]:
@@ -150,13 +153,17 @@ def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], cho
         raise UsageError(f"training_rows is {choice!r}", closest(choice, get_args(Choice)))
     trained = read_digests(saved.folder)
     if trained is None:
+        # Silence would look like "no row was trained on", which is not known.
         if saved.record or (saved.folder / checkpoints.MANIFEST).is_file():
             why = "an earlier bertkit wrote it, or it was to stream them and is not finished"
             log.info(f"{saved.folder} does not tell its training rows ({why}), so none is noticed among those to score")
         return dict(splits)
     gold, data = saved.task.COLUMNS.gold, saved.record.get("identity", {}).get("data", {})
     validated = {fingerprint for name, fingerprint in data.items() if is_validation(name)}
-    return {name: _judge(mark_training_rows(split, gold, trained), choice, validated) for name, split in splits.items()}
+    return {
+        name: _judge_split(mark_training_rows(split, gold, trained), choice, validated)
+        for name, split in splits.items()
+    }
 
 
 def describe_nearly(split: Split) -> str:
@@ -166,7 +173,7 @@ def describe_nearly(split: Split) -> str:
     return f" ({count}but for case and white space)" if near else ""
 
 
-def _judge(split: Split, choice: Choice, validated: Collection[str]) -> Split:
+def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Split:
     seen, count = split.training_rows, len(split.rows)
     is_named = not split.is_held_out and split.name not in (ALL, "train")
     what = f"{share_of(len(seen), count)} rows to score are training rows of the model{describe_nearly(split)}"

@@ -47,6 +47,7 @@ class Explained:
     def replaceable(self) -> Numbers:
         """Tell which tokens stand for text, shape (texts, tokens) as the model reads them."""
         ids = self._batch(1)["input_ids"]
+        # Special tokens and padding stay: without [CLS] and [SEP] the model would read another kind of input.
         found = ids.reshape(-1, ids.shape[-1]).cpu()
         is_special = torch.isin(found, torch.tensor(sorted(self.special)))
         lengths = torch.tensor([len(text) for text in self.texts()])
@@ -70,22 +71,25 @@ class Explained:
 
         The integral is a Gauss-Legendre sum: of equally many steps, that of equal widths is far less exact.
         """
-        kept = self.replaceable()
+        replaceable = self.replaceable()
         nodes, weights = np.polynomial.legendre.leggauss(steps)
+        # The nodes are for -1 to 1; the line goes from 0, the baseline, to 1, the input.
         nodes, weights = (nodes + 1) / 2, weights / 2
-        shares = np.where(kept, nodes[:, None, None], 1.0)
-        total = np.zeros(kept.shape)
+        shares = np.where(replaceable, nodes[:, None, None], 1.0)
+        total = np.zeros(replaceable.shape)
         for chunk, of_chunk in zip(_chunks(shares), _chunks(weights, shares[0].size), strict=True):
             with torch.enable_grad(), mixed_embeddings(self.model, torch.from_numpy(chunk), self.baseline) as mixed:
                 scores = self._run_model(len(chunk))
                 of_scores = torch.from_numpy(of_chunk).to(scores.dtype).to(scores.device)
+                # One backward pass for a chunk of points: the sum of weighted scores has the weighted gradients of
+                # each.
                 gradients = torch.autograd.grad((scores * of_scores).sum(), mixed.points)
             products = [
                 (gradient * difference).sum(dim=-1).cpu().double()
                 for gradient, difference in zip(gradients, mixed.differences, strict=True)
             ]
             total += torch.cat(products).reshape(chunk.shape).sum(dim=0).numpy()
-        return np.where(kept, total, 0.0)
+        return np.where(replaceable, total, 0.0)
 
     def _run_model(self, count: int) -> torch.Tensor:
         return self.score(dict(self.model(**self._batch(count))))
@@ -131,6 +135,7 @@ def integrated_gradients(explained: Explained, most_steps: int) -> Gradients:
         found = Gradients(explained.integrate(steps), float(ends[0]), float(ends[1]), steps)
         if found.is_complete or steps >= most_steps:
             return found
+        # How many steps it takes differs from input to input, so they are doubled until the values add up.
         steps = min(2 * steps, most_steps)
 
 

@@ -70,13 +70,15 @@ def explain(checkpoint: Checkpoint, answered: Answered, settings: Settings) -> l
     explanations = []
     for target in find_targets(checkpoint, answered, settings.targets):
         explained, words = open_target(checkpoint, answered, target, settings)
-        result = integrated_gradients(explained, settings.most_steps)
+        gradients = integrated_gradients(explained, settings.most_steps)
         dropped = occlusion(explained, [word.positions for word in words])
         values = [
-            WordValue(word.text, word.segment, float(sum(result.values[each] for each in word.positions)), float(drop))
+            WordValue(
+                word.text, word.segment, float(sum(gradients.values[each] for each in word.positions)), float(drop)
+            )
             for word, drop in zip(words, dropped, strict=True)
         ]
-        scores = result.score, result.baseline_score, result.steps, result.gap, result.is_complete
+        scores = gradients.score, gradients.baseline_score, gradients.steps, gradients.gap, gradients.is_complete
         explanations.append(Explanation(target.name, target.measure, *scores, values))
     return explanations
 
@@ -85,6 +87,7 @@ def find_targets(checkpoint: Checkpoint, answered: Answered, wanted: Sequence[st
     """Find the numbers to explain: those of the prediction, or those that are asked for by name."""
     task, setup = checkpoint.task, checkpoint.setup
     if task.targets is None:
+        # A family without targets of its own is explained by its logits.
         targets = targets_of_logits(answered.outputs, setup, setup.recipe.task)
     else:
         targets = task.targets(answered.prediction, answered.outputs, answered.features, answered.row, setup)

@@ -53,16 +53,17 @@ def drops(explained: Explained, words: Sequence[Word], attributions: Numbers, me
         attributions: what each of them adds, (words,).
         measure: what the score is.
     """
-    kept = explained.replaceable().shape
+    shape = explained.replaceable().shape
     order = np.argsort(-attributions, kind="stable")
     counts = sorted({max(1, math.ceil(share * len(words))) for share in SHARES})
-    shares = [np.ones(kept)]
+    shares = [np.ones(shape)]
     for count in counts:
-        without, alone = np.ones(kept), np.ones(kept)
+        without, alone = np.ones(shape), np.ones(shape)
         for rank, number in enumerate(order):
             for position in words[number].positions:
                 (without if rank < count else alone)[position] = 0.0
         shares += [without, alone]
+    # All shortened inputs of a row at once, which `compute` splits into batches.
     scores = to_probability(explained.compute(np.stack(shares)), measure)
     fell = dict(zip(counts, (scores[0] - scores[1:]).reshape(-1, 2), strict=True))
     found = [fell[max(1, math.ceil(share * len(words)))] for share in SHARES]
@@ -96,6 +97,7 @@ def summarize(by_method: Mapping[str, Sequence[tuple[float, float]]]) -> list[Fa
     summaries = []
     for name, drops_of_rows in values.items():
         (comprehensiveness, sufficiency), ends = drops_of_rows.mean(axis=0).tolist(), _mean_intervals(drops_of_rows)
+        # Row by row: a drop says little without what random words of the same row would drop.
         better = (drops_of_rows - values[RANDOM]) * (1, -1)  # of sufficiency, less is better
         above, below = (None, None) if name == RANDOM else _mean_intervals(better)
         summaries.append(Faithfulness(name, comprehensiveness, ends[0], sufficiency, ends[1], above, below))

@@ -97,6 +97,7 @@ class LayerReader:
         """
         read, encode = _UNITS[unit]
         inputs = [read(row) for row in rows]
+        # Everything the vectors depend on is in the name of their folder; so a second probe or ranking reads them.
         origin = json_fingerprint([_SCHEMA, unit, [self.embedder.describe(), self.precision], inputs])
         folder = cache_folder("layers") / origin
         with disk_errors(folder):

@@ -23,14 +23,14 @@ def read_heads(value: object, count: int) -> list[int]:
     raw = read_column(value, count, "head")
     counted = [position for position, head in enumerate(raw, 1) if head not in _NO_HEAD]
     try:
-        given = [int(raw[position - 1]) for position in counted]
+        numbers = [int(raw[position - 1]) for position in counted]
     except (TypeError, ValueError):
-        given = [-1]
-    if not all(0 <= head <= len(counted) for head in given):
+        numbers = [-1]
+    if not all(0 <= head <= len(counted) for head in numbers):
         what = f"{str(raw)[:60]} are not the heads of {count} words"
         raise DataError(what, "number words from 1; the root has head 0", column="head")
     heads = [0] * count
-    for position, head in zip(counted, given, strict=True):
+    for position, head in zip(counted, numbers, strict=True):
         heads[position - 1] = counted[head - 1] if head else 0
     depth_of(heads)
     return heads
@@ -47,6 +47,8 @@ def depth_of(heads: Sequence[int]) -> int:
     """
     depths = [0] * (len(heads) + 1)
     for word in range(1, len(heads) + 1):
+        # Up from the word to the first one whose depth is known; then all on that way are known, so each is walked
+        # once.
         way = []
         while word and not depths[word]:
             way.append(word)

@@ -77,6 +77,7 @@ def _surfaces(tokens: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list
     is_sentencepiece = any(token.startswith("▁") for token in tokens)
     surfaces = []
     for token in tokens:
+        # SentencePiece marks the beginning of a word, WordPiece its continuation.
         begins = token.startswith("▁") if is_sentencepiece else not token.startswith("##")
         text = token.removeprefix("##").replace("▁", "").removesuffix("</w>")
         is_unknown = token == tokenizer.unk_token
@@ -90,6 +91,7 @@ def _surfaces_of_bytes(tokens: Sequence[str], tokenizer: PreTrainedTokenizerFast
     bytes_before: list[str] = []
     for token in tokens:
         text = decoder.decode([*bytes_before, token])
+        # Bytes that are not yet a character are decoded together with the next token.
         is_part = text.endswith(_PART_OF_A_CHARACTER) and len(bytes_before) < _MOST_BYTES
         begins = token.startswith("Ġ")
         surfaces.append(_Surface("" if is_part else text.strip(), begins, is_part or not text.strip()))

@@ -79,6 +79,10 @@ def best_threshold(scores: Numbers, empty: Numbers, null_odds: Numbers, has_answ
 
     Returns:
         the best mean score in [0, 1], and the lowest threshold that has it.
+
+    >>> right, has_answer = np.array([1.0, 1.0, 0.0, 0.0]), np.array([True, True, False, True])
+    >>> best_threshold(right, np.zeros(4, bool), np.array([-5.0, -2.0, -1.0, 3.0]), has_answer)  # answer the first two
+    (0.75, -2.0)
     """
     # gains: what answering adds to the sum of scores over staying silent. Their cumulative sum in the order of the
     # odds is the total at each threshold, so one sort replaces scoring all questions once per threshold.

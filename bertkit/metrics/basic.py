@@ -152,12 +152,12 @@ def per_label(gold: Numbers, predicted: Numbers) -> dict[str, Numbers]:
 
 def pearsonr(gold: Numbers, predicted: Numbers) -> float:
     """Return the linear correlation, from -1 to 1; undefined for one row, and where one side is constant."""
-    return _correlate("pearsonr", gold, predicted)
+    return _compute_correlation("pearsonr", gold, predicted)
 
 
 def spearmanr(gold: Numbers, predicted: Numbers) -> float:
     """Return the rank correlation, from -1 to 1; undefined for one row, and where one side is constant."""
-    return _correlate("spearmanr", gold, predicted)
+    return _compute_correlation("spearmanr", gold, predicted)
 
 
 def mean_squared_error(gold: Numbers, predicted: Numbers) -> float:
@@ -249,7 +249,7 @@ def _positive_class(name: str, gold: Numbers, predicted: Numbers) -> dict[str, S
     }
 
 
-def _correlate(name: str, gold: Numbers, predicted: Numbers) -> float:
+def _compute_correlation(name: str, gold: Numbers, predicted: Numbers) -> float:
     """Compute a correlation of scipy; where it is undefined, say why."""
     if len(gold) < 2:
         return Undefined("one row has no correlation")

@@ -210,7 +210,8 @@ def judge_difference(
     """
     if not math.isfinite(found.difference):
         return "undecided"
-    if found.interval is None:  # resamples differ by the same: no more than a share of the rows that none has shown
+    # resamples differ by the same: no more than a share of the rows that none has shown
+    if found.interval is None:
         unseen, p = wilson_interval(0, units)[1], found.p
         ends = (found.difference - unseen, found.difference + (unseen if margin else 0.0))
     else:

@@ -1,4 +1,11 @@
-"""Scores of rankings, one per query: nDCG, reciprocal rank, average precision, recall."""
+"""Scores of rankings, one per query: nDCG, reciprocal rank, average precision, recall.
+
+One of two relevant documents is ranked, in the second place:
+
+>>> scores = score_rankings([["a", "b", "c", "d"]], [{"b": 1, "e": 1}], recall_cutoffs=(1, 2))
+>>> {name: round(float(values[0]), 3) for name, values in scores.items()}
+{'ndcg@10': 0.387, 'mrr@10': 0.5, 'map': 0.25, 'recall@1': 0.0, 'recall@2': 0.5}
+"""
 
 from __future__ import annotations
 

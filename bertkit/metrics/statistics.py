@@ -42,7 +42,8 @@ def calibration(confidence: np.ndarray, correct: np.ndarray, bins: int = 10) -> 
     right = np.asarray(correct, dtype=np.float64)
     if confidence.ndim != 1 or confidence.shape != right.shape or bins < 1:
         raise ValueError(f"needs two vectors of one length, got {confidence.shape} and {right.shape}, bins={bins}")
-    if not np.all((confidence >= 0) & (confidence <= 1 + 1e-6)):  # a float32 softmax can end just above 1
+    # a float32 softmax can end just above 1
+    if not np.all((confidence >= 0) & (confidence <= 1 + 1e-6)):
         raise ValueError("a confidence must lie in [0, 1]")
     edges = np.linspace(0, 1, bins + 1)
     # The bin of each row, (rows,). A confidence that equals an edge belongs to the bin below it. 0 is below the first

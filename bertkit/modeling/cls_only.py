@@ -3,6 +3,9 @@
 A classifier reads the summary at the first token and ignores what the last layer makes of all other tokens. Of these,
 only keys and values are needed, so ten of the layer's twelve matrix products shrink to one token per row. The result
 is the same. It saves a seventh of an encoder with six layers, and a fourteenth of one with twelve.
+
+Of ``[CLS] a b [SEP]``, keys and values are (rows, 4, width) as ever. The query is (rows, 1, width), so attention
+weights are (rows, heads, 1, 4) and not (rows, heads, 4, 4), and all that follows sees one token.
 """
 
 from __future__ import annotations
@@ -140,7 +143,7 @@ def _attend_rotary(
         )
     module = sys.modules[type(attention).__module__]
     query, key, value = (
-        _split_heads(states, attention.head_dim) for states in _project(attention, hidden_states, all_states)
+        _split_heads(states, attention.head_dim) for states in _project_states(attention, hidden_states, all_states)
     )
     # the one query is broadcast over the positions of all keys, and stands at the first of them
     query, key = module.apply_rotary_pos_emb(query, key, *position_embeddings)
@@ -154,7 +157,7 @@ def _attend_rotary(
     return attention.out_drop(attention.Wo(summed)) if is_fused else attention.o_proj(summed), None
 
 
-def _project(attention: Any, first: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _project_states(attention: Any, first: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Compute queries of the first token, and keys and values of all."""
     from torch import nn
     from torch.nn import functional

@@ -5,6 +5,13 @@ small encoder. Here every step has a generator of its own, from which the model'
 resume needs no saved state. Sixteen bits decide about each value, so its probability is exact to 2**-16. Attention is
 computed as plain products, because torch's fused attention knows only its own dropout; in bf16 also without dropout,
 where rows are short, because the gradients of fused attention then take up to ten times as long.
+
+The mask of four numbers is all ones or all zeros in each; dropped numbers are 0, and the others are scaled:
+
+>>> DropoutStream(seed=1).draw_mask(torch.Size([4]), 0.5).tolist()
+[-1, -1, 0, 0]
+>>> DropoutStream(seed=1).drop(torch.tensor([1.0, 2.0, 3.0, 4.0]), 0.5, scale=2.0).tolist()
+[2.0, 4.0, 0.0, 0.0]
 """
 
 from __future__ import annotations
@@ -186,5 +193,6 @@ def _softmax(scores: torch.Tensor) -> torch.Tensor:
     """Return the softmax of the last axis in the dtype of the scores; it sums up in fp32."""
     if scores.dtype == torch.bfloat16 and scores.shape[-1] < 2 * _VECTOR:
         return scores.float().softmax(dim=-1).to(scores.dtype)
-    with torch.autocast(scores.device.type, enabled=False):  # which would store the result in fp32 as well
+    # autocast would store the result in fp32 as well
+    with torch.autocast(scores.device.type, enabled=False):
         return scores.softmax(dim=-1)

@@ -4,6 +4,15 @@ The embedding of a token that no training row contains has no gradient. AdamW ch
 multiplies it by the same factor as all others in every step. So the optimizer needs only the embeddings that occur, and
 the others are multiplied once, when the table is read. In a multilingual vocabulary of 250,000 tokens, these others
 are most of the model.
+
+Of four tokens, 1 and 3 occur. Their two embeddings are trained, and each id is turned into a row of these:
+
+>>> table = nn.Embedding(4, 1, _weight=torch.tensor([[10.0], [11.0], [12.0], [13.0]]))
+>>> occurring = OccurringEmbeddings(table, torch.tensor([1, 3]))
+>>> occurring.weight.tolist(), occurring.row_of_id.tolist()
+([[11.0], [13.0]], [-1, 0, -1, 1])
+>>> occurring(torch.tensor([3, 1, 3]))[:, 0].tolist(), occurring.eval()(torch.tensor([0, 1, 2, 3]))[:, 0].tolist()
+([13.0, 11.0, 13.0], [10.0, 11.0, 12.0, 13.0])
 """
 
 from __future__ import annotations
@@ -65,7 +74,7 @@ class OccurringEmbeddings(nn.Module):
                 return
             # AdamW multiplies every weight by this factor before its update. The product over all steps is what the
             # other embeddings have left, so one number stands for all of them.
-            group = self._group()
+            group = self._own_group()
             group[_DECAY] = self.decay * (1 - float(group["lr"]) * group["weight_decay"])
 
         optimizer.register_step_post_hook(decay)
@@ -73,7 +82,7 @@ class OccurringEmbeddings(nn.Module):
     @property
     def decay(self) -> float:
         """What weight decay has left of the other embeddings, as a factor of at most 1."""
-        return float(self._group().get(_DECAY, 1.0)) if self.optimizer else 1.0
+        return float(self._own_group().get(_DECAY, 1.0)) if self.optimizer else 1.0
 
     def whole(self) -> torch.Tensor:
         """Return the table as it is now: (vocabulary, width)."""
@@ -81,7 +90,7 @@ class OccurringEmbeddings(nn.Module):
         table[self.rows] = self.weight.detach()
         return table
 
-    def _group(self) -> dict[str, Any]:
+    def _own_group(self) -> dict[str, Any]:
         groups = self.optimizer.param_groups if self.optimizer else []
         return next(group for group in groups if any(parameter is self.weight for parameter in group["params"]))
 

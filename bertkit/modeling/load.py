@@ -185,7 +185,8 @@ def fit_tokenizer(tokenizer: Tokenizer, config: Config) -> None:
 def leave_out_token_types(tokenizer: Tokenizer) -> None:
     """Let a tokenizer make no token types, also once it is saved."""
     names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
-    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names  # the latter are saved
+    # the tokenizer writes `init_kwargs` to its folder
+    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
 
 
 def load_to_pretrain(model_class: Any, folder: Path | None, config: Config) -> Model:

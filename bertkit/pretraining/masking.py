@@ -2,6 +2,16 @@
 
 Special tokens and padding are never masked: `maskable` is False for them. Every function draws from the generator it
 is given and from no other source, so the same generator gives the same mask.
+
+Three tokens between special ones, of which the second continues the word of the first. A word is masked whole:
+
+>>> maskable, word_starts = np.array([0, 1, 1, 1, 0], bool), np.array([1, 1, 0, 1, 1], bool)
+>>> [edges.tolist() for edges in _find_words(maskable, word_starts)]  # first, last + 1, words up to the end
+[[1, 3], [3, 4], [2, 2]]
+>>> chosen = choose_words(maskable, word_starts, 0.67, np.random.default_rng(0))
+>>> tokens, random = np.array([101, 7, 8, 9, 102]), np.random.default_rng(0)
+>>> corrupt(tokens, chosen, random, mask_token_id=103, ordinary=tokens[1:4], mask_random_keep=(1, 0, 0)).tolist()
+[101, 103, 103, 9, 102]
 """
 
 from __future__ import annotations

@@ -1,4 +1,14 @@
-"""Documents packed into blocks of tokens, so that batches have hardly any padding."""
+"""Documents packed into blocks of tokens, so that batches have hardly any padding.
+
+Documents of 7, 1 and 2 tokens, in blocks of 7 with two special tokens around each chunk. The first five tokens fill a
+block. The other two of their document take four with special ones, and share a block with the document of one token:
+
+>>> offsets = [np.array(numbers) for numbers in ([0, 7, 8, 10], [0, 1, 2, 3])]
+>>> corpus = TokenizedCorpus(np.arange(10), np.ones(10, bool), *offsets, facts={})
+>>> blocks = pack_blocks(corpus, length=7, special=2, packing="documents")
+>>> [[chunk.tolist() for chunk in block.tokens] for block in (blocks[number] for number in range(len(blocks)))]
+[[[0, 1, 2, 3, 4]], [[5, 6], [7]], [[8, 9]]]
+"""
 
 from __future__ import annotations
 

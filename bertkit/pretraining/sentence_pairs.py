@@ -11,6 +11,14 @@ Nor may lengths tell it: see `_even_out`.
 
 A document of one sentence has no pairs. If the last sentence of a document is left over, it forms a pair with the
 sentence before it.
+
+Two pairs of two tokens and two, as bounds and label, the second to be swapped. Both exceed a budget of three:
+
+>>> swapped = _swap_segments(np.array([[0, 2, 2, 4, NEXT], [4, 6, 6, 8, SWAPPED]]))
+>>> swapped.tolist()
+[[0, 2, 2, 4, 0], [6, 8, 4, 6, 1]]
+>>> _truncate_pairs(swapped, 3, np.random.default_rng(0)).tolist()
+[[0, 2, 3, 4, 0], [6, 8, 4, 5, 1]]
 """
 
 from __future__ import annotations
@@ -115,9 +123,9 @@ def build_pairs(
         ]
     )
     if pair_type == "next":
-        pairs = _truncate_pairs(_randomize(pairs, corpus, random), budget, random)
+        pairs = _truncate_pairs(_randomize_seconds(pairs, corpus, random), budget, random)
     else:
-        pairs = _even_out(_truncate_pairs(_swap(pairs), budget, random), random)
+        pairs = _even_out(_truncate_pairs(_swap_segments(pairs), budget, random), random)
     return Pairs(corpus, pairs, special)
 
 
@@ -137,7 +145,7 @@ def _pair_neighbors(
     end = np.clip(end, numbers + 2, None)
     end = np.minimum(end, edges[:, 1])
     second = numbers + 1 + (random.random(count) * (end - numbers - 1)).astype(np.int64)
-    begins = _walk(np.where(label == RANDOM, second, end) - low if pair_type == "next" else end - low)
+    begins = _follow_indices(np.where(label == RANDOM, second, end) - low if pair_type == "next" else end - low)
     # left over: it is joined with the sentence before, if any
     is_last = edges[begins, 1] == numbers[begins] + 1
     start = numbers[begins] - is_last
@@ -148,10 +156,10 @@ def _pair_neighbors(
     return np.stack([*bounds, label[begins]], 1)
 
 
-def _walk(following: Numbers) -> Numbers:
+def _follow_indices(following: Numbers) -> Numbers:
     """Follow indices from the first one to the end of the array, and return those on the way.
 
-    >>> _walk(np.array([2, 2, 3, 5, 5])).tolist()
+    >>> _follow_indices(np.array([2, 2, 3, 5, 5])).tolist()
     [0, 2, 3]
     """
     steps, index, visited = following.tolist(), 0, []
@@ -161,7 +169,7 @@ def _walk(following: Numbers) -> Numbers:
     return np.array(visited, dtype=np.int64)
 
 
-def _randomize(bounds: Numbers, corpus: TokenizedCorpus, random: np.random.Generator) -> Numbers:
+def _randomize_seconds(bounds: Numbers, corpus: TokenizedCorpus, random: np.random.Generator) -> Numbers:
     """Replace the second segments that are labeled so by those of other pairs, of other documents."""
     # A random segment of any length, from anywhere, would tell the label: by its length, or as the beginning of a
     # document. The second segment of another pair of the same length tells nothing but whether it belongs here. Pairs
@@ -190,7 +198,7 @@ def _randomize(bounds: Numbers, corpus: TokenizedCorpus, random: np.random.Gener
     return np.column_stack([bounds[:, :2], bounds[source, 2:4], bounds[:, 4]])
 
 
-def _swap(bounds: Numbers) -> Numbers:
+def _swap_segments(bounds: Numbers) -> Numbers:
     """Swap the segments of the pairs that are labeled so."""
     return np.where(bounds[:, 4:] == SWAPPED, bounds[:, [2, 3, 0, 1, 4]], bounds)
 
@@ -200,7 +208,7 @@ def _truncate_pairs(bounds: Numbers, budget: int, random: np.random.Generator) -
     # the second segment may fill what the first one leaves, and at least half of the budget; the first gets the rest
     first, second = bounds[:, 1] - bounds[:, 0], bounds[:, 3] - bounds[:, 2]
     kept = np.minimum(second, np.maximum(budget // 2, budget - first))
-    return _shorten(bounds, np.minimum(first, budget - kept), kept, random)
+    return _shorten_segments(bounds, np.minimum(first, budget - kept), kept, random)
 
 
 def _even_out(bounds: Numbers, random: np.random.Generator) -> Numbers:
@@ -219,10 +227,10 @@ def _even_out(bounds: Numbers, random: np.random.Generator) -> Numbers:
                 first, last = like[difference[like] < 0], like[difference[like] > 0]
                 excess = random.permutation(max(first, last, key=len))[: abs(len(first) - len(last))]
                 lengths[excess] = lengths[excess].min(axis=1, keepdims=True)
-    return _shorten(bounds, lengths[:, 0], lengths[:, 1], random)
+    return _shorten_segments(bounds, lengths[:, 0], lengths[:, 1], random)
 
 
-def _shorten(bounds: Numbers, first: Numbers, second: Numbers, random: np.random.Generator) -> Numbers:
+def _shorten_segments(bounds: Numbers, first: Numbers, second: Numbers, random: np.random.Generator) -> Numbers:
     """Shorten segments to these numbers of tokens, in place, at random in front or at the back."""
     # removing n tokens one by one from a random end is one binomial draw
     for column, kept in ((0, first), (2, second)):

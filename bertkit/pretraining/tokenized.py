@@ -43,6 +43,13 @@ class TokenizedCorpus:
 
     Sentence s is ``tokens[sentences[s] : sentences[s + 1]]``; document d has the sentences ``documents[d]`` up to,
     but not including, ``documents[d + 1]``.
+
+    Four tokens in three sentences, and these in two documents:
+
+    >>> sentences, documents = np.array([0, 2, 3, 4]), np.array([0, 2, 3])
+    >>> corpus = TokenizedCorpus(np.array([5, 6, 7, 8]), np.ones(4, bool), sentences, documents, facts={})
+    >>> corpus.document_edges().tolist()
+    [0, 3, 4]
     """
 
     tokens: Numbers

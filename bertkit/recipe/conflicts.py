@@ -30,6 +30,7 @@ def _divisor(batch_size: Any, micro_batches: Any) -> Any:
     numbers = _read_numbers(batch_size, micro_batches)
     if not numbers or not numbers[0] % numbers[1]:
         return micro_batches
+    # Fewer micro-batches cost memory and change no result, so this one is adjusted and not refused.
     return max(number for number in range(1, numbers[1]) if numbers[0] % number == 0)
 
 
@@ -97,15 +98,16 @@ def settle(values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     """
     settled: dict[str, Any] = {}
     for winner, key, replace in RULES:
-        given, value = (settled.get(name, _get_value(values, name)) for name in (winner, key))
-        if given is None or value is None or origin.rank(winner) <= origin.rank(key):
+        leading, value = (settled.get(name, _get_value(values, name)) for name in (winner, key))
+        # Only what was given later wins; two keys that were typed together contradict each other, which is an error.
+        if leading is None or value is None or origin.rank(winner) <= origin.rank(key):
             continue
-        new = replace(given, value)
+        new = replace(leading, value)
         if new != value:
             settled[key] = new
             outcome = "is left out" if new is None else f"is now {new}"
-            given, value = (str(one).lower() if isinstance(one, bool) else one for one in (given, value))
-            log.warning(f"{winner} {given} does not go with the recipe's {key} {value}, which {outcome}")
+            leading, value = (str(one).lower() if isinstance(one, bool) else one for one in (leading, value))
+            log.warning(f"{winner} {leading} does not go with the recipe's {key} {value}, which {outcome}")
     return settled
 
 

@@ -62,6 +62,7 @@ def _fill_value(value: Any, language: str) -> Any:
 def _check_folder(source: str, language: str) -> None:
     """Check that a source in a folder is there, if it is there for another language: it is no name of the hub then."""
     path = typed_path(source)
+    # The languages that are there are read off the folder, to name the nearest in the error.
     first = next((number for number, name in enumerate(path.parts) if PLACEHOLDER in name), None)
     if first is None or Path(_fill_value(str(path), language)).exists():
         return

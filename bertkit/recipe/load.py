@@ -124,15 +124,17 @@ def load_record(command: str, record: type[_Record], name: str, changes: Mapping
     from pydantic import ValidationError
 
     file = find_recipe(name, command)
-    values, lines, given, is_own = _read_with_parents(file, command, ())
+    values, lines, own_values, is_own = _read_with_parents(file, command, ())
     if "tasks" in values and "tasks" not in record.model_fields:
         what = "this recipe names several tasks, which only `bertkit finetune` and `bertkit predict` take together"
         raise RecipeError(what, "name the recipe of one task", file=file)
+    # In the order of who wins: parents, the file, the demo's settings, what was typed; then what no longer fits gives
+    # way.
     values, changes = rename_keys(values), rename_changes(changes)
     values.setdefault("name", file.stem)
     if command == "finetune" and changes.get("model", values.get("model")) == "demo":
         settings = read_yaml((recipe_folder() / "demo.yaml").read_text("utf-8"), "demo.yaml")[0]
-        for later in (settings["any"], settings.get(str(values.get("task")), {}), rename_keys(given)):
+        for later in (settings["any"], settings.get(str(values.get("task")), {}), rename_keys(own_values)):
             values = _merge_values(values, later)
     _drop_what_is_of_another(values, changes)
     for key, value in changes.items():
@@ -146,7 +148,9 @@ def load_record(command: str, record: type[_Record], name: str, changes: Mapping
         recipe = record.model_validate(values)
     except ValidationError as error:
         raise describe(error.errors(), record, changes, file, lines) from None
+    # Records tell what was given from defaults: `auto` and budgets change only what the user left open.
     _note_what_was_given(recipe, "", origin, 2 if _is_shipped(file) else 1)
+    # A recipe.yaml comes with a downloaded model; code that it names runs only if the user trusts it.
     recipe._may_run_code = is_own or trusts_folders()
     return recipe
 
@@ -163,6 +167,7 @@ def _note_what_was_given(section: Section, name: str, origin: Origin, rank: int)
 
 def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any]) -> None:
     """Take out what a recipe says of its own data and its own model, where changes, or a child, name other ones."""
+    # With other rows, the config, revision and files of the old ones would name what is not there.
     data, source = values.get("data"), changes.get("data.source")
     if isinstance(data, dict) and source is not None and source != data.get("source"):
         values["data"] = {key: value for key, value in data.items() if key not in _OF_SOURCE}
@@ -245,18 +250,19 @@ def _read_with_parents(
     except UnicodeDecodeError as error:
         raise RecipeError(f"not UTF-8 text: byte {error.start}", "save it as UTF-8", file=file) from None
     parent = values.pop("extends", None)
-    given, is_own = {} if _is_shipped(file) else values, file.name != FOLDER_RECIPE
+    own_values, is_own = {} if _is_shipped(file) else values, file.name != FOLDER_RECIPE
     if parent is None:
-        return values, lines, given, is_own
+        return values, lines, own_values, is_own
+    # A file beside it comes before a shipped recipe of that name.
     beside = file.parent / str(parent)
     parent_file = beside if beside.is_file() else find_recipe(str(parent), command)
-    inherited, _, given_before, is_parent_own = _read_with_parents(parent_file, command, (*seen, file.resolve()))
+    inherited, _, own_of_parent, is_parent_own = _read_with_parents(parent_file, command, (*seen, file.resolve()))
     for key in ("name", "published"):  # not inherited: published scores are about the parent's rows
         inherited.pop(key, None)
     data = values["data"] if isinstance(values.get("data"), dict) else {}
     named = {"model": values.get("model"), "data.source": data.get("source"), "data.files": data.get("files")}
     _drop_what_is_of_another(inherited, named)
-    return _merge_values(inherited, values), lines, _merge_values(given_before, given), is_own and is_parent_own
+    return _merge_values(inherited, values), lines, _merge_values(own_of_parent, own_values), is_own and is_parent_own
 
 
 def _merge_values(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, Any]:

@@ -84,6 +84,7 @@ def _check_option(name: str, value: Any, option: Option) -> None:
         if value not in option.choices:
             raise RecipeError(f"options.{name} is {value!r}", f"one of {', '.join(map(str, option.choices))}")
         return
+    # A bool is an int to Python: `true` would pass for 1.
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
     least = option.least if option.least is not None else -math.inf if option.default is None else 0
     if isinstance(option.default, bool):

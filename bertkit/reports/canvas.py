@@ -24,6 +24,7 @@ def ticks(low: float, high: float, count: int = 5) -> list[float]:
         low, high = low - pad, high + pad
     raw = (high - low) / count
     size = 10.0 ** math.floor(math.log10(raw))
+    # The least of 1, 2, 2.5 and 5 times a power of ten that makes no more ticks than asked for.
     step = next(size * factor for factor in (1, 2, 2.5, 5, 10, 20) if size * factor >= raw * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
     return [float(f"{number * step:.10g}") for number in range(first, last + 1)]

@@ -63,6 +63,7 @@ def model_card(facts: Facts, card: CardFacts) -> str:
     """Return the text of README.md: front matter for the hub, then what a reader needs to know."""
     from huggingface_hub import ModelCardData
 
+    # The hub shows how to load a model by its library, and vectors are for sentence-transformers.
     vectors_class, pipeline_tag = _VECTORS.get(card.pipeline_tag, ("", card.pipeline_tag))
     card = replace(card, pipeline_tag=pipeline_tag)
     data = ModelCardData(

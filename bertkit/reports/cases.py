@@ -101,6 +101,7 @@ def _as_junit(title: str, cases: Sequence[Case]) -> str:
     for group in dict.fromkeys(case.group for case in cases):
         members = [case for case in cases if case.group == group]
         suite = tree.SubElement(root, "testsuite", {"name": clean(group)} | count(members))
+        # Pipelines tell cases apart by their names alone, and merge those that are the same.
         seen = Counter[str]()
         for case in members:
             seen[case.name] += 1
@@ -124,6 +125,7 @@ def _as_markdown(title: str, cases: Sequence[Case]) -> str:
     lines += [", ".join(f"{counts[outcome]:,} {outcome}" for outcome in _MARKS if counts[outcome]) or "No case.", ""]
     if cases:
         lines += ["| | case | |", "|---|---|---|"]
+    # What failed is what a reader of a pull request looks for, and a comment has limited space.
     ordered = sorted(cases, key=lambda case: case.outcome != "failed")
     for case in ordered[:_SHOWN]:
         lines.append(f"| {_MARKS[case.outcome]} | {plain(f'{case.group}: {case.name}')} | {plain(case.text)} |")

@@ -51,6 +51,7 @@ def name_worse(found: Any, name: str, *, baseline: str, metric: str) -> str:
         return f"Neither is worse in {metric}."
     is_worse = (found.difference > 0) == (metric in LOWER_IS_BETTER)
     worse, better = (name, baseline) if is_worse else (baseline, name)
+    # Beyond chance is an interval without 0, as everywhere else.
     is_shown = found.interval is not None and found.interval[0] * found.interval[1] > 0
     beyond = "beyond chance" if is_shown else "though not beyond chance"
     return f"{worse} is worse than {better} in {metric}, {beyond}."
@@ -81,6 +82,7 @@ def _curves(logs: Mapping[str, Sequence[Log]], metric: str) -> list[tuple[str, M
         "Evaluation loss": "eval_loss",
         "Learning rate": "learning_rate",
     }
+    # One curve per system: those of all seeds could not be told apart.
     first = {name: of_runs[0] for name, of_runs in list(logs.items())[:MAX_CURVES] if of_runs}
     drawn = {caption: {name: (log, key) for name, log in first.items()} for caption, key in panels.items()}
     return draw_logs(drawn, has_legend=False)

@@ -126,6 +126,7 @@ def metric_names(facts: Facts) -> list[str]:
 def _headline(facts: Facts) -> Markup | None:
     """Draw this run's best metric beside the baselines and published scores, on one axis."""
     metric = facts.best_metric
+    # One axis for all: a score says little without what needs no model, and what others reach.
     others: list[tuple[str, Any]] = [
         (f"Baseline: {name}", scores.get(metric)) for name, scores in facts.baselines.items()
     ]
@@ -175,6 +176,7 @@ def draw_logs(panels: Mapping[str, Mapping[str, tuple[Log, str]]], **style: Any)
         for label, (entries, key) in logs.items():
             points = [(entry["step"], entry[key]) for entry in entries if is_finite(entry.get("step"), entry.get(key))]
             if points:
+                # A log of many steps has more points than the picture has pixels, and the page is one file.
                 lines[label] = svg.thin(points, MAX_POINTS)
         if lines:
             drawn.append((caption, svg.line_chart(lines, name=caption, x="step", **style)))
@@ -200,6 +202,7 @@ def _reliability(named: Sequence[NamedAnswer]) -> tuple[float, Markup] | None:
     pairs = []
     for example, gold, predicted in named:
         probabilities = example.probabilities or {}
+        # Of one label per row, the chosen one counts; of several labels, each is a yes or no of its own.
         names = predicted if isinstance(example.predicted, str) else probabilities
         pairs += [(probabilities[name], name in gold) for name in names if is_finite(probabilities.get(name))]
     return draw_reliability(*np.array(pairs, dtype=float).T) if pairs else None
@@ -223,6 +226,7 @@ def _lengths(examples: Sequence[Example], named: Sequence[NamedAnswer]) -> Marku
     if len({length for length, _ in rows}) < 2:
         return None
     bars = []
+    # Bins of equally many rows, since bins of equal width would leave the long ones nearly empty.
     for first, last in statistics.quantile_bins([length for length, _ in rows]):
         wrong = [is_wrong for length, is_wrong in rows if first <= length <= last]
         label = f"{first}–{last}" if first < last else f"{last}"
@@ -240,6 +244,7 @@ def _number_pictures(measured: Sequence[MeasuredAnswer]) -> list[tuple[str, Mark
     note = f" ({len(rows):,} of {len(measured):,} rows)" if len(rows) < len(measured) else ""
     points = [svg.Point(g, p, f"row {e.id}: gold {g:.4g}, predicted {p:.4g}") for e, g, p in rows]
     low, high = min(points)[0], max(points)[0]
+    # On the diagonal, a prediction is right.
     diagonal = (low, low), (high, high)
     caption = "Predicted vs. gold"
     drawn = [(caption + note, svg.scatter(points, name=caption, x="gold", y="predicted", guide=diagonal))]

@@ -73,8 +73,8 @@ def to_markdown(table: Any) -> str:
 def to_latex(table: Any) -> str:
     """Write a table in LaTeX, with the rules of booktabs; the best score of each task is bold."""
     grid = make_grid(table, mark=lambda score: rf"\textbf{{{score}}}", star="$^{*}$", plus_minus=r"$\pm$")
-    head, *rows = [[_escape(line[0]), *line[1:]] for line in grid]
-    head = [_escape(name) for name in head]
+    head, *rows = [[_escape_latex(line[0]), *line[1:]] for line in grid]
+    head = [_escape_latex(name) for name in head]
     body = "".join(f"{' & '.join(line)} \\\\\n" for line in rows)
     comments = "".join(f"% {line}\n" for line in [*describe_marks(table), *table.notes])
     columns = "l" + "r" * len(table.tasks)
@@ -97,10 +97,10 @@ def to_csv(table: Any) -> str:
     return stream.getvalue()
 
 
-def _escape(text: str) -> str:
+def _escape_latex(text: str) -> str:
     r"""Escape what LaTeX obeys.
 
-    >>> print(_escape(r"a_b & 5% \x"))
+    >>> print(_escape_latex(r"a_b & 5% \x"))
     a\_b \& 5\% \textbackslash{}x
     """
     return re.sub(r"[\\~^]|[&%$#_{}]", lambda found: _LATEX.get(found[0], f"\\{found[0]}"), text)

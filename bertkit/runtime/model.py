@@ -68,24 +68,30 @@ def open_exported(folder: Path) -> ExportedModel:
     return ExportedModel(export, open_graph(folder / export.file, export.backend, export.precision))
 
 
-def _spread(values: np.ndarray[Any, Any], is_text: np.ndarray[Any, Any], fill: float) -> np.ndarray[Any, Any]:
-    """Put what texts have, (texts, ...), where they stand in their rows: (rows, texts of a row, ...)."""
+def _spread_to_rows(values: np.ndarray[Any, Any], is_text: np.ndarray[Any, Any], fill: float) -> np.ndarray[Any, Any]:
+    """Put what texts have, (texts, ...), where they stand in their rows: (rows, texts of a row, ...).
+
+    >>> is_text = np.array([[True, True], [True, False]])  # rows of two texts and one
+    >>> _spread_to_rows(np.array([1.0, 2.0, 3.0]), is_text, fill=-1).tolist()
+    [[1.0, 2.0], [3.0, -1.0]]
+    """
     rows = np.full((*is_text.shape, *values.shape[1:]), fill, dtype=np.float32)
     rows[is_text] = values
     return rows
 
 
 def _from_windows(found: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
-    return {"logits": _spread(found["logits"], is_text, np.nan), "windows": is_text.sum(axis=1)}
+    return {"logits": _spread_to_rows(found["logits"], is_text, np.nan), "windows": is_text.sum(axis=1)}
 
 
 def _from_choices(found: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
-    return {"logits": _spread(found["logits"][:, 0], is_text, _LEAST)}
+    return {"logits": _spread_to_rows(found["logits"][:, 0], is_text, _LEAST)}
 
 
 def _from_texts(found: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
-    rows = {"vectors": _spread(found["vectors"], is_text, 0.0)}
-    return rows | {"logits": found["logits"]} if "logits" in found else rows  # of rows with one text each
+    rows = {"vectors": _spread_to_rows(found["vectors"], is_text, 0.0)}
+    # `logits` is the output of rows with one text each
+    return rows | {"logits": found["logits"]} if "logits" in found else rows
 
 
 def _from_vocabulary(found: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
@@ -93,7 +99,10 @@ def _from_vocabulary(found: Arrays, is_text: np.ndarray[Any, Any]) -> Arrays:
     values = found["vectors"]
     tokens = np.argsort(-values, axis=1, kind="stable")[:, : max(1, int((values > 0).sum(axis=1).max(initial=0)))]
     kept = np.take_along_axis(values, tokens, axis=1)
-    return {"values": _spread(kept, is_text, 0.0), "tokens": _spread(tokens, is_text, 0.0).astype(np.int64)}
+    return {
+        "values": _spread_to_rows(kept, is_text, 0.0),
+        "tokens": _spread_to_rows(tokens, is_text, 0.0).astype(np.int64),
+    }
 
 
 _ROWS: Mapping[str, Callable[[Arrays, np.ndarray[Any, Any]], Arrays]] = {

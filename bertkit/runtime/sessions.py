@@ -48,7 +48,8 @@ def _open_onnx(file: Path, precision: str) -> Run:
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # for cores that others may have
     options.log_severity_level = 3  # errors
     weights = file.with_name(f"{file.name}.data")
-    if weights.is_file():  # read here, since ONNX Runtime maps it, and then answers by whatever overwrites it
+    # read here, since ONNX Runtime maps it, and then answers by whatever overwrites it
+    if weights.is_file():
         content = weights.read_bytes()
         options.add_external_initializers_from_files_in_memory([weights.name], [content], [len(content)])
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])

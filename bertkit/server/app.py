@@ -101,6 +101,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
         return JSONResponse({"status": "ok" if is_alive else "failed"}, 200 if is_alive else 503)
 
     async def ready() -> Response:
+        # Alive and ready differ while it stops: a load balancer must send no more, but nothing should restart it.
         is_ready = service.computer.is_alive and not service.is_draining
         return JSONResponse({"status": "ready" if is_ready else "stopping"}, 200 if is_ready else 503)
 
@@ -157,6 +158,7 @@ async def _answer_faults(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     faults = [{**fault, "loc": tuple(fault["loc"])[1:]} for fault in error.errors()]
     first = faults[0]
+    # Faults of the body in one line each, as those of rows are, and not as a list of pydantic.
     if first["type"] == "json_invalid":
         refused = RefusedError(
             400, f"the body is not JSON: {first['ctx']['error']} at character {error.errors()[0]['loc'][1]}"

@@ -123,6 +123,7 @@ class Lane:
         Raises:
             BusyError: there is not enough.
         """
+        # Refused now rather than answered too late: a queue without an end only adds to the time of all requests.
         if self.rows + count > self.limits.queue_rows:
             raise BusyError(max(1, math.ceil(self.rows * self.seconds_per_row)))
         self.rows += count
@@ -146,6 +147,7 @@ class Lane:
         self._answer_inputs(batch)
         seconds = time.perf_counter() - began
         if batch:
+            # A moving average: recent batches tell best how long the queue will take.
             self.seconds_per_row += 0.2 * (seconds / len(batch) - self.seconds_per_row)
             self.observe(Batch(len(batch), sum(map(_tokens, batch)), seconds))
         done = {one.ticket: None for one in (*taken, *batch) if one.ticket.error or not one.ticket.missing}
@@ -157,6 +159,7 @@ class Lane:
         while self.encoded:
             first = self.encoded[0]
             tokens += _tokens(first) if first.is_wanted else 0
+            # The order of arrival stays: taking later inputs that fit better could let one wait for ever.
             if batch and (first.group != batch[0].group or tokens > self.limits.batch_tokens):
                 break
             self.encoded.popleft()
@@ -197,6 +200,7 @@ class Lane:
         try:
             do(inputs)
         except Exception as error:
+            # The error does not tell whose input it is, so each is tried alone.
             if len(inputs) > 1:
                 for one in inputs:
                     self._do_safely([one], do)
@@ -213,7 +217,7 @@ class Computer:
         self.lanes = lanes
         self._changed = threading.Condition()
         self._is_stopping = False
-        self._thread = threading.Thread(target=self._work, name="bertkit-compute", daemon=True)
+        self._thread = threading.Thread(target=self._answer_batches, name="bertkit-compute", daemon=True)
 
     @property
     def is_alive(self) -> bool:
@@ -246,7 +250,7 @@ class Computer:
             self._changed.notify()
         return ticket
 
-    def _work(self) -> None:
+    def _answer_batches(self) -> None:
         cores = CoreWatch()
         while True:
             with self._changed:
@@ -254,16 +258,18 @@ class Computer:
                     if self._is_stopping:
                         return
                     self._changed.wait()
+                # Models take turns by the input that has waited longest, so that a busy one does not starve the others.
                 lane = min(self.lanes, key=Lane.oldest)
                 taken = lane.take()
+            # Computed without the lock: requests are admitted meanwhile, and make up the next batch.
             finished, count = lane.compute(taken)
             with self._changed:
                 lane.rows -= count
-            _tell(finished)
+            _wake_loops(finished)
             cores.look()
 
 
-def _tell(tickets: Sequence[Ticket]) -> None:
+def _wake_loops(tickets: Sequence[Ticket]) -> None:
     """Tell each event loop which of its tickets are done."""
     loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
     for ticket in tickets:

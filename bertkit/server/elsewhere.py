@@ -75,7 +75,8 @@ def _hand_over(model: SavedModel, server: str) -> HandOver:
     else:
         words = ["docker", "run", "-p", "8080:80", "-v", f"{folder}:/{model.name}:ro", _IMAGE]
         words += ["--model-id", f"/{model.name}", "--auto-truncate"]
-        if head == _VECTORS:  # runs of earlier versions name their pooling in a way that TEI does not read
+        # runs of earlier versions name their pooling in a way that TEI does not read
+        if head == _VECTORS:
             words += ["--pooling", modules.pooling[0]]
             words += ["--default-prompt-name", modules.default_prompt] if modules.default_prompt else []
     return HandOver(model.name, head, shlex.join(words), _ADDRESSES[server][head], list(_left_out(model, head, server)))
@@ -88,6 +89,7 @@ def _find_head(model: SavedModel) -> str:
     if model.saved is None or model.saved.members:
         return ""
     task = model.saved.task
+    # By what the task reads and answers, and then by the class in the config, which is what the other server loads.
     tags_words = task.COLUMNS.given == ("tokens",)
     head = _CLASSES if classifies_texts(task) else _RANKING if pair_to_rank(task) else _TAGS if tags_words else ""
     names = read_config(model.saved.folder).get("architectures") or [""]
@@ -103,6 +105,7 @@ def _left_out(model: SavedModel, head: str, server: str) -> list[str]:
         if modules.dimension is not None:
             left.append(f"truncate_dim {modules.dimension}: ask for it by dimensions")
         return left
+    # What the other server leaves out is said now: its answers would differ without a word.
     left = [f"{name} {value}" for name, value in _decisions(model.saved).items()]
     if left:
         left = [f"decisions of this run: {', '.join(left)}; the scores come as the model computes them"]
@@ -125,8 +128,12 @@ def _left_out(model: SavedModel, head: str, server: str) -> list[str]:
 def _decisions(saved: SavedCheckpoint) -> dict[str, Any]:
     """Return the options that turn scores into answers, where they are not the defaults."""
     calibration = read_calibration(saved.folder, saved.recipe.task)
-    given = {**(calibration.options() if calibration else {}), **saved.record.get("tuned", {}), **saved.recipe.options}
+    decided = {
+        **(calibration.options() if calibration else {}),
+        **saved.record.get("tuned", {}),
+        **saved.recipe.options,
+    }
     options = saved.task.OPTIONS
     default = saved.recipe.model_copy(update={"options": {}})
-    names = [name for name in _DECISIONS if name in given and name in options]
-    return {name: given[name] for name in names if given[name] != read_option(options, default, name)}
+    names = [name for name in _DECISIONS if name in decided and name in options]
+    return {name: decided[name] for name in names if decided[name] != read_option(options, default, name)}

@@ -65,6 +65,7 @@ class Predictor:
     def answer(self, values: Sequence[Row], encoded: Sequence[Encoded]) -> list[Any]:
         """Run the model over the features of all rows, and decode its outputs."""
         rows = [one.content[0] for one in encoded]
+        # Features were encoded in other batches, so they get the number of their row in this one.
         features = [{**feature, "row": number} for number, one in enumerate(encoded) for feature in one.content[1]]
         outputs, _ = run_model(self.checkpoint, features, SILENT, "")
         task, setup = self.checkpoint.task, self.checkpoint.setup
@@ -96,6 +97,7 @@ class Vectorizer:
         """Count the tokens that are read of each text with its prompt."""
         embedder = self._with_prompt(values[0][1])
         texts = [f"{embedder.prompt_text}{text}" for text, _ in values]
+        # Only their number is needed here, to fill a batch; `Embedder.encode` tokenizes once more.
         ids = embedder.tokenizer(
             texts, truncation=True, split_special_tokens=True, return_attention_mask=False, return_token_type_ids=False
         )["input_ids"]

@@ -64,6 +64,7 @@ class Guard:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 added = [(b"x-request-id", number.encode())]
+                # The rest of a refused body would be read as the next request of the connection.
                 if self.service.is_draining or status in (408, 413, 503):
                     added.append((b"connection", b"close"))
                 message["headers"] = [*message["headers"], *added]
@@ -74,7 +75,7 @@ class Guard:
             await self.app(scope, self._within_limits(receive), send_noted)
         except RefusedError as refused:
             if refused.status_code == 413:
-                await self._discard(receive)
+                await self._discard_body(receive)
             await refuse(scope["path"], refused)(scope, receive, send_noted)
         except Exception:
             log.exception(f"request {number} failed")
@@ -104,10 +105,12 @@ class Guard:
             authorization = headers.get(b"authorization", b"").decode("latin-1")
             if not self.service.admits(authorization):
                 what = "no API key, or a wrong one: send Authorization: Bearer KEY"
+                # A browser sends no bearer token, but asks for a password: so its pages can be opened (see decisions).
                 scheme = 'Basic realm="bertkit: the password is the API key"' if path in _OF_BROWSERS else "Bearer"
                 raise RefusedError(401, what, {"WWW-Authenticate": scheme})
         if path not in PROBES and self.service.is_full():
             raise RefusedError(503, "too many connections are open", {"Retry-After": "1"})
+        # A client that tells the length is refused before it sends; one that lies or sends chunks is counted below.
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > self.service.limits.body_bytes:
             raise self._too_large()
@@ -115,7 +118,7 @@ class Guard:
     def _too_large(self) -> RefusedError:
         return RefusedError(413, f"the body has more than {self.service.limits.body_bytes:,} bytes")
 
-    async def _discard(self, receive: Receive) -> None:
+    async def _discard_body(self, receive: Receive) -> None:
         """Read the rest of a body that is too large, within limits: many clients read no answer while they send."""
         size = 0
         with suppress(TimeoutError):
@@ -143,7 +146,7 @@ class Guard:
             size += len(message.get("body", b""))
             if size > limits.body_bytes:
                 if message.get("more_body", False):
-                    await self._discard(receive)
+                    await self._discard_body(receive)
                 raise self._too_large()
             is_whole = not message.get("more_body", False)
             return message
@@ -159,6 +162,7 @@ def _below_root(scope: Message) -> str:
 
 def _request_id(given: bytes) -> str:
     """Return the number that a client gave its request, if it is a sane one, or a new one."""
+    # A number from outside goes to the log, so it must be short and printable.
     text = given.decode("latin-1")
     return text if 0 < len(text) <= 64 and text.isascii() and text.isprintable() else uuid.uuid4().hex
 

@@ -20,6 +20,7 @@ def read_page() -> tuple[str, dict[str, str]]:
     script, style = (
         hash_script(re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[0]) for tag in ("script", "style")
     )
+    # Scripts are named by their hash, so that a text on the page can never become one.
     policy = (
         f"default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
         f"frame-ancestors 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'"

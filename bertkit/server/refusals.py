@@ -38,6 +38,7 @@ def refusal_of(error: Exception) -> RefusedError:
     """Return how an error of an input is answered: those of the input with their reason, others without."""
     if isinstance(error, RefusedError):
         return error
+    # The mistake is in the request, and says what to change; any other error may name files of the server.
     if isinstance(error, (DataError, UsageError)):
         column = f" (column {error.column!r})" if error.column else ""
         remedy = f" - {error.remedy}" if error.remedy else ""

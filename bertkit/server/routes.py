@@ -63,6 +63,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
             app.add_api_route(
                 route, endpoint, methods=["POST"], response_model=schema, responses=_REFUSALS, summary=about
             )
+            # TEI answers at / as well; with models of several kinds, nobody could tell which one is meant.
             if mains == {route}:
                 app.add_api_route("/", endpoint, methods=["POST"], include_in_schema=False)
 
@@ -74,6 +75,7 @@ def _add_rows(app: FastAPI, service: Service, model: ServedModel) -> None:
 
     async def endpoint(request: Request, body: Any) -> Response:
         rows = [row.model_dump(exclude_none=True) for row in body.instances]
+        # Answers are rendered in the computing thread, so that the event loop writes bytes and computes nothing.
         answers = await compute(service, request, model, lane, rows, to_json)
         return _json(f'{{"predictions": [{", ".join(answers)}]}}')
 
@@ -113,6 +115,7 @@ def _choose_model(models: Mapping[str, ServedModel], name: str | None) -> Served
 
 async def _classify(service: Service, request: Request, model: ServedModel, body: ClassifyRequest) -> Response:
     given = body.inputs
+    # TEI takes a text, a pair or a batch of both, and answers a batch by a list of lists.
     is_batch = not isinstance(given, str) and bool(given) and not isinstance(given[0], str)
     texts: Sequence[Any] = given if is_batch else [[given] if isinstance(given, str) else given]
     if not texts or not all(1 <= len(of_row) <= 2 for of_row in texts):
@@ -216,6 +219,7 @@ async def compute(
     except BusyError as busy:
         what = f"{model.name} is busy: try again in {busy.seconds} s"
         raise RefusedError(429, what, {"Retry-After": str(busy.seconds)}) from None
+    # Waiting ends with the answer, the client or the time, whichever is first; the rest of its inputs is then dropped.
     gone = asyncio.ensure_future(_wait_until_gone(request))
     try:
         await asyncio.wait((ticket.done, gone), timeout=limits.answer_seconds, return_when=asyncio.FIRST_COMPLETED)

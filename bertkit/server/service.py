@@ -104,12 +104,12 @@ class Service:
         """Tell whether a request may enter, by its header ``Authorization``."""
         if self.api_key is None:
             return True
-        scheme, _, given = authorization.partition(" ")
+        scheme, _, key = authorization.partition(" ")
         if scheme.lower() == "basic":  # of a browser that has asked its user
-            given = _read_password(given)
+            key = _read_password(key)
         elif scheme.lower() != "bearer":
             return False
-        return hmac.compare_digest(given.encode(), self.api_key.encode())
+        return hmac.compare_digest(key.encode(), self.api_key.encode())
 
 
 def _read_password(given: str) -> str:
@@ -146,22 +146,22 @@ def _load_model(model: SavedModel, limits: Limits, metrics: ServerMetrics) -> Se
     if model.saved is not None:
         predictor = Predictor(model.saved.load(inference=True))
         if rows_to_try := _find_rows(model.saved):
-            _settle(predictor, rows_to_try)
+            _try_threads(predictor, rows_to_try)
     if model.has_vectors:
         from bertkit.vectors.embedder import Embedder
 
         vectorizer = Vectorizer(Embedder(str(model.folder)))
         vectorizer.embedder.load()
-        _settle(vectorizer, _TRIED * [(_TEXT, None)])
+        _try_threads(vectorizer, _TRIED * [(_TEXT, None)])
     rows = Lane(predictor, limits, observe) if predictor else None
     texts = Lane(vectorizer, limits, observe) if vectorizer else None
     metrics.watch(model.name, [lane for lane in (rows, texts) if lane])
-    identity = _identify(model)
+    identity = _identify_model(model)
     metrics.identify(model.name, **asdict(identity))
     return ServedModel(model.name, identity, predictor, vectorizer, rows, texts)
 
 
-def _settle(engine: Engine, values: Sequence[Any]) -> None:
+def _try_threads(engine: Engine, values: Sequence[Any]) -> None:
     """Compute some answers, by which the number of threads is tried before anybody waits."""
     if is_open():
         engine.answer(values, engine.encode(values))
@@ -177,7 +177,7 @@ def _find_rows(saved: SavedCheckpoint) -> list[Row]:
     return _TRIED * [row] if all(name in row for name in needed) else []
 
 
-def _identify(model: SavedModel) -> ModelIdentity:
+def _identify_model(model: SavedModel) -> ModelIdentity:
     if model.saved is None:
         return ModelIdentity(fingerprint_all(model.folder), "", "")
     records = [member.record for member in model.saved.members] or [model.saved.record]

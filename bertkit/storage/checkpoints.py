@@ -83,6 +83,7 @@ def newest_whole(run: Path, *, to_train: bool = False) -> tuple[Path | None, lis
     With `to_train`, one that was trimmed is skipped too, unless training ended with it.
     """
     skipped: list[str] = []
+    # Checksums are computed from the newest on, and end with the first whole one: older ones cost nothing.
     for folder in reversed(_by_step(run)):
         fault = find_fault(folder) or (_find_lack(folder) if to_train else None)
         if fault is None:
@@ -104,6 +105,7 @@ def trim(run: Path) -> int:
     freed = 0
     for folder, manifest in _list_manifests(run):
         file = folder / OPTIMIZER
+        # The manifest first: a kill in between leaves a complete checkpoint and a file too many.
         if manifest["files"].pop(OPTIMIZER, None):
             _write_manifest(folder, manifest)
         if file.is_file():
@@ -196,6 +198,7 @@ def _by_step(run: Path) -> list[Path]:
 
 
 def _umask() -> int:
+    # The system tells the mask only to whoever sets it.
     mask = os.umask(0)
     os.umask(mask)
     return mask

@@ -72,7 +72,7 @@ class JournaledFiles(ABC):
     def _resume(self, journal: Mapping[str, Any]) -> None:
         """Take over what a journal says; an empty one begins anew."""
 
-    def _write(self, name: str, content: bytes) -> None:
+    def _append_bytes(self, name: str, content: bytes) -> None:
         self._streams[name].write(content)
         self._digests[name].update(content)
 
@@ -122,11 +122,12 @@ class ColumnWriter(JournaledFiles):
         # columns with a valid manifest are mapped, not written
         (self.folder / _MANIFEST).unlink(missing_ok=True)
         self.lengths: dict[str, int] = journal.get("lengths") or dict.fromkeys(self.dtypes, 0)
-        self.state: dict[str, Any] = journal.get("state", {})  # what was committed with the last complete shard
+        # what was committed with the last complete shard
+        self.state: dict[str, Any] = journal.get("state", {})
 
     def append(self, name: str, values: Numbers) -> None:
         """Append values to a column."""
-        self._write(_file_name(name), np.ascontiguousarray(values, dtype=self.dtypes[name]).tobytes())
+        self._append_bytes(_file_name(name), np.ascontiguousarray(values, dtype=self.dtypes[name]).tobytes())
         self.lengths[name] += len(values)
 
     def commit(self, state: Mapping[str, Any]) -> None:

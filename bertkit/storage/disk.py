@@ -53,6 +53,7 @@ def disk_errors(folder: Path, *, needed: int = 0) -> Iterator[None]:
 def disk_error(number: int | None, file: object, *, needed: int = 0) -> ResourceError:
     """Build the error of a write that was refused with this errno; None where the reason is not known."""
     what = os.strerror(number) if number else "torch could not write a file"
+    # "No space" may mean bytes or inodes, which have different remedies.
     if number == errno.ENOSPC and file:
         free, files = _free(Path(str(file)))
         what += "; no more files can be created" if files == 0 else ""
@@ -85,6 +86,7 @@ def _name_error(error: Exception, folder: Path, needed: int) -> ResourceError | 
     text = str(error)
     if (found := _OF_RUST.search(text)) and int(found[1]) in REMEDIES:
         return disk_error(int(found[1]), folder, needed=needed)
+    # torch does not say why a write failed, so a small file is tried in the same folder.
     if isinstance(error, RuntimeError) and any(words in text for words in _OF_TORCH) and "Reader" not in text:
         return disk_error(_try_to_write(folder), folder, needed=needed)
     return None

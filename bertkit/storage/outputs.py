@@ -32,6 +32,7 @@ def refuse_inputs(output: Path, inputs: Iterable[tuple[str, Path]]) -> None:
     """
     for what, file in inputs:
         with suppress(OSError):  # one of the two is not there
+            # By device and inode, since links and other spellings lead to the same file.
             if output.samefile(file):
                 raise UsageError(f"--output is {what}", f"nothing was written; {_ANOTHER}", file=output)
 

@@ -144,6 +144,7 @@ def read_signed(file: Path, damaged: BertkitError, form: tuple[str, int] | None 
 
 def write_signed(file: Path, content: Mapping[str, Any]) -> None:
     """Write an object with a checksum of itself, in place of an earlier one; whole or not at all."""
+    # The checksum is of what will be read: JSON turns tuples into lists and keys into text.
     as_read = json.loads(files.to_json(content))
     as_read.pop(CHECKSUM, None)
     files.write_json(file, {**as_read, CHECKSUM: json_fingerprint(as_read)})
@@ -155,9 +156,11 @@ def check_run(record: dict[str, Any], damaged: ResourceError) -> RunRecord:
     Raises:
         ResourceError: `damaged`, where it has another shape, or is not what was written.
     """
+    # The shape too: a record of an earlier release has no checksum, and must not end in a KeyError.
     if not _fits(record, _SHAPE):
         raise damaged
-    if record.pop(CHECKSUM, None) not in (None, json_fingerprint(record)):  # an earlier release wrote none
+    # an earlier release wrote none
+    if record.pop(CHECKSUM, None) not in (None, json_fingerprint(record)):
         raise damaged
     return cast(RunRecord, _rename_keys(record))
 
@@ -191,6 +194,7 @@ def _rename_keys(record: dict[str, Any]) -> dict[str, Any]:
             result["baselines"] = {_BASELINE: result.pop("baseline")}
             if "baseline" in result.get("undefined", {}):
                 result["undefined"]["baselines"] = result["undefined"].pop("baseline")
+    # Renamed keys of the recipe must compare as equal, or no run of the last release could be resumed.
     identity = record.get("identity", {})
     if "recipe" in identity:
         record["identity"] = {**identity, "recipe": rename_keys(identity["recipe"], warn=False)}

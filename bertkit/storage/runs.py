@@ -120,6 +120,7 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> records.RunRecord 
     if record is None and folder.exists() and not folder.is_dir():
         raise ResourceError("there is a file where the run folder should be", "choose another --output", file=folder)
     if record is None and folder.is_dir() and not all(_is_ours(entry) for entry in folder.iterdir()):
+        # The folder may hold work of others: what is not known to be ours is never written into.
         names = runs_in(folder)
         listed = shorten(", ".join(names), 40)
         inside = f"several runs ({listed})" if names else "something that is not a run of bertkit"
@@ -288,6 +289,7 @@ def now() -> str:
 
 
 def _refuse_another(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
+    # Any other difference would mix two runs in one folder, and no error would ever say so.
     changed = [line for line in differences(old, new) if line not in _CONTINUED]
     if changed:
         more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
@@ -298,6 +300,7 @@ def _refuse_another(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]
 
 def _check_writable(folder: Path, name: str) -> None:
     """Check, without writing, that a folder can be written, or be created below the first that is there."""
+    # The nearest folder that is there decides whether the missing ones can be created.
     place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     with _creating(folder, name):
         if place != folder and not place.is_dir():

@@ -76,7 +76,7 @@ def list_settings(records: Mapping[str, RunRecord]) -> list[dict[str, str]]:
     Of a recipe, data, model, versions and machine; the seed counts as a setting, the output folder does not. What not
     every run has recorded is one row, the last.
     """
-    flat = {name: _flatten(_settings(record)) for name, record in records.items()}
+    flat = {name: _flatten_keys(_settings(record)) for name, record in records.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
     shared = [key for key in keys if all(key in values for values in flat.values())]
     rows = [
@@ -98,10 +98,10 @@ def list_changes(record: RunRecord) -> list[dict[str, str]]:
     settings = record.get("identity", {}).get("recipe", {})
     if settings.get("name") not in (*recipe_names("finetune"), *recipe_names("pretrain")):
         return []
-    shipped = _flatten(load_any_recipe(settings["name"]).model_dump(mode="json"))
+    shipped = _flatten_keys(load_any_recipe(settings["name"]).model_dump(mode="json"))
     return [
         {"setting": key, "recipe": shorten(shipped[key], 60), "run": shorten(value, 60)}
-        for key, value in _flatten({"model": record.get("model"), **settings}).items()
+        for key, value in _flatten_keys({"model": record.get("model"), **settings}).items()
         if key in shipped and shipped[key] != value
     ]
 
@@ -150,16 +150,16 @@ def _settings(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+def _flatten_keys(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     """Return nested mappings as one, with dotted keys and values as text.
 
-    >>> _flatten({"training": {"seed": 1, "extra": {}}, "name": "cola"})
+    >>> _flatten_keys({"training": {"seed": 1, "extra": {}}, "name": "cola"})
     {'training.seed': '1', 'name': 'cola'}
     """
     flat: dict[str, str] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{key}.")
+            flat |= _flatten_keys(value, f"{prefix}{key}.")
         else:
             flat[f"{prefix}{key}"] = str(value)
     return flat
@@ -180,18 +180,18 @@ def _summarize_run(folder: Path) -> RunSummary:
 def _from_record(folder: Path, record: RunRecord, size: int) -> RunSummary:
     recipe = record.get("identity", {}).get("recipe", {})
     results = record.get("results") or [record["result"]] if "results" in record or "result" in record else []
-    result: Mapping[str, Any] = results[0] if results else {}
-    scores = result.get("scores", {})
+    first: Mapping[str, Any] = results[0] if results else {}
+    scores = first.get("scores", {})
     metric = recipe.get("best_metric") or next(iter(scores), "")
     training = recipe.get("training", {})
     return RunSummary(
         folder=str(folder),
         state=read_state(folder, record),
         recipe=str(recipe.get("name", "")),
-        model=str(record.get("model") or result.get("model", "")),
+        model=str(record.get("model") or first.get("model", "")),
         metric=metric,
         score=scores.get(metric),
-        interval=(result.get("intervals") or {}).get(metric),
+        interval=(first.get("intervals") or {}).get(metric),
         epochs=None if training.get("steps") else training.get("epochs"),
         steps=record.get("steps") or training.get("steps"),
         seconds=record.get("seconds"),

@@ -107,6 +107,7 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """
     template = find_template(setup.tokenizer, pair=True)
     budget = token_budget(setup, template)
+    # SQuAD asks several questions about each text: equal texts are tokenized once.
     questions = _encode_once([row["question"].lstrip() for row in rows], setup)
     contexts = _encode_once([row["context"] for row in rows], setup)
     offsets = {
@@ -116,6 +117,7 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     overlap = _option(setup.recipe, "overlap")
     features = []
     for number, row in enumerate(rows):
+        # A question takes half of the tokens at most, so that a window of the text remains.
         question = questions[row["question"].lstrip()].ids[: budget // 2]
         tokens, characters = contexts[row["context"]].ids, offsets[row["context"]]
         first = len(template.before) + len(question) + len(template.between)
@@ -257,15 +259,15 @@ def _choose_answer(
     context: str, columns: Mapping[str, list[Any]], of_question: slice, null: float | None, threshold: float
 ) -> dict[str, Any]:
     """Choose the answer of one question; `of_question` slices all columns to its spans, best first."""
-    kept: dict[str, Any] = {"_spans": (context, columns, of_question), "_null": null}
+    details: dict[str, Any] = {"_spans": (context, columns, of_question), "_null": null}
     has_span = of_question.start < of_question.stop
     if null is not None:
-        kept["null_odds"] = null - (columns["score"][of_question.start] if has_span else _NO_SPAN)
-    if not has_span or (null is not None and kept["null_odds"] > threshold):
+        details["null_odds"] = null - (columns["score"][of_question.start] if has_span else _NO_SPAN)
+    if not has_span or (null is not None and details["null_odds"] > threshold):
         probability = None if null is None else 1 - sum(columns["probability"][of_question])
-        return {"prediction": "", "start": None, "end": None, "score": null, "probability": probability, **kept}
+        return {"prediction": "", "start": None, "end": None, "score": null, "probability": probability, **details}
     top = {name: columns[name][of_question.start] for name in _SPAN}
-    return {"prediction": context[top["start"] : top["end"]], **top, **kept}
+    return {"prediction": context[top["start"] : top["end"]], **top, **details}
 
 
 def n_best(prediction: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -237,6 +237,7 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     counts = Counter(ids[name] for row in training for name in (row["label"] if several else [row["label"]]))
     frequent = [number for number, count in counts.items() if count * 2 > len(training)]
     learned: dict[str, Any] = {_FREQUENT: sorted(frequent) if several else counts.most_common(1)[0][0]}
+    # Enough for words to tell what they can; the time grows with rows times labels.
     rows = sample(training, most_rows(len(setup.labels)))
     gold_labels = [row["label"] if several else [row["label"]] for row in rows]
     learned[TFIDF] = fit_tfidf(rows, _indicators(gold_labels, setup.labels))

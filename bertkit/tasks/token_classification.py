@@ -108,11 +108,13 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     texts = [row["tokens"] for row in rows]
     template = find_template(setup.tokenizer, pair=False)
     budget = token_budget(setup, template)
+    # More than half would make a window repeat most of the one before.
     overlap = min(int(_option(setup.recipe, "overlap")), budget // 2)
     numbers = setup.label_ids
     features = []
     for number, tokens in enumerate(tokenize_words(setup.tokenizer, texts, max_tokens=budget // 2)):
-        if "O" not in numbers:  # a word without tokens would be tagged O; without that tag it needs a token
+        # a word without tokens would be tagged O; without that tag it needs a token
+        if "O" not in numbers:
             tokens = [word or [setup.tokenizer.unk_token_id] for word in tokens]
         for window in split_windows(tokens, budget, overlap):
             feature = {"row": number, **template.fill(window.tokens)}
@@ -140,6 +142,7 @@ def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run
     if _option(setup.recipe, "layers") is not None:
         from bertkit.modeling.heads.taggers import cache_states
 
+        # The same encoder in another precision has other states.
         content = models.fingerprint(hub.find_model(setup.recipe.model)) + setup.recipe.training.precision
         for of_split in features.values():
             cache_states(model, of_split, run, content)
@@ -175,6 +178,7 @@ def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> ca
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Count what is right, gold and predicted: ``tags`` (rows, tags, 3), ``entities``, ``strict`` (rows, types, 3)."""
     pairs = _labelled_tags(predictions, rows)
+    # Tags of words are counted as spans of one word, so that one function counts both.
     as_words = [(entities.word_spans(gold), entities.word_spans(predicted)) for gold, predicted in pairs]
     if not _has_entities(setup):
         return {"tags": entities.count_spans(as_words, setup.labels)}

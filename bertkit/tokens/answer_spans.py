@@ -1,4 +1,14 @@
-"""Answers as spans of tokens: windows of a long text, the gold answer in a window, and the n best predicted spans."""
+"""Answers as spans of tokens: windows of a long text, the gold answer in a window, and the n best predicted spans.
+
+Of a window of four tokens, the best spans of at most two:
+
+>>> starts, ends = np.array([0.0, 3.0, 1.0, 0.0]), np.array([0.0, 1.0, 4.0, 5.0])
+>>> best = find_n_best([starts], [ends], rows=np.array([0]), n_best=2, max_tokens=2)
+>>> [best[name].tolist() for name in ("start", "end", "score")]
+[[1, 2], [2, 3], [7.0, 6.0]]
+>>> probabilities(best["score"], best["row"], 1, nulls=None).round(3).tolist()
+[0.731, 0.269]
+"""
 
 from __future__ import annotations
 
@@ -14,7 +24,8 @@ Logits = Sequence[Numbers]
 """Of the tokens of each window, one array per window."""
 
 _WINDOWS_AT_ONCE = 256
-_IS_SPACE = np.array([chr(code).isspace() for code in range(0x3001)] + [False])  # U+3000 is the last space
+# U+3000 is the last space
+_IS_SPACE = np.array([chr(code).isspace() for code in range(0x3001)] + [False])
 
 
 def extend_offsets(text: str, offsets: Numbers) -> Numbers:
@@ -86,7 +97,8 @@ def find_answer_tokens(gold: Mapping[str, Any], offsets: Numbers) -> tuple[int, 
         return -1, -1
     first = offsets[np.searchsorted(offsets[:, 0], start, side="right") - 1, 0]
     last = offsets[np.searchsorted(offsets[:, 1], end, side="left"), 1]
-    return (  # several tokens may have the same characters (the bytes of one letter): the answer includes all of them
+    # several tokens may have the same characters (the bytes of one letter): the answer includes all of them
+    return (
         int(np.searchsorted(offsets[:, 0], first, side="left")),
         int(np.searchsorted(offsets[:, 1], last, side="right")) - 1,
     )

@@ -162,7 +162,8 @@ def _train_bpe(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:
     )
     backend.train_from_iterator(read_texts(), trainer)
     model = json.loads(backend.to_str())["model"]
-    mask = AddedToken("<mask>", lstrip=True, special=True)  # the space before it belongs to the masked word
+    # the space before it belongs to the masked word
+    mask = AddedToken("<mask>", lstrip=True, special=True)
     settings = {"mask_token": mask, **_settings(spec)}
     tokenizer = RobertaTokenizer(vocab=model["vocab"], merges=[tuple(pair) for pair in model["merges"]], **settings)
     if not spec.lowercase:

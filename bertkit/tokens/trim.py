@@ -3,6 +3,13 @@
 That holds by construction. WordPiece takes the longest token that matches, and every token that it took is kept. BPE
 applies the first merge that it can, and every merge that leads to a token that is kept stays. Unigram takes the most
 probable tokens, and removing others makes no other split more probable.
+
+To keep ``ab`` of five tokens, BPE needs the letters that it is merged from:
+
+>>> model = {"type": "BPE", "vocab": {"a": 0, "b": 1, "c": 2, "bc": 3, "ab": 4}, "merges": [("b", "c"), ("a", "b")]}
+>>> trimmed, ids = trim({"model": model, "added_tokens": []}, [4])
+>>> trimmed["model"]["vocab"], trimmed["model"]["merges"], ids
+({'a': 0, 'b': 1, 'c': 2, 'ab': 3}, [('a', 'b')], [0, 1, 2, 4])
 """
 
 from __future__ import annotations
@@ -54,16 +61,16 @@ def trim_files(folder: Path, tokenizer: Tokenizer, used: Iterable[int], first: i
         ModelError: a tokenizer of a type that cannot be trimmed.
     """
     content = json.loads((folder / _TOKENIZER).read_text(encoding="utf-8"))
-    trimmed, kept = trim(content, {*used, *tokenizer.all_special_ids, *range(first)})
+    trimmed, kept_ids = trim(content, {*used, *tokenizer.all_special_ids, *range(first)})
     write_text(folder / _TOKENIZER, json.dumps(trimmed, ensure_ascii=False))
     for name in _OTHER_VOCABULARIES:
         (folder / name).unlink(missing_ok=True)
     settings = json.loads((folder / _SETTINGS).read_text(encoding="utf-8"))
     if decoder := settings.get("added_tokens_decoder"):
-        numbers = {str(before): str(now) for now, before in enumerate(kept)}
+        numbers = {str(before): str(now) for now, before in enumerate(kept_ids)}
         settings["added_tokens_decoder"] = {numbers[number]: token for number, token in decoder.items()}
         write_text(folder / _SETTINGS, json.dumps(settings, ensure_ascii=False, indent=2))
-    return kept
+    return kept_ids
 
 
 def trim(content: Mapping[str, Any], used: Iterable[int]) -> tuple[dict[str, Any], list[int]]:
@@ -80,8 +87,8 @@ def trim(content: Mapping[str, Any], used: Iterable[int]) -> tuple[dict[str, Any
     ids = {token: number for number, (token, _) in enumerate(model["vocab"])} if is_list else model["vocab"]
     tokens = {number: token for token, number in ids.items()}
     needed = _NEEDED[model["type"]](model, {tokens[number] for number in used if number in tokens})
-    kept = sorted({*(ids[token] for token in needed), *added})
-    numbers = {before: now for now, before in enumerate(kept)}
+    kept_ids = sorted({*(ids[token] for token in needed), *added})
+    numbers = {before: now for now, before in enumerate(kept_ids)}
     trimmed = {**model}
     if is_list:
         trimmed["vocab"] = [entry for number, entry in enumerate(model["vocab"]) if number in numbers]
@@ -96,9 +103,9 @@ def trim(content: Mapping[str, Any], used: Iterable[int]) -> tuple[dict[str, Any
         **content,
         "model": trimmed,
         "added_tokens": [{**token, "id": numbers[token["id"]]} for token in content["added_tokens"]],
-        "post_processor": _renumber(content.get("post_processor"), numbers),
+        "post_processor": _renumber_ids(content.get("post_processor"), numbers),
         "padding": padding and {**padding, "pad_id": numbers[padding["pad_id"]]},
-    }, kept
+    }, kept_ids
 
 
 def refuse_changed(before: Tokenizer, now: Tokenizer, kept: Sequence[int], texts: Iterable[str]) -> int:
@@ -188,13 +195,13 @@ def _merged(model: Mapping[str, Any], merge: Any) -> str:
     return first + second.removeprefix(model.get("continuing_subword_prefix") or "")
 
 
-def _renumber(part: Any, numbers: Mapping[int, int]) -> Any:
+def _renumber_ids(part: Any, numbers: Mapping[int, int]) -> Any:
     """Return a post-processor with the new ids of its special tokens, however it nests templates."""
     if isinstance(part, list):
-        return [_renumber(inner, numbers) for inner in part]
+        return [_renumber_ids(inner, numbers) for inner in part]
     if not isinstance(part, dict):
         return part
-    renumbered = {name: _renumber(inner, numbers) for name, inner in part.items()}
+    renumbered = {name: _renumber_ids(inner, numbers) for name, inner in part.items()}
     if isinstance(part.get("ids"), list):  # of a template
         renumbered["ids"] = [numbers[number] for number in part["ids"]]
     for name in ("sep", "cls"):  # of BERT's and RoBERTa's

@@ -274,7 +274,8 @@ def _find_window_spans(ends: Numbers, budget: int, overlap: int) -> list[tuple[i
         if last == count:
             break
         first = max(first + 1, int(np.searchsorted(ends, ends[last] - overlap, side="right")) - 1)
-        while ends[last + 1] - ends[first] > budget:  # the next window must reach at least one word further
+        # the next window must reach at least one word further
+        while ends[last + 1] - ends[first] > budget:
             first += 1
     return spans
 

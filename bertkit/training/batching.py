@@ -159,7 +159,7 @@ def plan_distinct(
     return [np.array(rows) for rows in batches]
 
 
-def random_only(batching: str) -> str:
+def refuse_sorted_batching(batching: str) -> str:
     """Return ``random``, since negatives as long as the positive would be told by nothing but their length.
 
     Raises:
@@ -295,7 +295,7 @@ class InMemoryBatches:
         self.rows: int | None = len(features)
         self.budget: Budget | None = None
         self.lengths, self.items, self.texts = lengths_of(features), items_of(features), texts_of(features)
-        self.batching: str = training.batching if self.texts is None else random_only(training.batching)
+        self.batching: str = training.batching if self.texts is None else refuse_sorted_batching(training.batching)
         self.sampler: SeededBatches
 
     def __len__(self) -> int:

@@ -24,6 +24,9 @@ class Terms:
     """The terms of a loss: the loss is the weighted sum of their means over all items of an optimizer step.
 
     However a step is split into micro-batches and processes, their sums and counts add up to the same.
+
+    Of four labels, three with a loss of 1 and one with a loss of 3, the loss of a step is 6 / 4. So it is where the
+    fourth is in a micro-batch of its own: sums of 3 and 3, counts of 3 and 1. The mean of the two means would be 2.
     """
 
     weights: Mapping[str, float]

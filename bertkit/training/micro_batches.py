@@ -36,7 +36,11 @@ _ATTENTION_BYTES, TOKENS = 2**25, 2048
 
 
 def split_batch(batch: Batch, rows: int) -> list[Batch]:
-    """Split a batch into micro-batches of at most so many rows, and of one at least."""
+    """Split a batch into micro-batches of at most so many rows, and of one at least.
+
+    >>> [part["input_ids"].tolist() for part in split_batch({"input_ids": torch.tensor([[1], [2], [3], [4]])}, rows=3)]
+    [[[1], [2], [3]], [[4]]]
+    """
     starts = range(0, len(batch["input_ids"]), max(1, rows))
     return [{name: values[start : start + max(1, rows)] for name, values in batch.items()} for start in starts]
 

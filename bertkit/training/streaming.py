@@ -20,7 +20,7 @@ from bertkit.training.batching import (
     longest_rows,
     plan_distinct,
     plan_epoch,
-    random_only,
+    refuse_sorted_batching,
     sort_window_of,
 )
 
@@ -117,7 +117,7 @@ class StreamedBatches(Dataset[Feature]):
             self.batching = choose_batching(self.batching, items, self.padding)
             plan = plan_epoch(lengths, *order, sort_window_of(self.batching), items=items, min_rows=shares)
         else:
-            self.batching = random_only(self.batching)
+            self.batching = refuse_sorted_batching(self.batching)
             plan = plan_distinct(texts, *order, min_rows=shares)
         if min(map(len, plan)) < shares:  # rows of several features each do not divide evenly
             what = f"batch_size {training.batch_size} is too small for {shares} shares of a batch"

@@ -158,14 +158,14 @@ def join_terms(tasks: Mapping[str, Terms]) -> Terms:
     names = list(tasks)
 
     def count(batch: Mapping[str, Any]) -> Mapping[str, int]:
-        name, own = _open(batch)
-        return {name: next(iter(tasks[name].count(own).values()))}
+        name, own_batch = _open_batch(batch)
+        return {name: next(iter(tasks[name].count(own_batch).values()))}
 
     def sums(model: Any, batch: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
-        name, own = _open(batch)
-        return {name: next(iter(tasks[name].sums(partial(model, name), own).values()))}
+        name, own_batch = _open_batch(batch)
+        return {name: next(iter(tasks[name].sums(partial(model, name), own_batch).values()))}
 
-    def _open(batch: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _open_batch(batch: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         return names[int(on_host(batch[_TASK])[0])], {key: value for key, value in batch.items() if key != _TASK}
 
     return Terms(dict.fromkeys(names, 1.0), count, sums)

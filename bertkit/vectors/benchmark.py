@@ -105,7 +105,7 @@ def run_benchmark(name: str, embedder: Embedder, progress: Progress) -> list[Ben
         embedder.load()
     with warnings.catch_warnings(action="ignore"):
         options = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
-        (result,) = mteb.evaluate(BenchmarkModel(embedder, progress), task, **options).task_results
+        (of_task,) = mteb.evaluate(BenchmarkModel(embedder, progress), task, **options).task_results
     return [
         BenchmarkScores(
             benchmark=f"mteb:{name}",
@@ -116,7 +116,7 @@ def run_benchmark(name: str, embedder: Embedder, progress: Progress) -> list[Ben
             score=float(scores["main_score"]),
             scores={key: float(value) for key, value in scores.items() if isinstance(value, float)},
         )
-        for split, of_split in result.scores.items()
+        for split, of_split in of_task.scores.items()
         for scores in of_split
     ]
 

@@ -199,6 +199,7 @@ def _check_ablation(
     for axis in search.axes:
         if axis.key in changes:
             raise UsageError(f"{axis.key} is both set and varied", "leave one of them out")
+    # All recipes are loaded before any is trained: a wrong value is an error now, and not after hours.
     points = name_variants(list(search.points(0)))
     recipes = {}
     for variant, point in points.items():
@@ -277,6 +278,7 @@ def _summarize_ablation(job: _Ablation, seeds: Sequence[int], progress: Progress
 
 def _compare_variants(job: _Ablation, task: str, seeds: Sequence[int], progress: Progress) -> AblatedTask | None:
     """Compare the variants on a task with the first of them; None where fewer than two have enough finished runs."""
+    # What is compared is what has finished: a single run, or, with several seeds, a folder with at least two of them.
     paths, results = {}, []
     for variant in job.recipes:
         folder = job.folder / task / variant
@@ -290,11 +292,13 @@ def _compare_variants(job: _Ablation, task: str, seeds: Sequence[int], progress:
     if len(paths) < 2:
         log.warning(f"{task}: nothing to compare, for fewer than two encoders were fine-tuned")
         return None
+    # From here on it is `bertkit compare`, with the first variant as the baseline.
     compared = compare(list(paths.values()), progress=progress)
     page = job.folder / f"{task}.html"
     with disk_errors(job.folder), claimed(page):
         write_page(page, compared)
     metric = compared.best_metric
+    # What the comparison does not know: failed seeds, and what a model that knows nothing scores.
     of_seeds = {variant: seeds_storage.read_seeds(job.folder / task / variant) or {} for variant in paths}
     scores = [
         AblatedScore(

@@ -120,15 +120,18 @@ def _fit_calibration(
     # rows with the same input are in one fold
     groups = digest_rows(split.rows, saved.task.COLUMNS.gold)[numbers]
     fits = metrics.fit_folds(decisions, groups, len(labels))
+    # Kept is a temperature fitted to all rows. What it changes is measured across folds, on rows it was not fitted to.
     temperature = metrics.fit_temperature(raw, gold)
     tempered, across = metrics.temper(raw, temperature), metrics.temper_across(raw, fits)
     confidence, right = tempered.max(axis=1), (tempered.argmax(axis=1) == gold).astype(int)
     thresholds, f1 = None, None
+    # Labels that are decided one by one get thresholds, where these raise F1 on rows that they were not tuned on.
     if per == "label":
         f1 = _compare_f1(across[:, 1], gold, fits)
         if f1["after"] > f1["before"]:
             tuned = metrics.tune_thresholds(tempered[:, 1], gold, len(labels))
             thresholds = dict(zip(labels, tuned, strict=True))
+    # What predictions need goes into calibration.json; what only readers need, into the result and its page.
     facts: dict[str, Any] = {"split": split.name, "source": split.source, "rows": len(split.rows)}
     facts |= {"temperature": temperature, "thresholds": thresholds}
     calibration = SavedCalibration(
@@ -143,7 +146,7 @@ def _fit_calibration(
     write_calibration(saved.calibration_folder, calibration)
     abstentions = [(asked, metrics.find_abstention(confidence, right, asked)) for asked in _PRECISIONS if is_per_row]
     curve = metrics.risk_coverage(confidence, right) if is_per_row else []
-    result = CalibrationResult(
+    calibrated = CalibrationResult(
         model=saved.recipe.model,
         **facts,
         before=statistics.describe_calibration(raw, gold, numbers),
@@ -158,8 +161,8 @@ def _fit_calibration(
         training_rows=len(split.training_rows),
     )
     sides = {"before": raw.max(axis=1), "after": across.max(axis=1)}
-    write_calibration_page(saved.calibration_folder, asdict(result), sides, right)
-    return result
+    write_calibration_page(saved.calibration_folder, asdict(calibrated), sides, right)
+    return calibrated
 
 
 def _describe_fold(fold: Fold, digests: Numbers, labels: Sequence[str]) -> dict[str, Any]:

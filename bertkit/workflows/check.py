@@ -82,6 +82,7 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
     from bertkit.evaluation.training_rows import judge_training_rows
     from bertkit.workflows.evaluate import splits_to_score
 
+    # What the options ask for is looked for before any row is read, and the copy is claimed before the work.
     saved = find_checkpoint(recipe) if settings.long_text else None
     if saved is not None:
         check_ways(saved)
@@ -90,7 +91,7 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
     with nullcontext() if folder is None else claimed_folder(folder):
         with stage(progress, "reading the data", total=1):
             readings = read_all(recipe, task)
-        result = CheckResult(
+        checked = CheckResult(
             recipe=recipe.name,
             source=recipe.data.source or "the recipe's files",
             rows={name: len(split.rows) for name, split in readings.splits.items()},
@@ -98,21 +99,24 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
             left_out=readings.left_out,
             unread=list(find_unread(readings.splits)),
         )
+        # From here on a split has rows; what needs the train split is pointless without it.
         readings.splits = {name: split for name, split in readings.splits.items() if split.rows}
         if "train" not in readings.splits:
-            result.left_out.append("everything else: no training row can be read")
-            return result
+            checked.left_out.append("everything else: no training row can be read")
+            return checked
+        # From the cheapest checks to those that load a model: rows alone, then tokens and vectors, then predictions.
         with stage(progress, "comparing rows", total=1):
             repeats = find_repeats(readings.splits, task.COLUMNS)
-        _check_splits(result, readings, repeats, recipe, task, progress)
-        _check_with_model(result, readings, recipe, task, settings, progress)
+        _check_splits(checked, readings, repeats, recipe, task, progress)
+        _check_with_model(checked, readings, recipe, task, settings, progress)
         if saved is not None:
             splits = judge_training_rows(saved, splits_to_score(saved, None), "drop")
-            result.findings.extend(compare_ways(saved, next(iter(splits.values())), progress))
+            checked.findings.extend(compare_ways(saved, next(iter(splits.values())), progress))
+        # Last, since it removes what the checks have found.
         if folder is not None:
             removable = find_removable(readings.splits, repeats, readings.faults)
-            result.removed.update(write_copies(sources, recipe.data, removable, folder))
-        return result
+            checked.removed.update(write_copies(sources, recipe.data, removable, folder))
+        return checked
 
 
 def _check_splits(
@@ -152,6 +156,7 @@ def _check_with_model(
     from bertkit.modeling.load import load_tokenizer
     from bertkit.tokens.features import Setup
 
+    # A tokenizer that is not here leaves checks out, unless the user named the model: the rest needs none.
     try:
         with hub.without_weights():
             folder = hub.find_model(recipe.model)
@@ -170,6 +175,7 @@ def _check_with_model(
     if not settings.label_errors:
         result.left_out.append("label errors: look for them with --label-errors, which computes vectors of all texts")
         return
+    # Label errors cost vectors of all texts, so they are looked for only where they are asked for.
     from bertkit.checks.label_errors import find_label_errors
     from bertkit.checks.tag_errors import find_tag_errors
     from bertkit.vectors.embedder import Embedder

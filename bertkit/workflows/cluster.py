@@ -105,7 +105,9 @@ def _find_clusters(
 
     filled = [row for row, text in enumerate(contents) if text]
     filled_texts = [contents[row] for row in filled]
+    # Rows without text have no vector, so all arrays below are of the others.
     vectors = source.read(filled_texts, np.array(filled), [len(contents)], progress)
+    # HDBSCAN finds the number of clusters itself; the others try several, unless it is given.
     count, silhouettes = settings.count or 0, dict[int, float]()
     if settings.method != "hdbscan" and settings.count is None:
         count, silhouettes = choose_count(vectors, settings.method, settings.seed, progress)

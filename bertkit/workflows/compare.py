@@ -105,6 +105,7 @@ def compare(
         raise UsageError("one run has nothing to be compared with", "name two or more")
     if len({typed_path(path).resolve() for path in paths}) < len(paths):
         raise UsageError("a run is named twice", "name each once")
+    # Without --on, nothing is computed: the predictions of the runs are on disk, and no model is loaded.
     with stage(progress, "reading the predictions", total=1):
         from bertkit.evaluation.stored import find_scorer, read_system
         from bertkit.evaluation.stored.rows import align, read_column, read_rows
@@ -112,10 +113,12 @@ def compare(
         systems = [read_system(path, None if on else split) for path in paths]
         _check_seeds(systems)
     notes: list[str] = []
+    # With --on, the models answer the rows of the file first, and their answers take the place of stored ones.
     if on is not None:
         systems, of_run, notes = predict_unseen(systems, on, split, progress)
         recipe = recipe.model_copy(update={"data": of_run.data}) if recipe else of_run
     with stage(progress, "reading the rows", total=1):
+        # Scores are paired, so all systems answer the same rows in the same order: those of the first that has rows.
         scorer = find_scorer(systems, recipe)
         reference = next((run for one in systems for run in one.runs if run.has_rows), systems[0].runs[0])
         bare = [run.name for one in systems for run in one.runs if not run.has_rows]
@@ -141,6 +144,7 @@ def _compare_systems(
     from bertkit.evaluation.training_rows import count_trained
     from bertkit.metrics.paired import count_units
 
+    # Predictions are compared with gold values once; all resamples below only index and add up these arrays.
     sides = [
         Side([run.predictions for run in system.runs], [scorer.compare(run, rows) for run in system.runs])
         for system in systems
@@ -151,6 +155,7 @@ def _compare_systems(
     notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
     names = _short_names([system.name for system in systems])
     first_runs = {name: system.runs[0] for name, system in zip(names, systems, strict=True)}
+    # Each system is compared with the first alone; the p values of all these tests are corrected together at the end.
     differences: dict[str, dict[str, Difference]] = {}
     changes: dict[str, Changes] = {}
     for name, side in zip(names[1:], sides[1:], strict=True):
@@ -208,13 +213,13 @@ def _leave_out_unstored(
     for system, side in zip(systems, sides, strict=True):
         for run, judged in zip(system.runs, side.judged, strict=True):
             changed |= dict.fromkeys(find_changed_scores(run, scorer.score(judged)), run)
-    kept = [name for name in scorer.recipe.metrics if name not in changed]
+    unchanged = [name for name in scorer.recipe.metrics if name not in changed]
     best = scorer.recipe.best_metric
     if best in changed:
         what = f"the predictions do not have the {best} that the run has recorded: they are not those that it wrote"
         remedy = "score the model again with `bertkit eval --output DIR`, and compare that folder"
         raise DataError(what, remedy, file=changed[best].file)
-    recipe = scorer.recipe.model_copy(update={"metrics": kept})
+    recipe = scorer.recipe.model_copy(update={"metrics": unchanged})
     notes = [f"{', '.join(changed)}: left out, for stored predictions do not determine it."] if changed else []
     return replace(scorer, recipe=recipe), notes
 
@@ -303,12 +308,12 @@ def predict_unseen(
         read = [[_read_unseen(replace(one, labels=labels), split) for one in of_system] for of_system in saved]
     trained = [{part.lines[row] for part in parts for row in part.training_rows} for parts in read]
     seen, count = set().union(*trained), len(read[0][0].rows)
-    each = ", ".join(f"{system.name} {len(lines):,}" for system, lines in zip(systems, trained, strict=True))
+    counts = ", ".join(f"{system.name} {len(lines):,}" for system, lines in zip(systems, trained, strict=True))
     notes = (
-        [f"left out of {source}: {len(seen):,} of {count:,} rows that a run was trained on ({each})."] if seen else []
+        [f"left out of {source}: {len(seen):,} of {count:,} rows that a run was trained on ({counts})."] if seen else []
     )
     if len(seen) == count:
-        what = f"all {count:,} rows are training rows of one run or another ({each})"
+        what = f"all {count:,} rows are training rows of one run or another ({counts})"
         raise DataError(what, "name a file with rows that are new to all of them: --on FILE", file=source)
     predicted = []
     for system, of_system, parts in zip(systems, saved, read, strict=True):

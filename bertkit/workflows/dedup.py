@@ -107,6 +107,7 @@ def dedup(
             held.enter_context(claimed(file))
         outputs = replace(outputs, clean=None) if dry_run else outputs
         pairs = read_pairs(settings.pairs) if settings.pairs is not None else []
+        # From cheap to expensive: digests, then signatures of the wording, then vectors of the rows that are left.
         scanned = found_rows.scan([*against, texts], settings.keep, near=settings.near is not None, progress=progress)
         duplicates = found_rows.find_wording(scanned, settings.near, progress)
         facts: dict[str, Any] = {}

@@ -109,6 +109,7 @@ def _compare_models(
         teacher_scored = score_split(checkpoint, inputs.validation, progress)
         models.append(("teacher", teacher.name, teacher.folder, checkpoint, teacher_scored))
     models.append(("student", inputs.recipe.name, weights or inputs.plan.folder, student, scored))
+    # Teachers stay in memory until all have been timed: they take turns, so that a busy machine slows all alike.
     paces = measure_latency([(checkpoint, of_model) for *_, checkpoint, of_model in models], progress)
     compared = []
     for (role, name, folder, checkpoint, of_model), pace in zip(models, paces, strict=True):

@@ -103,6 +103,7 @@ def find_errors(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     _check_settings(settings)
+    # Only robustness needs the model; all else is read from the predictions that the run has stored.
     folder = _find_model(path) if settings.robustness else None
     with stage(progress, "reading the predictions", total=1):
         from bertkit.insight.mistakes.outcomes import find_outcomes, sort_answers

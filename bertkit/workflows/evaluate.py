@@ -131,11 +131,13 @@ def evaluate_languages(
     with stage(progress, "reading the data", total=len(recipes)):
         saved = find_members(next(iter(recipes.values())))
         checkpoints = find_checkpoints(saved) if oracle else {}
+        # One checkpoint, many languages: only the data of the recipes differ, so it is checked and loaded once.
         by_language = {language: replace(saved, recipe=recipe) for language, recipe in recipes.items()}
         splits = {
             language: judge_training_rows(of, splits_to_score(of, split, strict=strict_labels), training_rows)
             for language, of in by_language.items()
         }
+    # All folders are claimed before anything is scored, so that no other process writes one of them in between.
     with ExitStack() as claim:
         if folder is not None and runs.is_main_process():
             check_output(folder, {})
@@ -147,6 +149,7 @@ def evaluate_languages(
             language: _score_splits(checkpoint, of, splits[language], folder and folder / language, progress)
             for language, of in by_language.items()
         }
+    # Gaps are measured from the language of training, where the record tells it, else from the first one.
     reference, is_recorded = find_reference(saved.record, list(recipes))
     metric = saved.recipe.best_metric
     tables = tabulate_languages(results, metric, reference)
@@ -172,6 +175,7 @@ def _score_splits(
     folder: Path | None,
     progress: Progress,
 ) -> list[Result]:
+    # Baselines were fitted when the model was trained: rows to score must not choose them.
     recipe, task, learned = saved.recipe, checkpoint.task, read_learned(saved)
     output = folder if runs.is_main_process() else None
     record = None if output is None else begin_evaluation(output, saved)
@@ -182,6 +186,7 @@ def _score_splits(
         details = task.details(scored.predictions, rows.rows, scored.setup)
         judged = {} if learned is None else judge_baselines(task, learned, rows.rows, scored.setup)
         gold = [row.get(task.COLUMNS.gold) for row in rows.rows]
+        # Labels of the rows that the model does not have were added to the end, and no row is given one.
         warnings = describe_lacking(gold, scored.setup.labels[len(checkpoint.setup.labels) :])
         tuned = [option for option in saved.record.get("tuned", {}) if option not in recipe.options]
         warnings += scored.warnings + (warn_of_tuned(tuned) if _chose_on(saved, rows) else [])
@@ -194,6 +199,7 @@ def _score_splits(
         result = Result(recipe=recipe.name, model=recipe.model, seconds=seconds, folder=where, **fields)
         results.append(judge_result(recipe.gates, result, saved.member_folders or [saved.folder]))
         labels += scored.setup.labels[len(checkpoint.setup.labels) :]
+    # The record comes last, and makes the folder count.
     if output is not None and record is not None:
         finish_evaluation(output, record, results, splits, labels, files)
     return results
@@ -251,9 +257,9 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
 
 def _remedy(saved: SavedCheckpoint, split: Split, gold: str) -> str:
     """Return what to do about a label that the checkpoint does not have: its outputs may have names that are no use."""
-    found = sorted({name for row in split.rows for name in spelled_names(row[gold])})
+    label_names = sorted({name for row in split.rows for name in spelled_names(row[gold])})
     outputs = len(saved.labels)
-    if saved.recipe.labels or (len(found) != outputs and list(saved.labels) != placeholder_names(outputs)):
+    if saved.recipe.labels or (len(label_names) != outputs and list(saved.labels) != placeholder_names(outputs)):
         return CORRECT
-    names = list_names(found) if len(found) == outputs else "..."
+    names = list_names(label_names) if len(label_names) == outputs else "..."
     return f"if you know the meaning of its {outputs} outputs, name them in its order: --set 'model_labels=[{names}]'"

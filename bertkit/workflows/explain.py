@@ -130,6 +130,7 @@ def measure(
     from bertkit.insight import explanations, faithfulness
     from bertkit.insight.attributions import integrated_gradients, occlusion
 
+    # The same target and the same words for each method and for chance; what differs is the order of the words.
     by_method = defaultdict[str, list[tuple[float, float]]](list)
     complete, measure_name = 0, ""
     for number, (_, _, answer) in enumerate(answered):

@@ -246,6 +246,7 @@ def measure(
     made, limit = after.model.export, int(after.setup.tokenizer.model_max_length)
     vocabulary = len(after.setup.tokenizer.get_vocab())
     reads_rows = made.reads == "windows"
+    # Random ids of several shapes: a graph that was traced with one shape may be right for that shape alone.
     shapes = [(texts, min(tokens, limit)) for texts, tokens in SHAPES]
     batches = [
         random_texts((2, *shape) if reads_rows else shape, made.inputs, vocabulary) for shape in dict.fromkeys(shapes)
@@ -260,12 +261,14 @@ def measure(
             times = tabulate_latency(compute, after.model.run, made.inputs, vocabulary, limit)
     if split is None:
         return Parity(largest, cosine, times, notes=notes)
+    # Close outputs can still decide otherwise, so what counts in the end are scores on the same rows.
     compared = compare_scores(before, after, split, progress)
     return Parity(largest, cosine, times, split.name, len(split.rows), notes=notes, **compared)
 
 
 _COPIED = (runs.TRAINING_ROWS, "baselines.json", "modules.json", SETTINGS)
-_UNLISTED = (MANIFEST, CALIBRATION_FILE)  # a calibration may come later, and names the files that it is of
+# a calibration may come later, and names the files that it is of
+_UNLISTED = (MANIFEST, CALIBRATION_FILE)
 _IN_RECORD = ("status", "identity", "machine", "tuned", "split_file", "baselines", "best_step")
 
 

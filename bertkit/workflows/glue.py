@@ -301,6 +301,7 @@ def make_submission(folder: Path, recipes: Mapping[str, Recipe], progress: Progr
         progress: says how far it is.
     """
     (folder / _FOLDER).mkdir(exist_ok=True)
+    # A task whose file cannot be made is named with its reason; the others go on. Nothing is filled in for it.
     made = _read_made(folder)
     files = []
     for task in TASKS.values():

@@ -106,6 +106,7 @@ def draw_map(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
+    # Settings, layers, outputs and points are checked before the encoder is loaded.
     files = replace(files, page=typed_path(files.page), picture=files.picture and typed_path(files.picture))
     _check_settings(files, settings)
     layers = read_layers(settings.layers, count_layers(reader.embedder.config))
@@ -114,6 +115,7 @@ def draw_map(
     if len(points) < (least := max(LEAST_POINTS, settings.clusters or 0)):
         found = f"{len(points)} point{'s' * (len(points) > 1)}"
         raise DataError(f"{found}, and a map needs {least}", "give more rows", file=source.name)
+    # All files are claimed before the work, so that two maps do not mix their files.
     with ExitStack() as held:
         for file in files.all:
             held.enter_context(claimed(file))
@@ -124,6 +126,7 @@ def draw_map(
             error.file = source.name
             raise
         layers = layers or read_layers(settings.layers, vectors.layers)
+        # Clusters are those of the last layer, and all layers show them: colors must mean the same in each picture.
         labeling = find_labels(points, vectors.at(layers[-1]), settings.clusters, settings.seed)
         planes, measured = measure_layers(vectors, layers, labeling, settings.reduce, settings.seed, progress)
         with stage(progress, f"writing {files.page.name}"), disk_errors(files.page.parent):

@@ -164,15 +164,48 @@ def _find_recipe(source: Path, name: str | None, changes: Mapping[str, Any]) -> 
 
 def _prune_model(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
     """Write the pruned model into a folder, and compare it."""
-    began, shape, saved = time.perf_counter(), inputs.shape, inputs.saved
-    before = None
+    began, saved, before = time.perf_counter(), inputs.saved, None
     if saved is not None:
         with stage(progress, f"loading {inputs.model}"):
             before = saved.load(inference=True, calibrated=False)
-    kept = _choose_kept(inputs, before, progress)
+    pruned, facts = _write_pruned(inputs, before, folder, began, progress)
+    # A plain encoder has no rows to be scored on: its size is all that can be told.
+    if saved is None or before is None or inputs.validation is None:
+        publish(facts, folder, None)
+        return pruned
+    # What counts is the model as it will be loaded, so it is read again from the folder that was written.
+    compared = compare(saved, before, folder, inputs.validation, progress)
+    publish(facts, folder, (saved, compared.after, compared.scored[1], inputs.validation))
+    old, new = (scored.features for scored in compared.scored)
+    after = compared.describe(1, pruned.after.parameters, folder)
+    return replace(
+        pruned,
+        before=compared.describe(0, pruned.before.parameters, inputs.source),
+        after=after,
+        gates=_judge_pruned(saved, inputs.validation, compared.scored[1], after),
+        measured_rows=min(inputs.measured_rows, len(inputs.train.rows))
+        if inputs.train and inputs.shape.is_measured
+        else 0,
+        recipe=saved.recipe.name,
+        split=inputs.validation.name,
+        rows=len(inputs.validation.rows),
+        changed_rows=0 if facts.tokens is None else count_changed(old, new, facts.tokens),
+        best_metric=saved.recipe.best_metric,
+        differences=compared.differences,
+    )
+
+
+def _write_pruned(
+    inputs: _Inputs, before: Checkpoint | None, folder: Path, began: float, progress: Progress
+) -> tuple[Pruned, PrunedFacts]:
+    """Choose what is kept, take the rest away, and write model and tokenizer; nothing is compared yet."""
+    shape = inputs.shape
+    # Importance is measured on the model that predicts, `before`; what is written is loaded anew, as it was saved.
+    units = _choose_kept(inputs, before, progress)
     model, new_weights = _load_to_save(inputs, before)
     parameters = model.num_parameters()
-    keep(model, kept)
+    keep(model, units)
+    # The tokenizer is written whole: trimming reads these files and writes them again.
     tokenizer = load_tokenizer(inputs.source) if before is None else before.setup.tokenizer
     tokenizer.save_pretrained(folder)
     ids, texts = None, 0
@@ -185,45 +218,24 @@ def _prune_model(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
         import torch
 
         model.to(getattr(torch, dtype))  # as it was on disk, which loses nothing
+    # Weights that the checkpoint lacked are random, and a folder that had them would pass for a trained one.
     known = {name: value for name, value in model.state_dict().items() if name not in new_weights}
     model.save_pretrained(folder, save_original_format=False, **({"state_dict": known} if new_weights else {}))
-    facts = PrunedFacts(inputs.model, inputs.source, inputs.folder, kept, shape, ids, began)
-    left = model.num_parameters()
-    del model
     pruned = Pruned(
         model=inputs.model,
         folder=str(inputs.folder),
         before=PrunedSide(parameters, weight_bytes(inputs.source)),
-        after=PrunedSide(left, weight_bytes(folder)),
-        layers=kept.layers,
+        after=PrunedSide(model.num_parameters(), weight_bytes(folder)),
+        layers=units.layers,
         heads=shape.heads,
         intermediate=shape.intermediate,
         vocabulary=None if ids is None else len(ids),
         texts=texts,
     )
-    if saved is None or before is None or inputs.validation is None:
-        publish(facts, folder, None)
-        return pruned
-    compared = compare(saved, before, folder, inputs.validation, progress)
-    publish(facts, folder, (saved, compared.after, compared.scored[1], inputs.validation))
-    old, new = (scored.features for scored in compared.scored)
-    after = compared.describe(1, left, folder)
-    return replace(
-        pruned,
-        before=compared.describe(0, parameters, inputs.source),
-        after=after,
-        gates=_judge(saved, inputs.validation, compared.scored[1], after),
-        measured_rows=min(inputs.measured_rows, len(inputs.train.rows)) if inputs.train and shape.is_measured else 0,
-        recipe=saved.recipe.name,
-        split=inputs.validation.name,
-        rows=len(inputs.validation.rows),
-        changed_rows=0 if ids is None else count_changed(old, new, ids),
-        best_metric=saved.recipe.best_metric,
-        differences=compared.differences,
-    )
+    return pruned, PrunedFacts(inputs.model, inputs.source, inputs.folder, units, shape, ids, began)
 
 
-def _judge(saved: SavedCheckpoint, split: Split, scored: Scored, after: PrunedSide) -> list[Case]:
+def _judge_pruned(saved: SavedCheckpoint, split: Split, scored: Scored, after: PrunedSide) -> list[Case]:
     """Judge what is left of a model by the gates of its recipe."""
     ece = measure_ece(saved.task, scored, split.rows)
     return judge_scores(saved.recipe.gates, split.name, after.scores, after.intervals, ece, after.disk_bytes)

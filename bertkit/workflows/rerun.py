@@ -145,7 +145,7 @@ def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Rec
     >>> find_differences({"machine": {"threads": 1}}, {"machine": {"threads": 2}})
     [RecordDifference(what='machine.threads', before=1, now=2)]
     """
-    before, after = (dict(_flatten(_circumstances(record))) for record in (old, new))
+    before, after = (dict(_flatten_keys(_circumstances(record))) for record in (old, new))
     return [RecordDifference(what, one, two) for what, one, two in _pairs(before, after, None) if one != two]
 
 
@@ -162,11 +162,11 @@ def _circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _flatten(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def _flatten_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield dotted name -> value of nested mappings."""
     for name, value in values.items():
         if isinstance(value, Mapping):
-            yield from _flatten(value, f"{prefix}{name}.")
+            yield from _flatten_keys(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
 
@@ -245,6 +245,7 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
     if not file.is_file() or checksum not in (None, file_fingerprint(file)):
         what = "the recipe of the run is missing" if not file.is_file() else "the recipe of the run has changed"
         raise ResourceError(what, "restore the file", file=file)
+    # The record has no locations, recipe.yaml has no defaults: sections of the record are laid over those of the file.
     values = rename_keys(read_yaml(file.read_text(encoding="utf-8"), file)[0], warn=False)
     located = {name: values.get(name) or {} for name in ("data", "training", "distillation")}
     for name, section in located.items():
@@ -252,11 +253,13 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
             located[name] = {**section, **settings.get(name, {})}
     values = {**values, **settings, **{name: section for name, section in located.items() if section}}
     if changes.get("data"):
-        is_demo = changes["data"] == values["data"].get("source") == "demo"  # whose config tells which rows
+        # the config of the demo data tells which rows
+        is_demo = changes["data"] == values["data"].get("source") == "demo"
         data = {name: value for name, value in values["data"].items() if name not in _LOCATION or is_demo}
         values["data"] = {**data, "source": changes["data"]}
     if changes.get("model"):
         values["model"] = changes["model"]
+    # Another machine, or the same one on another day, would make other steps in that time.
     if values.get("training", {}).get("budget"):
         what = "the clock ended the run (training.budget), so no repetition has the same steps"
         raise UsageError(what, f"`bertkit pretrain {file} --steps {record['steps']}` trains as long", file=folder)

@@ -63,11 +63,11 @@ def serve(
         service = load_service(models, limits, api_key=address.api_key, progress=progress)
         app = app_of(service, address.cors_origins, address.root_path)
         url = f"http://{address.host}:{server.getsockname()[1]}"
-        run_server(app, server, partial(_announce, url, service))
+        run_server(app, server, partial(_announce_models, url, service))
     log.info("stopped; every request was answered")
 
 
-def _announce(url: str, service: Service) -> None:
+def _announce_models(url: str, service: Service) -> None:
     count = len(service.models)
     log.info(f"serving {count} model{'s' if count > 1 else ''} at {url}")
     for model in service.models.values():

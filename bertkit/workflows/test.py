@@ -123,11 +123,11 @@ def _read_rows(test: BehaviorTest, saved: SavedCheckpoint, file: object, limit: 
         read = replace(columns, gold="") if test.change else columns
         records = read_records(source, recipe.data)
         return read_split(test.name, records, recipe.data, read, lambda row: task.read(row, recipe), source).rows
-    given = test.rows or []
+    raw_rows = test.rows or []
     if test.template is not None:
-        given = fill_template(test, columns.text_instead.get(columns.given[0], columns.given[0]), limit)
+        raw_rows = fill_template(test, columns.text_instead.get(columns.given[0], columns.given[0]), limit)
     rows = []
-    for number, row in enumerate(given, start=1):
+    for number, row in enumerate(raw_rows, start=1):
         answered = row if test.answer is None else {**row, columns.gold: test.answer}
         try:
             rows.append(_check_row(answered, saved, needs_answer=not test.change))

@@ -65,6 +65,7 @@ def train_tokenizer(
     refuse_existing(folder)
     with claimed_folder(folder):
         source = find_corpus(data)
+        # Which documents repeat others and which are held out, as pretraining decides it: held-out text stays unseen.
         first_pass = find_duplicates(source, progress)
 
         def read_texts(split: str) -> Iterator[str]:

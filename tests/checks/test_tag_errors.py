@@ -67,8 +67,8 @@ def test_rows_without_two_tags_are_left_out(monkeypatch):
 
 def test_neighbors_are_those_of_the_row():
     values, row_of = np.arange(1.0, 6.0)[:, None], np.array([0, 0, 1, 1, 1])
-    assert tag_errors._shift(values, row_of, -1)[:, 0].tolist() == [0, 1, 0, 3, 4]
-    assert tag_errors._shift(values, row_of, 1)[:, 0].tolist() == [2, 0, 4, 5, 0]
+    assert tag_errors._shift_values(values, row_of, -1)[:, 0].tolist() == [0, 1, 0, 3, 4]
+    assert tag_errors._shift_values(values, row_of, 1)[:, 0].tolist() == [2, 0, 4, 5, 0]
 
 
 def test_cleanlab_is_missing(monkeypatch):

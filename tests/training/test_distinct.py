@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import Training
-from bertkit.training.batching import InMemoryBatches, plan_distinct, random_only
+from bertkit.training.batching import InMemoryBatches, plan_distinct, refuse_sorted_batching
 
 
 def make_texts(rows: int, repeats: int, seed: int = 0) -> list[list[int]]:
@@ -62,4 +62,4 @@ def test_batches_of_features_with_numbered_texts_are_distinct():
 
 def test_sorted_batches_are_refused():
     with pytest.raises(RecipeError, match=r"training.batching = sorted does not go with a loss"):
-        random_only("sorted")
+        refuse_sorted_batching("sorted")

@@ -78,7 +78,7 @@ def command(
         others = {"--model": model, "--precision": precision, "--batch-size": batch_size, "--max-length": max_length}
         remedy = "a run is measured as it was trained; leave the option out"
         refuse_options({**others, "--set": changes}, "with --deploy", remedy)
-        _deploy(deployed, recipe, data, limit, output)
+        _bench_formats(deployed, recipe, data, limit, output)
         return
     refuse_options({"--output": output}, "without --deploy", "the page is that of --deploy RUN")
     recipe = recipe or "cola"
@@ -93,7 +93,9 @@ def command(
     print_result(bench(recipes, steps=steps, progress=TerminalProgress()), print_bench)
 
 
-def _deploy(models: list[str], recipe: str | None, data: str | None, limit: int | None, output: Path | None) -> None:
+def _bench_formats(
+    models: list[str], recipe: str | None, data: str | None, limit: int | None, output: Path | None
+) -> None:
     from bertkit.recipe.paths import typed_path
     from bertkit.reports.deploy import write_deployment
     from bertkit.storage.outputs import check_page

@@ -54,14 +54,14 @@ def command(
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.calibrate import calibrate
 
-    result = calibrate(
+    calibration = calibrate(
         loaded,
         split=split,
         coverages=coverage or (),
         training_rows=training_rows,
         progress=TerminalProgress(),
     )
-    print_result(result, print_calibration)
+    print_result(calibration, print_calibration)
 
 
 def print_calibration(result: CalibrationResult) -> None:
@@ -71,6 +71,7 @@ def print_calibration(result: CalibrationResult) -> None:
     if result.training_rows:
         print_text(f"  training rows: {result.training_rows:,}. The model is surer of them than of new rows.")
     print_text(f"  temperature {result.temperature:.4g}")
+    # Both sides are of rows that the temperature was not fitted to; on its own rows it always looks better.
     table = []
     for name in result.before:
         sides = ((side, getattr(result, side)[name]) for side in ("before", "after"))
@@ -78,10 +79,12 @@ def print_calibration(result: CalibrationResult) -> None:
     of_each = {"row": "", "label": "of each label, ", "word": "of each word, "}[result.per]
     print_table(f"{of_each}on rows that the temperature was not fitted to (95% CI over rows)", table)
     if result.f1_macro is not None:
+        # Thresholds only of families that decide label by label: the others take the likeliest label.
         kept = [{"label": name, "threshold": value} for name, value in (result.thresholds or {}).items()]
         before, after = (result.f1_macro[name] for name in ("before", "after"))
         print_text(f"  f1_macro {before:.4f} at 0.5, {after:.4f} at thresholds that were tuned to other rows")
         print_table("thresholds", kept) if kept else print_text("  thresholds stay at 0.5, since others are no better")
+    # "not shown": no threshold reaches that precision with 95% confidence, which is no claim that none would.
     shown = [
         {
             "precision": asked["asked"],

@@ -90,14 +90,14 @@ def command(
     from bertkit.workflows.check import CheckSettings, check
 
     chosen = CheckSettings(label_errors, long_text, fix, needs_model=model is not None)
-    result = check(loaded, chosen, progress=TerminalProgress())
-    copy = fix if result.rows.get("train") else None  # without training rows there is none
+    checked = check(loaded, chosen, progress=TerminalProgress())
+    copy = fix if checked.rows.get("train") else None  # without training rows there is none
     if report is not None:
         from bertkit.reports.cases import write_cases
 
-        write_cases(report, f"{result.recipe}: {result.source}", _list_cases(result, strict=strict))
-    print_result(_as_record(result, copy), lambda _: print_findings(result, copy))
-    raise typer.Exit(_exit_code(result, strict=strict, is_asked=strict or label_errors))
+        write_cases(report, f"{checked.recipe}: {checked.source}", _list_cases(checked, strict=strict))
+    print_result(_as_record(checked, copy), lambda _: print_findings(checked, copy))
+    raise typer.Exit(_exit_code(checked, strict=strict, is_asked=strict or label_errors))
 
 
 def _exit_code(result: CheckResult, *, strict: bool, is_asked: bool) -> int:

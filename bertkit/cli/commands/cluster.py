@@ -81,13 +81,13 @@ def command(
     rows_file = None if output is None else typed_path(output)
     if assign is not None:
         known = source if model or files or prompt or prompt_text else None
-        result = assign_rows(texts, known, typed_path(assign), output=rows_file, progress=TerminalProgress())
+        grouped = assign_rows(texts, known, typed_path(assign), output=rows_file, progress=TerminalProgress())
     else:
         settings = ClusterSettings(method, clusters, min_size, seed)
         folder = None if save is None else typed_path(save)
-        result = cluster(texts, source, settings, output=rows_file, save=folder, progress=TerminalProgress())
+        grouped = cluster(texts, source, settings, output=rows_file, save=folder, progress=TerminalProgress())
     written = [str(path) for path in (rows_file, save) if path is not None]
-    print_result({**vars(result), "written": written}, lambda _: print_clusters(result, written))
+    print_result({**vars(grouped), "written": written}, lambda _: print_clusters(grouped, written))
 
 
 def print_clusters(result: ClusterResult, written: list[str]) -> None:

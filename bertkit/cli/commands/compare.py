@@ -87,6 +87,7 @@ def command(
     loaded = None if recipe is None else load_recipe(recipe)
     from bertkit.workflows.compare import CompareSettings, compare, write_page
 
+    # Options of the gate without the gate are refused above, before any file is read.
     settings = CompareSettings(by, rows, gate)
     compared = compare(runs, settings, recipe=loaded, split=split, on=on, progress=TerminalProgress())
     if report is not None:
@@ -124,10 +125,11 @@ def _print_comparison(compared: Comparison) -> None:
     rows = format_rows(compared.rows) + ("" if compared.rows == compared.units else f", {compared.units:,} queries")
     print_text(f"{compared.recipe}, {compared.split}: {rows}; baseline: {_with_seeds(baseline.name, baseline.seeds)}")
     print_notes(compared.notes)
+    # Always "this system - the first": a difference has a sign, and the first run is the one to be beaten.
     for system in compared.systems[1:]:
         print_text(f"{_with_seeds(system.name, system.seeds)} - {baseline.name}")
         differences = compared.differences[system.name]
-        print_table("scores", _tabulate(differences, baseline.name, system.name))
+        print_table("scores", _tabulate_differences(differences, baseline.name, system.name))
         print_text(f"  p: {describe_tests(differences)}")
         print_text(f"  {describe_power(differences[compared.best_metric], compared)}")
         _print_changes(compared.changes[system.name], system.name, baseline.name)
@@ -138,7 +140,7 @@ def _with_seeds(name: str, seeds: list[int | None]) -> str:
     return name if len(seeds) < 2 else f"{name} ({len(seeds)} seeds)"
 
 
-def _tabulate(differences: Mapping[str, Difference], baseline: str, name: str) -> list[dict[str, Any]]:
+def _tabulate_differences(differences: Mapping[str, Difference], baseline: str, name: str) -> list[dict[str, Any]]:
     from bertkit.metrics.basic import with_direction
     from bertkit.reports.text import p_text
 

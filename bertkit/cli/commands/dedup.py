@@ -84,7 +84,7 @@ def command(
     files = tuple(typed_path(path) for path in vectors or ())
     source = VectorSource(model, files, prompt, prompt_text) if model or files or prompt or prompt_text else None
     paths = [None if path is None else typed_path(path) for path in (output, report, sample)]
-    result = dedup(
+    duplicates = dedup(
         TextFile.open(file, column, data),
         settings,
         against=[TextFile.open(other, column, data) for other in against or ()],
@@ -93,11 +93,12 @@ def command(
         dry_run=dry_run,
         progress=TerminalProgress(),
     )
-    print_result(result, print_duplicates)
+    print_result(duplicates, print_duplicates)
 
 
 def print_duplicates(result: DedupResult) -> None:
     """Print how many rows repeat others, and in what way."""
+    # Curves first: without a threshold they are the result, and nothing is removed by meaning.
     _print_curves(result)
     gone = sum(result.duplicates.values())
     print_text(f"{format_rows(result.rows)}: {gone:,} repeat others, {result.kept:,} stay")

@@ -99,6 +99,7 @@ def command(
 
     if smoke:
         refuse_with_smoke(output=output, dry_run=dry_run, fresh=fresh)
+    # Two things are called distillation: of a trained task, below, and of a pretrained encoder on text, here.
     if recipe_command(recipe) == "pretrain":
         if model is not None or soft_weight is not None or len(teacher or ()) > 1:
             what = f"{recipe} is a pretraining recipe: it has one teacher, a student of its layers, and fixed weights"
@@ -116,10 +117,10 @@ def command(
         "distillation.temperature": temperature,
         "distillation.soft_weight": soft_weight,
     }
-    _distill(load(recipe, settings, changes), output, dry_run=dry_run, smoke=smoke, fresh=fresh)
+    _distill_recipe(load(recipe, settings, changes), output, dry_run=dry_run, smoke=smoke, fresh=fresh)
 
 
-def _distill(recipe: Recipe, output: Path | None, *, dry_run: bool, smoke: bool, fresh: bool) -> None:
+def _distill_recipe(recipe: Recipe, output: Path | None, *, dry_run: bool, smoke: bool, fresh: bool) -> None:
     from bertkit.workflows.distill import distill, with_distillation
     from bertkit.workflows.distill import dry_run as check
 

@@ -71,6 +71,7 @@ def command(
 
     if text is not None and file is not None:
         raise UsageError("a FILE and --text", "give one or the other")
+    # JSON has numbers only, so there is no dtype without a file.
     if output is None and dtype != "float32":
         raise UsageError(f"--dtype {dtype} without --output", "name a file with --output")
     from bertkit.vectors.embedder import Embedder

@@ -62,6 +62,7 @@ def command(
     loaded = None if recipe is None else load_recipe(recipe)
     settings = ErrorSettings(split, by or (), sort, robustness, limit, write_cases)
     progress = TerminalProgress()
+    # Of one run: where it is wrong. Of two: where only one is wrong, which cancels in their scores.
     if len(runs) == 1:
         found = find_errors(runs[0], settings, recipe=loaded, progress=progress)
         print_result(found, lambda _: _print_mistakes(found, rows), page=output, write=write_mistakes)
@@ -104,6 +105,7 @@ def _print_disagreement(result: Disagreement, shown: int) -> None:
 
 
 def _print_slices(slices: Sequence[ComparedSlice], test: str, columns: tuple[str, str], what: str) -> None:
+    # A star is what stays after the correction for many slices; the raw p is shown for all.
     found = [one for one in slices if one.is_beyond_chance]
     tested = sum(part.p is not None for part in slices)
     summary = "no slice" if not found else "1 slice" if len(found) == 1 else f"{len(found)} slices"

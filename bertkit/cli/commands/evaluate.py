@@ -105,18 +105,21 @@ def command(
     from bertkit.errors import UsageError
 
     if benchmark is not None:
-        given: dict[str, object] = {"a RUN": run, "--data": data, "--split": split, "--limit": limit}
-        given |= {"--output": output, "--confident": confident, "--oracle": oracle}
-        given |= {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes}
-        given |= {"--require": require, "--report": report}
-        given |= {"--strict-labels": strict_labels, "--zero-shot": zero_shot, "--languages": languages}
-        refuse_options(given, "with --benchmark", "leave it out: a benchmark has its own rows")
+        # A benchmark has its own rows, metrics and settings: what it would ignore is refused, with the name of the
+        # option.
+        options: dict[str, object] = {"a RUN": run, "--data": data, "--split": split, "--limit": limit}
+        options |= {"--output": output, "--confident": confident, "--oracle": oracle}
+        options |= {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes}
+        options |= {"--require": require, "--report": report}
+        options |= {"--strict-labels": strict_labels, "--zero-shot": zero_shot, "--languages": languages}
+        refuse_options(options, "with --benchmark", "leave it out: a benchmark has its own rows")
         _score_benchmark(benchmark, model, max_length)
         return
     if run is None:
         raise UsageError("no run", "name one, e.g. `bertkit eval runs/cola`")
     if languages is None:
         refuse_options({"--oracle": oracle}, "without --languages", "name them: --languages en,de,fr")
+    # Settings reach the recipe by their dotted keys, so --set and the options go the same way and are checked alike.
     recipe, checkpoint = find_trained(run, model)
     settings: dict[str, Any] = {"model": checkpoint, "data.source": data, "data.limit": limit}
     settings |= {"training.max_length": max_length, "task": zero_shot_task(recipe) if zero_shot else None}
@@ -128,13 +131,13 @@ def command(
         from bertkit.workflows.evaluate import evaluate_languages
 
         scored = evaluate_languages(recipes, **scoring, oracle=oracle, progress=TerminalProgress())
-        _end(scored, print_languages, scored.results, report)
+        _print_and_exit(scored, print_languages, scored.results, report)
         return
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 
     results = evaluate(loaded, **scoring, progress=TerminalProgress())
-    _end({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, report)
+    _print_and_exit({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, report)
 
 
 def read_requirements(assignments: Sequence[str]) -> dict[str, float]:
@@ -164,7 +167,9 @@ def _print_written(results: Sequence[Result], output: Path | None) -> None:
         print_line(f"{output}: written")
 
 
-def _end(printed: object, show: Callable[[Any], object], results: Mapping[str, Any], report: Path | None) -> None:
+def _print_and_exit(
+    printed: object, show: Callable[[Any], object], results: Mapping[str, Any], report: Path | None
+) -> None:
     """Write the report, print what was scored, and end as the gates say."""
     from bertkit.reports.cases import Case, add_measured, write_cases
 
@@ -233,6 +238,7 @@ def _print_scores(results: Sequence[Result]) -> None:
     from bertkit.metrics.baselines import tabulate
     from bertkit.metrics.intervals import describe_methods
 
+    # Per split: the scores with interval and baseline, then what a reader must know before quoting them.
     for result in results:
         rows = format_rows(result.rows)
         print_text(f"{result.recipe}, {result.split}: {rows} ({result.source}), {result.model}")

@@ -128,6 +128,7 @@ def _print_explanation(shown: Explanation) -> None:
         print_text("  nothing to explain: no word is read")
         return
     steps = format_count(shown.steps, "step")
+    # Integrated gradients are exact only if they add up to the difference of the scores, so the gap is always shown.
     added_up = f"the words add up to the difference within {shown.gap:.2%} ({steps})"
     missed = f"NOT COMPLETE: the words miss the difference by {shown.gap:.1%} after {steps}; try --integration-steps"
     print_text(f"  {added_up if shown.is_complete else missed}")

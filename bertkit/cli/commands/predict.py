@@ -87,6 +87,7 @@ def command(
     if single_row is not None and file is not None:
         raise UsageError("a FILE and --text or --row", "give one or the other")
     layout = FileLayout(split_names(columns), delimiter, encoding, digits, escape_formulas)
+    # Without --output, records are JSON lines: an option for files would be ignored.
     if output is None and layout != PLAIN:
         what = "--columns, --delimiter, --encoding, --digits or --escape-formulas without --output"
         raise UsageError(what, "name a file with --output")
@@ -127,6 +128,7 @@ def _load_recipe(
     from bertkit.errors import UsageError
     from bertkit.recipe import load_several, names_several
 
+    # Thresholds and label names are of one task, so these options cannot be shared out over several.
     if names_several(recipe):
         if precision or coverage or settings["options.abstain_below"] or zero_shot:
             what = "--zero-shot, --precision, --abstain-below or --coverage with a recipe of several tasks"

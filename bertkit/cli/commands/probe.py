@@ -75,6 +75,7 @@ def print_probe(result: ProbeResult) -> None:
         f"  a probe learns from {count_items(probed.train_items, result.unit)} of {result.train_rows:,} rows; "
         f"{count_items(probed.test_items, result.unit)} of {result.test_rows:,} others are scored; {seeds}"
     )
+    # Layer 0 is the word embeddings. The best layer has a star, and "in the mix" is its share of a mix of all layers.
     table = [
         {
             "layer": f"{'* ' if layer.layer == probed.best_layer else '  '}{layer.layer or '0 (embeddings)'}",

@@ -89,6 +89,7 @@ def print_pruned(pruned: Pruned) -> None:
     from bertkit.hardware.speed import describe_spreads
     from bertkit.reports.text import p_text
 
+    # In the order in which one decides: what is left, what it costs, what it scores, and how to train it again.
     print_text(f"{pruned.folder}: pruned from {pruned.model}")
     measured = f" (chosen on {format_rows(pruned.measured_rows)})" if pruned.measured_rows else ""
     layers = None if pruned.layers is None else ", ".join(map(str, pruned.layers))
@@ -109,6 +110,7 @@ def print_pruned(pruned: Pruned) -> None:
             {"model": name, "score": format_scored(*score)} for (name, _), score in zip(sides, scored, strict=True)
         ]
         print_table(title, table)
+        # The difference is paired, row by row, and so more certain than the two intervals above suggest.
         change = pruned.differences[pruned.best_metric]
         difference = f"{format_signed(change.difference)} ({format_interval(change.interval)})"
         print_text(f"  after - before: {difference}, {change.test} p {p_text(change.p)}")

@@ -47,7 +47,7 @@ def command(
     from bertkit.workflows.quantize import MarginError, quantize
 
     try:
-        result = quantize(
+        exported = quantize(
             Source(run, recipe, data, limit),
             output,
             to=to,
@@ -59,4 +59,4 @@ def command(
         parity = error.parity
         print_result({"parity": parity}, lambda _: print_parity(parity, "torch", to), error=error)
         return
-    print_gated(result, print_export, result.gates)
+    print_gated(exported, print_export, exported.gates)

@@ -121,6 +121,7 @@ def _cost_row(encoder: RankedEncoder) -> dict[str, Any]:
 
 def describe_order(ranking: Ranking) -> list[str]:
     """Say which encoders no other beats in score and speed, and which cannot be told apart."""
+    # Scores this close are often within chance, so the order is told with what it does not show.
     efficient = [encoder.model for encoder in ranking.encoders if encoder.is_efficient]
     lines = [f"* no other is both as good and as fast: {', '.join(efficient)}"]
     like_first = [encoder.model for encoder in ranking.encoders[1:] if encoder.is_like_first]

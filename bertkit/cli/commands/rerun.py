@@ -39,12 +39,12 @@ def command(
     from bertkit.workflows.rerun import rerun
 
     changes = {name: value for name, value in (("data", data), ("model", model)) if value is not None}
-    result = rerun(
+    repeated = rerun(
         run, output=output, changes=changes, ignore_changes=ignore_changes, fresh=fresh, progress=TerminalProgress()
     )
-    error = None if result.scores_agree else _disagreement(result)
-    values = {**vars(result), "scores_agree": result.scores_agree}
-    print_result(values, lambda _: print_rerun(result), error=error)
+    error = None if repeated.scores_agree else _disagreement(repeated)
+    values = {**vars(repeated), "scores_agree": repeated.scores_agree}
+    print_result(values, lambda _: print_rerun(repeated), error=error)
 
 
 def print_rerun(result: Rerun) -> None:
@@ -52,7 +52,8 @@ def print_rerun(result: Rerun) -> None:
     print_text(f"{result.run}, repeated in {result.folder}")
     print_table("scores", [_score_line(score) for score in result.scores])
     differences = [
-        {"": item.what, "before": _shorten(item.before), "now": _shorten(item.now)} for item in result.differences
+        {"": item.what, "before": _shorten_value(item.before), "now": _shorten_value(item.now)}
+        for item in result.differences
     ]
     print_table("what differs", differences)
     if not result.differences:
@@ -76,7 +77,7 @@ def _score_line(score: RepeatedScore) -> dict[str, Any]:
     }
 
 
-def _shorten(value: object) -> str:
+def _shorten_value(value: object) -> str:
     text = "" if value is None else str(value)
     is_digest = len(text) == 64 and set(text) <= set("0123456789abcdef")
     return text[:_DIGEST] if is_digest else shorten(text, 60)

@@ -95,8 +95,10 @@ def command(
         values = {"commands": [command._asdict() for command in commands]}
         print_result(values, lambda _: print_line(lines))
         return
+    # A server prints while it runs, and JSON output is one object at the end.
     if is_json_wanted():
         raise UsageError("--json without --for", "a server prints no result; see --log json")
+    # Options and packages are checked before models are loaded, which takes seconds.
     check_packages()
     from bertkit.server.batching import Limits
 

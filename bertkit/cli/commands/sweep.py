@@ -98,6 +98,7 @@ def command(
     """
     from bertkit.recipe.space import make_search
 
+    # --fresh moves the folder aside, which a process that joins the sweep must not do.
     if fresh and join:
         raise UsageError("--fresh and --join are both given", "--fresh begins a sweep, --join takes part in one")
     given = {**common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed), "model": model}
@@ -130,6 +131,7 @@ def print_sweep(summary: SweepSummary) -> None:
     shares = [f"{names[key]} {share:.0%}" for key, share in summary.importance.items() if share is not None]
     if shares:
         print_text(f"  share of the variance of {metric}: {', '.join(shares)}")
+    # The best score of many trials is too good by the luck of the choice, so an estimate for new rows stands beside it.
     finished = summary.finished
     if len(finished) > 1:
         best = format_number(finished[0].scores[metric])

@@ -41,6 +41,7 @@ def command(
     from bertkit.workflows.tokenize import is_file, measure_file, tokenize_text
 
     models = [model] if beside is None else [model, beside]
+    # What is no file is a text: its tokens are shown, and nothing is counted.
     if not is_file(source):
         tokenized = tokenize_text(source, models, pair=pair)
         print_result({"tokenizers": tokenized}, lambda _: list(map(_print_tokens, tokenized)))
@@ -79,7 +80,7 @@ def _print_tokens(tokenized: TextTokens) -> None:
 
 def _print_figures(source: str, figures: list[TextFigures]) -> None:
     print_text(f"{source}: {figures[0].texts:,} texts of {figures[0].words:,} words")
-    print_table("tokenizers", _tabulate(figures), max_rows=60)
+    print_table("tokenizers", _tabulate_figures(figures), max_rows=60)
     for model in figures:
         print_text(f"  {model.model}: the words with the most tokens")
         for word, tokens in model.longest_words:
@@ -91,8 +92,9 @@ def _print_figures(source: str, figures: list[TextFigures]) -> None:
         print_line("  A maximal length that nothing beside a tokenizer names is a dash.")
 
 
-def _tabulate(figures: list[TextFigures]) -> list[dict[str, Any]]:
+def _tabulate_figures(figures: list[TextFigures]) -> list[dict[str, Any]]:
     """Return a row per figure, and a column per tokenizer."""
+    # Columns are tokenizers, for the question is which of them to take.
     limits = sorted({limit for one in figures for limit in one.truncated})
     rows: dict[str, list[str]] = {
         "algorithm": [one.type for one in figures],

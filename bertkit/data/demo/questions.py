@@ -34,12 +34,12 @@ def write_question(rng: Random, split: str, unanswerable: float = 0.0, most_othe
     context = " ".join(rng.sample(list(sentences.values()), len(sentences)))
     question = sentence(target.question_about(part))
     answers = _find_answers(context, sentences[it], str(getattr(it, part))) if target == it else []
-    kept = dict(answers[: 1 if split == "train" else rng.randint(1, 3)])
+    accepted = dict(answers[: 1 if split == "train" else rng.randint(1, 3)])
     return {
         "id": hashlib.sha256(f"{context} {question}".encode()).hexdigest()[:24],
         "context": context,
         "question": question,
-        "answers": {"text": list(kept), "answer_start": list(kept.values())},
+        "answers": {"text": list(accepted), "answer_start": list(accepted.values())},
     }
 
 

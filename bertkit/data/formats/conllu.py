@@ -13,7 +13,8 @@ from bertkit.data.text import Record, Source, empty_file, excerpt, is_blank_line
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
 
-_COLUMNS = ("tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")  # after the id
+# the columns of CoNLL-U after the id
+_COLUMNS = ("tokens", "lemmas", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _COMMENT = re.compile(r"# *(sent_id|text) *=(.*)")
 # the id of a multiword token, or of an empty node
 _NOT_A_WORD = re.compile(r"[0-9]+-[0-9]+|[0-9]+\.[0-9]+")

@@ -49,7 +49,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
         say_once(f"{name} is separated by {dialect['delimiter']!r}")
     # a record may span lines: `row` is its first line, `record_lines` the lines that the parser took for it so far
     record_lines: list[str] = []
-    reader = csv.reader(_watch(chain(head, lines), record_lines), **dialect, strict=True)
+    reader = csv.reader(_watch_lines(chain(head, lines), record_lines), **dialect, strict=True)
     names = data.header or []
     refuse_duplicates(names, "rename one of them", name)
     row, blank, is_empty = 1, list[int](), True
@@ -130,7 +130,7 @@ def _up_to_first_text(lines: Iterator[str]) -> list[str]:
     return []
 
 
-def _watch(lines: Iterable[str], record_lines: list[str]) -> Iterator[str]:
+def _watch_lines(lines: Iterable[str], record_lines: list[str]) -> Iterator[str]:
     """Yield lines, keep those of the record being read, and stop at a NUL character."""
     for line in lines:
         record_lines.append(line)

@@ -69,7 +69,7 @@ def _elements(text: str) -> Iterator[tuple[bool, Any]]:
     start = _LIST.match(text)
     if not start:
         is_suspect = has_suspect_escape(text)
-        yield from ((is_suspect, row) for row in _unwrap(DECODER.decode(text)))
+        yield from ((is_suspect, row) for row in _unwrap_rows(DECODER.decode(text)))
         return
     offset, mark = start.end(), ","
     while mark == ",":
@@ -88,7 +88,7 @@ def _skip_white_space(text: str, offset: int) -> int:
     return space.end() if space else offset
 
 
-def _unwrap(whole: object) -> list[Any]:
+def _unwrap_rows(whole: object) -> list[Any]:
     """Return the rows of a json file that does not begin with a list of them.
 
     Raises:

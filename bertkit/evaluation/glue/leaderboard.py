@@ -119,6 +119,7 @@ def submission_lines(task: GlueTask, file: LeaderboardFile, labels: Sequence[str
     if len(records) != file.rows:
         what = f"{len(records):,} rows, where the leaderboard wants {file.rows:,} for {file.name}"
         raise DataError(what, "use the test rows of GLUE")
+    # Predictions may come in any order; the leaderboard reads them by index, and each index once.
     indices = [record.get("idx", number) for number, record in enumerate(records)]
     if sorted(map(str, indices)) != sorted(map(str, range(file.rows))):
         raise DataError(f"idx is not 0 to {file.rows - 1:,}, each once", "use the test rows of GLUE", column="idx")
@@ -140,6 +141,7 @@ def _cell(task: GlueTask, labels: Sequence[str], record: Mapping[str, Any]) -> s
     if not labels:
         if not math.isfinite(prediction):
             raise DataError("a prediction is not a finite number", "train with a lower learning rate")
+        # STS-B ends at 0 and 5; a regression knows no ends.
         return f"{min(max(prediction, _RANGE[0]), _RANGE[1]):.4f}"
     if prediction not in labels:
         raise DataError(f"the label {prediction!r} is none of {', '.join(labels)}", "use the labels of the recipe")

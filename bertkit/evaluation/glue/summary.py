@@ -157,6 +157,7 @@ def _scores(
     task, data = TASKS[name], recipe.data
     of_metrics = spreads.get((name, result.split), {})
     test_split = task.splits.get(result.split, "")
+    # Published scores are of all rows of the real task, so they stand beside no other.
     is_comparable = data.source != "demo" and data.limit is None
     return [
         GlueScore(

@@ -161,6 +161,7 @@ def read_system(path: str | Path, split: str | None) -> StoredSystem:
     if folder.is_file():
         return _single(StoredRun(str(path), folder, {}, _read_predictions(folder)))
     record, evaluation = runs.read_record(folder), read_evaluation(folder)
+    # A folder says itself what it is: a run, an evaluation, files of another program, or seeds, in this order.
     made = record or evaluation
     if made is not None:
         if fault := _unfinished(made):
@@ -228,6 +229,7 @@ def _parse_records(text: str, file: Path) -> list[Prediction]:
         except (ValueError, RecursionError):
             record = None
         if not isinstance(record, dict) or "prediction" not in record:
+            # A first line that is no object is another file, and not a damaged one.
             if number == 1 and not line.lstrip().startswith("{"):
                 what = "not a file of predictions, which has a JSON object with `prediction` in each line"
                 raise DataError(what, "name a run folder, or what `bertkit eval --output` has written", file=file)
@@ -257,6 +259,7 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Score
         recipe = recipe_of(first)
     for run in of_runs:
         _check_run(run, recipe, first or run)
+    # All systems are scored by one recipe, today's code and the labels of the first, and not by scores they recorded.
     recipe = as_recorded(recipe, first.record["identity"] if first else {})
     task = load_task(recipe)
     labels = first.record["identity"].get("labels") if first else None
@@ -277,6 +280,7 @@ def _check_run(run: StoredRun, recipe: Recipe, first: StoredRun) -> None:
     remedy = "compare runs of one task on one data set"
     if (task := identity["recipe"]["task"]) != recipe.task:
         raise DataError(f"{run.name} is of the task {task}, not {recipe.task}", remedy)
+    # The order of labels may differ: predictions are names.
     own, others = (sorted(of.get("labels") or []) for of in (identity, reference))
     if own != others:
         shown = " and ".join(shorten(", ".join(names)) for names in (own, others))

@@ -90,12 +90,12 @@ def finish_evaluation(
 ) -> None:
     """Write what was scored, and the checksums of rows and predictions, into the record of an evaluation."""
     scored = [{**without_folder(result), "seconds": None} for result in results]
-    kept = [result for result in record["results"] if result["split"] not in splits]
+    of_other_splits = [result for result in record["results"] if result["split"] not in splits]
     data = record["identity"]["data"] | {name: split.fingerprint() for name, split in splits.items()}
     known = list(dict.fromkeys([*record["identity"].get("labels", []), *labels]))
     identity = {"recipe": record["made_by"]["recipe"], "data": data, "labels": known}
     predictions = {**record["predictions"], **list_files(folder, files)}
-    fields = {"identity": identity, "results": kept + scored, "predictions": predictions}
+    fields = {"identity": identity, "results": of_other_splits + scored, "predictions": predictions}
     write_signed(folder / RECORD, {**record, "status": "finished", **fields})
 
 

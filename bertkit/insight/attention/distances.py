@@ -26,9 +26,9 @@ class DistanceCounter:
         for number, row in enumerate(rows):
             own = len(row.is_special)
             attends = [position for position, special in enumerate(row.is_special) if not special]
-            self._add([layer[number, :, :own, :own] for layer in weights], attends)
+            self._add_row([layer[number, :, :own, :own] for layer in weights], attends)
 
-    def _add(self, weights: Sequence[torch.Tensor], attends: Sequence[int]) -> None:
+    def _add_row(self, weights: Sequence[torch.Tensor], attends: Sequence[int]) -> None:
         import torch
 
         heads = torch.cat(list(weights)).float()[:, attends]  # (heads, tokens that attend, tokens)

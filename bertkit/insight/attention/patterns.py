@@ -124,7 +124,8 @@ class PatternCounter:
             rare[number, real] = is_text[number, real] & (counts == counts[is_text[number, real]].min())
             marks[number, real] = is_text[number, real] & [token in self.marks for token in row.feature["input_ids"]]
         first = (np.arange(width) < lengths[:, None]) & ~is_text & ~separators
-        offsets = np.arange(width) - np.arange(width)[:, None]  # of what is attended to from what attends
+        # distance from the token that attends to the token attended to
+        offsets = np.arange(width) - np.arange(width)[:, None]
         to_text = is_text[:, None, :]
         by_name = {
             "itself": to_text & (offsets == 0),

@@ -69,7 +69,7 @@ def read_occurrences(
     columns = UNITS["word" if words and unit == "text" else unit].columns
     read_text = partial(_find_words, search=search) if words else _read_whole
     read: Callable[[Row], list[tuple[str, Span | None, Row]]] = _read_target if unit == "target" else read_text
-    found, present = [], set[str | None]()
+    occurrences, present = [], set[str | None]()
     for line, row_id, original, points in read_file_rows(source, source.file, columns, read):
         value = _label_of(original, label, source.name, line)
         for text, span, row in points:
@@ -77,9 +77,9 @@ def read_occurrences(
             if words and word is None:  # a target; occurrences were searched for
                 continue
             present.add(word)
-            found.append(Occurrence(row_id, text, span, word if label is None and len(words) > 1 else value, row))
-    _check_points(found, [word for word in words if word not in present], source.name)
-    return found
+            occurrences.append(Occurrence(row_id, text, span, word if label is None and len(words) > 1 else value, row))
+    _check_points(occurrences, [word for word in words if word not in present], source.name)
+    return occurrences
 
 
 def _search_for(words: Sequence[str]) -> re.Pattern[str]:

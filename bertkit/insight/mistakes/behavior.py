@@ -221,6 +221,7 @@ def plan_test(test: BehaviorTest, rows: Sequence[Row], columns: Columns, limit: 
     if not test.change:
         return Plan(test, sample(rows, limit), column)
     edit, changed = test.find_edit(), dict[int, Row]()
+    # All rows in random order, until enough can be changed: not every row has, say, a number.
     for number in Random(seed).sample(range(len(rows)), len(rows)):
         row = rows[number]
         if not _is_text(row.get(column)):
@@ -249,11 +250,13 @@ def run_plans(saved: SavedCheckpoint, plans: Sequence[Plan], progress: Progress)
         distinct.extend([bare] if number == len(distinct) else [])
         return number
 
+    # Tests share rows, and changes may come to the same text: each is predicted once.
     placed = [([number_of(row) for row in plan.rows], list(map(number_of, plan.changed or []))) for plan in plans]
     features = checkpoint.task.encode(distinct, checkpoint.setup)
     outputs, _ = run_model(checkpoint, features, progress, "predicting the rows of the tests")
     answers = checkpoint.task.decode(outputs, features, distinct, checkpoint.setup)
     values = [answer["prediction"] for answer in answers]
+    # Numbers always move a little: one counts as another answer from a tenth of the range on.
     moved = MOVED * (max(values) - min(values)) if values and all(isinstance(one, float) for one in values) else None
     results = []
     for plan, (before, after) in zip(plans, placed, strict=True):
@@ -304,7 +307,8 @@ def _judge_pair(
         is_failure = severity > (test.tolerance or moved)
     else:
         shown = [shorten(as_text(value)) for value in (before, after)]
-        same = after[: len(before)] if isinstance(before, list) else after  # words may be added at the end
+        # words may be added at the end
+        same = after[: len(before)] if isinstance(before, list) else after
         likely = [prediction.get("probabilities") or {} for prediction in (old, new)]
         severity = likely[0].get(before, 0.0) - likely[1].get(before, 0.0) if isinstance(before, str) else 0.0
         is_failure = before != same

@@ -73,6 +73,7 @@ def swap_letters(text: str, draw: Random) -> str:
         return text
     word = draw.choice(words)
     letters = list(word[0])
+    # Neither the first nor the last letter, which readers need most, and no equal ones.
     places = [index for index in range(1, len(letters) - 1) if letters[index] != letters[index + 1]]
     if not places:
         return text
@@ -98,14 +99,14 @@ def change_contraction(text: str, _: Random) -> str:
     >>> change_contraction("It isn't good", Random(0)), change_contraction("They are late", Random(0))
     ('It is not good', "They're late")
     """
-    found, table = (_SHORT.search(text), _EXPANDED)
-    if found is None:
-        found, table = _LONG.search(text), _CONTRACTIONS
-    if found is None:
+    match, table = (_SHORT.search(text), _EXPANDED)
+    if match is None:
+        match, table = _LONG.search(text), _CONTRACTIONS
+    if match is None:
         return text
-    new = table[found[0].lower()]
-    new = new[0].upper() + new[1:] if found[0][0].isupper() else new
-    return text[: found.start()] + new + text[found.end() :]
+    new = table[match[0].lower()]
+    new = new[0].upper() + new[1:] if match[0][0].isupper() else new
+    return text[: match.start()] + new + text[match.end() :]
 
 
 def exchange_words(groups: Sequence[Sequence[str]]) -> Change:
@@ -118,12 +119,12 @@ def exchange_words(groups: Sequence[Sequence[str]]) -> Change:
     known = re.compile(rf"\b({'|'.join(map(re.escape, group_of))})\b")
 
     def change(text: str, draw: Random) -> str:
-        found = known.search(text)
-        others = [word for word in group_of[found[0]] if word not in text] if found else []
-        if not found or not others:
+        match = known.search(text)
+        others = [word for word in group_of[match[0]] if word not in text] if match else []
+        if not match or not others:
             return text
         new = draw.choice(others)
-        return re.sub(rf"\b{re.escape(found[0])}\b", lambda _: new, text)
+        return re.sub(rf"\b{re.escape(match[0])}\b", lambda _: new, text)
 
     return change
 

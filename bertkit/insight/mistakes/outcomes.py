@@ -81,6 +81,7 @@ def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcom
     ]
     units = group_rows(scorer, rows, Side([run.predictions], [compared]))
     decisions = np.ones(len(units) or len(rows))
+    # From the most exact to what is always there: counts of the family, a score of each unit, or right and wrong.
     if task.count_errors is not None:
         errors, decisions = (np.asarray(counts, dtype=float) for counts in task.count_errors(compared))
         what = "errors per gold or predicted entity" if "entities" in compared else "share of wrong tags"
@@ -115,6 +116,7 @@ def _score_units(scorer: Scorer, compared: Compared) -> tuple[str, Numbers]:
         DataError: no metric is.
     """
     total = scorer.score(compared)
+    # Only of a metric that is a mean over units can a unit have its own part of the score.
     per_unit = [scorer.score(take(compared, np.array([unit]))) for unit in range(count_units(compared))]
     for metric in dict.fromkeys([scorer.recipe.best_metric, *total]):
         scores = np.array([scores[metric] for scores in per_unit])

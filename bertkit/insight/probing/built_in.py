@@ -135,19 +135,22 @@ def _letters(row: Row) -> set[str]:
     return {word.lower() for word in row["words"] if word.isalpha()}
 
 
-def _shift(train: Rows, held_out: Rows) -> Both:
+def _shift_words(train: Rows, held_out: Rows) -> Both:
     """Swap two neighboring words in one half of the texts."""
     made = []
     for split, rows in enumerate((train, held_out)):
         rng = np.random.default_rng([_SEED, split])
         long = [row for row in rows if len(set(row["words"])) > 1]
         swapped = rng.permutation(len(long)) < len(long) // 2
-        texts = [_swap(row["words"], rng) if swap else row["words"] for row, swap in zip(long, swapped, strict=True)]
+        texts = [
+            _swap_neighbors(row["words"], rng) if swap else row["words"]
+            for row, swap in zip(long, swapped, strict=True)
+        ]
         made.append(one_per_text(texts, ["swapped" if swap else "as it is" for swap in swapped]))
     return made[0], made[1]
 
 
-def _swap(words: Sequence[str], rng: np.random.Generator) -> list[str]:
+def _swap_neighbors(words: Sequence[str], rng: np.random.Generator) -> list[str]:
     """Return the words with two different neighbors swapped."""
     differ = [number for number in range(len(words) - 1) if words[number] != words[number + 1]]
     first = int(rng.choice(differ))
@@ -185,7 +188,7 @@ _RELATIONS = "In which relation is a word to its head?"
 BUILT_IN: Mapping[str, BuiltInTask] = {
     "length": BuiltInTask("How many words has the text?", _length),
     "content": BuiltInTask("Which of some words is in the text?", _content),
-    "shift": BuiltInTask("Were two neighboring words swapped?", _shift),
+    "shift": BuiltInTask("Were two neighboring words swapped?", _shift_words),
     "depth": BuiltInTask("How deep is the dependency tree of the text?", _depth, ("head",), "length"),
     "arcs": BuiltInTask(_ARCS, partial(_each, trees.arcs), ("head",), "word", "types"),
     "relations": BuiltInTask(_RELATIONS, partial(_each, trees.relations), ("head", "deprel"), "word", "types"),

@@ -141,7 +141,7 @@ class _Comparison:
         self.rows = len(owners)
         self.members = np.split(np.arange(len(encoded.test)), first[1:])
         self.scores = [[one.score for one in of_layer.seeds] for of_layer in results]
-        self.resampled = [self._resample([one.predicted for one in of_layer.seeds]) for of_layer in results]
+        self.resampled = [self._resample_mean([one.predicted for one in of_layer.seeds]) for of_layer in results]
         self.best = int(np.argmax([statistics.fmean(of_layer) for of_layer in self.scores]))
 
     def layers(self) -> list[LayerScore]:
@@ -181,9 +181,9 @@ class _Comparison:
             name = f"{_MAJORITY} of each {self.encoded.task.group_name}"
             baselines[name] = self.encoded.score(self.encoded.test, of_groups)
         above = [score - baselines[_MAJORITY] for score in scores]
-        return baselines, self._interval_of(above, resampled - self._resample([constant]))
+        return baselines, self._interval_of(above, resampled - self._resample_mean([constant]))
 
-    def _resample(self, predictions: Sequence[Numbers]) -> Numbers:
+    def _resample_mean(self, predictions: Sequence[Numbers]) -> Numbers:
         """Return the mean score of predictions in each resample of rows, (resamples,)."""
         score = self._scorer(predictions)
         return resample_mean(score, len(predictions), self.rows, samples=_SAMPLES)["score"]

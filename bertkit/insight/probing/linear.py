@@ -75,7 +75,8 @@ def fit_classifier(
     curvature = float((shares * (1 - shares)).sum() / classes)
     root = cholesky(len(labels) * curvature * gram + strength * np.eye(width), lower=True).astype(np.float32)
     rows = np.arange(len(labels))
-    scale = len(labels) * np.log(max(classes, 2))  # where labels are all but told, relative gains never end
+    # where labels are all but told, relative gains never end
+    scale = len(labels) * np.log(max(classes, 2))
 
     def back(flat: Numbers) -> Numbers:
         shape = flat.reshape(width, classes).astype(np.float32)

@@ -41,11 +41,11 @@ def choose_rows(
     held_out = _draw_rows(validation, inputs, max(limit // _SHARE, 1))
     theirs = {digest_text(inputs(row), "") for row in held_out}
     train = splits["train"]
-    kept = [number for number, row in enumerate(train.rows) if digest_text(inputs(row), "") not in theirs]
+    new_rows = [number for number, row in enumerate(train.rows) if digest_text(inputs(row), "") not in theirs]
     notes = []
-    if len(kept) < len(train.rows):
-        notes.append(f"training rows whose text is held out too, left out: {len(train.rows) - len(kept):,}")
-    return _draw_rows(train.select(kept), inputs, limit), held_out, notes
+    if len(new_rows) < len(train.rows):
+        notes.append(f"training rows whose text is held out too, left out: {len(train.rows) - len(new_rows):,}")
+    return _draw_rows(train.select(new_rows), inputs, limit), held_out, notes
 
 
 def _draw_rows(split: Split, inputs: Callable[[Row], Row], count: int) -> list[Row]:

@@ -114,6 +114,7 @@ def count_parameters(embedder: Embedder) -> int:
     from bertkit.modeling.weights import load_config
 
     folder = embedder.folder / embedder.modules.subfolder
+    # Shapes without memory: a model of gigabytes is counted in a moment.
     with torch.device("meta"):
         model = AutoModel.from_config(load_config(folder, decoders=is_sentence_folder(embedder.folder)))
     return sum(parameter.numel() for parameter in model.parameters())

@@ -127,6 +127,7 @@ class LayerFeatures:
         vectors = [np.asarray(pool(side), dtype=np.float64) for side in self.sides]
         if len(vectors) == 1:
             return vectors[0]
+        # A linear model of two vectors side by side cannot tell whether they are alike; of these two it can.
         first, second = map(to_unit_length, vectors)
         return np.concatenate([np.abs(first - second), first * second], axis=1)
 
@@ -159,14 +160,15 @@ def _take_rows(split: Split, task: Task, unit: str, most: int) -> RankedExamples
 
 def _draw_words(split: Split, gold: str, most: int) -> RankedExamples:
     """Draw words at random, each with its sentence; those without a tag do not count."""
-    each = min(_WORDS_PER_ROW, max(1, most // len(split.rows)))
+    per_row = min(_WORDS_PER_ROW, max(1, most // len(split.rows)))
+    # Few words of each row: words of one sentence are alike, and count as less than so many examples.
     random = np.random.default_rng(0)
     rows, tags, origin = [], [], []
     for number in sample(range(len(split.rows)), most):
         row = split.rows[number]
         words = zip(row["tokens"], row[gold], strict=True)
         tagged = [place for place, (word, tag) in enumerate(words) if tag is not None and word.strip().isprintable()]
-        for word in sorted(random.permutation(tagged)[:each].tolist()):
+        for word in sorted(random.permutation(tagged)[:per_row].tolist()):
             rows.append({"tokens": row["tokens"], "target": word})
             tags.append(row[gold][word])
             origin.append(number)
@@ -182,6 +184,7 @@ def _group_by_word(examples: RankedExamples) -> RankedExamples:
     groups = []
     for numbers in by_word.values():
         senses, counts = np.unique(examples.gold[numbers], return_counts=True)
+        # A sense that occurs once has no other example to be near to.
         common = senses[counts > 1]
         kept = [number for number in numbers if examples.gold[number] in common]
         if len(common) > 1 and len(kept) >= _LEAST_PER_WORD:

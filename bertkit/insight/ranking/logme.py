@@ -85,15 +85,16 @@ def _project_targets(matrix: Numbers, targets: Numbers) -> tuple[Numbers, Number
     The smaller of F'F and FF' is decomposed; their eigenvalues are the same.
     """
     count, width = matrix.shape
+    # The smaller of F'F and FF' has the same eigenvalues that are not 0.
     if width <= count:
         eigenvalues, vectors = np.linalg.eigh(matrix.T @ matrix)
         projected = (vectors.T @ (matrix.T @ targets)) ** 2
     else:
         eigenvalues, vectors = np.linalg.eigh(matrix @ matrix.T)
         projected = (vectors.T @ targets) ** 2
-    kept = eigenvalues > max(_SMALLEST * eigenvalues[-1], 0.0)
-    if not kept.any():  # all features are 0
+    nonzero = eigenvalues > max(_SMALLEST * eigenvalues[-1], 0.0)
+    if not nonzero.any():  # all features are 0
         return np.ones(1), np.zeros((1, targets.shape[1]))
-    eigenvalues = eigenvalues[kept]
-    projected = projected[kept]
+    eigenvalues = eigenvalues[nonzero]
+    projected = projected[nonzero]
     return eigenvalues, projected / eigenvalues[:, None] if width <= count else projected

@@ -68,6 +68,7 @@ def score_encoder(
             value = measure(ORDERS[by], everything)
             if value > best:
                 layer, best = option, value
+        # The vectors of the last candidate are in memory; the best layer may be another.
         if len(options) > 1:
             vectors = features.pooled(pool_layers(layer))
         left_out = leave_blocks_out(lambda kept: measure(ORDERS[by], kept), blocks)
@@ -80,6 +81,7 @@ def score_encoder(
             ),
             everything,
         )
+        # The more dimensions, the higher a score by chance alone; so encoders are ordered by what lies above it.
         shuffled = _score_shuffled(vectors, examples, ORDERS[by])
         tick(_SHUFFLES + 1)
     ordered = {name: scores[name] for name in (H_SCORE, LOGME, NEIGHBORS, PROBE) if name in scores}

@@ -32,6 +32,7 @@ def score_neighbors(features: Numbers, gold: Numbers, neighbors: int = NEIGHBORS
         rows = np.arange(first, min(first + _BLOCK, count))
         similarity = unit[rows] @ unit.T
         similarity[np.arange(len(rows)), rows] = -np.inf  # no example is its own neighbor
+        # Linear in the examples: the order among the nearest does not matter.
         nearest = np.argpartition(-similarity, most - 1, axis=1)[:, :most]
         if not is_class:
             predicted[rows] = gold[nearest].mean(axis=1)

@@ -20,6 +20,7 @@ def deal_blocks(rows: Numbers, blocks: int = BLOCKS, seed: int = 0) -> Numbers:
         blocks: how many; fewer where there are fewer rows.
         seed: of the dealing.
     """
+    # Whole rows: words of one sentence in two blocks would make blocks alike, and intervals too narrow.
     names, numbers = np.unique(rows, return_inverse=True)
     dealt = np.random.default_rng(seed).permutation(len(names)) % min(blocks, len(names))
     return np.asarray(dealt[numbers])

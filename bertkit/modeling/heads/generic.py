@@ -61,7 +61,8 @@ class AnswerHead(EncoderHead):
 class ChoiceHead(EncoderHead):
     """What is added to an encoder: one logit per choice, of a pooler over its first token as in BERT's."""
 
-    reads_first_token = True  # even where the config lets heads of transformers read a mean of all tokens
+    # also where the config has the heads of transformers read a mean of all tokens
+    reads_first_token = True
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

@@ -2,6 +2,9 @@
 
 Each token of a masked span is predicted from the last hidden states of the token before the span and of the one after
 it, and from the token's position in the span. So these two states learn to represent the whole span.
+
+In ``[CLS] the big cat sat [SEP]`` with ``big cat`` masked, both tokens have start 2 and end 4. They are predicted from
+the states of ``the`` (1) and ``sat`` (4), ``big`` with position 0 and ``cat`` with position 1.
 """
 
 from __future__ import annotations
@@ -26,7 +29,8 @@ class SpanBoundary(nn.Module):
 
     def __init__(self, hidden_size: int, embedding_size: int, vocabulary: int, deviation: float) -> None:
         super().__init__()
-        self.places = nn.Embedding(_POSITIONS, _POSITION_SIZE)  # of positions; the name is in checkpoints
+        # of positions; the name is in checkpoints
+        self.places = nn.Embedding(_POSITIONS, _POSITION_SIZE)
         widths = (2 * hidden_size + _POSITION_SIZE, hidden_size, embedding_size)
         layers = [(nn.Linear(width, size), nn.GELU(), nn.LayerNorm(size)) for width, size in pairwise(widths)]
         self.layers = nn.Sequential(*chain.from_iterable(layers))

@@ -24,7 +24,8 @@ class WindowPooling(EncoderHead):
     over the windows. The vector of a window is the last hidden state of its first token.
     """
 
-    reads_first_token = True  # even where the config lets heads of transformers read a mean of all tokens
+    # also where the config has the heads of transformers read a mean of all tokens
+    reads_first_token = True
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)

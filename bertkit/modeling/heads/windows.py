@@ -68,7 +68,12 @@ def _forward(forward: Any, config: Config, *, labels: torch.Tensor | None = None
 
 
 def find_windows(attention_mask: torch.Tensor) -> torch.Tensor:
-    """Tell which windows a batch has, (rows, windows): all but those of a single token."""
+    """Tell which windows a batch has, (rows, windows): all but those of a single token.
+
+    >>> two, one = [[1, 1, 1, 1], [1, 1, 1, 0]], [[1, 1, 1, 0], [1, 0, 0, 0]]  # windows of two texts
+    >>> find_windows(torch.tensor([two, one])).tolist()
+    [[True, True], [True, False]]
+    """
     return attention_mask.sum(dim=-1) > 1
 
 

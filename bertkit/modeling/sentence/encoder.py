@@ -52,6 +52,10 @@ def pool(states: torch.Tensor, mask: torch.Tensor, modes: tuple[str, ...]) -> to
         states: of texts that are padded on the right.
         mask: 1 for the tokens that count, shape (texts, tokens).
         modes: of `bertkit.modeling.sentence.modules.POOLING_MODES`.
+
+    >>> states, mask = torch.tensor([[[1.0], [5.0], [9.0], [0.0]]]), torch.tensor([[1, 1, 1, 0]])  # the last is padding
+    >>> [pool(states, mask, (mode,)).item() for mode in ("cls", "mean", "max", "lasttoken")]
+    [1.0, 5.0, 9.0, 9.0]
     """
     return torch.cat([_pool_mode(states, mask, mode) for mode in modes], dim=-1)
 

@@ -69,12 +69,12 @@ def read_format(folder: Path, wanted: str) -> SentenceModules:
     Raises:
         ModelError: a file is damaged, the folder is of another format, or it says what bertkit does not know.
     """
-    found = find_format(folder)
-    if found in (None, DENSE) or wanted == DENSE:
+    saved_as = find_format(folder)
+    if saved_as in (None, DENSE) or wanted == DENSE:
         modules = read_modules(folder)
         return modules if wanted == DENSE else replace(modules, pooling=(), after=(), dimension=None)
-    if found != wanted:
-        raise ModelError(f"it is a {found}, not a {wanted}", "start from another model", file=folder)
+    if saved_as != wanted:
+        raise ModelError(f"it is a {saved_as}, not a {wanted}", "start from another model", file=folder)
     entries = [(name, path) for _, name, path in read_entries(folder / MODULES)]
     settings = read_encoder_settings(folder)
     unknown = [name for name in _UNKNOWN if settings.get(name)]

@@ -59,14 +59,14 @@ class VectorHead:
         if loss is not None and loss.name == "simcse":  # every text twice, so that dropout differs
             batch = [None if values is None else derive(values, _twice(loss.texts)) for values in batch]
             missing = derive(missing, _twice(loss.texts))
-        vectors = self._read([None if values is None else values.flatten(0, 1) for values in batch])
+        vectors = self._embed_texts([None if values is None else values.flatten(0, 1) for values in batch])
         vectors = vectors.view(*missing.shape, *vectors.shape[1:])
         return self._output(None if loss is None else loss(vectors, labels, missing), vectors)
 
     def _output(self, loss: torch.Tensor | None, vectors: torch.Tensor) -> ModelOutput:
         return VectorOutput(loss, vectors)
 
-    def _read(self, batch: list[Any]) -> torch.Tensor:
+    def _embed_texts(self, batch: list[Any]) -> torch.Tensor:
         """Compute the vectors of texts (texts, tokens), all at once or in chunks that are read again for gradients."""
         count, width = batch[0].shape
         at_once = self._texts_at_once(width, batch[0].device)
@@ -79,7 +79,7 @@ class VectorHead:
         vectors = []
         with set_checkpoint_early_stop(False):  # layers without padding have to run to their end
             for numbers in torch.split(order, at_once):
-                pick = partial(_pick, numbers, int(lengths[numbers[-1]]))
+                pick = partial(_pick_texts, numbers, int(lengths[numbers[-1]]))
                 chunk = [None if values is None else derive(values, pick) for values in batch]
                 vectors.append(checkpoint(self._embed, *chunk, use_reentrant=False, context_fn=self._same_dropout()))
         return self._concatenate(vectors)[order.argsort().to(batch[0].device, non_blocking=True)]
@@ -116,7 +116,7 @@ class VectorHead:
         raise NotImplementedError
 
 
-def _pick(numbers: torch.Tensor, longest: int, values: torch.Tensor) -> torch.Tensor:
+def _pick_texts(numbers: torch.Tensor, longest: int, values: torch.Tensor) -> torch.Tensor:
     return values[numbers.to(values.device, non_blocking=True), :longest]
 
 

@@ -49,6 +49,10 @@ def score_texts(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:
     Args:
         queries: vectors of length 1, (queries, tokens, dimension), all 0 where a text has no token.
         documents: likewise.
+
+    >>> query, document = torch.eye(2)[None], torch.tensor([[[0.8, 0.6], [0.0, 0.0]]])  # its second token is padding
+    >>> round(score_texts(query, document).item(), 2)  # 0.8 for the first token of the query, and 0.6 for the second
+    1.4
     """
     products = torch.einsum("qid,njd->qnij", queries, documents)
     products = products.masked_fill((documents == 0).all(dim=-1)[None, :, None, :], float("-inf"))

@@ -19,7 +19,14 @@ def real_tokens(vectors: Numbers) -> Numbers:
 
 
 def max_sim(queries: Sequence[Numbers], documents: Sequence[Numbers]) -> Numbers:
-    """Score each query with each document, (queries, documents); each is an array (its tokens, dimension)."""
+    """Score each query with each document, (queries, documents); each is an array (its tokens, dimension).
+
+    Two query tokens, each with its most similar token of a document: 0.8 and 1.
+
+    >>> query, document = np.array([[1.0, 0.0], [0.0, 1.0]]), np.array([[0.8, 0.6], [0.0, 1.0]])
+    >>> round(float(max_sim([query], [document])[0, 0]), 2)
+    1.8
+    """
     starts = np.cumsum([0, *(len(query) for query in queries)])[:-1]
     stacked = np.concatenate(queries)
     scores = np.empty((len(queries), len(documents)), dtype=np.float32)

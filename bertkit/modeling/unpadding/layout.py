@@ -3,6 +3,16 @@
 From the first layer to the last, the tokens of all rows lie one after another in a single row without padding. Most of
 a layer computes each token by itself and does not notice. Attention does notice, so it gets the rows back, in groups of
 similar length.
+
+A batch of three tokens and one, padded to (2, 3). The shorter row comes first in the single row, which is rounded up to
+32 tokens:
+
+>>> layout = Layout(torch.tensor([[1, 1, 1], [1, 0, 0]]))
+>>> padded = torch.tensor([[[1.0], [2.0], [3.0]], [[4.0], [0.0], [0.0]]])
+>>> layout.in_batch.indices.tolist(), layout.unpad(padded)[0, :5, 0].tolist()
+([3, 0, 1, 2], [4.0, 1.0, 2.0, 3.0, 0.0])
+>>> torch.equal(layout.pad(layout.unpad(padded)), padded)
+True
 """
 
 from __future__ import annotations

@@ -133,6 +133,10 @@ def _at_distances(states: torch.Tensor, distances: torch.Tensor) -> torch.Tensor
     Args:
         states: (rows, heads, length, width).
         distances: (heads, 2 * length, width); that of token i to token j is number length - 1 - i + j.
+
+    >>> states, distances = torch.ones(1, 1, 4, 1), torch.arange(8.0).view(1, 8, 1)
+    >>> _at_distances(states, distances)[0, 0].int().tolist()
+    [[3, 4, 5, 6], [2, 3, 4, 5], [1, 2, 3, 4], [0, 1, 2, 3]]
     """
     rows, heads, length, _ = states.shape
     # One product per head over the tokens of all rows, (heads, rows * length, 2 * length). A row of it is one longer

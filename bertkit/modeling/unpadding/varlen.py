@@ -2,6 +2,12 @@
 
 It takes the edges of the rows in place of masks, and is computed in bf16 by flash attention. It has neither dropout nor
 a bias of positions.
+
+Of a batch of three tokens and one, padded to (2, 3), the four tokens lie in a row, and the edges tell which is whose:
+
+>>> layout = VarlenLayout(torch.tensor([[1, 1, 1], [1, 0, 0]]), print, torch.device("cpu"))
+>>> layout.in_batch.indices.tolist(), layout.edges.tolist(), layout.longest
+([0, 1, 2, 3], [0, 3, 4], 3)
 """
 
 from __future__ import annotations

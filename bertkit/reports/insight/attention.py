@@ -93,15 +93,15 @@ def _pack_products(attended: Any, room: int, first: int) -> dict[int, dict[str, 
         return {}
     packed: dict[int, dict[str, Any]] = {}
     for layer in [first, *(layer for layer in range(len(attended.queries)) if layer != first)]:
-        one: dict[str, Any] = {}
+        vectors: dict[str, Any] = {}
         for name, values in (("queries", attended.queries[layer]), ("keys", attended.keys[layer])):
             steps = np.maximum(np.abs(values).max(axis=(1, 2)), np.finfo(np.float32).tiny) / _SIGNED
-            one[name] = pack(np.rint(values / steps[:, None, None]).astype(np.int8))
-            one[f"{name}Steps"] = [float(f"{step:.6g}") for step in steps]
-        room -= sum(map(len, (one["queries"], one["keys"])))
+            vectors[name] = pack(np.rint(values / steps[:, None, None]).astype(np.int8))
+            vectors[f"{name}Steps"] = [float(f"{step:.6g}") for step in steps]
+        room -= sum(map(len, (vectors["queries"], vectors["keys"])))
         if room < 0:
             break
-        packed[layer] = one
+        packed[layer] = vectors
     return packed
 
 

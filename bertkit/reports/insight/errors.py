@@ -47,20 +47,20 @@ def write_disagreement(file: Path, result: Any) -> None:
     names = [name_model(run) for run in (result.first, result.second)]
     if names[0] == names[1]:
         names = [f"{name} ({side})" for name, side in zip(names, ("first", "second"), strict=True)]
-    result = replace(result, first=names[0], second=names[1])
+    named = replace(result, first=names[0], second=names[1])
     tables = []
     for name, worse, pairs in (
-        ("second", result.second, result.only_second_wrong),
-        ("first", result.first, result.only_first_wrong),
+        ("second", named.second, named.only_second_wrong),
+        ("first", named.first, named.only_first_wrong),
     ):
-        columns = ("row", "confidence", "words", "gold", result.first, result.second, "text")
+        columns = ("row", "confidence", "words", "gold", named.first, named.second, "text")
         side = name == "second"
         rows = [
             (one.id, (one, other)[side].confidence, one.words, one.gold, one.predicted, other.predicted, one.text)
             for one, other in pairs[:MAX_ROWS]
         ]
         tables.append(ErrorTable(name, f"Only {worse} is wrong, or more so", columns, rows, len(pairs)))
-    _write_tables(file, result, f"{result.recipe}: {result.first} and {result.second}", tables)
+    _write_tables(file, named, f"{named.recipe}: {named.first} and {named.second}", tables)
 
 
 def _write_tables(file: Path, found: Any, title: str, tables: Sequence[ErrorTable]) -> None:

@@ -100,7 +100,7 @@ def write_map(
     most = min(MAX_POINTS, _COORDINATE_BYTES * 3 // (16 * len(layers)))
     chosen = svg.thin(range(len(points)), most)
     shown = [points[number] for number in chosen]
-    coordinates, extent = _quantize([layer.points[chosen] for layer in layers])
+    coordinates, extent = _quantize_points([layer.points[chosen] for layer in layers])
     names, numbers = _number_labels([point.label for point in shown], labels)
     facts = {
         "count": len(shown),
@@ -168,7 +168,7 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: 
     elements = []
     for number, layer in enumerate(layers):
         left, top = number % _PER_ROW * _PANEL, number // _PER_ROW * (_PANEL + 40)
-        scaled = _scale(layer.points[chosen])
+        scaled = _scale_points(layer.points[chosen])
         places = scaled / (float(np.abs(scaled).max()) or 1.0) * (_PANEL / 2 - 8)
         elements += [
             f'<text x="{left + 8}" y="{top + 16}">{escape_text(layer.name)}</text>',
@@ -195,15 +195,15 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: 
     return f'{head} role="img" aria-label="{label}"><style>{style}</style>{"".join(elements)}</svg>\n'
 
 
-def _scale(points: Numbers) -> Numbers:
+def _scale_points(points: Numbers) -> Numbers:
     """Return centered points whose mean squared distance from the center is 1, so that layers have one scale."""
     mean_square = float((points**2).sum(axis=1).mean())
     return points / np.sqrt(mean_square) if mean_square > 0 else points
 
 
-def _quantize(layers: Sequence[Numbers]) -> tuple[bytes, float]:
+def _quantize_points(layers: Sequence[Numbers]) -> tuple[bytes, float]:
     """Return the coordinates, (layers, points, 2), as 16-bit numbers from -extent to extent, and the extent."""
-    scaled = np.stack([_scale(points) for points in layers])
+    scaled = np.stack([_scale_points(points) for points in layers])
     extent = float(np.abs(scaled).max()) or 1.0
     return np.round((scaled / extent + 1) / 2 * _LEVELS).astype("<u2").tobytes(), extent
 

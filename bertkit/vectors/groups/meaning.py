@@ -52,6 +52,10 @@ def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0, progress:
 
     Raises:
         UnavailableError: there are more than ``MAX_EXACT`` rows, and faiss is not installed.
+
+    >>> vectors = np.array([[1.0, 0.0], [0.0, 1.0], [0.8, 0.6], [1.0, 0.0]], dtype=np.float32)
+    >>> find_similar(vectors, 0.75).kept.tolist()  # the last two are similar to the first
+    [-1, -1, 0, 0]
     """
     search = _search_blocks if len(vectors) <= MAX_EXACT else _search_index
     with stage(progress, "comparing vectors", len(vectors)):
@@ -90,7 +94,7 @@ def _search_blocks(vectors: Matrix, threshold: float, fixed: int, progress: Prog
     margin = _ROUNDING if dtype == torch.bfloat16 else 1e-5
     exact = torch.from_numpy(np.ascontiguousarray(vectors))
     similar = Similar(np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32))
-    kept, cosines, _ = similar
+    similar_to, cosines, _ = similar
     # the kept vectors, (kept, dimension), one after another in the dtype that they are compared in
     compact = torch.empty(exact.shape, dtype=dtype)
     compact[:fixed] = exact[:fixed].to(dtype)
@@ -109,14 +113,14 @@ def _search_blocks(vectors: Matrix, threshold: float, fixed: int, progress: Prog
             best = (exact[block[likely]] @ exact[others].T).max(dim=1)
             near = best.values >= threshold
             found = block[likely[near]].numpy()
-            kept[found], cosines[found] = others[best.indices[near]].numpy(), best.values[near].numpy()
+            similar_to[found], cosines[found] = others[best.indices[near]].numpy(), best.values[near].numpy()
             rest = torch.ones(len(block), dtype=torch.bool)
             rest[likely[near]] = False
             block, fast = block[rest], fast[rest]
             if not len(block):
                 break
         _keep_inside(exact, block, threshold, similar)
-        new = block[torch.from_numpy(kept[block.numpy()] < 0)]
+        new = block[torch.from_numpy(similar_to[block.numpy()] < 0)]
         compact[count : count + len(new)] = exact[new].to(dtype)
         of_compact[count : count + len(new)] = new.numpy()
         count += len(new)
@@ -126,15 +130,15 @@ def _search_blocks(vectors: Matrix, threshold: float, fixed: int, progress: Prog
 
 def _keep_inside(exact: torch.Tensor, block: torch.Tensor, threshold: float, similar: Similar) -> None:
     """Look for rows of a block that are similar to earlier ones of it, and note them in `similar`."""
-    kept, cosines, _ = similar
+    similar_to, cosines, _ = similar
     inside = (exact[block] @ exact[block].T).numpy()
     numbers = block.numpy()
     near = np.triu(inside >= threshold, 1)
     for row in np.flatnonzero(near.any(axis=1)):
-        if kept[numbers[row]] < 0:
+        if similar_to[numbers[row]] < 0:
             later = np.flatnonzero(near[row])
-            later = later[kept[numbers[later]] < 0]
-            kept[numbers[later]], cosines[numbers[later]] = numbers[row], inside[row, later]
+            later = later[similar_to[numbers[later]] < 0]
+            similar_to[numbers[later]], cosines[numbers[later]] = numbers[row], inside[row, later]
 
 
 def _search_index(vectors: Matrix, threshold: float, fixed: int, progress: Progress) -> Similar:
@@ -148,18 +152,19 @@ def _search_index(vectors: Matrix, threshold: float, fixed: int, progress: Progr
     index.train(vectors[np.random.default_rng(42).choice(rows, min(rows, 40 * lists), replace=False)])
     index.add(vectors)
     recall = _choose_lists(index, vectors, threshold)
-    kept, cosines = np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32)
+    similar_to, cosines = np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32)
     for start in range(fixed, rows, _BLOCK):
         limits, values, neighbors = index.range_search(vectors[start : start + _BLOCK], threshold)
-        for position in np.flatnonzero(np.diff(limits.astype(np.int64)) > 1):  # one finds at least itself
+        # each row finds at least itself
+        for position in np.flatnonzero(np.diff(limits.astype(np.int64)) > 1):
             row, near = start + int(position), slice(limits[position], limits[position + 1])
             others = neighbors[near]
-            is_kept = (others < row) & (kept[others] < 0)
+            is_kept = (others < row) & (similar_to[others] < 0)
             if is_kept.any():
                 best = np.where(is_kept, values[near], -2).argmax()
-                kept[row], cosines[row] = others[best], values[near][best]
+                similar_to[row], cosines[row] = others[best], values[near][best]
         progress.update(min(start + _BLOCK, rows), {})
-    return Similar(kept, cosines, recall)
+    return Similar(similar_to, cosines, recall)
 
 
 def _choose_lists(index: Any, vectors: Matrix, threshold: float) -> float:

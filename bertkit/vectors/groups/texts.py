@@ -94,7 +94,8 @@ class VectorSource:
                 raise UsageError("a prompt without --model", "a prompt belongs to a model that reads texts")
             return None
         embedder = Embedder(self.model, prompt=self.prompt, prefix=self.prefix)
-        _ = embedder.modules  # what is wrong with the folder or the prompt is said before torch is imported
+        # what is wrong with the folder or the prompt is said before torch is imported
+        _ = embedder.modules
         return embedder
 
     @property

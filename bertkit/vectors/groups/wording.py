@@ -28,7 +28,8 @@ _Compare = Callable[[int, Indices], tuple[int, float] | None]
 """Returns which of the indices that share a band with one is nearest it, and how near; None where none is near."""
 
 _SHINGLE = 5  # characters
-_HASHES, _BANDS = 128, 32  # of two texts that share 0.8 of their shingles, all but 1 in 10^7 share a band
+# of two texts that share 0.8 of their shingles, all but 1 in 10^7 share a band
+_HASHES, _BANDS = 128, 32
 _FACTORS, _TERMS = np.random.default_rng(20_001).integers(1, 2**64, (2, _HASHES), dtype=np.uint64) | np.uint64(1)
 _BASE = np.uint64(0x9E3779B1) ** np.arange(_SHINGLE, dtype=np.uint64)
 _BLOCK = 4096  # shingles that are hashed at a time
@@ -124,14 +125,14 @@ def _compare_in_order(
 ) -> Found:
     """Compare each of the indices with those kept before it that share a band; return what is near one."""
     repeats: Found = {}
-    kept: dict[int, list[int]] = defaultdict(list)
+    kept_in_band: dict[int, list[int]] = defaultdict(list)
     for number, index in enumerate(indices):
-        near = np.array(sorted({other for band in keys[index] for other in kept.get(band, ())}), dtype=np.int64)
+        near = np.array(sorted({other for band in keys[index] for other in kept_in_band.get(band, ())}), dtype=np.int64)
         if len(near) and index >= fixed and (nearest := compare(index, near)):
             repeats[index] = nearest
         else:
             for band in keys[index]:
-                kept[band].append(index)
+                kept_in_band[band].append(index)
         if number % _BLOCK == 0:
             progress.update(number, {})
     return repeats

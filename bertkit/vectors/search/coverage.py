@@ -52,11 +52,11 @@ def find_truncated(texts: Sequence[str], embedder: Embedder) -> dict[int, int]:
     if not long:
         return {}
     encoded = tokenize([f"{prompt}{texts[position]}" for position in long], embedder, return_offsets_mapping=True)
-    kept = limit - embedder.tokenizer.num_special_tokens_to_add()
+    room = limit - embedder.tokenizer.num_special_tokens_to_add()
     return {
-        position: max(0, offsets[kept - 1][1] - len(prompt))
+        position: max(0, offsets[room - 1][1] - len(prompt))
         for position, offsets in zip(long, encoded["offset_mapping"], strict=True)
-        if len(offsets) > kept
+        if len(offsets) > room
     }
 
 

@@ -4,6 +4,11 @@ A product in bf16 reads half the bytes of one in fp32, and CPUs with matrix unit
 Rounding moves a score by no more than a bound that is known for each shard. So where the last candidate is further
 below the k-th result than that, the result is that of a full scan in float64. Where it is not, as among many copies
 of one text, the query is scanned again in fp32.
+
+In bf16, four scores become three. So the bf16 scan finds candidates beyond k, and float64 tells the first two apart:
+
+>>> widen(round_to_bf16(np.float32([1.0, 1.003, 1.009, 1.02]))).tolist()
+[1.0, 1.0, 1.0078125, 1.0234375]
 """
 
 from __future__ import annotations

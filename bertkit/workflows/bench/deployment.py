@@ -89,6 +89,7 @@ def deploy(
     """
     from bertkit.workflows.evaluate import splits_to_score
 
+    # All ways answer the same rows, those of the first model, so their scores can be compared row by row.
     changes = {"data.source": data, "data.limit": limit}
     saved = [open_trained(model, recipe, changes) for model in models]
     _refuse_unlike(models, saved)
@@ -102,6 +103,7 @@ def deploy(
             for way, size, checkpoint in _load_ways(one, folder / str(number), notes, progress)
         ]
         checkpoints = [checkpoint for *_, checkpoint in loaded]
+        # All ways are loaded at once, since they take turns at each batch while they are timed.
         scored = _score_all(checkpoints, split, progress)
         paces = measure_latency(list(zip(checkpoints, scored, strict=True)), progress)
     metric, task = saved[0].recipe.best_metric, saved[0].task

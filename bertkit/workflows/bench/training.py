@@ -134,6 +134,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
         inputs = read_inputs(recipes[0], None)
     with stage(progress, "loading torch and transformers"):
         setup = Setup(recipes[0], load_tokenizer(inputs.model_folder), inputs.labels)
+    # Rows are encoded once for all cases: recipes may differ in batch size and precision only.
     features = {name: inputs.task.encode(split.rows, setup) for name, split in inputs.splits.items()}
     rows, config = len(features["train"]), read_config(inputs.model_folder)
     recipes = [choose_training(recipe, inputs.rows, len(inputs.labels), config)[0] for recipe in recipes]
@@ -142,6 +143,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
             what = f"a batch of {recipe.training.batch_size} is larger than all {rows} training rows"
             raise UsageError(what, f"give --batch-size at most {rows}")
     precisions = dict.fromkeys(recipe.training.precision for recipe in recipes)
+    # A case is a recipe in one precision. Ctrl-C is a flag that each step looks at, so that temporary files go.
     machines = {precision: _choose_machines(precision, inputs.plan) for precision in precisions}
     chosen = [(recipe, machine) for recipe in recipes for machine in machines[recipe.training.precision]]
     from bertkit.training.signals import caught_signals
@@ -155,7 +157,8 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
     import torch
 
     recipe, device = recipes[0], chosen[0][1].device
-    tokens, threads = _count_tokens(features["train"]), torch.get_num_threads()  # as the first step chose it
+    # the first step chose the number of threads
+    tokens, threads = _count_tokens(features["train"]), torch.get_num_threads()
     return Bench(recipe.name, recipe.model, device, threads, rows, tokens, recipe.training.epochs, speeds)
 
 
@@ -178,6 +181,7 @@ def _measure_case(case: _Case, steps: int, progress: Progress) -> Speed:
     case = replace(case, features=copies)
     speed = Speed(machine.precision, setup.recipe.training.batch_size)
     try:
+        # In the order of a run: load, prepare, train, score. Peak memory is that of training, so it is read before.
         with _cache_aside():
             knows_memory = restart_peak_memory(machine.device)
             model = case.inputs.task.load_model(case.inputs.model_folder, setup, new_head=True).to(machine.device)
@@ -237,6 +241,7 @@ def _add_training(
     speed: Speed, steps: Sequence[TimedStep], model: PreTrainedModel, machine: Machine, is_whole: bool
 ) -> Speed:
     """Add the figures of the timed steps; `is_whole`: a step computes the whole model, and nothing was prepared."""
+    # Medians of steps: a mean would count the pauses of other programs.
     tokens = sum(sum(step.lengths) for step in steps)
     tokens_per_second = 1 / median(step.seconds / sum(step.lengths) for step in steps)
     speed = replace(

@@ -95,6 +95,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     is_complete = scorer.encode()
     if not is_complete and not run.is_resumed:
         _report_head(model, recipe, inputs.labels)
+    # What needs no training is complete once its rows are encoded. Training ends with the weights of the best step.
     fit_result = untrained() if is_complete else _fit_model(inputs, scorer)
     scored = scorer.score_best(fit_result.best_step)
     # adapters become a part of the weights before these are published, and compared with those of teachers

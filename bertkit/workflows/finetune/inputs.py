@@ -207,6 +207,7 @@ def read_inputs(
     recipe = supervision.recipe
     if recipe.training.lora and not find_spec("peft"):
         raise UnavailableError("training.lora needs the package peft", f"`{pip_install('lora')}`")
+    # What is cheap to refuse comes first: settings, then the config, then rows. Weights are not loaded here.
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
     count = count_layers(config)

@@ -74,8 +74,10 @@ def publish(
     details = {
         name: inputs.task.details(split.predictions, inputs.splits[name].rows, setup) for name, split in scored.items()
     }
+    # What is said of each split, once: the record, the report, the card and the printed result all show the same.
     outcome = _Outcome(inputs, fit_result, scored, details, baselines.judged, seconds, compared_models)
     outcome.results.extend(_make_result(outcome, name) for name in scored)
+    # Files before the record. A kill between them leaves a run that is unfinished, and is published again.
     published = export_model(model, setup.tokenizer, folder)
     with_rows = [
         file
@@ -94,6 +96,7 @@ def publish(
         predictions=list_files(folder, with_rows),
         **({"compared_models": list(compared_models)} if compared_models else {}),
     )
+    # Pages come after the record is made, for they show it; it is written last, by `finish`.
     facts = _gather_facts(outcome, record)
     write_report(folder, facts)
     (folder / "README.md").write_text(_make_card(inputs, facts, model), encoding="utf-8")
@@ -112,6 +115,7 @@ def _make_result(outcome: _Outcome, name: str) -> Result:
         warnings += warn_of_tuned(_tuned(inputs, scored.setup.recipe))
     if name == inputs.validation.name and (reason := why_undefined(scored.scores[metric])):
         warnings.append(f"{metric} is undefined ({reason}): the step with the lowest loss was chosen.")
+    # A score at the level of a baseline gets a remedy, by what the predictions lack.
     missing, skew = list[str](), None
     if inputs.task.NAMED:
         gold = inputs.task.COLUMNS.gold
@@ -194,6 +198,7 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
         "train_samples_per_second": round(seen / seconds, 3),
         "train_steps_per_second": round(fit_result.steps / seconds, 3),
     }
+    # All splits are in one file, so the keys of any split but `validation` end with its name.
     evaluation: dict[str, Any] = {"epoch": epochs}
     for result in outcome.results:
         suffix = suffix_of(result.split)
@@ -210,6 +215,7 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
 def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
     inputs, first = outcome.inputs, outcome.results[0]
     recipe, split = inputs.recipe, inputs.validation
+    # Published scores are of the whole real data set: beside those of the demo or of a part, they would mislead.
     comparable = recipe.data.source != "demo" and recipe.data.limit is None
     return Facts(
         name=recipe.name,

@@ -67,8 +67,8 @@ class StepScorer:
         """Score the model after a step, its head fitted where no training reaches it, on the split that chooses."""
         if fit_head := info_of(model).fit_head:
             fit_head()
-        scored = self._score(self.inputs.validation.name, replace(self.checkpoint, model=model), tune=True)
-        if self.best is None or self._rank(scored) > self._rank(self.best[1]):
+        scored = self._score_split(self.inputs.validation.name, replace(self.checkpoint, model=model), tune=True)
+        if self.best is None or self._rank_step(scored) > self._rank_step(self.best[1]):
             self.best = step, scored
         return {"loss": scored.loss if scored.loss is not None else math.nan, **scored.scores}
 
@@ -76,15 +76,18 @@ class StepScorer:
         """Score the best model, which is that of a step, on each split; other splits as tuned on the first."""
         first = self.inputs.validation.name
         is_scored = self.best is not None and self.best[0] == step
-        chosen = self.best[1] if self.best and is_scored else self._score(first, self.checkpoint, tune=True)
+        chosen = self.best[1] if self.best and is_scored else self._score_split(first, self.checkpoint, tune=True)
         tuned = replace(self.checkpoint, setup=chosen.setup)
-        return {first: chosen, **{name: self._score(name, tuned) for name in self.baselines.scores if name != first}}
+        return {
+            first: chosen,
+            **{name: self._score_split(name, tuned) for name in self.baselines.scores if name != first},
+        }
 
-    def _rank(self, scored: Scored) -> tuple[bool, float]:
+    def _rank_step(self, scored: Scored) -> tuple[bool, float]:
         metric = self.inputs.recipe.best_metric
         return rank_step(scored.scores[metric], scored.loss, greater_is_better=metric not in LOWER_IS_BETTER)
 
-    def _score(self, name: str, checkpoint: Checkpoint, tune: bool = False) -> Scored:
+    def _score_split(self, name: str, checkpoint: Checkpoint, tune: bool = False) -> Scored:
         split, features = self.inputs.splits[name], self.features[name]
         return score_split(checkpoint, split, self.progress, features=features, tune=tune)
 

@@ -54,17 +54,20 @@ def run_jobs(jobs: Sequence[SeedJob], at_once: int, progress: Progress) -> dict[
     is_told = False
     with stage(progress, "training seeds", total=len(jobs)), caught_signals() as stop:
         while running or (waiting and not is_told):
+            # A process that has ended frees its place at once: seeds may take different times.
             while waiting and len(running) < at_once and not is_told:
                 running.append(_Process(waiting.pop(0)))
             time.sleep(_PAUSE)
             for process in [process for process in running if process.poll() is not None]:
                 running.remove(process)
                 error = process.error()
+                # A seed that diverges is a result. Any other error stops the rest, once.
                 if isinstance(error, DivergedError):
                     diverged[process.seed] = error
                 elif error is not None and not is_told and not stop.signal:
                     failed = error
                 progress.update(len(jobs) - len(waiting) - len(running), {})
+            # Once only: a second signal would end the runs at once, before they have saved.
             if (stop.signal or failed) and not is_told:
                 is_told = True
                 for process in running:

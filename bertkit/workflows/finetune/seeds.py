@@ -193,6 +193,7 @@ def _summarize_runs(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int], 
     with stage(progress, "summarizing the seeds", total=1):
         described = [describe_run(folder, seed, records[seed], task, validation, metric) for seed in seeds]
         finished = [run for run in described if run.status == "finished"]
+        # Scores of seeds are read from their records; only the variance over rows needs their predictions.
         splits, warnings = [], list[str]()
         if finished:
             first = folder / finished[0].folder

@@ -105,12 +105,14 @@ def read_several(several: SeveralTasks, output: str | Path | None, *, fresh: boo
     """
     recipe = several.recipe
     folder = runs.run_folder(output, recipe.name)
+    # One number chooses the best step of all tasks, so each task must be better where it is higher.
     for name, own in several.recipes.items():
         if own.best_metric in LOWER_IS_BETTER:
             what = (
                 f"{name}.best_metric {own.best_metric}: the best step has the highest mean of all tasks' best metrics"
             )
             raise RecipeError(what, f"--set {name}.best_metric=... names one where higher is better")
+    # A resumed run goes on with the rows that each task has held out.
     record = None if fresh else runs.read_record(folder)
     begun = record["identity"].get("tasks", {}) if record else {}
     tasks = {
@@ -152,6 +154,7 @@ def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> l
     use_matmul_backend(run.machine)
     with stage(progress, f"loading {inputs.recipe.model}"):
         set_seed(inputs.recipe.training.seed)  # new heads are drawn from it, one after the other
+        # Each task loads its model as if alone; then all heads move onto one encoder.
         scorers = {name: load_scorer(task, run, progress) for name, task in inputs.tasks.items()}
         for name, scorer in scorers.items():
             if not _can_share(scorer.checkpoint.model):
@@ -163,6 +166,7 @@ def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> l
             raise _cannot_share(name, scorer.inputs)
     fit_result = _fit_tasks(inputs, run, scorers, joined, progress)
     scored = {name: scorer.score_best(fit_result.best_step) for name, scorer in scorers.items()}
+    # Each head gets an encoder of its own again, with the shared weights, so that each task is published as a run.
     joined.separate()
     if not runs.is_main_process():
         return []
@@ -199,6 +203,7 @@ def _fit_tasks(
     terms = dict[str, Terms]()
     collators = []
     in_memory = dict[str, InMemoryBatches]()
+    # Each task keeps its loss, its collator and its features; a batch is of one task, and names it.
     for name, scorer in scorers.items():
         task = scorer.inputs
         terms[name] = gold_terms(task.task, task.recipe.training, task.labels, task.splits["train"].rows)

@@ -93,12 +93,14 @@ def package(
         check_version(wheel)
     module = _module_name(model, folder) if name is None else name
     check_name(module)
+    # What cannot be packaged is refused before it is exported, which takes much longer.
     saved, parity = open_trained(model, recipe), None
     source, is_graph = saved.folder, is_exported(saved.folder)
     if is_graph:
         _check_backend(source, to)
     else:
         refuse_family(saved)
+    # A package runs a graph: a checkpoint is exported first, into a folder that is gone afterwards.
     with tempfile.TemporaryDirectory() as staging:
         if not is_graph:
             exported = Path(staging) / "exported"
@@ -138,11 +140,13 @@ def _write_package(
         embeds=makes_vectors(saved.folder),
         wheel=wheel,
     )
+    # The code is found before anything is written: it names what the package cannot have.
     code, notes = copy_code(facts, saved.task), list[str]()
     start = None
     with disk_errors(folder.parent), building(folder) as target:
         write_code(target / name, code)
         write_model(target / name / "model", saved.folder, checkpoint)
+        # The package answers a row in a process of its own, before it counts as written: a missing import ends here.
         with stage(progress, "starting the package"):
             try:
                 start = measure_cold_start(target, name, row)

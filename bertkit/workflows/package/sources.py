@@ -155,19 +155,19 @@ def _keep_definition(modules: dict[str, _Module], name: str, definition: str) ->
         return
     module.kept.add(definition)
     if definition in module.imports:
-        return _follow(modules, module.imports[definition], ())
+        return _follow_import(modules, module.imports[definition], ())
     nodes = list(ast.walk(module.definitions[definition]))
     for statement in nodes:
         if isinstance(statement, (ast.Import, ast.ImportFrom)):
             for imported in _read_imports(statement).values():
-                _follow(modules, imported, ())
+                _follow_import(modules, imported, ())
     for used, read in _find_names(nodes).items():
         if used in module.definitions:
             _keep_definition(modules, name, used)
         # a module of which nothing is read is a variable of the same name
         elif used in module.imports and (read or not module.imports[used].is_module):
             module.kept.add(used)
-            _follow(modules, module.imports[used], read)
+            _follow_import(modules, module.imports[used], read)
 
 
 def _find_names(nodes: Iterable[ast.AST]) -> dict[str, set[str]]:
@@ -182,7 +182,7 @@ def _find_names(nodes: Iterable[ast.AST]) -> dict[str, set[str]]:
     return names
 
 
-def _follow(modules: dict[str, _Module], imported: _Import, attributes: Iterable[str]) -> None:
+def _follow_import(modules: dict[str, _Module], imported: _Import, attributes: Iterable[str]) -> None:
     """Have what is imported copied; of a module, the attributes that are read.
 
     Raises:

@@ -39,13 +39,13 @@ class PackagedVectors(PackagedModel):
         if prompt is not None and prompt not in modules.prompts:
             raise UsageError(f"the model has no prompt {prompt!r}", closest(prompt, modules.prompts))
         roles = None if prompt is None else (prompt, prompt)
-        found: list[Any] = []
+        embedded: list[Any] = []
         for start in range(0, len(several), CHUNK):
             features = encode_rows([[text] for text in several[start : start + CHUNK]], self.setup, roles)
-            found += [output["vectors"][0] for output in self.forward(features)]
-        if not found:
+            embedded += [output["vectors"][0] for output in self.forward(features)]
+        if not embedded:
             return np.zeros((0, 0), dtype=np.float32)
-        vectors = np.stack(found)
+        vectors = np.stack(embedded)
         if modules.dimension is None:
             return vectors
         is_normal = any(isinstance(module, Normalize) for module in modules.after)

@@ -274,6 +274,7 @@ def _predict_chunks(
         features = {name: of_task.task.encode(rows[name], of_task.setup) for name, of_task in tasks.items()}
         for name, truncation in truncations.items():
             truncation.add(features[name], rows[name])
+        # The line of `eval` as far as `decode`: what follows only names the fields.
         outputs = together.run(features, progress)
         predictions = [
             of_task.task.decode(outputs[name], features[name], rows[name], of_task.setup)
@@ -285,12 +286,12 @@ def _predict_chunks(
             fields = _name_fields(dict(zip(tasks, map(drop_private_keys, answers), strict=True)), columns)
             refuse_clash(original, fields, source)  # also those that only some predictions have
             given = next((row["id"] for row in canonical if "id" in row), None)
-            yield {**_identify(next(number), original, given, columns), **original, **fields}
+            yield {**_id_field(next(number), original, given, columns), **original, **fields}
     for truncation in truncations.values():
         truncation.say()
 
 
-def _identify(number: int, original: Row, given: object, columns: FileLayout | None) -> dict[str, Any]:
+def _id_field(number: int, original: Row, given: object, columns: FileLayout | None) -> dict[str, Any]:
     """Return the field ``id`` of a prediction: the row's, or its number; none where another column has it already.
 
     Records of JSON always have one, so that programs find it.

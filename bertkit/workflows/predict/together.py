@@ -36,6 +36,7 @@ class Together:
 
         A task whose inputs are more than the tokens of a text, or several texts, is run by itself.
         """
+        # Tasks that read the plain tokens of one text can share a pass; for a single task there is nothing to share.
         alike = [name for name, of_task in features.items() if self.joined and self._is_plain(name, of_task)]
         if len(alike) < 2:
             alike = []
@@ -44,6 +45,7 @@ class Together:
             for name, of_task in features.items()
             if name not in alike
         }
+        # Equal inputs are computed once, with all heads, and dealt out to the rows that have them.
         different = dict[Any, Feature]()
         keys = {name: [_key(feature) for feature in features[name]] for name in alike}
         for name in alike:
@@ -54,11 +56,11 @@ class Together:
             positions = {key: number for number, key in enumerate(different)}
             for name in alike:
                 prefix = f"{name}."
-                own = [
+                of_task = [
                     {field.removeprefix(prefix): value for field, value in output.items() if field.startswith(prefix)}
                     for output in merged
                 ]
-                outputs[name] = [own[positions[key]] for key in keys[name]]
+                outputs[name] = [of_task[positions[key]] for key in keys[name]]
         return outputs
 
     def _run_all(self, joined: HeadsOnEncoder, features: Features, progress: Progress) -> list[Any]:

@@ -62,6 +62,7 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
         if runs.is_main_process():
             runs.write_record(run.plan.folder, run.record)
     inputs = inputs.with_training(run.record.get("budget_settings", {}))
+    # The model comes after the budget, which may have changed the batch and the learning rate of the recipe.
     objective, setup, recipe = inputs.objective, inputs.setup, inputs.setup.recipe
     with stage(progress, f"loading {recipe.model or recipe.size}"):
         model = inputs.load_model()
@@ -74,15 +75,17 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     def evaluate(model: PreTrainedModel, step: int) -> dict[str, float]:
         return measure(model, held_out, collate, objective, machine.precision, progress)
 
+    # The one Trainer: an objective brings the batches, the losses, and the score by which the best step is chosen.
     terms = Terms(objective.TERMS, objective.count, objective.losses)
     trainee = Trainee(model, setup.tokenizer, batches, collate, terms)
     judge = Judge(evaluate, objective.BEST_METRIC, greater_is_better=False)
     training = recipe.training.model_copy(update={"steps": batches.steps})
     fit_result = fit(trainee, judge, training, machine, inputs.plan.folder, progress=progress)
     scores = evaluate(model, fit_result.best_step)
+    # What the weights are compared with, before they are published.
     baselines = {**_baseline(inputs), **objective.baselines(held_out, scores)}
     info_of(model).while_training.close()
-    result = Pretrained(
+    pretrained = Pretrained(
         recipe=recipe.name,
         model=recipe.model or recipe.size,
         objective=recipe.objective,
@@ -99,8 +102,8 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
         ),
         compared_models=compare_with_teacher(model, (str(recipe.model), recipe.name), held_out, collate, machine),
     )
-    publish(inputs, run, fit_result, model, result)
-    return result
+    publish(inputs, run, fit_result, model, pretrained)
+    return pretrained
 
 
 def _find_warnings(
@@ -112,7 +115,7 @@ def _find_warnings(
         warnings.append("Demo text or model: an artificial grammar. These scores cannot be compared with others.")
     for metric in _COMPARED:
         if unbeaten := find_unbeaten(scores, baselines, metric):
-            warnings.append(f"{unbeaten} {_advise(recipe.training, steps)}")
+            warnings.append(f"{unbeaten} {_suggest_changes(recipe.training, steps)}")
     if tokens < _FEW_TOKENS:
         warnings.append(
             f"Only {tokens:,} tokens are held out, so scores are rough: --set data.validation_share=0.1 holds out more."
@@ -120,7 +123,7 @@ def _find_warnings(
     return warnings
 
 
-def _advise(training: Pretraining, steps: int) -> str:
+def _suggest_changes(training: Pretraining, steps: int) -> str:
     """Return what may help a model that has learned nothing in so many steps."""
     if training.budget is None:
         return "Try more --steps, another --learning-rate, or more text."

@@ -85,6 +85,7 @@ def estimate(
     seconds = operations = tokens = 0.0
     budget = training.budget_seconds
     planned = _times_by_length(budget, training) if budget else batches.tokens_by_length(batches.steps)
+    # Attention grows with the square of the length, so steps of each block length are timed by themselves.
     for length, amount in planned.items():
         timed = _time_steps(inputs, model, batches.only(length, _MOST_STEPS), machine, steps, progress)
         lengths = [length for step in timed for length in step.lengths]

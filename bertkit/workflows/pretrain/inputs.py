@@ -72,7 +72,8 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     """Check the recipe, find model and tokenizer, prepare the corpus, and settle the identity of the run."""
     objective = load_objective(recipe)
     _check_tokenizer_and_model(recipe)
-    source = find_corpus(recipe.data)  # a missing file ends in its error before anything heavy is imported
+    # a missing file ends in its error before anything heavy is imported
+    source = find_corpus(recipe.data)
     model_folder, tokenizer_folder = _find_folders(recipe)
     with stage(progress, "loading torch and transformers"):
         setup = _make_setup(recipe, model_folder, tokenizer_folder)
@@ -82,6 +83,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     from bertkit.training.arguments import check_extra
 
     check_extra(recipe.training)
+    # Last, since it can take hours: by now all that can be wrong with the recipe and the model has been told.
     corpus = read_corpus(source, setup.tokenizer, progress)
     plan = RunPlan(
         recipe=recipe,

@@ -58,6 +58,8 @@ def publish(
         return
     objective, setup, folder = inputs.objective, inputs.setup, run.plan.folder
     recipe, tokenizer = setup.recipe, setup.tokenizer
+    # An auxiliary checkpoint, as the generator of ELECTRA, is no part of the encoder, but a later run continues with
+    # it.
     encoder = objective.encoder(model, setup)
     published = export_model(encoder, tokenizer, folder)
     for name, auxiliary in objective.auxiliary_checkpoints(model, setup).items():

@@ -69,11 +69,11 @@ def query(
     if method.by != "words":
         with stage(progress, f"loading {model or index.manifest.model}"):
             embedder = embedder_of(index.manifest, "query", folder=index.folder, model=model)
-    found = chain([first], remaining)
+    texts = chain([first], remaining)
 
     def records() -> Iterator[dict[str, Any]]:
         with naming_damage(index.folder):
-            while chunk := list(islice(found, _CHUNK)):
+            while chunk := list(islice(texts, _CHUNK)):
                 yield from _search_chunk(index, embedder, words, chunk, method, progress)
 
     return records()

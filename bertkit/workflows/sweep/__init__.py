@@ -195,6 +195,8 @@ def _check_sweep(
     for axis in search.axes:
         if axis.key in changes:
             raise UsageError(f"{axis.key} is both set and searched", "leave one of them out")
+    # A recipe may forbid a value. Each extreme of each axis is tried, so that a sweep does not end so in its last
+    # trial.
     job = _Sweep(name, changes, search, runs.run_folder(output, f"{load_recipe(name, changes).name}-sweep"))
     if search.method == "grid":
         tried: list[Point] = list(search.points(0))
@@ -209,6 +211,7 @@ def _check_sweep(
             raise
     if search.method == "tpe":
         check_optuna()
+    # Trials are compared with one another, so all must be scored on the same rows, whatever data settings are searched.
     if not fresh:  # it may hold another sweep, which is moved aside
         storage.check_folder(job.folder, job.space)
     gold = load_task(job.recipe({})).COLUMNS.gold
@@ -237,6 +240,7 @@ def _take_trial(job: _Sweep, held: ExitStack) -> int | None:
 
     Its settings are on disk before it is trained, so that whoever goes on with it trains the same.
     """
+    # One process chooses at a time. A trial is taken by its lock: a killed process frees it, and another goes on.
     with storage.choosing(job.folder):
         for number in range(1, job.search.trials + 1):
             lock = ExitStack()
@@ -281,6 +285,7 @@ def _train_trial(job: _Sweep, number: int, progress: Progress) -> None:
         with _named(name, settings):
             with stage(progress, "reading the data", total=1):
                 inputs = _read_trial(job, number)
+            # Taken from a trial with the same model and precision, so that trials differ in their settings alone.
             machine = find_machine(job.trial_folders, partial(_computes_like, inputs))
             run_inputs(inputs.on(machine), fresh=False, progress=progress)
     except DivergedError as error:
@@ -314,6 +319,7 @@ def _summarize_trials(job: _Sweep, progress: Progress) -> SweepSummary:
         inputs = _read_trial(job, next(iter(records), numbers[0]))
         metric, split = inputs.recipe.best_metric, inputs.validation
         trials = sort_trials([job.describe(number) for number in numbers], metric)
+        # Estimates are over finished trials alone; those that diverged have ended, but have no score.
         ended = [trial for trial in trials if trial.status in _ENDED]
         finished = [trial for trial in ended if trial.scores.get(metric) is not None]
         setups = {

@@ -59,6 +59,7 @@ def propose(search: Search, seed: int, tried: Sequence[Tried], *, lower_is_bette
                 distributions=distributions,
             )
         )
+    # Axes with few values have few points, so Optuna may repeat one: a random new point takes its place.
     params = study.ask(distributions).params
     point = {axis.key: _from_optuna(axis, params[axis.key]) for axis in search.axes}
     seen = {name_point(trial.settings) for trial in tried}

@@ -44,11 +44,11 @@ def command(
 
     data = read_data_options(column, changes).model_copy(update={"limit": limit})
     progress = TerminalProgress()
-    result = measure(source, model, data=data, split=split, max_tokens=max_length, output=output, progress=progress)
+    measured = measure(source, model, data=data, split=split, max_tokens=max_length, output=output, progress=progress)
     if output is not None:
-        print_file(output, result.rows)
+        print_file(output, measured.rows)
     else:
-        print_result(result, _print_heads)
+        print_result(measured, _print_heads)
 
 
 def _print_heads(result: MeasuredHeads) -> None:
@@ -69,6 +69,7 @@ def _print_heads(result: MeasuredHeads) -> None:
         }
         for head in result.measured
     ]
+    # The last row is what a head that attends evenly would have: shares mean nothing without it.
     uniform = {"head": "uniform", **{name: f"{share:.2f}" for name, share in result.uniform.items()}}
     print_table("shares of attention (layer.head)", [*rows, uniform], max_rows=len(rows) + 1)
     print_text("  nearest: the most similar head, and the Jensen-Shannon divergence from it in bits")

@@ -26,7 +26,7 @@ def command(
     chosen = list(dict.fromkeys(folders))
     for folder in chosen:
         check_removable(folder)
-    if not yes and not _agrees(chosen):
+    if not yes and not _confirm_removal(chosen):
         return
     for folder in chosen:
         remove_run(folder)
@@ -34,7 +34,7 @@ def command(
     print_result({"removed": chosen}, lambda _: print_line(lines))
 
 
-def _agrees(folders: list[Path]) -> bool:
+def _confirm_removal(folders: list[Path]) -> bool:
     """Ask on stderr whether to delete folders; whoever cannot be asked has to say --yes."""
     from bertkit.errors import UsageError
 

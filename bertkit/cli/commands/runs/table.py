@@ -56,6 +56,7 @@ def command(
         print_table("scores", [dict(zip(head, line, strict=True)) for line in lines], max_rows=len(lines))
         print_notes([*describe_marks(table), *table.notes])
 
+    # `p` is computed on access, and so is not among the fields.
     cells = [{**vars(cell), "p": cell.p} for cell in table.cells]
     print_result({**vars(table), "cells": cells}, show)
 

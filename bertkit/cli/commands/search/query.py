@@ -70,6 +70,7 @@ def command(
     from bertkit.vectors.search.rows import read_queries
     from bertkit.workflows.search import query, query_to_file
 
+    # Queries are read as they are answered, so that a file of millions needs no memory.
     asked = (
         read_queries(file, column, read_data_options(column, changes))
         if file is not None

@@ -42,7 +42,7 @@ class TokenQuantizer(ExportQuantizer):  # type: ignore[misc]  # transformers has
             if node.op_type == "Gather":
                 output = _look_up(tape, node, weights, tables)
             else:
-                output = _multiply(tape, node, weights)
+                output = _add_product(tape, node, weights)
             ir.convenience.replace_nodes_and_values(graph, node, [node], tape.nodes, node.outputs, [output])
         model.opset_imports["com.microsoft"] = 1
         for name in [name for name, value in graph.initializers.items() if not value.uses()]:
@@ -73,7 +73,7 @@ def _to_int8(weights: Numbers, axis: int) -> tuple[Numbers, Numbers]:
     return np.round(weights / scales).astype(np.int8), scales.astype(np.float32)
 
 
-def _multiply(tape: Any, node: Any, weights: Numbers) -> Any:
+def _add_product(tape: Any, node: Any, weights: Numbers) -> Any:
     """Add the nodes of a product of activations (..., tokens, inputs) and weights in int8; return its output."""
     levels, scales = _to_int8(weights, axis=0)
     name = node.name or node.outputs[0].name
