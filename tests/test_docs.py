@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import tomllib
 import types
 from pathlib import Path
 
@@ -112,6 +113,14 @@ def test_every_key_of_a_recipe_that_a_page_names_exists():
     }
     no_keys = (".md", ".py", "data.model_copy")  # files, and a method of Python
     assert {name for name in named if not name[1].endswith(no_keys)} == set()
+
+
+def test_the_architecture_lists_the_layers_that_are_enforced():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (layers,) = [
+        contract["layers"] for contract in project["tool"]["importlinter"]["contracts"] if "layers" in contract
+    ]
+    assert "\n".join(layers).replace("bertkit.", "") in read("architecture.md")
 
 
 def test_pretraining_lists_every_objective():

@@ -22,7 +22,7 @@ from bertkit.recipe import write_yaml
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files
-from bertkit.storage.records import without_folder
+from bertkit.storage.records import RunRecord, take, without_folder
 
 PRUNED_FILE = "pruned.json"
 _RECIPE, _IGNORE = "recipe.yaml", ".gitignore"
@@ -87,8 +87,8 @@ def _publish_run(
     scores = Result(recipe=recipe.name, model=published.model, seconds=seconds, **fields)
     shape = {name: value for name, value in dataclasses.asdict(published.shape).items() if value and name != "layers"}
     pruned: dict[str, Any] = {"from": fingerprint(published.source), "layers": published.kept.layers, **shape}
-    record = {
-        **{name: saved.record[name] for name in _OF_RUN if name in saved.record},
+    record: RunRecord = {
+        **take(saved.record, *_OF_RUN),
         "status": "finished",
         "started": runs.now(),
         "finished": runs.now(),

@@ -15,6 +15,7 @@ from bertkit.recipe.load import recipe_command
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported
 from bertkit.storage.recipes import find_recipe
+from bertkit.storage.records import RunRecord
 
 if TYPE_CHECKING:
     from bertkit.evaluation.checkpoint import SavedCheckpoint
@@ -74,7 +75,7 @@ def _find_model(path: str, name: str | None, recipe: str | None) -> list[SavedMo
     if recipe_file is None:
         return [_find_foreign(folder, path, name, recipe)]
     if names_several(str(recipe_file)):
-        tasks = (runs.read_record(folder) or {}).get("tasks", {})
+        tasks = (runs.read_record(folder) or RunRecord()).get("tasks", [])
         return [model for task in tasks for model in _find_model(str(folder / task), f"{name}.{task}", recipe)]
     if recipe_command(str(recipe_file)) == "pretrain":
         what = "a pretrained model has no answers to serve"

@@ -85,7 +85,7 @@ def _check_run(folder: Path) -> None:
     compare_files(folder, expected, f"{instead}, or {_unchecked(folder)}")
 
 
-def _read_record(run: Path) -> dict[str, Any]:
+def _read_record(run: Path) -> RunRecord:
     try:
         return runs.read_record(run) or {}
     except ResourceError as error:

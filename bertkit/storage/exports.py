@@ -19,7 +19,7 @@ from typing import Any
 
 from bertkit.errors import ModelError
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
-from bertkit.storage.records import read_signed, write_signed
+from bertkit.storage.records import RunRecord, read_signed, write_signed
 
 MANIFEST = "exported.json"
 _FORMAT = 1
@@ -53,7 +53,7 @@ class Export:
     """Options of the recipe."""
     probabilities: bool = False
     """Whether scores are probabilities, and not logits."""
-    record: Mapping[str, Any] = field(default_factory=dict)
+    record: RunRecord = field(default_factory=lambda: RunRecord())
     """The record of the run, without its checksums; empty for a plain checkpoint."""
     versions: Mapping[str, str] = field(default_factory=dict)
 

@@ -6,14 +6,70 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, cast
 
 from bertkit.errors import BertkitError, ResourceError
 from bertkit.storage import files
 from bertkit.storage.fingerprints import json_fingerprint
 
-RunRecord = Mapping[str, Any]
-"""What a run or an evaluation has noted of itself, as JSON values."""
+
+class RunRecord(TypedDict, total=False):
+    """What a run or an evaluation has noted of itself (``run.json``, ``evaluation.json``), as JSON values."""
+
+    schema_version: int
+    status: str
+    """running, stopped, failed, diverged or finished."""
+    error: str
+    command: str
+    started: str
+    finished: str
+    resumed: list[str]
+    """When each later process went on."""
+    seconds: float
+    identity: dict[str, Any]
+    """What makes the run the run it is: ``recipe``, checksums of ``data`` and ``model``, ``labels``."""
+    versions: dict[str, str]
+    platform: str
+    machine: dict[str, Any]
+    """The fields of `bertkit.hardware.precision.Machine`."""
+    model: str
+    commit: str | None
+    rows: dict[str, int]
+    split_file: str | None
+    automatic: str
+    """Why `auto` has chosen its numbers."""
+    steps: int
+    best_step: int
+    best_checkpoint: str | None
+    tuned: dict[str, Any]
+    """Options that were tuned on validation rows."""
+    calibrated: dict[str, Any]
+    baselines: str
+    """The checksum of the file of what baselines have learned."""
+    result: dict[str, Any]
+    """Of a pretraining."""
+    results: list[dict[str, Any]]
+    """Of each scored split, the fields of `bertkit.evaluation.scoring.Result`."""
+    budget_settings: dict[str, Any]
+    """Of a pretraining by the clock: the settings that its first process has timed."""
+    format: int
+    """Of an evaluation."""
+    tasks: list[str]
+    """Of a run of several tasks."""
+    task_results: dict[str, Any]
+    compared_models: list[dict[str, Any]]
+    """Of a distillation: the teacher, then the student."""
+    predictions: dict[str, Any]
+    """File of predictions -> its size and checksum."""
+    split: str
+    """Of an evaluation."""
+    made_by: dict[str, Any]
+    """Of an evaluation, the model."""
+    files: dict[str, dict[str, Any]]
+    """File -> its ``size`` and ``sha256``."""
+    sha256: str
+
+
 CHECKSUM = "sha256"
 """The key of an object's checksum of itself."""
 _RENAMED = {"parted_file": "split_file", "contestants": "compared_models"}
@@ -37,6 +93,11 @@ _SHAPE = {
     "results?": [{"rows?": int, "scores?": _SCORES, **_RESULT, "intervals?": dict, "tables?": {"*": list}}],
 }
 """Key of a record that is read -> its type, or what is in it; `?` marks one that may be absent, `*` is any key."""
+
+
+def take(record: RunRecord, *names: str) -> RunRecord:
+    """Return some entries of a record, those that it has."""
+    return cast(RunRecord, {name: value for name, value in record.items() if name in names})
 
 
 def without_folder(result: Any) -> dict[str, Any]:
@@ -89,7 +150,7 @@ def write_signed(file: Path, content: Mapping[str, Any]) -> None:
     files.write_json(file, {**as_read, CHECKSUM: json_fingerprint(as_read)})
 
 
-def check_run(record: dict[str, Any], damaged: ResourceError) -> dict[str, Any]:
+def check_run(record: dict[str, Any], damaged: ResourceError) -> RunRecord:
     """Return the record of a run under the names of this release, without its checksum.
 
     Raises:
@@ -101,7 +162,7 @@ def check_run(record: dict[str, Any], damaged: ResourceError) -> dict[str, Any]:
     # an earlier release wrote none
     if record.pop(CHECKSUM, None) not in (None, json_fingerprint(record)):
         raise damaged
-    return _rename_keys(record)
+    return cast(RunRecord, _rename_keys(record))
 
 
 def _fits(value: Any, shape: Any) -> bool:

@@ -23,7 +23,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PureWindowsPath
-from typing import Any
+from typing import Any, cast
 
 from bertkit.errors import ResourceError, UsageError, shorten
 from bertkit.storage import files, records
@@ -71,7 +71,7 @@ def run_folder(output: str | Path | None, name: str) -> Path:
     return folder if folder.name.strip(".") else folder.resolve()
 
 
-def read_record(folder: Path) -> dict[str, Any] | None:
+def read_record(folder: Path) -> records.RunRecord | None:
     """Read a run's record; None where the folder is not a run.
 
     It has a checksum of itself: scores, options that were tuned and other checksums come from it, and a run that is
@@ -85,7 +85,7 @@ def read_record(folder: Path) -> dict[str, Any] | None:
     return None if record is None else records.check_run(record, damaged)
 
 
-def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> dict[str, Any] | None:
+def claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> records.RunRecord | None:
     """Prepare a folder for the run with this identity, and return its record if it holds that run already.
 
     With `fresh`, an earlier run is moved aside, never deleted.
@@ -113,7 +113,7 @@ def foresee_claim(folder: Path, identity: Mapping[str, Any], *, fresh: bool) -> 
     check_idle(folder)
 
 
-def check_claim(folder: Path, identity: Mapping[str, Any]) -> dict[str, Any] | None:
+def check_claim(folder: Path, identity: Mapping[str, Any]) -> records.RunRecord | None:
     """Check, without writing, that a folder may be used for the run with this identity; see `claim`."""
     _check_writable(folder, _NAME)
     record = read_record(folder)
@@ -240,23 +240,23 @@ def move_aside(folder: Path) -> None:
     folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
 
 
-def new_record(identity: Mapping[str, Any], **facts: Any) -> dict[str, Any]:
+def new_record(identity: Mapping[str, Any], **facts: Any) -> records.RunRecord:
     """Return the record of a run that starts now."""
     import platform
 
-    return {
-        "schema_version": _SCHEMA,
-        "status": "running",
-        "started": now(),
-        "command": command(),
-        "identity": dict(identity),
-        "versions": versions(),
-        "platform": platform.platform(),
-        **facts,
-    }
+    record = records.RunRecord(
+        schema_version=_SCHEMA,
+        status="running",
+        started=now(),
+        command=command(),
+        identity=dict(identity),
+        versions=versions(),
+        platform=platform.platform(),
+    )
+    return cast(records.RunRecord, {**record, **facts})
 
 
-def write_record(folder: Path, record: Mapping[str, Any]) -> None:
+def write_record(folder: Path, record: records.RunRecord) -> None:
     """Write a run's record, whole or not at all, in the main process only."""
     if is_main_process():
         records.write_signed(folder / RECORD, record)

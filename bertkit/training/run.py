@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from bertkit.errors import BertkitError, DataError, DivergedError, ModelError, ResourceError, StoppedError
 from bertkit.hardware.device import find_device
@@ -23,6 +23,7 @@ from bertkit.storage import checkpoints, runs
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import write_text
 from bertkit.storage.fingerprints import list_files
+from bertkit.storage.records import RunRecord
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -63,7 +64,7 @@ class Run:
     """An open run: its record, and the time it started at, earlier sessions included."""
 
     plan: RunPlan
-    record: dict[str, Any]
+    record: RunRecord
     start: float
 
     @property
@@ -121,9 +122,9 @@ def open_run(plan: RunPlan, *, fresh: bool, progress: Progress = SILENT) -> Iter
                 yield run
         except BertkitError as error:
             status = {StoppedError: "stopped", DivergedError: "diverged"}.get(type(error), "failed")
-            ending = {"status": status, "error": str(error), "seconds": round(run.seconds, 3)}
+            seconds = round(run.seconds, 3)
             with suppress(OSError):  # what it says is lost where the disk is full; the error is not
-                runs.write_record(plan.folder, {**record, **ending})
+                runs.write_record(plan.folder, {**record, "status": status, "error": str(error), "seconds": seconds})
             raise
 
 
@@ -176,7 +177,7 @@ def write_settings(run: Run, recipe: AnyRecipe, fit_result: FitResult, private: 
         write_text(folder / _IGNORE, "".join(f"{line}\n" for line in lines))
 
 
-def finish(run: Run, record: Mapping[str, Any], fit_result: FitResult, published: Iterable[str]) -> None:
+def finish(run: Run, record: RunRecord, fit_result: FitResult, published: Iterable[str]) -> None:
     """Write the record of a finished run, last of all: with it, everything else in the folder counts.
 
     Args:
@@ -196,9 +197,9 @@ def finish(run: Run, record: Mapping[str, Any], fit_result: FitResult, published
     runs.write_record(folder, {**record, "files": list_files(folder, [*published, _RECIPE])})
 
 
-def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: Any) -> dict[str, Any]:
+def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: Any) -> RunRecord:
     """Return the record of a finished run, for the report and the card, and for `finish`."""
-    return {
+    record: RunRecord = {
         **run.record,
         "status": "finished",
         "finished": runs.now(),
@@ -206,8 +207,8 @@ def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: An
         "steps": fit_result.steps,
         "best_step": fit_result.best_step,
         "best_checkpoint": fit_result.best.name if fit_result.best else None,
-        **facts,
     }
+    return cast(RunRecord, {**record, **facts})
 
 
 def wait_for_all() -> None:
@@ -218,7 +219,7 @@ def wait_for_all() -> None:
         PartialState().wait_for_everyone()
 
 
-def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progress) -> dict[str, Any]:
+def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progress) -> RunRecord:
     """Claim and lock the folder, and write the record of a new run or of one that is resumed."""
     folder = plan.folder
     record = runs.claim(folder, plan.identity, fresh=fresh)
@@ -285,7 +286,7 @@ def _sweep_leftovers(folder: Path) -> None:
         half_written.unlink(missing_ok=True)
 
 
-def _report_changes(record: dict[str, Any], machine: dict[str, Any]) -> None:
+def _report_changes(record: RunRecord, machine: dict[str, Any]) -> None:
     changes = runs.differences(record["versions"], runs.versions())
     changes += runs.differences(record["machine"], {**machine, "reason": record["machine"]["reason"]})
     if changes:

@@ -16,6 +16,7 @@ from bertkit.evaluation.stored import StoredRun, StoredSystem, recipe_of
 from bertkit.evaluation.training_rows import judge_training_rows
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
+from bertkit.storage.records import RunRecord
 from bertkit.storage.summaries import list_settings, read_log
 from bertkit.workflows.evaluate import splits_to_score
 
@@ -365,7 +366,7 @@ def _predict_unseen(
         for number, row, prediction in zip(numbers, rows.rows, predictions, strict=True)
     ]
     # From here on it passes for a stored run of these rows, whose labels are those of all systems.
-    record: dict[str, Any] = {**run.record, "split": split.name, "identity": {**run.record["identity"]}}
+    record: RunRecord = {**run.record, "split": split.name, "identity": {**run.record["identity"]}}
     if saved.task.NAMED:
         record["identity"]["labels"] = list(labels)
     return replace(run, record=record, predictions=records)

@@ -22,6 +22,7 @@ from bertkit.storage.exports import MANIFEST, Export, refuse_exported, write_exp
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.outputs import building, refuse_existing
+from bertkit.storage.records import take
 
 if TYPE_CHECKING:
     from bertkit.data.rows import Split
@@ -285,7 +286,7 @@ def describe_export(saved: SavedCheckpoint, before: Checkpoint, converted: Conve
         tokenizer=tokenizer_settings(before.setup.tokenizer),
         options=dict(before.setup.recipe.options),
         probabilities=converted.probabilities,
-        record={name: saved.record[name] for name in _IN_RECORD if name in saved.record},
+        record=take(saved.record, *_IN_RECORD),
         versions=runs.versions(),
     )
 

@@ -19,6 +19,7 @@ from bertkit.recipe.yaml import read_yaml
 from bertkit.storage import runs
 from bertkit.storage.files import split_lines
 from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.storage.records import RunRecord
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
 from bertkit.training.run import wait_for_all
 from bertkit.workflows import distill, finetune, pretrain
@@ -203,7 +204,7 @@ def _first_difference(old: Path, new: Path) -> int | None:
     return None
 
 
-def _read_finished(folder: Path) -> dict[str, Any]:
+def _read_finished(folder: Path) -> RunRecord:
     """Read the record of a run that can be repeated; raises what `rerun` does."""
     if is_seeds_folder(folder):
         first = next(iter(find_seeds(folder)), None)

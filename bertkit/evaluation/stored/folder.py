@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from bertkit.data.rows import Split
 from bertkit.errors import DataError, ResourceError, UsageError
@@ -26,14 +26,14 @@ _OF_SCORING = ("max_length", "precision")  # of the settings of a training
 _ANOTHER = "choose another --output"
 
 
-def read_evaluation(folder: Path) -> dict[str, Any] | None:
+def read_evaluation(folder: Path) -> RunRecord | None:
     """Read what is recorded of the evaluation in a folder; None where there is none.
 
     Raises:
         DataError: the record is damaged.
     """
     damaged = DataError("the record of the evaluation is damaged", "evaluate into another folder", file=folder / RECORD)
-    return read_signed(folder / RECORD, damaged, form=("an evaluation", _FORMAT))
+    return cast("RunRecord | None", read_signed(folder / RECORD, damaged, form=("an evaluation", _FORMAT)))
 
 
 def check_output(folder: Path, splits: Mapping[str, Split]) -> None:
@@ -53,7 +53,7 @@ def check_output(folder: Path, splits: Mapping[str, Split]) -> None:
         raise ResourceError(f"not a folder to write to: {error.strerror}", _ANOTHER, file=folder) from None
 
 
-def begin_evaluation(folder: Path, saved: SavedCheckpoint) -> dict[str, Any]:
+def begin_evaluation(folder: Path, saved: SavedCheckpoint) -> RunRecord:
     """Return the record of an evaluation, which stands in its folder before anything else does.
 
     That of the same model with the same settings goes on: it keeps its other splits.
@@ -72,7 +72,7 @@ def begin_evaluation(folder: Path, saved: SavedCheckpoint) -> dict[str, Any]:
         if before["made_by"]["model"] == made_by["model"]:
             what = f"by other settings ({'; '.join(runs.differences(before['made_by'], made_by)[:4])})"
         raise UsageError(f"the folder has an evaluation {what}", _ANOTHER, file=folder)
-    record = before or {"results": [], "predictions": {}, "identity": {"data": {}}}
+    record: RunRecord = before or {"results": [], "predictions": {}, "identity": {"data": {}}}
     record |= {"format": _FORMAT, "status": "running", "model": saved.recipe.model, "made_by": made_by}
     record["versions"] = runs.versions()
     write_signed(folder / RECORD, record)

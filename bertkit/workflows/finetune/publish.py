@@ -29,7 +29,7 @@ from bertkit.reports.templates import name_model, name_paths
 from bertkit.storage import hub, runs
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files
-from bertkit.storage.records import without_folder
+from bertkit.storage.records import RunRecord, without_folder
 from bertkit.tasks import Answer, Compared, Details, example_row
 from bertkit.tokens.features import count_tokens
 from bertkit.training.automatic import choose_epochs
@@ -212,7 +212,7 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
     write_json(folder / "all_results.json", {**evaluation, **train})
 
 
-def _gather_facts(outcome: _Outcome, record: dict[str, Any]) -> Facts:
+def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
     inputs, first = outcome.inputs, outcome.results[0]
     recipe, split = inputs.recipe, inputs.validation
     # Published scores are of the whole real data set: beside those of the demo or of a part, they would mislead.
@@ -271,7 +271,7 @@ def _comparison(outcome: _Outcome) -> list[dict[str, Any]]:
     return rows
 
 
-def _provenance(inputs: FinetuneInputs, record: dict[str, Any]) -> dict[str, str]:
+def _provenance(inputs: FinetuneInputs, record: RunRecord) -> dict[str, str]:
     """Return what a repetition of the run needs, by name."""
     recipe, identity = inputs.recipe, record["identity"]
     digests = zip(_teachers(recipe), identity.get("teachers", []), strict=True)

@@ -22,7 +22,7 @@ from bertkit.recipe.several import MEAN
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import json_fingerprint
-from bertkit.storage.records import without_folder
+from bertkit.storage.records import take, without_folder
 from bertkit.training.run import Run, RunPlan, finish, finished_record, open_run, write_settings
 from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, check_batches, load_setup, plan_steps, read_inputs
 from bertkit.workflows.finetune.publish import publish
@@ -240,7 +240,7 @@ def publish_task(scorer: StepScorer, run: Run, fit_result: FitResult, scored: Ma
     """Publish a task as a run of its own, whose checkpoints are those of the run of all tasks."""
     inputs, plan = scorer.inputs, scorer.inputs.plan
     plan.folder.mkdir(exist_ok=True)
-    shared = {key: run.record[key] for key in ("started", "command", "machine", "seconds")}
+    shared = take(run.record, "started", "command", "machine", "seconds")
     own_run = Run(plan, {**runs.new_record(plan.identity, **plan.facts), **shared}, run.start)
     runs.write_record(plan.folder, own_run.record)
     write_training_rows(plan.folder, inputs.trained)

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-_OF_BUDGET = "budget_settings"
 _FEW_TOKENS = 5000  # of which 750 are masked
 _COMPARED = ("perplexity", "pair_accuracy", "f1")  # with baselines
 
@@ -59,10 +58,10 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     use_matmul_backend(machine)
     # what the first process has timed holds until the end
     if not run.is_resumed and (settings := fit_to_budget(inputs, machine, progress)):
-        run.record[_OF_BUDGET] = settings
+        run.record["budget_settings"] = settings
         if runs.is_main_process():
             runs.write_record(run.plan.folder, run.record)
-    inputs = inputs.with_training(run.record.get(_OF_BUDGET, {}))
+    inputs = inputs.with_training(run.record.get("budget_settings", {}))
     # The model comes after the budget, which may have changed the batch and the learning rate of the recipe.
     objective, setup, recipe = inputs.objective, inputs.setup, inputs.setup.recipe
     with stage(progress, f"loading {recipe.model or recipe.size}"):

@@ -11,7 +11,7 @@ from bertkit.reports.card import pretrained_card
 from bertkit.reports.html import Facts, write_report
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
-from bertkit.storage.records import without_folder
+from bertkit.storage.records import RunRecord, without_folder
 from bertkit.training.run import Run, export_model, finish, finished_record, write_settings
 from bertkit.workflows.pretrain.inputs import PretrainInputs
 
@@ -77,7 +77,7 @@ def publish(
 
 
 def _gather_facts(
-    recipe: PretrainRecipe, result: Pretrained, fit_result: FitResult, record: dict[str, Any], best_metric: str
+    recipe: PretrainRecipe, result: Pretrained, fit_result: FitResult, record: RunRecord, best_metric: str
 ) -> Facts:
     texts = [{"split": split, **facts} for split, facts in result.corpus.items()]
     return Facts(

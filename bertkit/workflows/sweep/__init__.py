@@ -33,7 +33,7 @@ from bertkit.reports.sweep import write_sweep_report
 from bertkit.storage import runs
 from bertkit.storage import sweeps as storage
 from bertkit.storage.disk import disk_errors
-from bertkit.storage.records import without_folder
+from bertkit.storage.records import RunRecord, without_folder
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup
 from bertkit.training.child_runs import find_machine, refuse_launch
@@ -91,7 +91,7 @@ class _Sweep:
         settings = storage.read_settings(self.folder, number) or {}
         return describe_trial(number, self.folder, settings, self.record(number))
 
-    def record(self, number: int) -> dict[str, Any] | None:
+    def record(self, number: int) -> RunRecord | None:
         """Read the record of a trial's run; None where it has none."""
         return runs.read_record(storage.trial_folder(self.folder, number))
 

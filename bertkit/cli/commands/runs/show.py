@@ -33,7 +33,7 @@ def command(
     if run is None:
         raise UsageError("not a run folder", "`bertkit runs list` shows the runs", file=folder)
     # A damaged run is shown as such, with what its files still tell.
-    record: Mapping[str, Any] = (read_record(folder) if run.seeds is None and run.state != "damaged" else None) or {}
+    record = (read_record(folder) if run.seeds is None and run.state != "damaged" else None) or {}
     changes, scores = list_changes(record), _scores(record)
     settings = [{"setting": row["setting"], "recipe": row["recipe"], "run": row["run"]} for row in changes]
     values = {**vars(run), "scores": scores, "settings": settings, "versions": _versions(record)}
