@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from bertkit.errors import ModelError
+from bertkit.hardware.device import Device
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.attention import AttentionMaps, attention_of, kept_attention, kept_outputs
 from bertkit.modeling.cls_only import cls_only_last_layer
@@ -119,8 +120,8 @@ class Matching:
 
     def _compare_states(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
         # (rows, tokens, width) picked by a mask of shape (rows, tokens): only real tokens are compared
-        student = self.states[self.module(self.student, student_layer)][tokens]
-        teacher = self.states[self.module(self.teacher, teacher_layer)][tokens]
+        student = _pick(self.states[self.module(self.student, student_layer)], tokens)
+        teacher = _pick(self.states[self.module(self.teacher, teacher_layer)], tokens)
         projections = getattr(self.student, _PROJECTIONS, {})
         if _key(student_layer) in projections:
             student = projections[_key(student_layer)](student.float())
@@ -146,7 +147,17 @@ class Matching:
         """Return the attention of both: (rows, heads, tokens, tokens) -> (real tokens, heads, tokens attended to)."""
         student = attention_of(self.layers[self.student][student_layer], self.attention[self.student])
         teacher = attention_of(self.layers[self.teacher][teacher_layer], self.attention[self.teacher])
-        return student.transpose(1, 2)[tokens], teacher.transpose(1, 2)[tokens]
+        return _pick(student.transpose(1, 2), tokens), _pick(teacher.transpose(1, 2), tokens)
+
+
+def _pick(values: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Pick the values of real tokens, (texts, tokens, ...) to (real tokens, ...).
+
+    A device that compiles a graph per shape gets all, those of padding as zeros, which differ from no other zeros.
+    """
+    if Device(values.device.type).shapes_may_change:
+        return values[tokens]
+    return values.where(tokens.view(*tokens.shape, *[1] * (values.dim() - 2)), 0.0).flatten(0, 1)
 
 
 def _key(number: int) -> str:
