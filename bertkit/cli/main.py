@@ -109,6 +109,7 @@ def _run_command() -> int:
         refuse_undecodable(sys.argv)
         with stdio.interruptible():
             code = int(app(prog_name="bertkit", standalone_mode=False) or 0)
+        _tell_graphs()
         # typer returns 130 for a KeyboardInterrupt
         return _print_error("stopped by Ctrl-C", code, {}) if code == 130 else code
     except BertkitError as error:
@@ -133,6 +134,16 @@ def _run_command() -> int:
         # remedy.
         fault = _name_memory_error(error) or fault_of_own_module(error) or _name_missing_package(error)
         return _save_traceback() if fault is None else _print_refusal(fault)
+
+
+def _tell_graphs() -> None:
+    """Log how many graphs were compiled, where a device needs any."""
+    if "torch_xla" in sys.modules:
+        from bertkit.hardware.device import count_graphs
+
+        count, seconds = count_graphs()
+        if count:
+            logging.getLogger("bertkit").info(f"XLA: {count} graphs compiled in {seconds:.1f} s")
 
 
 def _spare_collection() -> None:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertkit.hardware.device import find_device
+from bertkit.hardware.device import Device, find_device
 from bertkit.hardware.threads import is_open, settle_threads
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import (
@@ -14,9 +14,12 @@ from bertkit.tokens.features import (
     Collator,
     Features,
     count_items,
+    round_size,
     split_by_length,
+    static_width,
     tokens_for,
 )
+from bertkit.tokens.static_shapes import evaluation_rows, static_collator
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,6 +50,8 @@ def forward(
         return forward_exported(model, features, lengths_of(features).tolist(), collate, tick), None
     import torch
 
+    from bertkit.modeling.heads.filled import run_filled, without_fillers
+
     process, processes = rank_and_size()
     device = next(model.parameters()).device
     was_training = model.training
@@ -54,17 +59,18 @@ def forward(
     outputs: dict[int, Output] = {}
     total, count = 0.0, 0
     lengths = lengths_of(features).tolist()
+    collate, lengths = few_shapes(collate, lengths, Device(device.type))
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
-    with torch.inference_mode(), autocast:
+    with Device(device.type).inference_mode(), autocast:
         if lengths and is_open() and device.type == "cpu":
             usual = sorted(range(len(lengths)), key=lengths.__getitem__)[len(lengths) // 2 :: -1]  # and shorter ones
             rows = min(len(usual), max(1, tokens_for(1) // lengths[usual[0]]))
             settle_threads(lambda rows: model(**collate([features[number] for number in usual[:rows]])), rows)
         # Every n-th batch belongs to a process. Batches are sorted by length, so all processes get long and short ones.
-        batches = sorted_batches(lengths)[process::processes]
-        for numbers in batches:
-            batch = collate([features[number] for number in numbers])
-            fields = dict(model(**{name: value.to(device) for name, value in batch.items()}))
+        for numbers in sorted_batches(lengths)[process::processes]:
+            batch = without_fillers(model, collate([features[number] for number in numbers]))
+            fields = dict(run_filled(model, {name: value.to(device) for name, value in batch.items()}))
+            Device(device.type).end_graph()
             # the model's loss is a mean over the batch; weighted by its items, it adds up to the mean over all rows
             loss = fields.pop("loss", None)
             items = count_items(batch)
@@ -102,6 +108,22 @@ def gather_from_all(share: Any) -> list[Any]:
     if processes > 1:
         distributed.all_gather_object(shares, share)
     return shares
+
+
+def few_shapes(collate: Collator, lengths: list[int], device: Device) -> tuple[Collator, list[int]]:
+    """Return a collator, and the lengths by which rows are sorted into batches, both as they are on most devices.
+
+    Where a graph is compiled per shape, batches have few, and all that begin with a length but the last have as many
+    rows.
+    """
+    if device.shapes_may_change or not lengths:
+        return collate, lengths
+    from bertkit.modeling.attention import always_mask
+
+    always_mask()
+    most = round_size(max(lengths))
+    widths = [static_width(length, most) for length in lengths]
+    return static_collator(collate, evaluation_rows(TOKENS_AT_ONCE), most), widths
 
 
 def sorted_batches(lengths: Sequence[int], tokens: int | None = None) -> list[list[int]]:

@@ -8,13 +8,14 @@ import numpy as np
 import torch
 
 from bertkit.errors import DataError
-from bertkit.evaluation.forward import gather_from_all, rank_and_size, sorted_batches
+from bertkit.evaluation.forward import few_shapes, gather_from_all, rank_and_size, sorted_batches
+from bertkit.hardware.device import Device
 from bertkit.modeling.info import Model
 from bertkit.pretraining.objectives import Objective, PretrainSetup, Totals
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.progress import Progress, stage
 from bertkit.tokens.feature_cache import lengths_of
-from bertkit.tokens.features import Collator, Feature, Features
+from bertkit.tokens.features import ROW_MASK, Collator, Feature, Features
 
 
 def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: PretrainSetup) -> list[Feature]:
@@ -37,11 +38,13 @@ def measure(
     was_training = model.training
     model.eval()
     totals: Totals = {}
-    batches = sorted_batches(lengths_of(features).tolist())[process::processes]
+    collate, lengths = few_shapes(collate, lengths_of(features).tolist(), Device(device.type))
+    batches = sorted_batches(lengths)[process::processes]
     bf16 = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
-    with stage(progress, "evaluation", len(batches)) as tick, torch.inference_mode(), bf16:
+    with stage(progress, "evaluation", len(batches)) as tick, Device(device.type).inference_mode(), bf16:
         for numbers in batches:
             batch = collate([features[number] for number in numbers])
+            batch.pop(ROW_MASK, None)  # objectives go by labels, and by what tells text from padding
             # Sums and counts are added up, and `score` divides them once in the end: a mean of the batches' means would
             # weigh the items of small batches more.
             sums = objective.accumulate(model, {name: values.to(device) for name, values in batch.items()})

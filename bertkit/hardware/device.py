@@ -9,8 +9,10 @@ from __future__ import annotations
 import importlib.util
 import os
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -130,6 +132,19 @@ class Device:
         elif not self.is_cpu:
             self._module.synchronize()
 
+    def inference_mode(self) -> AbstractContextManager[Any]:
+        """Return what turns gradients off; XLA has no views of the tensors of torch's inference mode."""
+        import torch
+
+        return torch.inference_mode() if self.shapes_may_change else torch.no_grad()
+
+    def end_graph(self) -> None:
+        """Begin to compute what it was given; XLA compiles all of that as one graph, and others began long before."""
+        if not self.shapes_may_change:
+            import torch_xla
+
+            torch_xla.sync()
+
     def empty_cache(self) -> None:
         """Return memory that is free but kept."""
         if not self.is_cpu and hasattr(self._module, "empty_cache"):
@@ -219,6 +234,16 @@ def find_device() -> Device:
     raise UnavailableError(f"--device {asked}: none is found, but {' and '.join(types)}", f"it takes {needs}")
 
 
+def check_asked_device() -> None:
+    """Check that a device is here which the user asks for by name, before anything is read or moved for it.
+
+    Raises:
+        UnavailableError: it is not.
+    """
+    if asked_device() not in ("auto", "cpu"):
+        find_device()
+
+
 def use_local_device() -> None:
     """Let each process of a launch compute on an accelerator of its own."""
     import torch
@@ -247,6 +272,16 @@ def check_accelerate(taken: str, device: str) -> None:
         variable = "USE_TORCH_XLA=0" if taken == "xla" else f"{DEVICE}={taken}"
         what = f"Accelerate computes on {taken}, and bertkit on {device}"
         raise UnavailableError(what, f"set {variable} before Python starts, or choose --device {taken}")
+
+
+def count_graphs() -> tuple[int, float]:
+    """Return how many graphs this process has compiled, one per shape of what is computed, and the seconds it took."""
+    if "torch_xla" not in sys.modules:
+        return 0, 0.0
+    from torch_xla.debug import metrics
+
+    times = metrics.metric_data("CompileTime")
+    return int(metrics.counter_value("UncachedCompile") or 0), (times[1] / 1e9 if times else 0.0)
 
 
 def missing_operation(error: BaseException) -> UnavailableError | None:

@@ -50,6 +50,11 @@ def where(values: torch.Tensor, test: Callable[[torch.Tensor], torch.Tensor]) ->
     return tuple(test(on_host(values)).nonzero().T.contiguous().to(values.device, non_blocking=True))
 
 
+def select(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Return the values where a mask is true, as boolean indexing does; see `where`."""
+    return values[where(mask, lambda mask: mask)]
+
+
 def _keep(moved: torch.Tensor, copy: torch.Tensor) -> torch.Tensor:
     setattr(moved, _COPY, copy)
     return moved

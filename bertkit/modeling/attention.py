@@ -135,6 +135,21 @@ def compiled_layers(model: Model) -> Iterator[None]:
             raise UnavailableError(what, f"{remedy}, or leave out training.torch_compile") from None
 
 
+def always_mask() -> None:
+    """Let models of this process mask attention in each batch; to leave it out of one without padding, they look at it.
+
+    A device that compiles a graph per shape would wait for that, and have two graphs for each shape.
+    """
+    from transformers import AttentionMaskInterface
+    from transformers.masking_utils import sdpa_mask
+
+    def mask(*arguments: Any, **named: Any) -> Any:
+        named |= {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False}
+        return sdpa_mask(*arguments, **named)
+
+    AttentionMaskInterface.register("sdpa", mask)
+
+
 def repeated_layers(module: nn.Module) -> list[nn.Module]:
     """List the layers of all encoders in a module: the items of its outermost lists."""
     layers: list[nn.Module] = []

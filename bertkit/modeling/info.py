@@ -87,6 +87,8 @@ class ModelInfo:
     """Fits the head that training leaves as it is to the vectors of the training rows, before the model is scored."""
     compares_rows: bool = False
     """Whether its loss compares the rows of a batch with one another, so that no batch may be split."""
+    takes_row_mask: bool = False
+    """Whether its ``forward`` takes a ``row_mask``, and its loss leaves out the rows that only fill a batch."""
     tokens_at_once: int | None = None
     """The tokens, padding included, that fit into memory of a batch that may not be split; None where all do."""
     input_gradients: bool = False

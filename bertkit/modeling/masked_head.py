@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.hardware.host import where
 from bertkit.modeling.info import Model
-from bertkit.tokens.features import IGNORED, Batch
+from bertkit.tokens.features import IGNORED, STATIC_LIMIT, Batch, Tensors, round_size
 
 if TYPE_CHECKING:
     import torch
+
+LABEL_POSITIONS = "label_positions"
+"""Name in a batch of few shapes: (rows, most labels), positions of labeled tokens; the width where a row has fewer."""
 
 _MAX_EXPONENT = 700.0  # exp of more is no float
 _PAIR_LOGITS = ("seq_relationship_logits", "sop_logits")  # in the outputs of BERT, of ALBERT
@@ -31,20 +34,61 @@ def run_at_masked(model: Model, batch: Batch) -> tuple[Any, torch.Tensor]:
     Returns:
         the model's outputs with logits of shape (1, masked, vocabulary), and the labels of shape (masked,).
     """
-    masked = where(batch["labels"], lambda labels: labels != IGNORED)
 
     # A hook between encoder and head turns (rows, tokens, width) into (1, masked, width), a batch of one long row. So
     # the head of any architecture is computed at masked positions only, and needs no code of its own here.
     def gather(module: Any, inputs: Any, outputs: Any) -> Any:
-        outputs["last_hidden_state"] = outputs["last_hidden_state"][masked][None]
+        outputs["last_hidden_state"] = at_labels(outputs["last_hidden_state"], batch)[None]
         return outputs
 
     hook = getattr(model, "module", model).base_model.register_forward_hook(gather)
     try:
-        outputs = model(**{name: values for name, values in batch.items() if name != "labels"})
+        outputs = model(**{name: values for name, values in batch.items() if name not in ("labels", LABEL_POSITIONS)})
     finally:
         hook.remove()
-    return outputs, batch["labels"][masked]
+    return outputs, labels_of(batch)
+
+
+def add_label_positions(batch: Tensors) -> Tensors:
+    """Add `LABEL_POSITIONS` to a batch of few shapes: where they are known, gathering tokens makes no other shape."""
+    if STATIC_LIMIT.get() is None:
+        return batch
+    is_labeled = batch["labels"] != IGNORED
+    width = is_labeled.shape[1]
+    most = min(round_size(int(is_labeled.sum(dim=1).max())), width)
+    # a stable sort puts the labeled positions first, in their order
+    order = (~is_labeled).int().argsort(dim=1, stable=True)[:, :most]
+    return {**batch, LABEL_POSITIONS: order.where(is_labeled.gather(1, order), width)}
+
+
+def at_labels(values: torch.Tensor, batch: Batch) -> torch.Tensor:
+    """Gather the values of the labeled tokens: (rows, tokens, ...) to (masked, ...).
+
+    By `LABEL_POSITIONS` these are equally many of each row, and some of no label.
+    """
+    if LABEL_POSITIONS not in batch:
+        return values[where(batch["labels"], lambda labels: labels != IGNORED)]
+    index = batch[LABEL_POSITIONS].clamp(max=values.shape[1] - 1)
+    index = index.view(*index.shape, *[1] * (values.dim() - 2)).expand(-1, -1, *values.shape[2:])
+    return values.gather(1, index).flatten(0, 1)
+
+
+def put_at_labels(values: torch.Tensor, batch: Batch, into: torch.Tensor) -> torch.Tensor:
+    """Return a tensor (rows, tokens) with the values (masked,) at the labeled tokens, as `at_labels` gathers them."""
+    if LABEL_POSITIONS not in batch:
+        return into.masked_scatter(batch["labels"] != IGNORED, values)
+    positions = batch[LABEL_POSITIONS]
+    wider = into.new_zeros(len(into), into.shape[1] + 1)
+    wider[:, :-1] = into  # where a row has fewer labels, the values go behind its end
+    return wider.scatter(1, positions, values.view(positions.shape))[:, : into.shape[1]]
+
+
+def labels_of(batch: Batch) -> torch.Tensor:
+    """Return the labels of the tokens that `at_labels` gathers, (masked,)."""
+    labels = at_labels(batch["labels"], batch)
+    if LABEL_POSITIONS not in batch:
+        return labels
+    return labels.where(batch[LABEL_POSITIONS].flatten() < batch["labels"].shape[1], IGNORED)
 
 
 def sum_of_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -62,8 +106,20 @@ def sum_of_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def masked_totals(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
     """Sum up the losses (``mlm``), the masked tokens (``masked``) and those predicted correctly (``found``)."""
-    correct = int((logits.flatten(0, -2).argmax(-1) == labels).sum())
-    return {"mlm": float(sum_of_losses(logits, labels)), "masked": float(len(labels)), "found": float(correct)}
+    return read_numbers(masked_sums(logits, labels))
+
+
+def masked_sums(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+    """Return what `masked_totals` does, on the device still."""
+    found = (logits.flatten(0, -2).argmax(-1) == labels).sum()
+    return {"mlm": sum_of_losses(logits, labels), "masked": (labels != IGNORED).sum(), "found": found}
+
+
+def read_numbers(numbers: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """Return numbers of a device, which is waited for once."""
+    import torch
+
+    return dict(zip(numbers, torch.stack([number.float() for number in numbers.values()]).tolist(), strict=True))
 
 
 def masked_scores(totals: Mapping[str, float]) -> dict[str, float]:
@@ -74,7 +130,7 @@ def masked_scores(totals: Mapping[str, float]) -> dict[str, float]:
 
 def count_pairs(batch: Batch) -> tuple[int, int]:
     """Count the masked tokens and the pairs of a batch."""
-    return int((batch["labels"] != IGNORED).sum()), len(batch["pair_labels"])
+    return int((batch["labels"] != IGNORED).sum()), int((batch["pair_labels"] != IGNORED).sum())
 
 
 def sum_pair_losses(model: Model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -88,11 +144,11 @@ def accumulate_pairs(model: Model, batch: Batch) -> dict[str, float]:
     logits, labels, pair_logits = _run_both(model, batch)
     gold = batch["pair_labels"]
     pairs = {
-        "pair": float(sum_of_losses(pair_logits, gold)),
-        "pairs": float(len(gold)),
-        "pairs_found": float((pair_logits.argmax(-1) == gold).sum()),
+        "pair": sum_of_losses(pair_logits, gold),
+        "pairs": (gold != IGNORED).sum(),
+        "pairs_found": (pair_logits.argmax(-1) == gold).sum(),
     }
-    return {**masked_totals(logits, labels), **pairs}
+    return read_numbers({**masked_sums(logits, labels), **pairs})
 
 
 def score_pairs(totals: Mapping[str, float]) -> dict[str, float]:

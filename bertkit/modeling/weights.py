@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
+from bertkit.hardware.device import Device
 from bertkit.hardware.memory import is_memory_error
 from bertkit.modeling.architectures import ARCHITECTURES, has_attention_mask, native_port
 from bertkit.modeling.info import Config, Model
@@ -116,6 +117,18 @@ def load_weights(model_class: Any, folder: Path, config: Config) -> tuple[Model,
     return model, report
 
 
+def weights_to_save(model: Model) -> dict[str, Any] | None:
+    """Return the weights of a model on the CPU, if those on its device have no storage; None if it saves its own.
+
+    Those that are one tensor under two names stay one.
+    """
+    if Device(model.device.type).shapes_may_change:
+        return None
+    copies: dict[int, Any] = {}
+    weights = model.state_dict(keep_vars=True).items()
+    return {name: copies.setdefault(id(value), value.detach().cpu()) for name, value in weights}
+
+
 def restore_weights(model: Model, file: Path) -> None:
     """Load the weights of a checkpoint into the model that has written it.
 
@@ -126,12 +139,31 @@ def restore_weights(model: Model, file: Path) -> None:
 
     saved = model.base_model if getattr(model, "is_saved_as_encoder", False) else model
     try:
-        load_model(saved, file)  # by way of the CPU: safetensors reads to a few devices only
+        if Device(model.device.type).shapes_may_change:
+            load_model(saved, file)  # by way of the CPU: safetensors reads to a few devices only
+        else:
+            _load_by_name(saved, file)
         if restore := getattr(model, "restore_projection", None):  # which is in a file of its own
             restore(file.parent)
     except RuntimeError as error:
         what = f"the weights do not fit the model: {first_line(error)}"
         raise ModelError(what, "--fresh starts over", file=file) from None
+
+
+def _load_by_name(model: Model, file: Path) -> None:
+    """Load weights as safetensors does, which looks at storages, into a model whose tensors have none.
+
+    Raises:
+        RuntimeError: names or shapes differ.
+    """
+    from safetensors.torch import load_file
+
+    weights, names = load_file(file), model.state_dict(keep_vars=True)
+    loaded = {id(names[name]) for name in weights if name in names}
+    missing = [name for name, value in names.items() if id(value) not in loaded]
+    _, unexpected = model.load_state_dict(weights, strict=False)
+    if missing or unexpected:
+        raise RuntimeError(f"missing: {', '.join(missing)}; unexpected: {', '.join(unexpected)}")
 
 
 def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from bertkit.modeling.masked_head import add_label_positions
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tensors, Tokenizer, pad_features
@@ -187,7 +188,7 @@ def block_collator(
             # a token that attends to nothing would make the softmax NaN.
             batch["attention_mask"] = segment_ids[:, None, :, None] == segment_ids[:, None, None, :]
             batch["position_ids"] = first_position + _positions(segment_ids)
-        return {name: torch.from_numpy(values) for name, values in batch.items()}
+        return add_label_positions({name: torch.from_numpy(values) for name, values in batch.items()})
 
     return collate
 

@@ -30,6 +30,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from bertkit.errors import DataError, RecipeError
+from bertkit.modeling.masked_head import add_label_positions
 from bertkit.pretraining.packing import TokenizedText
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.storage.columns import Numbers
@@ -270,6 +271,6 @@ def pair_collator(tokenizer: Tokenizer) -> Collator:
     def collate(features: Features) -> Tensors:
         batch = pad_features(features, padding)
         batch["pair_labels"] = np.array([feature["pair_labels"] for feature in features])
-        return {name: torch.from_numpy(values) for name, values in batch.items()}
+        return add_label_positions({name: torch.from_numpy(values) for name, values in batch.items()})
 
     return collate

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
@@ -32,8 +33,14 @@ _MIN_BUDGET = 4
 TOKENS_AT_ONCE, TOKENS_PER_THREAD = 4096, 1024
 """Padded tokens of one forward pass without gradients, and how many of them a thread is worth; more is no faster."""
 
-# a batch with more tokens than the first is padded to a multiple of the second
-_STEPS = ((64, 8), (32, 4), (16, 2))
+ROW_MASK = "row_mask"
+"""Name in a batch: (rows,), False for a row that only fills the batch; see `bertkit.tokens.static_shapes`."""
+
+STATIC_LIMIT: ContextVar[int | None] = ContextVar("STATIC_LIMIT", default=None)
+"""The most tokens of the batches of few shapes that are built; None where their shapes may be many."""
+
+PADDING_STEPS = ((64, 8), (32, 4), (16, 2))
+"""A batch with more tokens than the first is padded to a multiple of the second, where shapes may change."""
 
 Item = TypeVar("Item")
 
@@ -292,12 +299,36 @@ def _padded_width(longest: int, limit: int) -> int:
     >>> [_padded_width(longest, 100) for longest in (5, 17, 33, 64, 65, 97, 100)]
     [5, 18, 36, 64, 72, 100, 100]
     """
-    step = next((step for above, step in _STEPS if longest > above), 1)
+    static_limit = STATIC_LIMIT.get()
+    if static_limit is not None:
+        width = static_width(longest, static_limit)
+        return max(longest, min(width, limit or width))
+    step = next((step for above, step in PADDING_STEPS if longest > above), 1)
     return max(longest, min(-(-longest // step) * step, limit))
 
 
+def round_size(number: int) -> int:
+    """Round up to a power of two or 1.5 times one, and to 8 at least: few sizes, which exceed a number by up to half.
+
+    >>> [round_size(number) for number in (1, 9, 13, 47, 65, 128)]
+    [8, 12, 16, 48, 96, 128]
+    """
+    power = 1 << max(number - 1, 7).bit_length()
+    return power * 3 // 4 if number <= power * 3 // 4 and power > 8 else power
+
+
+def static_width(longest: int, most: int) -> int:
+    """Round tokens up to one of five widths: to the most that there are, or to 1/8, 1/4, 1/2 or 3/4 of it.
+
+    >>> [static_width(longest, 128) for longest in (5, 17, 60, 65, 97)], static_width(13, 100)
+    ([16, 32, 64, 96, 128], 16)
+    """
+    widths = (-(-most * eighths // 64) * 8 for eighths in (1, 2, 4, 6, 8))
+    return next((width for width in widths if width >= longest), longest)
+
+
 def count_items(batch: Mapping[str, Any]) -> int:
-    """Count the items that a mean loss averages over: labels other than `IGNORED`, or rows.
+    """Count the items that a mean loss averages over: labels other than `IGNORED`, or rows that do not only fill it.
 
     >>> import torch
     >>> count_items({"labels": torch.tensor([[3, -100], [-100, 5]])}), count_items({"input_ids": torch.zeros(4, 2)})
@@ -307,4 +338,6 @@ def count_items(batch: Mapping[str, Any]) -> int:
     labels = batch.get("labels")
     if labels is not None and not labels.is_floating_point():
         return int((labels != IGNORED).sum())
+    if ROW_MASK in batch:
+        return int(batch[ROW_MASK].sum())
     return len(next(iter(batch.values())))

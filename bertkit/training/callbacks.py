@@ -77,10 +77,12 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         """Let the model know how far training is; that follows from the step, so a resumed run knows the same."""
         share = self.budget.share if self.budget else state.global_step / state.max_steps
         info_of(self.trainer.model).progress = share
+        self.trainer.device.end_graph()  # of what a log line and an evaluation have left, which is no part of a step
         self.step_began = time.perf_counter()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Decide what follows this step."""
+        self.trainer.device.end_graph()
         self.steps.add(time.perf_counter() - self.step_began)
         if isinstance(self.batches, PretrainBatches):  # the Trainer takes all steps for one epoch
             state.epoch = self.batches.epochs(state.global_step)
@@ -178,7 +180,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
     def _refuse_non_finite(self, state: Any, *, weights: bool) -> None:
         good = bool(self.trainer.finite)
         if good and weights:
-            good = all(bool(parameter.isfinite().all()) for parameter in self.trainer.model.parameters())
+            finite = [parameter.isfinite().all() for parameter in self.trainer.model.parameters()]
+            good = bool(torch.stack(finite).all())  # read once, since each number is waited for
         if good:
             return
         kept, _ = checkpoints.newest_whole(self._run())

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 import transformers
 from torch.optim.lr_scheduler import LambdaLR
@@ -20,23 +21,26 @@ from bertkit.hardware.host import to_device
 from bertkit.hardware.precision import Machine
 from bertkit.hardware.threads import is_open, settle_threads
 from bertkit.metrics.basic import rank_step
+from bertkit.modeling.attention import always_mask
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
-from bertkit.modeling.weights import restore_weights
+from bertkit.modeling.weights import restore_weights, weights_to_save
 from bertkit.progress import Progress, log
 from bertkit.recipe import CommonTraining
 from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, newest_whole, read_manifest
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import null_for_nan
-from bertkit.tokens.features import Collator
+from bertkit.tokens.features import Collator, round_size
+from bertkit.tokens.static_shapes import static_collator, training_rows
 from bertkit.training import micro_batches
 from bertkit.training.arguments import make_arguments
-from bertkit.training.batching import Batches
+from bertkit.training.batching import Batches, InMemoryBatches
 from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
-from bertkit.training.losses import LoggedTerms, Terms
+from bertkit.training.losses import LoggedTerms, Terms, mean_over_processes
 from bertkit.training.paths import on_speed_paths, tokens_to_train, why_padding_is_computed
 from bertkit.training.result import FitResult, load_best
 from bertkit.training.signals import StopFlag, caught_signals
+from bertkit.training.streaming import StreamedBatches
 from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
 
 if TYPE_CHECKING:
@@ -84,7 +88,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         super().__init__(model=trainee.model, processing_class=trainee.tokenizer, **arguments)
         self.batches, self.collate, self.terms = trainee.batches, trainee.collate, trainee.terms
         self.evaluate_with, self.dropout, self.padding = evaluate, dropout, padding
-        self.embeddings, self.plan = embeddings, plan
+        self.embeddings, self.plan, self.device = embeddings, plan, Device(self.args.device.type)
         # items are counted over all micro-batches and processes of a step, and the loss below is divided by that count
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self.finite = torch.tensor(True, device=self.args.device)
@@ -95,7 +99,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         """Return the loader of this process's share of the batches; those for a GPU are in pinned memory."""
         args, share = self.args, {"processes": self.args.world_size, "process": self.args.process_index}
         loader = self.batches.loader(self.collate, **share, padding=self.padding)
-        loader.pin_memory = args.dataloader_pin_memory and Device(args.device.type).pins_memory
+        loader.pin_memory = args.dataloader_pin_memory and self.device.pins_memory
         return loader
 
     def _prepare_input(self, data: Any) -> Any:
@@ -195,7 +199,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
     def loss_state(self) -> dict[str, Any]:
         """Return the losses summed since the last log line, for a checkpoint; all processes call it together."""
         return {
-            "pending": float(self.accelerator.reduce(self._tr_loss, "mean")),
+            "pending": float(mean_over_processes(self._tr_loss, self.accelerator)),
             "total": self._total_loss_scalar,
             "last_logged": self._globalstep_last_logged,
             "terms": self.logged_terms.state(self.accelerator),
@@ -219,6 +223,20 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         folder = checkpoint_folder(Path(self.args.output_dir), self.state.global_step)
         with disk_errors(folder, needed=checkpoint_bytes(self)):
             super()._save_checkpoint(model, trial)
+
+    def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
+        """Save the weights; not by the Trainer's own way for XLA, which moves the model to the CPU and back."""
+        if self.device.shapes_may_change:
+            super().save_model(output_dir, _internal_call)
+        else:
+            self._save(output_dir, weights_to_save(self.model))
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Load both; the number of a step stays on the CPU, where AdamW reads it, as in an unbroken run."""
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if not self.device.shapes_may_change:
+            for state in self.optimizer.state.values():
+                state.update({name: value.cpu() for name, value in state.items() if name == "step"})
 
     def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
         """Write the weights under the model's own names; the file that they came from may have others."""
@@ -278,7 +296,8 @@ def fit(
         callback = TrainingCallback(training, judge.best_metric, batches, flag, progress)
         model.to(arguments.device)
         dropout = DropoutStream(training.seed, arguments.process_index)
-        tokens = tokens_to_train(batches, arguments.optim, trainee.tokenizer.pad_token_id)
+        tokens = tokens_to_train(batches, arguments, trainee.tokenizer.pad_token_id)
+        trainee = _with_static_shapes(trainee, training, arguments)
         with on_speed_paths(model, training, machine, dropout, tokens) as embeddings:
             padding = why_padding_is_computed(model, training, machine)
             if padding and training.unpad is True:
@@ -306,6 +325,20 @@ def fit(
         if flag.signal:
             raise flag.error()
     return load_best(model, folder)
+
+
+def _with_static_shapes(trainee: Trainee, training: CommonTraining, arguments: Any) -> Trainee:
+    """Return what is trained, on a device that compiles a graph per shape in batches of few shapes."""
+    if Device(arguments.device.type).shapes_may_change:
+        return trainee
+    always_mask()
+    # those of pretraining are equally large anyway
+    batches, most = trainee.batches, training.max_length
+    fills = isinstance(batches, (InMemoryBatches, StreamedBatches))
+    rows = training_rows(arguments.per_device_train_batch_size) if fills else None
+    if isinstance(batches, InMemoryBatches):
+        most = round_size(int(np.max(batches.lengths)))
+    return replace(trainee, collate=static_collator(trainee.collate, rows, most))
 
 
 def _train_model(trainer: _Trainer, folder: Path) -> None:

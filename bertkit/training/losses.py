@@ -10,7 +10,7 @@ from bertkit.data.labels import class_weights
 from bertkit.errors import RecipeError
 from bertkit.recipe import Row, Training
 from bertkit.tasks import Task
-from bertkit.tokens.features import IGNORED, count_items
+from bertkit.tokens.features import IGNORED, ROW_MASK, count_items
 
 if TYPE_CHECKING:
     import torch
@@ -56,33 +56,43 @@ class LoggedTerms:
         if len(self.names) == 1:
             return {}
         # a share is a sum over the step's items per process, so the mean over processes is the mean over all items
-        means = (accelerator.reduce(self.sums, "mean") / max(step - self.step, 1)).tolist()
+        means = (mean_over_processes(self.sums, accelerator) / max(step - self.step, 1)).tolist()
         self.sums, self.step = self.sums * 0, step
         return {f"loss_{name}": mean for name, mean in zip(self.names, means, strict=True)}
 
     def state(self, accelerator: Any) -> dict[str, Any]:
         """Return what a checkpoint keeps of it: the mean over processes, which every one of them goes on from."""
-        return {"sums": accelerator.reduce(self.sums, "mean").tolist(), "step": self.step}
+        return {"sums": mean_over_processes(self.sums, accelerator).tolist(), "step": self.step}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from what `state` returned."""
         self.sums, self.step = self.sums.new_tensor(state["sums"]), state["step"]
 
 
+def mean_over_processes(values: torch.Tensor, accelerator: Any) -> torch.Tensor:
+    """Return the mean over the processes of a launch; of one, its values."""
+    mean: torch.Tensor = values if accelerator.num_processes == 1 else accelerator.reduce(values, "mean")
+    return mean
+
+
 def task_terms(loss: Loss | None) -> Terms:
     """Build the one term of a task: the loss of the model's own head, or another one over its logits."""
     import torch
 
+    from bertkit.modeling.heads.filled import run_filled, sum_over_rows, without_fillers
     from bertkit.modeling.heads.windows import sum_over_windows
 
     def sums(model: Any, batch: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
         # The model's own loss is a mean over the labels of this micro-batch. Times their number it is a sum again,
         # which the trainer divides by the labels of the whole step. So a label weighs the same in a small micro-batch.
-        outputs = model(**batch)
+        batch = without_fillers(model, batch)
+        outputs = run_filled(model, batch)
         if loss:
             windows = outputs.get("windows")
             if windows is not None:
                 return {"gold": sum_over_windows(loss, outputs.logits, batch["labels"], windows)}
+            if ROW_MASK in batch:
+                return {"gold": sum_over_rows(loss, outputs.logits, batch["labels"], batch[ROW_MASK])}
             return {"gold": loss(outputs.logits, batch["labels"])}
         items = count_on_device(batch)
         # A mean over no labels is not a number. There is no `if` here: it would wait for the GPU in every micro-batch.
@@ -98,6 +108,9 @@ def count_on_device(batch: Mapping[str, Any]) -> torch.Tensor:
     labels: torch.Tensor | None = batch.get("labels")
     if labels is not None and not labels.is_floating_point():
         return (labels != IGNORED).sum()
+    if ROW_MASK in batch:
+        count: torch.Tensor = batch[ROW_MASK].sum()
+        return count
     values: torch.Tensor = next(iter(batch.values()))
     return torch.full((), len(values), device=values.device)
 

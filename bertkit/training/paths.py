@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from bertkit.hardware.device import Device
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.dropout import DropoutStream
@@ -38,13 +39,14 @@ def on_speed_paths(
     )
 
 
-def tokens_to_train(batches: Batches, optimizer: str, padding: int) -> set[int] | None:
-    """Return the ids whose word embeddings are trained; None for all.
+def tokens_to_train(batches: Batches, arguments: Any, padding: int) -> set[int] | None:
+    """Return the ids whose word embeddings are trained; None for all, as where looking them up takes a trip to the CPU.
 
     An embedding that does not occur has no gradient, and AdamW changes it by weight decay alone; other optimizers may
     do more. Features have no padding, but batches look it up.
     """
-    tokens = batches.occurring_tokens() if "adamw" in optimizer else None
+    looks_up = "adamw" in arguments.optim and Device(arguments.device.type).shapes_may_change
+    tokens = batches.occurring_tokens() if looks_up else None
     return {*tokens, padding} if tokens else None
 
 

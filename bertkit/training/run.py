@@ -17,6 +17,7 @@ from bertkit.hardware.device import find_device
 from bertkit.hardware.precision import Machine, restore_hardware
 from bertkit.hardware.threads import Threads, asked_threads, tell_choice
 from bertkit.modeling.architectures import detect_machine
+from bertkit.modeling.weights import weights_to_save
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import PretrainRecipe, Recipe, SeveralRecipe, write_yaml
 from bertkit.storage import checkpoints, runs
@@ -148,7 +149,7 @@ def export_model(
     """
     staging = folder / _STAGING
     shutil.rmtree(staging, ignore_errors=True)
-    model.save_pretrained(staging, save_original_format=False)
+    model.save_pretrained(staging, state_dict=weights_to_save(model), save_original_format=False)
     tokenizer.save_pretrained(staging)
     names = []
     for file in sorted(file for file in staging.rglob("*") if file.is_file()):

@@ -11,9 +11,9 @@ from transformers import ElectraForMaskedLM, ElectraForPreTraining, ElectraPreTr
 from transformers.utils import ModelOutput
 
 from bertkit.errors import RecipeError
-from bertkit.hardware.host import where
+from bertkit.hardware.device import Device
 from bertkit.modeling.info import Config
-from bertkit.modeling.masked_head import run_at_masked
+from bertkit.modeling.masked_head import LABEL_POSITIONS, at_labels, put_at_labels, run_at_masked
 from bertkit.tokens.features import IGNORED
 
 
@@ -47,7 +47,12 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
         self.post_init()
 
     def forward(
-        self, input_ids: torch.Tensor, labels: torch.Tensor, draws: torch.Tensor, **others: torch.Tensor
+        self,
+        input_ids: torch.Tensor,
+        labels: torch.Tensor,
+        draws: torch.Tensor,
+        label_positions: torch.Tensor | None = None,
+        **others: torch.Tensor,
     ) -> PairOutput:
         """Replace masked tokens by samples from the generator, and let the discriminator detect them.
 
@@ -57,15 +62,18 @@ class ElectraPair(ElectraPreTrainedModel):  # type: ignore[misc]
             input_ids: (rows, tokens), some of them masked.
             labels: (rows, tokens), the original tokens; `IGNORED` where nothing is masked.
             draws: (rows, tokens), a random number from [0, 1) per token, which decides the sample.
+            label_positions: of a batch of few shapes; see `LABEL_POSITIONS`.
             others: what both models read besides, such as an attention mask.
         """
-        outputs, originals = run_at_masked(self.generator, {"input_ids": input_ids, "labels": labels, **others})
+        given = {} if label_positions is None else {LABEL_POSITIONS: label_positions}
+        masked_batch = {"labels": labels, **given}
+        outputs, originals = run_at_masked(self.generator, {"input_ids": input_ids, **masked_batch, **others})
         masked = labels != IGNORED
-        samples = draw(outputs.logits.detach()[0], draws[where(labels, lambda labels: labels != IGNORED)])
-        # Samples (masked,) go back to (rows, tokens) in the order in which boolean indexing has read them. One that
-        # happens to be the original counts as original (section 2 of the paper).
-        replaced = masked.masked_scatter(masked, samples != originals)
-        logits = self.discriminator(input_ids.masked_scatter(masked, samples), **others).logits
+        samples = draw(outputs.logits.detach()[0], at_labels(draws, masked_batch))
+        # Samples (masked,) go back to (rows, tokens). One that happens to be the original counts as original (section 2
+        # of the paper).
+        replaced = put_at_labels(samples != originals, masked_batch, torch.zeros_like(masked))
+        logits = self.discriminator(put_at_labels(samples, masked_batch, input_ids), **others).logits
         return PairOutput(logits=logits, replaced=replaced, masked_logits=outputs.logits, masked_labels=originals)
 
 
@@ -81,7 +89,11 @@ def draw(logits: torch.Tensor, draws: torch.Tensor) -> torch.Tensor:
     sums = logits.float().softmax(-1).cumsum(-1)
     # Cumulative probabilities (masked, vocabulary), and a binary search in each row: one random number per sample,
     # where Gumbel noise needs one per token of the vocabulary. Rounding leaves the last sum off 1, hence the scaling.
-    samples = torch.searchsorted(sums, (draws * sums[:, -1])[:, None], right=True)[:, 0]
+    goals = (draws * sums[:, -1])[:, None]
+    if Device(sums.device.type).shapes_may_change:
+        samples = torch.searchsorted(sums, goals, right=True)[:, 0]
+    else:  # XLA has no such search
+        samples = (sums <= goals).sum(dim=-1)
     return samples.clamp(max=logits.shape[-1] - 1)
 
 

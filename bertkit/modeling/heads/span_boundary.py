@@ -15,10 +15,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from bertkit.hardware.host import derive, where
 from bertkit.modeling.info import Model
-from bertkit.modeling.masked_head import run_at_masked
-from bertkit.tokens.features import IGNORED, Batch
+from bertkit.modeling.masked_head import at_labels, run_at_masked
+from bertkit.tokens.features import Batch
 
 # those of the paper's code; tokens of a longer span share the last position
 _POSITIONS, _POSITION_SIZE = 20, 200
@@ -42,21 +41,22 @@ class SpanBoundary(nn.Module):
                 nn.init.zeros_(module.bias)
 
     def forward(
-        self, states: torch.Tensor, masked: torch.Tensor, starts: torch.Tensor, ends: torch.Tensor, words: torch.Tensor
+        self, states: torch.Tensor, batch: Batch, starts: torch.Tensor, ends: torch.Tensor, words: torch.Tensor
     ) -> torch.Tensor:
         """Compute logits of shape (masked, vocabulary).
 
         Args:
             states: last hidden states, shape (rows, tokens, width).
-            masked: whether a token is masked, shape (rows, tokens).
+            batch: its ``labels``, shape (rows, tokens), tell which tokens are masked.
             starts: index of the first token of each masked token's span, shape (rows, tokens).
             ends: index of the token after its last, shape (rows, tokens).
             words: embeddings of the vocabulary, shape (vocabulary, embedding).
         """
         # All masked tokens of the batch in one list, (masked, ...): no loop over spans, and nothing is computed for the
         # tokens that are not masked. Both boundaries are picked by index from (rows, tokens, width).
-        rows, columns = where(masked, lambda masked: masked)
-        starts, ends = starts[rows, columns], ends[rows, columns]
+        numbers = at_labels(torch.arange(starts.numel(), device=starts.device).view(starts.shape), batch)
+        rows, columns = numbers // starts.shape[1], numbers % starts.shape[1]
+        starts, ends = at_labels(starts, batch), at_labels(ends, batch)
         left = states[rows, (starts - 1).clamp(min=0)]
         right = states[rows, ends.clamp(max=states.shape[1] - 1)]
         position = self.places((columns - starts).clamp(max=_POSITIONS - 1))
@@ -92,9 +92,8 @@ def run_with_boundaries(
     unwrapped = getattr(model, "module", model)
 
     def run_boundary_head(module: Any, arguments: Any, outputs: Any) -> None:
-        states, masked = outputs["last_hidden_state"], derive(inputs["labels"], lambda labels: labels != IGNORED)
         embeddings = unwrapped.get_input_embeddings().weight
-        boundary_logits.append(unwrapped.span_boundary(states, masked, starts, ends, embeddings))
+        boundary_logits.append(unwrapped.span_boundary(outputs["last_hidden_state"], inputs, starts, ends, embeddings))
 
     # registered before the hook that gathers the masked positions, so it sees the states of all tokens
     hook = unwrapped.base_model.register_forward_hook(run_boundary_head)

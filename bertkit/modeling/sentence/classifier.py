@@ -44,9 +44,9 @@ class SentenceClassifier(SentenceHead):
         self.logistic = nn.Linear(config.hidden_size, config.num_labels).requires_grad_(False)
         self.post_init()  # type: ignore[attr-defined]
 
-    def forward(self, labels: Any = None, **inputs: Any) -> ClassifiedOutput:
+    def forward(self, labels: Any = None, row_mask: Any = None, **inputs: Any) -> ClassifiedOutput:
         """Compute the vectors and logits of rows of one text each, (rows, 1, tokens), and in training the loss."""
-        output = super().forward(labels, **inputs)
+        output = super().forward(labels, row_mask, **inputs)
         assert output.vectors is not None
         return ClassifiedOutput(output.loss, output.vectors, self.logistic(output.vectors[:, 0]))
 

@@ -48,20 +48,23 @@ class VectorHead:
     loss: Any = None
     texts_at_once: int | None = None
 
-    def forward(self, labels: Any = None, **inputs: Any) -> ModelOutput:
+    def forward(self, labels: Any = None, row_mask: Any = None, **inputs: Any) -> ModelOutput:
         """Compute the vectors of texts (rows, texts, tokens), and in training their loss.
 
-        A text that a row lacks is a single token, which no real text is, since it has special tokens.
+        A text that a row lacks is a single token, which no real text is, since it has special tokens. A row that only
+        fills a batch, as the mask (rows,) tells, lacks all texts.
         """
         batch = [inputs.get(name) for name in INPUTS]
         missing = derive(inputs["attention_mask"], lambda mask: mask.sum(dim=-1) == 1)
+        if row_mask is not None:
+            missing = missing | ~row_mask[:, None]
         loss = self.loss if self.training else None  # type: ignore[attr-defined]
         if loss is not None and loss.name == "simcse":  # every text twice, so that dropout differs
             batch = [None if values is None else derive(values, _twice(loss.texts)) for values in batch]
             missing = derive(missing, _twice(loss.texts))
         vectors = self._embed_texts([None if values is None else values.flatten(0, 1) for values in batch])
         vectors = vectors.view(*missing.shape, *vectors.shape[1:])
-        return self._output(None if loss is None else loss(vectors, labels, missing), vectors)
+        return self._output(None if loss is None else loss(vectors, labels, missing, row_mask is not None), vectors)
 
     def _output(self, loss: torch.Tensor | None, vectors: torch.Tensor) -> ModelOutput:
         return VectorOutput(loss, vectors)
@@ -207,5 +210,5 @@ def set_up(model: Any, modules: SentenceModules, loss: Any, texts_at_once: int |
         if name == "pooler":
             module.requires_grad_(False)
     model.sentence, model.loss, model.texts_at_once = modules, loss, texts_at_once
-    info_of(model).reads = "texts"
+    info_of(model).reads, info_of(model).takes_row_mask = "texts", True
     info_of(model).compares_rows = loss is not None and loss.name in COMPARING

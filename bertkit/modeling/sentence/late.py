@@ -19,6 +19,7 @@ from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.formats import PROJECTION, write_late
 from bertkit.modeling.sentence.head import SentenceHead, set_up
+from bertkit.modeling.sentence.losses import own_positives
 from bertkit.modeling.sentence.modules import Dense, SentenceModules
 from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
 
@@ -33,14 +34,18 @@ class LateLoss:
     scale: float = 1.0
     name: str = "mnrl"
 
-    def __call__(self, vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, filled: bool = False
+    ) -> torch.Tensor:
         """Compute the loss of vectors (rows, texts, tokens, dimension), the first text of each row a query."""
         with torch.autocast(vectors.device.type, enabled=False):
-            queries = vectors[:, 0, : int((vectors[:, 0] != 0).any(dim=-1).sum(dim=-1).max())]
+            queries = vectors[:, 0]
+            if not filled:  # shapes may change
+                queries = queries[:, : int((queries != 0).any(dim=-1).sum(dim=-1).max())]
             # the first texts of all rows, then the second ones, and so on: one (rows, rows, tokens, tokens) at a time
             scores = torch.cat([score_texts(queries, each) for each in vectors[:, 1:].unbind(dim=1)], dim=1)
             scores = self.scale * scores.masked_fill(missing[:, 1:].T.flatten(), float("-inf"))
-            return functional.cross_entropy(scores, torch.arange(len(scores), device=scores.device))
+            return functional.cross_entropy(scores, own_positives(missing))
 
 
 def score_texts(queries: torch.Tensor, documents: torch.Tensor) -> torch.Tensor:

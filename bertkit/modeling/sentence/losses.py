@@ -11,14 +11,16 @@ from dataclasses import dataclass
 import torch
 from torch.nn import functional
 
-from bertkit.hardware.host import where
+from bertkit.hardware.host import derive, select, where
+from bertkit.tokens.features import IGNORED
 
 LOSSES = ("cosent", "cosine", "mnrl", "margin_mse", "simcse", "class_cosent")
 COMPARING = ("cosent", "mnrl", "simcse", "class_cosent")
 """Losses that compare the rows of a batch with one another, so that a batch cannot be split."""
 
 Labels = torch.Tensor | None
-_Loss = Callable[[torch.Tensor, Labels, torch.Tensor, float], torch.Tensor]
+_Loss = Callable[[torch.Tensor, Labels, torch.Tensor, float, bool], torch.Tensor]
+_NEVER = -1e9  # its exponential is 0, and its gradient is one
 
 
 @dataclass(frozen=True)
@@ -34,24 +36,29 @@ class VectorLoss:
     texts: int | None = None
     """How many of a row's texts ``simcse`` learns from, the first of them; None for all."""
 
-    def __call__(self, vectors: torch.Tensor, labels: Labels, missing: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, filled: bool = False
+    ) -> torch.Tensor:
         """Compute the loss of a batch.
 
         Args:
             vectors: of the texts of each row, (rows, texts, dimension).
             labels: (rows,), or (rows, texts - 2) for ``margin_mse``; None for losses without.
             missing: which texts a row lacks, (rows, texts).
+            filled: whether rows that lack their first text only fill the batch, and no shape may change.
         """
         compute = _FUNCTIONS[self.name]
         with torch.autocast(vectors.device.type, enabled=False):
             vectors = vectors.float()
             if not self.dimensions:
-                return compute(vectors, labels, missing, self.scale)
+                return compute(vectors, labels, missing, self.scale, filled)
             shorter = [functional.normalize(vectors[..., :count], dim=-1) for count in self.dimensions]
-            return torch.stack([compute(each, labels, missing, self.scale) for each in shorter]).sum()
+            return torch.stack([compute(each, labels, missing, self.scale, filled) for each in shorter]).sum()
 
 
-def cosent(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float) -> torch.Tensor:
+def cosent(
+    vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float, filled: bool = False
+) -> torch.Tensor:
     """Compute how far pairs with lower labels have higher cosines (Su 2022, `CoSENTLoss`).
 
     That is ln(1 + sum of exp(scale * (cosine of i - cosine of j)) over all pairs of rows where i has the lower label).
@@ -60,17 +67,39 @@ def cosent(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: 
     scores = scale * functional.cosine_similarity(vectors[:, 0], vectors[:, 1])
     # (rows, rows): how much higher row i scores than row j, where it should be lower
     differences = scores[:, None] - scores[None, :]
-    counted = differences[where(labels, lambda labels: labels[:, None] < labels[None, :])]
+    lower = derive(labels, lambda labels: labels[:, None] < labels[None, :])
+    counted = _chosen(differences, lower, missing, filled)
     return torch.cat([scores.new_zeros(1), counted]).logsumexp(dim=0)
 
 
-def cosine(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float) -> torch.Tensor:
+def _chosen(values: torch.Tensor, pairs: torch.Tensor, missing: torch.Tensor, filled: bool) -> torch.Tensor:
+    """Return the values (rows, rows) of some pairs of rows, for a sum of their exponentials."""
+    if not filled:
+        return select(values, pairs)
+    is_row = ~missing[:, 0]
+    return values.where(pairs & is_row[:, None] & is_row[None, :], _NEVER).flatten()
+
+
+def _mean(values: torch.Tensor, missing: torch.Tensor, filled: bool) -> torch.Tensor:
+    """Return the mean of values (rows,) over the rows that do not only fill a batch."""
+    if not filled:
+        return values.mean()
+    is_row = ~missing[:, 0]
+    return values.where(is_row, 0.0).sum() / is_row.sum()
+
+
+def cosine(
+    vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float, filled: bool = False
+) -> torch.Tensor:
     """Compute the mean squared difference of cosines and labels (`CosineSimilarityLoss`)."""
     assert labels is not None
-    return functional.mse_loss(functional.cosine_similarity(vectors[:, 0], vectors[:, 1]), labels.float())
+    cosines = functional.cosine_similarity(vectors[:, 0], vectors[:, 1])
+    return _mean(functional.mse_loss(cosines, labels.float(), reduction="none"), missing, filled)
 
 
-def mnrl(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float) -> torch.Tensor:
+def mnrl(
+    vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float, filled: bool = False
+) -> torch.Tensor:
     """Compute the cross-entropy of finding each anchor's positive among those of the batch and all its negatives.
 
     Henderson et al. 2017, section 4.4; van den Oord et al. 2018 (`MultipleNegativesRankingLoss`).
@@ -80,15 +109,22 @@ def mnrl(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: fl
 
 def find_positives(vectors: torch.Tensor, missing: torch.Tensor, scale: float) -> torch.Tensor:
     """Compute the cross-entropy of `mnrl` for dot products of vectors as they are."""
-    rows = len(vectors)
     # the candidates, (texts - 1) * rows of them: all positives, then the first negatives of all rows, and so on
     candidates = vectors[:, 1:].transpose(0, 1).flatten(0, 1)
     scores = scale * vectors[:, 0] @ candidates.T
     scores = scores.masked_fill(missing[:, 1:].T.flatten(), float("-inf"))
-    return functional.cross_entropy(scores, torch.arange(rows, device=scores.device))
+    return functional.cross_entropy(scores, own_positives(missing))
 
 
-def margin_mse(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float) -> torch.Tensor:
+def own_positives(missing: torch.Tensor) -> torch.Tensor:
+    """Return the number of each row's positive, (rows,); `IGNORED` where a row lacks all texts."""
+    numbers = torch.arange(len(missing), device=missing.device)
+    return numbers.where(~missing[:, 0], IGNORED)
+
+
+def margin_mse(
+    vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float, filled: bool = False
+) -> torch.Tensor:
     """Compute the mean squared difference of the margins of dot products and of a teacher's scores.
 
     A margin is how much higher the positive scores than a negative (Hofstätter et al. 2020, `MarginMSELoss`).
@@ -99,20 +135,25 @@ def margin_mse(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, sca
     errors = (scores[:, :1] - scores[:, 1:] - labels.float().view(len(scores), -1)) ** 2
     present = ~missing[:, 2:]
     # a mean over a row's negatives, then over rows: with equally many negatives, that is the mean over all
-    return ((errors * present).sum(dim=1) / present.sum(dim=1).clamp(min=1)).mean()
+    return _mean((errors * present).sum(dim=1) / present.sum(dim=1).clamp(min=1), missing, filled)
 
 
-def simcse(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float) -> torch.Tensor:
+def simcse(
+    vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float, filled: bool = False
+) -> torch.Tensor:
     """Compute the cross-entropy of finding each text again that was read twice, with other dropout (Gao et al. 2021).
 
     The first half of the rows has the texts, the other half the same ones once more.
     """
-    once, again = vectors[where(missing, torch.logical_not)].chunk(2)
+    once, again = (vectors.flatten(0, 1) if filled else vectors[where(missing, torch.logical_not)]).chunk(2)
     pairs = torch.stack([once, again], dim=1)
-    return mnrl(pairs, None, missing.new_zeros(pairs.shape[:2]), scale)
+    lacking = missing.flatten()[: len(pairs), None].expand(-1, 2) if filled else missing.new_zeros(pairs.shape[:2])
+    return mnrl(pairs, None, lacking, scale)
 
 
-def class_cosent(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float) -> torch.Tensor:
+def class_cosent(
+    vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, scale: float, filled: bool = False
+) -> torch.Tensor:
     """Compute `cosent` of all pairs of a batch's rows, of one text each: pairs of one label against other pairs.
 
     A batch with no pair of one of the two sorts has a loss of 0.
@@ -120,12 +161,16 @@ def class_cosent(vectors: torch.Tensor, labels: Labels, missing: torch.Tensor, s
     assert labels is not None
     vectors = functional.normalize(vectors[:, 0], dim=-1)
     scores = scale * vectors @ vectors.T
-    # each pair of two rows once: those of one label, and the others
-    like = where(labels, lambda labels: (labels[:, None] == labels[None, :]).triu(diagonal=1))
-    other = where(labels, lambda labels: (labels[:, None] != labels[None, :]).triu(diagonal=1))
+
+    def of_pairs(values: torch.Tensor, test: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> torch.Tensor:
+        # each pair of two rows once: those of one label, or the others
+        chosen = derive(labels, lambda labels: test(labels[:, None], labels[None, :]).triu(diagonal=1))
+        return _chosen(values, chosen, missing, filled)
+
     # The sum over all differences (other pair - like pair) is a product of two sums, so no matrix of pairs by pairs is
     # needed: ln(1 + sum exp(other) * sum exp(-like)).
-    return functional.softplus(scores[other].logsumexp(dim=0) + (-scores[like]).logsumexp(dim=0))
+    others, likes = of_pairs(scores, torch.ne), of_pairs(-scores, torch.eq)
+    return functional.softplus(others.logsumexp(dim=0) + likes.logsumexp(dim=0))
 
 
 _FUNCTIONS: dict[str, _Loss] = dict(zip(LOSSES, (cosent, cosine, mnrl, margin_mse, simcse, class_cosent), strict=True))

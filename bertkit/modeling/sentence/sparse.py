@@ -16,7 +16,8 @@ from torch.nn import functional
 from transformers import MODEL_FOR_MASKED_LM_MAPPING
 from transformers.utils import ModelOutput
 
-from bertkit.hardware.host import on_host, where
+from bertkit.hardware.device import Device
+from bertkit.hardware.host import derive, on_host, select
 from bertkit.modeling.info import Model, ModelInfo, info_of, patched_forward
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.sentence.formats import write_sparse
@@ -55,23 +56,29 @@ class SparseLoss:
     info: ModelInfo | None = None
     """What is known of the model, such as how far training is."""
 
-    def __call__(self, vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self, vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, filled: bool = False
+    ) -> torch.Tensor:
         """Compute the loss of vectors (rows, texts, vocabulary), the first of each row that of a query."""
         with torch.autocast(vectors.device.type, enabled=False):
             if self.name == "mnrl":
                 loss = find_positives(vectors, missing, 1.0)
             else:
-                loss = margin_mse(vectors, labels, missing, 1.0)
-            penalty = self.query_weight * _mean_square(vectors[:, 0])
-            penalty = penalty + self.document_weight * _mean_square(
-                vectors[:, 1:][where(missing, lambda missing: ~missing[:, 1:])]
-            )
+                loss = margin_mse(vectors, labels, missing, 1.0, filled)
+            # (rows, 1) and (rows, texts - 1)
+            no_query = derive(missing, lambda missing: missing[:, :1])
+            no_document = derive(missing, lambda missing: missing[:, 1:])
+            penalty = self.query_weight * _mean_square(vectors[:, :1], no_query, filled)
+            penalty = penalty + self.document_weight * _mean_square(vectors[:, 1:], no_document, filled)
             progress = self.info.progress if self.info else 1.0
             return loss + min(1.0, progress / max(self.warmup, 1e-9)) ** 2 * penalty
 
 
-def _mean_square(vectors: torch.Tensor) -> torch.Tensor:
-    return vectors.mean(dim=0).square().sum()
+def _mean_square(vectors: torch.Tensor, missing: torch.Tensor, filled: bool) -> torch.Tensor:
+    if not filled:
+        return select(vectors, derive(missing, torch.logical_not)).mean(dim=0).square().sum()
+    mean = vectors.where(~missing[..., None], 0.0).sum(dim=(0, 1)) / (~missing).sum()
+    return mean.square().sum()
 
 
 class SparseHead(VectorHead):
@@ -102,7 +109,12 @@ class SparseHead(VectorHead):
 
 def _find_highest(decoder: Any, mask: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
     """Compute the highest logit of each token of the vocabulary at any position of a text, (texts, 1, vocabulary)."""
-    highest: torch.Tensor = _Highest.apply(states, decoder.weight, decoder.bias, mask)  # type: ignore[no-untyped-call]
+    highest: torch.Tensor
+    if Device(states.device.type).shapes_may_change:
+        highest = _Highest.apply(states, decoder.weight, decoder.bias, mask)  # type: ignore[no-untyped-call]
+    else:
+        logits = functional.linear(states, decoder.weight, decoder.bias)
+        highest = logits.masked_fill((mask == 0).unsqueeze(-1), float("-inf")).max(dim=1).values.float()
     return highest.unsqueeze(1)
 
 

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn import functional
 
 from bertkit.errors import ModelError
-from bertkit.hardware.host import where
+from bertkit.hardware.device import Device
+from bertkit.hardware.host import derive, select
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.attention import AttentionMaps, attention_of, kept_attention, kept_outputs
 from bertkit.modeling.cls_only import cls_only_last_layer
@@ -24,9 +25,6 @@ from bertkit.tokens.features import Batch
 
 Pairs = dict[int, int]
 """Layer of the student -> layer of the teacher that it is compared with."""
-
-Indices = tuple[torch.Tensor, ...]
-"""Rows and columns of tokens, both of shape (real tokens,)."""
 
 _PROJECTIONS = "bertkit_projections"  # submodule of a student: its hidden states in the teacher's width
 _EMBEDDINGS = -1  # number of the embeddings among the layers
@@ -106,7 +104,7 @@ class Matching:
             "attention": self._compare_attention,
             "attention_scores": self._compare_scores,
         }
-        tokens = where(mask, lambda mask: mask != 0)
+        tokens = derive(mask, lambda mask: mask != 0)
         sums = {}
         for name, pairs in self.pairs.items():
             terms = [compare[name](*layers, tokens) for layers in pairs.items()]
@@ -122,16 +120,16 @@ class Matching:
         embeddings: nn.Module = getattr(model.base_model, "embeddings", None) or model.get_input_embeddings()
         return embeddings
 
-    def _compare_states(self, student_layer: int, teacher_layer: int, tokens: Indices) -> torch.Tensor:
-        # (rows, tokens, width) picked by rows and columns: only real tokens are compared
-        student = self.states[self.module(self.student, student_layer)][tokens]
-        teacher = self.states[self.module(self.teacher, teacher_layer)][tokens]
+    def _compare_states(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
+        # (rows, tokens, width) picked by a mask of shape (rows, tokens): only real tokens are compared
+        student = _pick(self.states[self.module(self.student, student_layer)], tokens)
+        teacher = _pick(self.states[self.module(self.teacher, teacher_layer)], tokens)
         projections = getattr(self.student, _PROJECTIONS, {})
         if _key(student_layer) in projections:
             student = projections[_key(student_layer)](student.float())
         return functional.mse_loss(student.float(), teacher.float(), reduction="none").mean(dim=-1).sum()
 
-    def _compare_attention(self, student_layer: int, teacher_layer: int, tokens: Indices) -> torch.Tensor:
+    def _compare_attention(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
         student, teacher = self._attention_at(student_layer, teacher_layer, tokens)
         if self.reads_scores:
             student, teacher = student.log_softmax(dim=-1), teacher.log_softmax(dim=-1)
@@ -139,19 +137,29 @@ class Matching:
         log_ratio = (teacher - student).masked_fill(teacher < -1e4, 0.0)
         return (teacher.exp() * log_ratio).sum(dim=-1).mean(dim=-1).sum()
 
-    def _compare_scores(self, student_layer: int, teacher_layer: int, tokens: Indices) -> torch.Tensor:
+    def _compare_scores(self, student_layer: int, teacher_layer: int, tokens: torch.Tensor) -> torch.Tensor:
         student, teacher = self._attention_at(student_layer, teacher_layer, tokens)
         is_masked = teacher < -1e8
         squares = (student - teacher).square().masked_fill(is_masked, 0.0)
         return (squares.sum(dim=-1) / (~is_masked).sum(dim=-1)).mean(dim=-1).sum()
 
     def _attention_at(
-        self, student_layer: int, teacher_layer: int, tokens: Indices
+        self, student_layer: int, teacher_layer: int, tokens: torch.Tensor
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the attention of both: (rows, heads, tokens, tokens) -> (real tokens, heads, tokens attended to)."""
         student = attention_of(self.layers[self.student][student_layer], self.attention[self.student])
         teacher = attention_of(self.layers[self.teacher][teacher_layer], self.attention[self.teacher])
-        return student.transpose(1, 2)[tokens], teacher.transpose(1, 2)[tokens]
+        return _pick(student.transpose(1, 2), tokens), _pick(teacher.transpose(1, 2), tokens)
+
+
+def _pick(values: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+    """Pick the values of real tokens, (texts, tokens, ...) to (real tokens, ...).
+
+    A device that compiles a graph per shape gets all, those of padding as zeros, which differ from no other zeros.
+    """
+    if Device(values.device.type).shapes_may_change:
+        return select(values, tokens)
+    return values.where(tokens.view(*tokens.shape, *[1] * (values.dim() - 2)), 0.0).flatten(0, 1)
 
 
 def _key(number: int) -> str:

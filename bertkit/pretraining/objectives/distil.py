@@ -11,16 +11,23 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.errors import RecipeError
-from bertkit.hardware.host import where
+from bertkit.hardware.host import select
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.load import leave_out_token_types
-from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
+from bertkit.modeling.masked_head import (
+    LABEL_POSITIONS,
+    masked_scores,
+    masked_sums,
+    read_numbers,
+    run_at_masked,
+    sum_of_losses,
+)
 from bertkit.modeling.students.distilbert import choose_layers, load_teacher, make_student
 from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.options import Option, read_option
-from bertkit.tokens.features import Batch, Collator, Features, Tensors
+from bertkit.tokens.features import IGNORED, Batch, Collator, Features, Tensors
 
 if TYPE_CHECKING:
     import torch
@@ -124,15 +131,17 @@ def _sum_terms(outputs: _Outputs) -> Sums:
 def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the terms, the correct predictions of both models, and the predictions on which they agree."""
     outputs = _run_both(model, batch)
-    sums = {name: float(value) for name, value in _sum_terms(outputs).items()}
-    teacher_totals = masked_totals(outputs.teacher_logits, outputs.labels)
-    return {
-        **sums,
-        **masked_totals(outputs.logits, outputs.labels),
-        "tokens": float(len(outputs.states)),
-        "agreed": float((outputs.logits.argmax(-1) == outputs.teacher_logits.argmax(-1)).sum()),
-        **{f"teacher_{name}": value for name, value in teacher_totals.items()},
-    }
+    agrees = outputs.logits.argmax(-1) == outputs.teacher_logits.argmax(-1)
+    of_teacher = masked_sums(outputs.teacher_logits, outputs.labels)
+    return read_numbers(
+        {
+            **_sum_terms(outputs),
+            **masked_sums(outputs.logits, outputs.labels),
+            "tokens": batch[IS_TEXT].sum(),
+            "agreed": (agrees & (outputs.labels != IGNORED)).sum(),
+            **{f"teacher_{name}": value for name, value in of_teacher.items()},
+        }
+    )
 
 
 def score(totals: Totals) -> dict[str, float]:
@@ -190,18 +199,20 @@ def _run_both(model: Model, batch: Batch) -> _Outputs:
     info = info_of(model)
     is_text = batch[IS_TEXT]
     inputs = {name: values for name, values in batch.items() if name != IS_TEXT}
+
+    def of_text(states: torch.Tensor) -> torch.Tensor:
+        # in a batch of few shapes, padding gets equal states, whose cosine is 1
+        return states.where(is_text[..., None], 1.0).flatten(0, 1) if is_static else select(states, is_text)
+
+    is_static = LABEL_POSITIONS in batch
     inputs["output_hidden_states"] = True  # type: ignore[assignment]
     # `run_at_masked` gathers the masked tokens for the heads only. `hidden_states` still have all tokens, (rows,
     # tokens, width), of which the cosine compares the real ones.
     with torch.no_grad():
         teacher_outputs, _ = run_at_masked(info.teacher.to(is_text.device), inputs)  # type: ignore[union-attr]
     outputs, labels = run_at_masked(model, inputs)
-    tokens = where(is_text, lambda is_text: is_text)
-    return _Outputs(
-        outputs.logits[0],
-        teacher_outputs.logits[0],
-        outputs.hidden_states[-1][tokens],
-        teacher_outputs.hidden_states[-1][tokens],
-        labels,
-        info.temperature,
-    )
+    logits, teacher_logits = outputs.logits[0], teacher_outputs.logits[0]
+    if is_static:  # what has no label gets equal logits
+        logits, teacher_logits = (each.where(labels[:, None] != IGNORED, 0.0) for each in (logits, teacher_logits))
+    states, teacher_states = of_text(outputs.hidden_states[-1]), of_text(teacher_outputs.hidden_states[-1])
+    return _Outputs(logits, teacher_logits, states, teacher_states, labels, info.temperature)

@@ -13,6 +13,7 @@ from typing import Any
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.architectures import architecture_of, first_position, shares_layers
 from bertkit.modeling.info import Config, Model, info_of
+from bertkit.modeling.masked_head import LABEL_POSITIONS, read_numbers
 from bertkit.modeling.students.distilbert import choose_layers, make_student
 from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, distil, mlm
 from bertkit.recipe import Distillation, read_layers
@@ -143,7 +144,7 @@ def losses(model: Model, batch: Batch) -> Sums:
     import torch
 
     info, is_text = info_of(model), batch[distil.IS_TEXT]
-    inputs = {name: values for name, values in batch.items() if name not in ("labels", distil.IS_TEXT)}
+    inputs = {name: values for name, values in batch.items() if name not in ("labels", LABEL_POSITIONS, distil.IS_TEXT)}
     with torch.no_grad():
         info.teacher.to(is_text.device)(**inputs)  # type: ignore[union-attr]
     model(**inputs)
@@ -152,8 +153,7 @@ def losses(model: Model, batch: Batch) -> Sums:
 
 def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the terms, and count the tokens."""
-    sums = {name: float(value) for name, value in losses(model, batch).items()}
-    return {**sums, "tokens": float(batch[distil.IS_TEXT].sum())}
+    return read_numbers({**losses(model, batch), "tokens": batch[distil.IS_TEXT].sum()})
 
 
 def score(totals: Totals) -> dict[str, float]:

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.hardware.host import where
+from bertkit.hardware.host import derive, select
 from bertkit.metrics.intervals import f1_of_share
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.load import load_to_pretrain
-from bertkit.modeling.masked_head import masked_scores, masked_totals, sum_of_losses
+from bertkit.modeling.masked_head import LABEL_POSITIONS, masked_scores, masked_sums, read_numbers, sum_of_losses
 from bertkit.modeling.weights import load_config
 from bertkit.pretraining.objectives import PretrainSetup, Random, Sums, Totals, mlm
 from bertkit.pretraining.packing import Block, join_block
@@ -115,11 +115,15 @@ def _sums(outputs: Any, batch: Batch) -> Sums:
 
     # (rows, tokens), False at padding. An attention mask within documents, (rows, 1, tokens, tokens),
     # does not show that.
-    tokens = where(batch["draws"], lambda draws: draws >= 0)
-    logits, replaced = outputs.logits[tokens].float(), outputs.replaced[tokens].float()
+    tokens = derive(batch["draws"], lambda draws: draws >= 0)
+    logits, replaced, weights = outputs.logits.float(), outputs.replaced.float(), None
+    if LABEL_POSITIONS in batch:  # in a batch of few shapes, padding weighs nothing
+        weights = tokens.float()
+    else:
+        logits, replaced = select(logits, tokens), select(replaced, tokens)
     return {
         "mlm": sum_of_losses(outputs.masked_logits, outputs.masked_labels),
-        "rtd": functional.binary_cross_entropy_with_logits(logits, replaced, reduction="sum"),
+        "rtd": functional.binary_cross_entropy_with_logits(logits, replaced, weight=weights, reduction="sum"),
     }
 
 
@@ -129,11 +133,13 @@ def accumulate(model: Model, batch: Batch) -> Totals:
     tokens = batch["draws"] >= 0
     replaced, suspected = outputs.replaced & tokens, (outputs.logits > 0) & tokens
     counts = {"tokens": tokens, "replaced": replaced, "suspected": suspected, "caught": replaced & suspected}
-    return {
-        **masked_totals(outputs.masked_logits, outputs.masked_labels),
-        "rtd": float(_sums(outputs, batch)["rtd"]),
-        **{name: float(positions.sum()) for name, positions in counts.items()},
-    }
+    return read_numbers(
+        {
+            **masked_sums(outputs.masked_logits, outputs.masked_labels),
+            "rtd": _sums(outputs, batch)["rtd"],
+            **{name: positions.sum() for name, positions in counts.items()},
+        }
+    )
 
 
 def score(totals: Totals) -> dict[str, float]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from bertkit.modeling.info import Model, info_of
-from bertkit.modeling.masked_head import masked_scores, masked_totals, run_at_masked, sum_of_losses
+from bertkit.modeling.masked_head import masked_scores, masked_sums, read_numbers, run_at_masked, sum_of_losses
 from bertkit.pretraining.masking import choose_spans, corrupt
 from bertkit.pretraining.objectives import (
     PretrainSetup,
@@ -95,8 +95,8 @@ def losses(model: Model, batch: Batch) -> Sums:
 def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the losses and the correct predictions of a batch."""
     logits, labels, boundary_logits = _run_heads(model, batch)
-    totals = masked_totals(logits, labels)
-    return totals if boundary_logits is None else {**totals, "sbo": float(sum_of_losses(boundary_logits, labels))}
+    sums = masked_sums(logits, labels)
+    return read_numbers(sums if boundary_logits is None else {**sums, "sbo": sum_of_losses(boundary_logits, labels)})
 
 
 def score(totals: Totals) -> dict[str, float]:

@@ -28,6 +28,7 @@ from bertkit.data.streams import RowStream
 from bertkit.errors import UnavailableError, pip_install
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.evaluation.training_rows import find_training_rows, open_training_rows, report_head
+from bertkit.hardware.device import check_asked_device
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.layers import check_layers, count_layers
 from bertkit.modeling.load import fingerprint, load_tokenizer, loaded_weight_bytes, read_config
@@ -208,6 +209,7 @@ def read_inputs(
     if recipe.training.lora and not find_spec("peft"):
         raise UnavailableError("training.lora needs the package peft", f"`{pip_install('lora')}`")
     # What is cheap to refuse comes first: settings, then the config, then rows. Weights are not loaded here.
+    check_asked_device()
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
     count = count_layers(config)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, RecipeError
+from bertkit.hardware.device import check_asked_device
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.load import fingerprint, fit_tokenizer, load_tokenizer, read_config, read_tokenizer
 from bertkit.modeling.weights import load_config
@@ -72,6 +73,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     """Check the recipe, find model and tokenizer, prepare the corpus, and settle the identity of the run."""
     objective = load_objective(recipe)
     _check_tokenizer_and_model(recipe)
+    check_asked_device()
     # a missing file ends in its error before anything heavy is imported
     source = find_corpus(recipe.data)
     model_folder, tokenizer_folder = _find_folders(recipe)

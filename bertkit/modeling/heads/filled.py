@@ -1,0 +1,99 @@
+"""Losses of batches that are filled with rows that count nothing (`bertkit.tokens.static_shapes`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+from bertkit.modeling.heads.relevance import list_loss
+from bertkit.modeling.heads.windows import Loss, text_loss
+from bertkit.modeling.info import ModelInfo, info_of
+from bertkit.tokens.features import PADDING_STEPS, ROW_MASK, Batch
+
+
+def without_fillers(model: Any, batch: Batch) -> Batch:
+    """Return a batch as it is where the loss of a model can leave out the rows that fill it, else without them.
+
+    The losses of numbers of a family of one's own are not known, and windows are computed where rows have them.
+    """
+    if ROW_MASK not in batch or _leaves_out(model, batch):
+        return batch
+    is_row = batch[ROW_MASK]
+    return {name: values[is_row] for name, values in batch.items() if name != ROW_MASK}
+
+
+def run_filled(model: Any, batch: Batch) -> Any:
+    """Run a model on a batch; its loss is the mean over the rows, or labels, that do not only fill the batch."""
+    inputs = {name: values for name, values in batch.items() if name != ROW_MASK}
+    if ROW_MASK not in batch:
+        return model(**inputs)
+    is_row = batch[ROW_MASK]
+    if info_of(model).takes_row_mask:
+        return model(**inputs, row_mask=is_row)
+    outputs = model(**inputs)
+    labels = inputs.get("labels")
+    if "start_positions" in inputs:
+        outputs["loss"] = _answer_loss(outputs, inputs)
+    if labels is not None and labels.is_floating_point():
+        loss = _loss_of_numbers(model)
+        assert loss is not None  # by `without_fillers`
+        outputs["loss"] = sum_over_rows(loss, outputs.logits.float(), labels, is_row) / is_row.sum()
+    return outputs
+
+
+def sum_over_rows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, is_row: torch.Tensor) -> torch.Tensor:
+    """Sum a loss, itself a sum that skips labels by their value, over the rows that do not only fill a batch."""
+    if not labels.is_floating_point():
+        return loss(logits, labels)
+    # all others get the same logits and labels, so each adds as much as one of these alone; no gradient reaches them
+    logits, labels = (values.where(_along(is_row, values), 0.0) for values in (logits, labels))
+    of_one = loss(torch.zeros_like(logits[:1]), torch.zeros_like(labels[:1]))
+    return loss(logits, labels) - (~is_row).sum() * of_one
+
+
+def _answer_loss(outputs: Any, inputs: Batch) -> torch.Tensor:
+    """Compute the loss of transformers' heads for answers, a softmax over tokens and over padding.
+
+    It depends on how wide a batch is, so tokens are left out that a batch would not have where shapes may change.
+    """
+    mask = inputs["attention_mask"]
+    longest = mask.sum(dim=1).max()
+    widths = [-(-longest // step) * step for _, step in PADDING_STEPS]
+    width = longest
+    for (above, _), rounded in reversed(list(zip(PADDING_STEPS, widths, strict=True))):
+        width = rounded.where(longest > above, width)
+    is_wider = torch.arange(mask.shape[1], device=mask.device) >= width
+    losses = [
+        functional.cross_entropy(
+            outputs[f"{end}_logits"].masked_fill(is_wider, torch.finfo(outputs[f"{end}_logits"].dtype).min),
+            inputs[f"{end}_positions"].clamp(max=mask.shape[1]),
+            ignore_index=mask.shape[1],
+        )
+        for end in ("start", "end")
+    ]
+    return torch.stack(losses).mean()
+
+
+def _along(is_row: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    return is_row.view(-1, *[1] * (values.dim() - 1))
+
+
+def _leaves_out(model: Any, batch: Batch) -> bool:
+    info, labels = info_of(model), batch.get("labels")
+    if info.takes_row_mask:
+        return True
+    if batch["input_ids"].dim() == 3 and info.reads not in ("choices", "passages"):
+        return False
+    return labels is None or not labels.is_floating_point() or _loss_of_numbers(model) is not None
+
+
+def _loss_of_numbers(model: Any) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+    """Return the loss that a head of float labels has, as a sum over rows; None where it is not known."""
+    info: ModelInfo = info_of(model)
+    problem = getattr(model, "module", model).config.problem_type
+    if problem in ("regression", "multi_label_classification"):
+        return text_loss(getattr(model, "module", model).config)
+    return (lambda logits, labels: list_loss(logits, labels).sum()) if info.reads == "passages" else None
