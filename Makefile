@@ -2,8 +2,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+VENV_XLA ?= .venv-xla
+BIN_XLA := $(VENV_XLA)/bin
 
-.PHONY: help install demo check format test test-all bench bench-gpu demo-model demo-table docs reliability scores build clean
+.PHONY: help install demo check format test test-all test-xla bench bench-gpu demo-model demo-table docs reliability scores build clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -38,6 +40,17 @@ test: install ## the tests that run in a few minutes, offline
 
 test-all: install ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m ""
+
+test-xla: $(VENV_XLA)/installed ## run commands on XLA by its CPU client, in an environment of 7 GB of its own
+	$(BIN_XLA)/python -m pytest -m "" tests/test_xla.py
+
+# torch_xla goes with one release of torch, which is older than that of constraints.txt
+$(VENV_XLA)/installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV_XLA)
+	grep -v '^torch==' constraints.txt > $(VENV_XLA)/constraints.txt
+	$(BIN_XLA)/pip install --quiet --constraint $(VENV_XLA)/constraints.txt torch==2.9.0 torch_xla==2.9.0
+	$(BIN_XLA)/pip install --quiet --constraint $(VENV_XLA)/constraints.txt --editable . pytest pytest-socket hypothesis
+	@touch $@
 
 bench: install ## measure bertkit beside its peers, about two hours on an idle machine (MODEL=folder DATA=folder of the data sets)
 	$(BIN)/python -m benchmarks.speed cola stsb ner squad mlm --model $(MODEL) --data $(DATA)
@@ -76,4 +89,4 @@ build: install ## build the wheel
 	$(BIN)/python -m build --wheel
 
 clean: ## remove the environment and build leftovers
-	rm -rf $(VENV) build dist *.egg-info
+	rm -rf $(VENV) $(VENV_XLA) build dist *.egg-info

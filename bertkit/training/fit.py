@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 import transformers
+from accelerate import skip_first_batches
 from torch.optim.lr_scheduler import LambdaLR
 from transformers.trainer_utils import set_seed
 
@@ -350,7 +351,27 @@ def _train_model(trainer: _Trainer, folder: Path) -> None:
     if not manifest.get("finished"):
         trainer.batches.load_state(manifest.get(MANIFEST_STATE, manifest.get("place", {})))
         try:
+            if not trainer.device.shapes_may_change:
+                _skip_on_host()
             trainer.train(resume_from_checkpoint=str(start) if start else None)
         except (OSError, ResourceError):
             discard_unfinished(folder)
             raise
+
+
+def _skip_on_host() -> None:
+    """Let a resumed run on XLA skip batches of its loader, as on other devices.
+
+    Accelerate expects a loader of its own there, which moves batches to the device in a thread.
+    """
+    from accelerate.state import DistributedType, PartialState
+
+    def skip(loader: Any, count: int) -> Any:
+        state = PartialState()._shared_state
+        with_xla, state["distributed_type"] = state["distributed_type"], DistributedType.NO
+        try:
+            return skip_first_batches(loader, count)
+        finally:
+            state["distributed_type"] = with_xla
+
+    transformers.trainer.skip_first_batches = skip

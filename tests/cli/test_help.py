@@ -81,3 +81,21 @@ def test_a_command_that_computes_takes_a_device(run, monkeypatch, tiny_model, to
     refused = run("fill-mask", "The [MASK] sleeps", "--model", "demo", "--device", "cuda:1")
     assert refused.code == 2 and "CUDA_VISIBLE_DEVICES chooses" in refused.last
     assert run("version", "--device", "cpu").code == 2
+
+
+def test_a_device_that_is_missing_is_noticed_before_anything_is_read_or_moved(run, monkeypatch, tiny_model, toy_data):
+    import torch
+
+    monkeypatch.setattr(device, "_PROCESS", device._Process())
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda check_available=False: None)
+    assert finetune(run, tiny_model, toy_data, "--epochs", 1).code == 0
+    before = Path("runs/classify/run.json").read_bytes()
+    (toy_data / "train.csv").write_text("no such columns\n1\n")
+    refused = finetune(run, tiny_model, toy_data, "--epochs", 1, "--fresh", "--device", "mps")
+    assert refused.code == 5 and refused.last.startswith("error: --device mps: none is found")
+    assert [path.name for path in Path("runs").iterdir()] == ["classify"]
+    assert Path("runs/classify/run.json").read_bytes() == before
+    refused = run(
+        "pretrain", "mlm", "--data", "missing.txt", "--tokenizer", "demo", "--size", "tiny", "--device", "mps"
+    )
+    assert refused.code == 5 and "mps" in refused.last

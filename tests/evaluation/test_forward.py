@@ -45,6 +45,44 @@ def test_outputs_come_in_the_order_of_the_rows_and_the_loss_is_the_mean_of_all_l
     assert model.training
 
 
+@pytest.mark.parametrize("labels", ["classes", "numbers", None])
+def test_a_device_that_compiles_a_graph_per_shape_gets_few(monkeypatch, labels):
+    """Outputs and losses are those of other devices; the rows that fill a batch leave no trace."""
+    from transformers import BertConfig, BertForSequenceClassification
+
+    from bertkit.hardware.device import Device
+    from bertkit.tokens.features import pad_features
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 16}
+    problem = {"num_labels": 1, "problem_type": "regression"} if labels == "numbers" else {"num_labels": 3}
+    model = BertForSequenceClassification(BertConfig(vocab_size=99, max_position_embeddings=64, **sizes, **problem))
+    of_rows = {"classes": lambda n: n % 3, "numbers": lambda n: n / 7}.get(labels)
+    random = np.random.default_rng(0)
+    features = [{"input_ids": random.integers(1, 99, random.integers(3, 50)).tolist()} for _ in range(700)]
+    for number, feature in enumerate(features if of_rows else ()):
+        feature["labels"] = of_rows(number)
+    shapes = set()
+
+    def collate(some):
+        batch = {name: torch.from_numpy(values) for name, values in pad_features(some, {"input_ids": 0}).items()}
+        return batch | ({"labels": torch.tensor([feature["labels"] for feature in some])} if of_rows else {})
+
+    def note(module, arguments, named):
+        shapes.add(tuple(named["input_ids"].shape))
+
+    expected, loss = forward(model, features, collate, precision="fp32")
+    model.register_forward_pre_hook(note, with_kwargs=True)
+    monkeypatch.setattr(Device, "shapes_may_change", False)
+    monkeypatch.setattr(Device, "end_graph", lambda self: None)
+    monkeypatch.setattr("bertkit.modeling.attention.always_mask", lambda: None)
+    outputs, filled_loss = forward(model, features, collate, precision="fp32")
+    assert len(shapes) <= 6
+    assert len(outputs) == len(features)
+    for one, other in zip(outputs, expected, strict=True):
+        np.testing.assert_allclose(one["logits"], other["logits"], atol=1e-5)
+    assert filled_loss == (None if loss is None else pytest.approx(loss, rel=1e-5))
+
+
 def test_threads_are_tried_on_a_batch_of_usual_length_before_the_first(monkeypatch):
     class Model(torch.nn.Linear):
         def forward(self, input_ids):

@@ -207,6 +207,14 @@ def test_the_cpu_is_timed_by_the_clock():
     assert 0.01 <= Device("cpu").seconds_between([first, Device("cpu").mark()])[0] < 10
 
 
+def test_graphs_are_counted_where_a_device_needs_them(torch_xla, monkeypatch):
+    assert door.count_graphs() == (0, 0.0)
+    torch_xla("TPU")
+    metrics = SimpleNamespace(metric_data=lambda name: (3, 2.5e9, []), counter_value=lambda name: 3)
+    monkeypatch.setitem(sys.modules, "torch_xla.debug", SimpleNamespace(metrics=metrics))
+    assert door.count_graphs() == (3, 2.5)
+
+
 def test_what_mps_lacks_is_told(monkeypatch):
     assert Device("mps").note == ""
     monkeypatch.setenv("PYTORCH_ENABLE_MPS_FALLBACK", "1")

@@ -81,7 +81,7 @@ class LateHead(SentenceHead):
         from safetensors.torch import save_file
 
         write_late(folder, self.sentence, width, self.projection.out_features)
-        save_file({"linear.weight": self.projection.weight.detach().contiguous()}, folder / PROJECTION / _WEIGHTS)
+        save_file({"linear.weight": self.projection.weight.detach().cpu().contiguous()}, folder / PROJECTION / _WEIGHTS)
 
     def _concatenate(self, vectors: list[torch.Tensor]) -> torch.Tensor:
         longest = max(chunk.shape[1] for chunk in vectors)

@@ -1,0 +1,80 @@
+"""Batches of few shapes: their widths, and the rows that fill them."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from bertkit.tokens.features import IGNORED, ROW_MASK, count_items, pad_features
+from bertkit.tokens.static_shapes import evaluation_rows, fill_rows, static_collator, training_rows
+
+
+def collate(features):
+    return {name: torch.from_numpy(values) for name, values in pad_features(features, {"input_ids": 0}, 100).items()}
+
+
+def texts(*lengths):
+    return [{"input_ids": list(range(1, length + 1))} for length in lengths]
+
+
+def test_batches_of_any_lengths_have_five_widths():
+    static = static_collator(collate, None, 100)
+    widths = {static(texts(length, 1 + length // 2))["input_ids"].shape[1] for length in range(1, 101)}
+    assert widths == {16, 32, 56, 80, 100}
+    assert len({collate(texts(length))["input_ids"].shape[1] for length in range(1, 101)}) > 20
+
+
+def test_the_limit_of_a_collator_holds():
+    """Positions of an encoder end there, and a text that is longer than was said is read whole."""
+    assert static_collator(collate, None, 128)(texts(97))["input_ids"].shape[1] == 100
+    assert static_collator(collate, None, 16)(texts(40))["input_ids"].shape[1] == 40
+
+
+def test_an_error_of_a_collator_leaves_other_batches_as_they_are():
+    try:
+        static_collator(lambda features: 1 / 0, None, 64)([])
+    except ZeroDivisionError:
+        pass
+    assert collate(texts(5))["input_ids"].shape[1] == 5
+
+
+def test_rows_that_fill_a_batch_repeat_its_first_and_have_no_label():
+    batch = {
+        "input_ids": torch.arange(6).view(2, 3),
+        "attention_mask": torch.ones(2, 3, dtype=torch.long),
+        "labels": torch.tensor([[1, 2, IGNORED], [IGNORED, 1, 1]]),
+        "start_positions": torch.tensor([1, 2]),
+        "prompt_tokens": torch.tensor(3),
+    }
+    filled = fill_rows(batch, 4)
+    assert filled[ROW_MASK].tolist() == [True, True, False, False]
+    assert filled["input_ids"].tolist() == [[0, 1, 2], [3, 4, 5], [0, 1, 2], [0, 1, 2]]
+    assert filled["labels"][2:].eq(IGNORED).all()
+    assert filled["start_positions"][2:].gt(1000).all()
+    assert int(filled["prompt_tokens"]) == 3
+    assert count_items(filled) == count_items(batch) == 4
+
+
+def test_rows_without_labels_or_with_numbers_count_where_they_are_real():
+    for labels in ({}, {"labels": torch.tensor([0.5, 1.0])}):
+        filled = fill_rows({"input_ids": torch.ones(2, 3), **labels}, 8)
+        assert count_items(filled) == 2
+        assert all(len(values) == 8 for values in filled.values())
+    assert filled["labels"].tolist() == [0.5, 1.0, *[0.0] * 6]
+
+
+def test_a_full_batch_gets_no_row():
+    assert fill_rows({"input_ids": torch.ones(5, 3)}, 4)[ROW_MASK].tolist() == [True] * 5
+
+
+def test_rows_are_filled_to_few_numbers():
+    def counts(rows, shapes):
+        return {rows({"input_ids": torch.zeros(shape)}) for shape in shapes}
+
+    assert counts(training_rows(32), [(count, 16) for count in range(1, 65)]) == {8, 12, 16, 24, 32, 48, 64}
+    assert counts(training_rows(20), [(19, 16), (20, 16)]) == {20}
+    assert counts(evaluation_rows(4096), [(count, 48) for count in range(33, 86)]) == {64, 85}
+    assert counts(evaluation_rows(4096), [(3, 4, 256)]) == {4}
+    for count in np.arange(1, 85):
+        rows = evaluation_rows(4096)({"input_ids": torch.zeros(int(count), 48)})
+        assert count <= rows <= 85
