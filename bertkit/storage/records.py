@@ -47,24 +47,24 @@ class RunRecord(TypedDict, total=False):
     baselines: str
     """The checksum of the file of what baselines have learned."""
     result: dict[str, Any]
-    """Of a pretraining."""
+    """What a pretraining scored: the fields of `bertkit.workflows.pretrain.publish.Pretrained`."""
     results: list[dict[str, Any]]
-    """Of each scored split, the fields of `bertkit.evaluation.scoring.Result`."""
+    """What each split scored: the fields of `bertkit.evaluation.scoring.Result`."""
     budget_settings: dict[str, Any]
-    """Of a pretraining by the clock: the settings that its first process has timed."""
+    """Settings that the first process of a pretraining by the clock has timed."""
     format: int
-    """Of an evaluation."""
+    """Number of the form that an evaluation is recorded in."""
     tasks: list[str]
-    """Of a run of several tasks."""
+    """Names of tasks that were trained together."""
     task_results: dict[str, Any]
     compared_models: list[dict[str, Any]]
-    """Of a distillation: the teacher, then the student."""
+    """Teachers and student of a distillation, the student last."""
     predictions: dict[str, Any]
     """File of predictions -> its size and checksum."""
     split: str
-    """Of an evaluation."""
+    """Name of the split whose stored predictions are read."""
     made_by: dict[str, Any]
-    """Of an evaluation, the model."""
+    """Model and recipe that an evaluation was made by."""
     files: dict[str, dict[str, Any]]
     """File -> its ``size`` and ``sha256``."""
     sha256: str
