@@ -175,7 +175,9 @@ def test_a_model_scores_predicts_and_embeds_as_on_the_cpu(run, table, work):
     for device in ("xla", "cpu"):  # of one and the same model
         run("cpu", "finetune", "cola", "--model", "demo", *TUNED, "-o", work[device] / "of-cpu")
     ended = [run(device, "eval", "of-cpu", "--output", "scored") for device in ("xla", "cpu")]
-    scores = [json.loads((one.folder / "scored" / "results.json").read_text())["scores"] for one in ended]
+    scores = [
+        json.loads((one.folder / "scored" / "evaluation.json").read_text())["results"][0]["scores"] for one in ended
+    ]
     assert scores[0] == pytest.approx(scores[1])
     note(table, "eval", ended, [f"accuracy {score['accuracy']:.4f}" for score in scores])
 
@@ -188,7 +190,7 @@ def test_a_model_scores_predicts_and_embeds_as_on_the_cpu(run, table, work):
     assert found == pytest.approx(expected, abs=1e-5)
     note(table, "predict", ended, [f"{probabilities[0]:.6f}" for probabilities in (found, expected)])
 
-    options = ("texts.csv", "--model", "demo", "--output", "vectors.npy")
+    options = ("texts.csv", "--model", "demo", "--precision", "fp32", "--output", "vectors.npy")
     ended = [run(device, "embed", *options) for device in ("xla", "cpu")]
     found, expected = (np.load(one.folder / "vectors.npy") for one in ended)
     np.testing.assert_allclose(found, expected, atol=1e-5)

@@ -328,10 +328,11 @@ def fit(
 
 
 def _with_static_shapes(trainee: Trainee, training: CommonTraining, arguments: Any) -> Trainee:
-    """Return what is trained, on a device that compiles a graph per shape in batches of few shapes."""
-    if Device(arguments.device.type).shapes_may_change:
+    """Return what is trained, in batches of few shapes where a device or torch.compile compiles for each."""
+    if not Device(arguments.device.type).shapes_may_change:
+        always_mask()
+    elif not training.torch_compile:
         return trainee
-    always_mask()
     # those of pretraining are equally large anyway
     batches, most = trainee.batches, training.max_length
     fills = isinstance(batches, (InMemoryBatches, StreamedBatches))
