@@ -193,5 +193,5 @@ def test_a_model_scores_predicts_and_embeds_as_on_the_cpu(run, table, work):
     options = ("texts.csv", "--model", "demo", "--precision", "fp32", "--output", "vectors.npy")
     ended = [run(device, "embed", *options) for device in ("xla", "cpu")]
     found, expected = (np.load(one.folder / "vectors.npy") for one in ended)
-    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(found, expected, atol=1e-4)  # of vectors of length 11
     note(table, "embed", ended, [f"{vectors[0, 0]:.6f}" for vectors in (found, expected)])

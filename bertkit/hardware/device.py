@@ -271,7 +271,12 @@ def use_local_device() -> None:
 
 
 def lead_accelerate(device: str) -> None:
-    """Let Accelerate take this device, where it would choose another: it goes through a list of those that it knows."""
+    """Let Accelerate take this device, where it would choose another: it goes through a list of those that it knows.
+
+    Raises:
+        UnavailableError: XLA has several, of which it would take all.
+    """
+    refuse_several(Device(device))
     from accelerate import PartialState
 
     if device == "cpu":  # which the variable would overrule

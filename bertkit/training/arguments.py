@@ -12,7 +12,7 @@ from transformers import TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from bertkit.errors import RecipeError, UnavailableError, UsageError, closest
-from bertkit.hardware.device import Device, check_accelerate, lead_accelerate, refuse_several
+from bertkit.hardware.device import Device, check_accelerate, lead_accelerate
 from bertkit.hardware.precision import Machine
 from bertkit.recipe import CommonTraining
 from bertkit.recipe.renamed import decided_arguments, other_names
@@ -37,10 +37,9 @@ def make_arguments(
         RecipeError: `training.extra` is wrong.
         UsageError: the batch size cannot be divided.
         UnavailableError: it asks for a tracker whose package is not installed, Accelerate takes another device, or
-            there are several where one can be used.
+            XLA has several.
     """
     check_extra(training)
-    refuse_several(Device(machine.device))
     lead_accelerate(machine.device)
     decided = {
         "output_dir": str(folder),

@@ -99,7 +99,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         """Return the loader of this process's share of the batches; those for a GPU are in pinned memory."""
         args, share = self.args, {"processes": self.args.world_size, "process": self.args.process_index}
         loader = self.batches.loader(self.collate, **share, padding=self.padding)
-        loader.pin_memory = args.dataloader_pin_memory and self.device.pins_memory
+        loader.pin_memory = args.dataloader_pin_memory and Device(args.device.type).pins_memory
         return loader
 
     def _prepare_input(self, data: Any) -> Any:

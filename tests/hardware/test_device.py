@@ -123,7 +123,8 @@ def test_xla_gives_way_to_another_accelerator(torch_xla, accelerator):
         ("xla", None, None),
     ],
 )
-def test_accelerate_is_told_where_it_would_take_another(monkeypatch, device, before, after):
+def test_accelerate_is_told_where_it_would_take_another(monkeypatch, torch_xla, device, before, after):
+    torch_xla("TPU").runtime.global_device_count = lambda: 1
     from accelerate import PartialState
 
     monkeypatch.setattr(PartialState, "default_device", property(lambda self: torch.device("mps")))
