@@ -117,10 +117,12 @@ def table(pytestconfig):
     rows = [("command", "graphs", "seconds XLA", "CPU", "XLA", "CPU")]
     yield rows
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    terminal = pytestconfig.pluginmanager.getplugin("terminalreporter")
-    terminal.ensure_newline()
-    for row in rows:
-        terminal.write_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
+    plugins = pytestconfig.pluginmanager
+    terminal = plugins.getplugin("terminalreporter")
+    with plugins.getplugin("capturemanager").global_and_fixture_disabled():
+        terminal.ensure_newline()
+        for row in rows:
+            terminal.write_line("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)))
 
 
 def note(table, command, ended, what=("", "")):
