@@ -238,10 +238,28 @@ def check_asked_device() -> None:
     """Check that a device is here which the user asks for by name, before anything is read or moved for it.
 
     Raises:
-        UnavailableError: it is not.
+        UnavailableError: it is not, or XLA has several.
     """
     if asked_device() not in ("auto", "cpu"):
-        find_device()
+        refuse_several(find_device())
+
+
+def refuse_several(device: Device) -> None:
+    """Refuse to train on several devices of XLA, each of which would get a share of a batch.
+
+    Its CPU client has a thread of one process for each, and no process of an XLA launch is one of torch.distributed.
+
+    Raises:
+        UnavailableError: there are several, or several processes.
+    """
+    if device.shapes_may_change:
+        return
+    processes, devices = int(os.environ.get("WORLD_SIZE", "1")), int(_xla_runtime().global_device_count())
+    if processes > 1:
+        raise UnavailableError(f"bertkit trains on XLA in one process, not in {processes}", "start one alone")
+    if devices > 1:
+        remedy = "let it see one: TPU_VISIBLE_CHIPS=0 TPU_PROCESS_BOUNDS=1,1,1 TPU_CHIPS_PER_PROCESS_BOUNDS=1,1,1"
+        raise UnavailableError(f"bertkit trains on one device of XLA, and there are {devices}", remedy)
 
 
 def use_local_device() -> None:
@@ -253,7 +271,12 @@ def use_local_device() -> None:
 
 
 def lead_accelerate(device: str) -> None:
-    """Let Accelerate take this device, where it would choose another: it goes through a list of those that it knows."""
+    """Let Accelerate take this device, where it would choose another: it goes through a list of those that it knows.
+
+    Raises:
+        UnavailableError: XLA has several, of which it would take all.
+    """
+    refuse_several(Device(device))
     from accelerate import PartialState
 
     if device == "cpu":  # which the variable would overrule

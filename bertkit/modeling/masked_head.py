@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.hardware.host import where
 from bertkit.modeling.info import Model
-from bertkit.tokens.features import IGNORED, STATIC_LIMIT, Batch, Tensors, round_size
+from bertkit.tokens.features import IGNORED, STATIC_LIMIT, Batch, Tensors, static_width
 
 if TYPE_CHECKING:
     import torch
@@ -55,7 +55,8 @@ def add_label_positions(batch: Tensors) -> Tensors:
         return batch
     is_labeled = batch["labels"] != IGNORED
     width = is_labeled.shape[1]
-    most = min(round_size(int(is_labeled.sum(dim=1).max())), width)
+    # mostly a quarter of the width, so that one width has one size
+    most = min(static_width(int(is_labeled.sum(dim=1).max()), 2 * width), width)
     # a stable sort puts the labeled positions first, in their order
     order = (~is_labeled).int().argsort(dim=1, stable=True)[:, :most]
     return {**batch, LABEL_POSITIONS: order.where(is_labeled.gather(1, order), width)}

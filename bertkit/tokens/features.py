@@ -318,12 +318,12 @@ def round_size(number: int) -> int:
 
 
 def static_width(longest: int, most: int) -> int:
-    """Round tokens up to one of five widths: to the most that there are, or to 1/8, 1/4, 1/2 or 3/4 of it.
+    """Round tokens up to one of four widths: to the most that there are, or to 1/8, 1/4 or 1/2 of it.
 
-    >>> [static_width(longest, 128) for longest in (5, 17, 60, 65, 97)], static_width(13, 100)
-    ([16, 32, 64, 96, 128], 16)
+    >>> [static_width(longest, 128) for longest in (5, 17, 60, 65)], static_width(13, 100)
+    ([16, 32, 64, 128], 16)
     """
-    widths = (-(-most * eighths // 64) * 8 for eighths in (1, 2, 4, 6, 8))
+    widths = (-(-most * eighths // 64) * 8 for eighths in (1, 2, 4, 8))
     return next((width for width in widths if width >= longest), longest)
 
 

@@ -36,7 +36,8 @@ def make_arguments(
     Raises:
         RecipeError: `training.extra` is wrong.
         UsageError: the batch size cannot be divided.
-        UnavailableError: it asks for a tracker whose package is not installed, or Accelerate takes another device.
+        UnavailableError: it asks for a tracker whose package is not installed, Accelerate takes another device, or
+            XLA has several.
     """
     check_extra(training)
     lead_accelerate(machine.device)

@@ -100,7 +100,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         """Return the loader of this process's share of the batches; those for a GPU are in pinned memory."""
         args, share = self.args, {"processes": self.args.world_size, "process": self.args.process_index}
         loader = self.batches.loader(self.collate, **share, padding=self.padding)
-        loader.pin_memory = args.dataloader_pin_memory and self.device.pins_memory
+        loader.pin_memory = args.dataloader_pin_memory and Device(args.device.type).pins_memory
         return loader
 
     def _prepare_input(self, data: Any) -> Any:
@@ -329,10 +329,11 @@ def fit(
 
 
 def _with_static_shapes(trainee: Trainee, training: CommonTraining, arguments: Any) -> Trainee:
-    """Return what is trained, on a device that compiles a graph per shape in batches of few shapes."""
-    if Device(arguments.device.type).shapes_may_change:
+    """Return what is trained, in batches of few shapes where a device or torch.compile compiles for each."""
+    if not Device(arguments.device.type).shapes_may_change:
+        always_mask()
+    elif not training.torch_compile:
         return trainee
-    always_mask()
     # those of pretraining are equally large anyway
     batches, most = trainee.batches, training.max_length
     fills = isinstance(batches, (InMemoryBatches, StreamedBatches))

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import sys
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -122,7 +123,8 @@ def test_xla_gives_way_to_another_accelerator(torch_xla, accelerator):
         ("xla", None, None),
     ],
 )
-def test_accelerate_is_told_where_it_would_take_another(monkeypatch, device, before, after):
+def test_accelerate_is_told_where_it_would_take_another(monkeypatch, torch_xla, device, before, after):
+    torch_xla("TPU").runtime.global_device_count = lambda: 1
     from accelerate import PartialState
 
     monkeypatch.setattr(PartialState, "default_device", property(lambda self: torch.device("mps")))
@@ -205,6 +207,21 @@ def test_the_cpu_is_timed_by_the_clock():
     first = Device("cpu").mark()
     time.sleep(0.01)
     assert 0.01 <= Device("cpu").seconds_between([first, Device("cpu").mark()])[0] < 10
+
+
+def test_one_device_of_xla_is_trained_on(torch_xla, monkeypatch):
+    package = torch_xla("TPU")
+    monkeypatch.setenv(door.DEVICE, "xla")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    for devices, message in ((1, None), (4, "there are 4")):
+        package.runtime.global_device_count = lambda devices=devices: devices
+        with pytest.raises(UnavailableError, match=message) if message else nullcontext():
+            door.check_asked_device()
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UnavailableError, match="in one process, not in 2"):
+        door.check_asked_device()
+    monkeypatch.setenv(door.DEVICE, "cpu")
+    door.check_asked_device()
 
 
 def test_graphs_are_counted_where_a_device_needs_them(torch_xla, monkeypatch):

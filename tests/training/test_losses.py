@@ -80,6 +80,8 @@ def test_several_processes_go_on_from_the_mean_of_their_sums():
     class OtherProcess:
         """Stands for a second process, whose sums are 3 and 5."""
 
+        num_processes = 2
+
         @staticmethod
         def reduce(sums: torch.Tensor, reduction: str) -> torch.Tensor:
             return (sums + torch.tensor([3.0, 5.0])) / 2 if reduction == "mean" else sums

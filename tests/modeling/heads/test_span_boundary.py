@@ -7,6 +7,7 @@ import torch
 from transformers import AutoModelForMaskedLM
 
 from bertkit.modeling.heads.span_boundary import SpanBoundary, add_span_boundary
+from bertkit.tokens.features import IGNORED
 from tests.modeling.tiny_models import make_tiny
 
 WORDS = torch.randn(30, 6, generator=torch.Generator().manual_seed(0))
@@ -22,7 +23,8 @@ def arguments() -> dict[str, torch.Tensor]:
     """One row of seven tokens, of which 2 to 4 are a masked span."""
     masked = torch.tensor([[0, 0, 1, 1, 1, 0, 0]]).bool()
     states = torch.randn(1, 7, 8, generator=torch.Generator().manual_seed(1))
-    return {"states": states, "masked": masked, "starts": masked * 2, "ends": masked * 5, "words": WORDS}
+    batch = {"labels": torch.where(masked, 1, IGNORED)}
+    return {"states": states, "batch": batch, "starts": masked * 2, "ends": masked * 5, "words": WORDS}
 
 
 def test_only_the_states_at_both_boundaries_are_read(head):
@@ -47,7 +49,7 @@ def test_positions_beyond_the_last_share_its_embedding(head):
     masked = torch.ones(1, 24, dtype=torch.bool)
     states = torch.randn(1, 24, 8)
     starts, ends = torch.zeros(1, 24, dtype=torch.long), torch.full((1, 24), 24)  # no token before it, none after it
-    logits = head(states, masked, starts, ends, WORDS)
+    logits = head(states, {"labels": masked.long()}, starts, ends, WORDS)
     assert torch.allclose(logits[19], logits[23], atol=1e-6)
     assert not torch.allclose(logits[18], logits[19])
 
