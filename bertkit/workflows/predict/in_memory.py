@@ -105,11 +105,12 @@ def _dataframe_records(dataframe: Any) -> Iterable[Mapping[str, Any]]:
 def _as_record(row: Any, inputs: Sequence[str], columns: Columns | None) -> dict[str, Any]:
     if isinstance(row, Mapping):
         return {name: _plain(value) for name, value in row.items()}
-    row = _plain(row)
+    row = row if isinstance(row, tuple) else _plain(row)
     if columns is None or not isinstance(row, (str, list, tuple)):
         raise DataError(f"{shorten(repr(row))} is no row", "give a dictionary of columns" if columns is None else "")
-    # words alone are a list too
-    values = [row] if isinstance(row, str) or len(inputs) == 1 else row
+    # a list alone is one of words, where it is all that the model reads
+    is_whole = isinstance(row, str) or (isinstance(row, list) and len(inputs) == 1 and inputs[0] in columns.lists)
+    values = [row] if is_whole else row
     if len(values) != len(inputs):
         what = "a text alone" if isinstance(row, str) else f"{len(values)} values"
         raise DataError(what, f"give {' and '.join(inputs)}, in this order, or a dictionary of columns")
