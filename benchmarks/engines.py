@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,6 +95,9 @@ class Gate:
         """End a step of training."""
         if self.stretches[-1] == "training":
             self.step()
+
+    def record(self, entry: Mapping[str, Any]) -> None:
+        """Take nothing."""
 
     def finish(self) -> None:
         """End a stretch."""

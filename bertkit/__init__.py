@@ -15,32 +15,38 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_PUBLIC = {
-    "load_recipe": "bertkit.recipe",
-    "load_pretrain_recipe": "bertkit.recipe",
-    "finetune": "bertkit.workflows.finetune",
-    "finetune_seeds": "bertkit.workflows.finetune.seeds",
-    "make_search": "bertkit.recipe.space",
-    "sweep": "bertkit.workflows.sweep",
-    "pretrain": "bertkit.workflows.pretrain",
-    "distill": "bertkit.workflows.distill",
-    "evaluate": "bertkit.workflows.evaluate",
-    "predict": "bertkit.workflows.predict",
-    "bench": "bertkit.workflows.bench",
-    "export": "bertkit.workflows.export",
-    "package": "bertkit.workflows.package",
-    "Embedder": "bertkit.vectors.embedder",
-    "Reranker": "bertkit.vectors.reranker",
-    "SparseEmbedder": "bertkit.vectors.sparse",
+_MODULES = {
+    "Embedder": "vectors.embedder",
+    "Finetuned": "workflows.finetune.call",
+    "LoadedModel": "workflows.predict.loaded",
+    "Progress": "progress",
+    "Reranker": "vectors.reranker",
+    "SparseEmbedder": "vectors.sparse",
+    "bench": "workflows.bench",
+    "distill": "workflows.distill",
+    "evaluate": "workflows.evaluate",
+    "export": "workflows.export",
+    "finetune": "workflows.finetune.call",
+    "finetune_seeds": "workflows.finetune.seeds",
+    "load": "workflows.predict.loaded",
+    "load_pretrain_recipe": "recipe",
+    "load_recipe": "recipe",
+    "make_search": "recipe.space",
+    "package": "workflows.package",
+    "predict": "workflows.predict",
+    "pretrain": "workflows.pretrain",
+    "sweep": "workflows.sweep",
 }
+
+__all__ = list(_MODULES)  # `__init__.pyi` has the same names with their types
 
 
 def __getattr__(name: str) -> Any:
-    """Import a public function on first use, so that importing bertkit costs nothing."""
-    if name in _PUBLIC:
-        return getattr(importlib.import_module(_PUBLIC[name]), name)
+    """Import a public name on first use, so that importing bertkit costs nothing."""
+    if name in _MODULES:
+        return getattr(importlib.import_module(f"bertkit.{_MODULES[name]}"), name)
     raise AttributeError(f"module 'bertkit' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_PUBLIC])
+    return sorted([*globals(), *_MODULES])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from bertkit.cli.output import printable
@@ -64,6 +64,9 @@ class TerminalProgress:
             # A log gets a line every ten seconds, and never one per step.
             left = (self.last_line - began) / max(done - before, 1) * (total - done)
             sys.stderr.write("  ".join([f"{what}: {_steps(done, total)}", *texts, f"eta {duration_text(left)}"]) + "\n")
+
+    def record(self, entry: Mapping[str, Any]) -> None:
+        """Show nothing: figures have the last loss and score."""
 
     def finish(self) -> None:
         """End the innermost stage."""

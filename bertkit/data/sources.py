@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 ALL = "all"
 """The name of the split that is every row of a single file."""
 
+ROWS = "row"
+"""What stands before the number of a row in memory in messages."""
+
 _SPLIT_OF_ALIAS = {alias: split for split, aliases in SPLIT_NAMES.items() for alias in aliases}
 
 Read = Callable[[Row], Row | None]
@@ -38,6 +41,9 @@ Choose = Callable[[str], bool]
 
 MakeSplit = Callable[..., Split]
 """`read_split` with the columns and the checks of a task family."""
+
+Open = Callable[[], Iterable[Record]]
+"""Opens a source of rows anew at each call."""
 
 
 def is_validation(split: str) -> bool:
@@ -77,10 +83,18 @@ def read_splits(
     find_format(data.format)  # a wrong name is an error where no file is read too
     if data.source == "demo":
         return _read_demo(recipe, columns, read, choose)
-    check_source(data)
     make_split = partial(read_split, columns=columns, read=read, collected=collected)
+    if data.rows and ALL in data.rows:
+        records = partial(enumerate, data.rows[ALL], 1)
+        return _read_unsplit(ROWS, records, data, columns, make_split, choose, named)
+    if data.rows is not None:
+        opened: dict[str, tuple[str | Path, Open]] = {
+            name: (f"{name} {ROWS}", partial(enumerate, rows, 1)) for name, rows in data.rows.items()
+        }
+        return _read_opened(opened, data, columns, make_split, choose, named)
+    check_source(data)
     if file := single_file(data):
-        return _read_one_file(file, data, columns, make_split, choose, named)
+        return _read_unsplit(file, partial(read_records, file, data), data, columns, make_split, choose, named)
     files = files_by_split(data)
     if files is None:
         return _read_hub(data, make_split, choose)
@@ -88,19 +102,17 @@ def read_splits(
     # The first row of files that are read later: a wrong one is told before hours of training.
     for file in chain.from_iterable(files[name] for name in files if check_rest and not choose(name)):
         next(iter(read_records(file, data)), None)
+    opened = {name: (paths[0], partial(_read_files, paths, data)) for name, paths in files.items()}
+    return _read_opened(opened, data, columns, make_split, choose, named)
 
-    def read_files(name: str, data: Data = data) -> Split:
-        records = chain.from_iterable(read_records(file, data) for file in files[name])
-        return make_split(name, records, data, source=files[name][0])
 
-    if not any(map(is_validation, files)) and "train" in files and (choose("train") or choose("validation")):
-        both = _hold_out(read_files("train", _without_limit(data)), data, columns, named)
-        rest = {name: read_files(name) for name in files if name != "train" and choose(name)}
-        return {name: split for name, split in {**both, **rest}.items() if choose(name)}
-    for name in sorted(set(data.splits) - set(files)):
-        if choose(name):
-            log.info(f"no {data.splits[name]} in {data.source}: it is not scored")
-    return {name: read_files(name) for name in sorted(files, key=_order) if choose(name)}
+def split_name(name: str) -> str:
+    """Return the name of a split that a file or a data set calls so: validation for dev.
+
+    >>> split_name("dev"), split_name("validation_mismatched")
+    ('validation', 'validation_mismatched')
+    """
+    return _SPLIT_OF_ALIAS.get(name, name)
 
 
 def as_recorded(recipe: Recipe, identity: Mapping[str, Any]) -> Recipe:
@@ -145,24 +157,53 @@ def _hold_out(split: Split, data: Data, columns: Columns, named: bool) -> dict[s
     return {name: part.first(data.limit) for name, part in both.items()}
 
 
-def _read_one_file(
-    file: Path, data: Data, columns: Columns, make_split: MakeSplit, choose: Choose, named: bool
+def _read_files(files: Iterable[Path], data: Data) -> Iterator[Record]:
+    return chain.from_iterable(read_records(file, data) for file in files)
+
+
+def _read_opened(
+    opened: Mapping[str, tuple[str | Path, Open]],
+    data: Data,
+    columns: Columns,
+    make_split: MakeSplit,
+    choose: Choose,
+    named: bool,
 ) -> dict[str, Split]:
+    """Read splits, each with the name of its source and what opens that."""
+
+    def read(name: str, data: Data = data) -> Split:
+        source, records = opened[name]
+        return make_split(name, records(), data, source=source)
+
+    if not any(map(is_validation, opened)) and "train" in opened and (choose("train") or choose("validation")):
+        both = _hold_out(read("train", _without_limit(data)), data, columns, named)
+        rest = {name: read(name) for name in opened if name != "train" and choose(name)}
+        return {name: split for name, split in {**both, **rest}.items() if choose(name)}
+    for name in sorted(set(data.splits) - set(opened)):
+        if choose(name) and data.source:
+            log.info(f"no {data.splits[name]} in {data.source}: it is not scored")
+    return {name: read(name) for name in sorted(opened, key=_order) if choose(name)}
+
+
+def _read_unsplit(
+    source: str | Path, records: Open, data: Data, columns: Columns, make_split: MakeSplit, choose: Choose, named: bool
+) -> dict[str, Split]:
+    """Read rows of a single source, which are split by a column or by a draw."""
     if data.split_column is None:
         if choose(ALL):
-            return {ALL: make_split(ALL, read_records(file, data), data, source=file)}
+            return {ALL: make_split(ALL, records(), data, source=source)}
         whole = _without_limit(data)
-        splits = _hold_out(make_split(ALL, read_records(file, whole), whole, source=file), data, columns, named)
+        splits = _hold_out(make_split(ALL, records(), whole, source=source), data, columns, named)
         return {name: split for name, split in splits.items() if choose(name)}
     by_split: dict[str, list[Record]] = {}
-    for line, values in read_records(file, data):
+    for line, values in records():
         if data.split_column not in values:
             near = closest(data.split_column, values)
-            raise DataError(f"no column {data.split_column!r}", f"{near} (data.split_column)", file=file)
+            raise DataError(f"no column {data.split_column!r}", f"{near} (data.split_column)", file=source)
         name = str(values[data.split_column])
-        by_split.setdefault(_SPLIT_OF_ALIAS.get(name, name), []).append((line, values))
+        by_split.setdefault(split_name(name), []).append((line, values))
     return {
-        name: make_split(name, by_split[name], data, source=file)
+        name: make_split(name, by_split[name], data, source=source)
         for name in sorted(by_split, key=_order)
         if choose(name)
     }
@@ -180,7 +221,7 @@ def files_by_split(data: Data) -> dict[str, list[Path]] | None:
     folder = Path(data.source)
     if data.files:
         base = folder if data.source and folder.is_dir() else Path()
-        named = {_SPLIT_OF_ALIAS.get(name, name): Path(file) for name, file in data.files.items()}
+        named = {split_name(name): Path(file) for name, file in data.files.items()}
         if folder.is_file():
             named.setdefault("train", folder)
         files = {name: [file if file.exists() else base / file] for name, file in named.items()}

@@ -137,6 +137,8 @@ def _find_shards(data: Data) -> list[_Shard]:
     find_format(data.format)
     if data.source == "demo":
         raise RecipeError("the demo data is made in memory", "leave data.streaming out")
+    if data.rows is not None:
+        raise RecipeError("the rows are in memory already", "leave data.streaming out")
     check_source(data)
     file = single_file(data)
     files = {"train": [file]} if file else files_by_split(data)

@@ -132,6 +132,8 @@ def sorted_batches(lengths: Sequence[int], tokens: int | None = None) -> list[li
     Without `tokens`, a batch has what keeps this machine busy: 4,096 tokens, on a CPU 1,024 for each thread if that is
     less.
     """
+    if len(lengths) < 2:  # a text at a time need not ask what the machine can do
+        return [[row] for row in range(len(lengths))]
     return split_by_length(lengths, tokens or _tokens_at_once())
 
 

@@ -205,6 +205,14 @@ def run_model(
     return [_with_logits(output, checkpoint.lacking) for output in outputs] if checkpoint.lacking else outputs, loss
 
 
+def answer_rows(
+    checkpoint: Checkpoint, features: Features, rows: Rows, progress: Progress, title: str
+) -> list[Prediction]:
+    """Run the model over the features of rows, and return what it predicts for each, as it is written to disk."""
+    outputs, _ = run_model(checkpoint, features, progress, title)
+    return list(map(drop_private_keys, checkpoint.task.decode(outputs, features, rows, checkpoint.setup)))
+
+
 def _with_logits(output: Mapping[str, Any], count: int) -> dict[str, Any]:
     """Return an output with a logit of `_NEVER` for each of so many more labels."""
     import numpy as np

@@ -7,11 +7,11 @@ import math
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
 from bertkit.recipe.layer_training import LayerTraining
 from bertkit.recipe.paths import Location
-from bertkit.recipe.sections import Epochs, Finite, FolderName, Rate, Section
+from bertkit.recipe.sections import Epochs, Finite, FolderName, Rate, Row, Section
 from bertkit.recipe.student_layers import read_layers
 
 
@@ -67,6 +67,19 @@ class Data(Section):
     """Read training rows during training, for data that does not fit in memory."""
     cache: bool = True
     """Keep the encoded rows of each split on disk for the next run."""
+    _rows: dict[str, list[Row]] | None = PrivateAttr(None)
+    """Rows in memory, which a program gives in place of a source: split -> its rows; ``all`` are not split yet."""
+
+    def with_rows(self, rows: dict[str, list[Row]]) -> Data:
+        """Return the same settings for rows in memory, which no file of the run will name."""
+        data = self.model_copy(update={"source": "", "files": {}})
+        data._rows = rows
+        return data
+
+    @property
+    def rows(self) -> dict[str, list[Row]] | None:
+        """The rows in memory, if a program gives them."""
+        return self._rows
 
     @field_validator("label_range")
     @classmethod

@@ -7,10 +7,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import run_model
+from bertkit.evaluation.scoring import answer_rows
 from bertkit.modeling.sentence.modules import Normalize
 from bertkit.progress import SILENT
-from bertkit.tasks import drop_private_keys
 from bertkit.tokens.features import count_tokens
 
 if TYPE_CHECKING:
@@ -67,9 +66,7 @@ class Predictor:
         rows = [one.content[0] for one in encoded]
         # Features were encoded in other batches, so they get the number of their row in this one.
         features = [{**feature, "row": number} for number, one in enumerate(encoded) for feature in one.content[1]]
-        outputs, _ = run_model(self.checkpoint, features, SILENT, "")
-        task, setup = self.checkpoint.task, self.checkpoint.setup
-        return list(map(drop_private_keys, task.decode(outputs, features, rows, setup)))
+        return answer_rows(self.checkpoint, features, rows, SILENT, "")
 
 
 @dataclass(frozen=True)

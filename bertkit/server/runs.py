@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bertkit.errors import ModelError, UnavailableError, UsageError, shorten
+from bertkit.errors import ModelError, UsageError, shorten
 from bertkit.evaluation.ensemble import find_members
 from bertkit.modeling.sentence.formats import DENSE, find_format
-from bertkit.recipe import load_recipe, names_several, typed_path
+from bertkit.recipe import load_recipe, names_several
 from bertkit.recipe.load import recipe_command
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported
-from bertkit.storage.recipes import find_recipe
+from bertkit.storage.recipes import find_recipe, find_run
 from bertkit.storage.records import RunRecord
 
 if TYPE_CHECKING:
@@ -63,13 +63,7 @@ def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedMo
 
 
 def _find_model(path: str, name: str | None, recipe: str | None) -> list[SavedModel]:
-    folder = typed_path(path)
-    if not folder.is_dir():
-        try:
-            folder = hub.find_model(path)
-        except (ModelError, UnavailableError):
-            remedy = "`bertkit runs list` shows those below runs/; a model of the hub must be in its cache or reachable"
-            raise ModelError(f"no such run: {path}", remedy) from None
+    folder = find_run(path)
     name = name or folder.resolve().name
     recipe_file = find_recipe(folder)
     if recipe_file is None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bertkit.errors import UsageError
+from bertkit.errors import ModelError, UnavailableError, UsageError
 from bertkit.recipe import typed_path
+from bertkit.storage import hub
 from bertkit.storage.checksums import check_model
 from bertkit.storage.seeds import is_seeds_folder, seed_folders
 
@@ -24,6 +25,22 @@ def find_recipe(folder: Path) -> Path | None:
     elif is_seeds_folder(folder):
         folders += seed_folders(folder)
     return next((file for file in (holder / RECIPE for holder in folders) if file.is_file()), None)
+
+
+def find_run(model: str) -> Path:
+    """Return the folder of a run or of another model on disk, or of a model of the hub.
+
+    Raises:
+        ModelError: there is none.
+    """
+    folder = typed_path(model)
+    if folder.is_dir():
+        return folder
+    try:
+        return hub.find_model(model)
+    except (ModelError, UnavailableError):
+        remedy = "`bertkit runs list` shows those below runs/; a model of the hub must be in its cache or reachable"
+        raise ModelError(f"no such run: {model}", remedy) from None
 
 
 def recipe_of(model: str, remedy: str = "name a run folder, or say --recipe RECIPE") -> str:

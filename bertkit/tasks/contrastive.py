@@ -43,7 +43,7 @@ from bertkit.tasks import (
 from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator, text_number
 
-COLUMNS = Columns(
+COLUMNS: Columns = Columns(
     given=("anchor", "positive"),
     gold="",
     optional=("negative", "margin"),

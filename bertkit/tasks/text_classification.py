@@ -55,7 +55,7 @@ from bertkit.tokens import long_texts
 from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator
 
-COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",), predicted=("probabilities",))
+COLUMNS: Columns = Columns(given=("text",), gold="label", optional=("text_pair",), predicted=("probabilities",))
 NAMED: bool = True
 TYPES: Mapping[str, Any] = {
     "prediction": str | list[str],

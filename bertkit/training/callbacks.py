@@ -113,6 +113,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             state.log_history.pop()
             return
         self._write_log(state)
+        if state.is_world_process_zero:
+            self.progress.record(state.log_history[-1])
         shown = {"loss": logs.get("loss"), self.best_metric: logs.get(f"eval_{self.best_metric}")}
         self.figures.update({name: value for name, value in shown.items() if value is not None})
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -62,6 +62,9 @@ class _Stopwatch:
         self.progress.update(done, figures)
         if done >= self.last:
             raise _Enough
+
+    def record(self, entry: Mapping[str, Any]) -> None:
+        """Pass nothing on: the steps of a trial are no training."""
 
     def finish(self) -> None:
         """End the stretch, if it was begun."""

@@ -75,7 +75,7 @@ def evaluate(
         if folder is not None and runs.is_main_process():
             check_output(folder, splits)
             claim.enter_context(claimed(folder / "predictions.jsonl"))
-        return _score_splits(_load_checkpoint(saved, progress), saved, splits, folder, progress)
+        return score_splits(_load_checkpoint(saved, progress), saved, splits, folder, progress)
 
 
 def evaluate_benchmark(
@@ -146,7 +146,7 @@ def evaluate_languages(
                 claim.enter_context(claimed(folder / language / "predictions.jsonl"))
         checkpoint = _load_checkpoint(saved, progress)
         results = {
-            language: _score_splits(checkpoint, of, splits[language], folder and folder / language, progress)
+            language: score_splits(checkpoint, of, splits[language], folder and folder / language, progress)
             for language, of in by_language.items()
         }
     # Gaps are measured from the language of training, where the record tells it, else from the first one.
@@ -168,13 +168,14 @@ def _load_checkpoint(saved: SavedCheckpoint, progress: Progress) -> Checkpoint:
         return saved.load(inference=True)
 
 
-def _score_splits(
+def score_splits(
     checkpoint: Checkpoint,
     saved: SavedCheckpoint,
     splits: dict[str, Split],
     folder: Path | None,
     progress: Progress,
 ) -> list[Result]:
+    """Score a loaded checkpoint on splits, and write predictions and scores into the folder, if there is one."""
     # Baselines were fitted when the model was trained: rows to score must not choose them.
     recipe, task, learned = saved.recipe, checkpoint.task, read_learned(saved)
     output = folder if runs.is_main_process() else None

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.files import first_of
+from bertkit.data.sources import ROWS
 from bertkit.data.text import Record
 from bertkit.errors import DataError, UsageError
-from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.insight.settings import Settings
 from bertkit.progress import SILENT, Progress, stage
@@ -77,7 +78,20 @@ def explain(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     checkpoint, answered = _answer_rows(recipe, source, row, mistakes, limit, progress)
-    gold = checkpoint.task.COLUMNS.gold if mistakes else ""
+    return _explain_answers(checkpoint, answered, checkpoint.task.COLUMNS.gold if mistakes else "", settings)
+
+
+def explain_records(
+    checkpoint: Checkpoint, saved: SavedCheckpoint, records: Iterable[Record], settings: Settings, progress: Progress
+) -> Iterator[ExplainedRow]:
+    """Do what `explain` does with rows in memory and a checkpoint that is loaded already, to be trained."""
+    chunks = read_chunks(records, saved, ROWS)
+    return _explain_answers(checkpoint, _run_chunks(checkpoint, chunks, progress), "", settings)
+
+
+def _explain_answers(
+    checkpoint: Checkpoint, answered: Iterable[tuple[Any, dict[str, Any], Answered]], gold: str, settings: Settings
+) -> Iterator[ExplainedRow]:
     from bertkit.insight import explanations
 
     return (

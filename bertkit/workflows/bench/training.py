@@ -104,7 +104,7 @@ class _Stoppable:
     """A progress that ends the work when a signal asked for it, so that temporary folders are removed."""
 
     def __init__(self, progress: Progress, stop: StopFlag) -> None:
-        self.start, self.finish = progress.start, progress.finish
+        self.start, self.record, self.finish = progress.start, progress.record, progress.finish
         self.progress, self.stop = progress, stop
 
     def update(self, done: int, figures: dict[str, Any]) -> None:

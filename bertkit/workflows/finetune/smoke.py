@@ -7,7 +7,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -65,6 +65,9 @@ class _StopsAfterAStep:
         if self.is_training:
             self.is_training = False
             os.kill(os.getpid(), signal.SIGTERM)
+
+    def record(self, entry: Mapping[str, Any]) -> None:
+        self.progress.record(entry)
 
     def finish(self) -> None:
         self.progress.finish()

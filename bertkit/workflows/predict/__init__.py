@@ -22,7 +22,7 @@ from bertkit.evaluation.ensemble import find_members
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe, Row, SeveralTasks, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
-from bertkit.tasks import Prediction, Task, drop_private_keys, row_columns
+from bertkit.tasks import Prediction, Task, row_columns
 from bertkit.workflows.predict.together import Together, find_tasks, load_together
 
 _Read = tuple[int, dict[str, Any], Row]
@@ -47,7 +47,7 @@ def predict(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return _predict_source(_find_checkpoints(recipe), source, row, progress)
+    return _predict_source(find_by_task(recipe), source, row, progress)
 
 
 def predict_to_file(
@@ -73,7 +73,7 @@ def predict_to_file(
     output = typed_path(output)
     writer_for(output)
     layout = check_layout(layout, output)
-    saved = _find_checkpoints(recipe)
+    saved = find_by_task(recipe)
     for of_task in saved.values():
         refuse_inputs(output, input_files(source, of_task))
     with claimed(output):
@@ -82,7 +82,7 @@ def predict_to_file(
         return write_records(records, output, follow_source(layout, output, source, data))
 
 
-def _find_checkpoints(recipe: Recipe | SeveralTasks) -> dict[str, SavedCheckpoint]:
+def find_by_task(recipe: Recipe | SeveralTasks) -> dict[str, SavedCheckpoint]:
     """Find the checkpoint of each task by its name, which is empty for a single one."""
     return {"": find_members(recipe)} if isinstance(recipe, Recipe) else find_tasks(recipe)
 
@@ -124,10 +124,12 @@ def predict_records(
     source: str,
     progress: Progress,
     columns: FileLayout | None = None,
+    together: Together | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Do what `predict` does with rows that are read elsewhere; errors call them by `source`.
 
-    With the layout of a file with `columns`, each record has one field per column.
+    With the layout of a file with `columns`, each record has one field per column. The models are loaded where they
+    are not given `together`.
     """
     copies = itertools.tee(records, len(saved))
     by_task = [read_chunks(copy, of_task, source) for copy, of_task in zip(copies, saved.values(), strict=True)]
@@ -137,10 +139,16 @@ def predict_records(
     first = next(chunks)
     fields = {name: _predicted_fields(of_task) for name, of_task in saved.items()}
     refuse_clash(first[0][0][0], _name_fields(fields, columns and replace(columns, digits=None)), source)
-    say_unread(first[0][0][0], list(saved.values()))
-    with stage(progress, f"loading {', '.join(saved) or next(iter(saved.values())).recipe.model_name}"):
-        together = load_together(saved)
+    if together is None:
+        say_unread(first[0][0][0], list(saved.values()))
+        together = load_models(saved, progress)
     return _predict_chunks(itertools.chain([first], chunks), together, progress, source, columns)
+
+
+def load_models(saved: Mapping[str, SavedCheckpoint], progress: Progress) -> Together:
+    """Load a checkpoint, or those of several tasks; raises as `load_together` does."""
+    with stage(progress, f"loading {', '.join(saved) or next(iter(saved.values())).recipe.model_name}"):
+        return load_together(saved)
 
 
 def _predicted_fields(saved: SavedCheckpoint) -> dict[str, Any]:
@@ -275,16 +283,12 @@ def _predict_chunks(
         features = {name: of_task.task.encode(rows[name], of_task.setup) for name, of_task in tasks.items()}
         for name, truncation in truncations.items():
             truncation.add(features[name], rows[name])
-        # The line of `eval` as far as `decode`: what follows only names the fields.
-        outputs = together.run(features, progress)
-        predictions = [
-            of_task.task.decode(outputs[name], features[name], rows[name], of_task.setup)
-            for name, of_task in tasks.items()
-        ]
+        predicted = together.predict(features, rows, progress)
+        predictions = [predicted[name] for name in tasks]
         # of a stream, tasks may have read up to different faults
         for original, *of_row in zip(chunk[0][0], zip(*rows.values(), strict=False), *predictions, strict=False):
             canonical, *answers = of_row
-            fields = _name_fields(dict(zip(tasks, map(drop_private_keys, answers), strict=True)), columns)
+            fields = _name_fields(dict(zip(tasks, answers, strict=True)), columns)
             refuse_clash(original, fields, source)  # also those that only some predictions have
             given = next((row["id"] for row in canonical if "id" in row), None)
             yield {**_id_field(next(number), original, given, columns), **original, **fields}

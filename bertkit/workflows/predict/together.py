@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
-from bertkit.evaluation.scoring import run_model
+from bertkit.evaluation.scoring import answer_rows
 from bertkit.progress import Progress, stage
 from bertkit.recipe import SeveralTasks, typed_path
 from bertkit.storage import hub, runs
-from bertkit.tasks import load_task
+from bertkit.tasks import Prediction, drop_private_keys, load_task
 from bertkit.tokens.features import Feature, max_tokens, padding_collator
 
 if TYPE_CHECKING:
     from bertkit.modeling.heads.several import HeadsOnEncoder
-    from bertkit.tokens.features import Features
+    from bertkit.tokens.features import Features, Rows
 
 
 _PLAIN = {"input_ids", "attention_mask", "token_type_ids"}
@@ -31,8 +31,10 @@ class Together:
     joined: HeadsOnEncoder | None
     """The encoder with all heads; None for a single task."""
 
-    def run(self, features: Mapping[str, Features], progress: Progress) -> dict[str, list[Any]]:
-        """Return the outputs of each task for its features; equal inputs of several tasks go through the encoder once.
+    def predict(
+        self, features: Mapping[str, Features], rows: Mapping[str, Rows], progress: Progress
+    ) -> dict[str, list[Prediction]]:
+        """Return what each task predicts; equal inputs of several tasks go through the encoder once.
 
         A task whose inputs are more than the tokens of a text, or several texts, is run by itself.
         """
@@ -40,8 +42,8 @@ class Together:
         alike = [name for name, of_task in features.items() if self.joined and self._is_plain(name, of_task)]
         if len(alike) < 2:
             alike = []
-        outputs = {
-            name: run_model(self.tasks[name], of_task, progress, f"predicting {name}".rstrip())[0]
+        predictions = {
+            name: answer_rows(self.tasks[name], of_task, rows[name], progress, f"predicting {name}".rstrip())
             for name, of_task in features.items()
             if name not in alike
         }
@@ -60,8 +62,10 @@ class Together:
                     {field.removeprefix(prefix): value for field, value in output.items() if field.startswith(prefix)}
                     for output in merged
                 ]
-                outputs[name] = [of_task[positions[key]] for key in keys[name]]
-        return outputs
+                task, outputs = self.tasks[name].task, [of_task[positions[key]] for key in keys[name]]
+                decoded = task.decode(outputs, features[name], rows[name], self.tasks[name].setup)
+                predictions[name] = list(map(drop_private_keys, decoded))
+        return predictions
 
     def _run_all(self, joined: HeadsOnEncoder, features: Features, progress: Progress) -> list[Any]:
         from bertkit.evaluation.forward import forward

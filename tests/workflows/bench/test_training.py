@@ -221,6 +221,9 @@ def test_a_setting_that_training_refuses_is_told_as_there(tiny_model, rows):
         def update(self, done: int, figures: dict) -> None:
             assert self.opened > 0
 
+        def record(self, entry: dict) -> None:
+            pass
+
         def finish(self) -> None:
             assert self.opened > 0
             self.opened -= 1

@@ -121,13 +121,14 @@ def test_the_same_text_goes_through_the_encoder_once(finished, tmp_path):
     together = load_together(find_tasks(several_of(finished)))
     read = []
     together.joined.base_model.encoder.register_forward_hook(lambda _, inputs, out: read.append(len(inputs[0])))
-    features = {
-        name: one.task.encode([one.task.read({"text": row["text"]}, one.setup.recipe) for row in TEXTS], one.setup)
+    rows = {
+        name: [one.task.read({"text": row["text"]}, one.setup.recipe) for row in TEXTS]
         for name, one in together.tasks.items()
     }
-    outputs = together.run(features, SILENT)
+    features = {name: one.task.encode(rows[name], one.setup) for name, one in together.tasks.items()}
+    predictions = together.predict(features, rows, SILENT)
     assert sum(read) == len({row["text"] for row in TEXTS})
-    assert [len(of_task) for of_task in outputs.values()] == [len(TEXTS)] * 2
+    assert [len(of_task) for of_task in predictions.values()] == [len(TEXTS)] * 2
 
 
 def test_a_finished_run_is_not_trained_again_and_may_be_moved(finished, recipe, tmp_path):

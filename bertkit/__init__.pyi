@@ -1,0 +1,46 @@
+"""The public names of bertkit for type checkers and editors; `__init__.py` imports each when it is used."""
+
+from bertkit.progress import Progress as Progress
+from bertkit.recipe import load_pretrain_recipe as load_pretrain_recipe
+from bertkit.recipe import load_recipe as load_recipe
+from bertkit.recipe.space import make_search as make_search
+from bertkit.vectors.embedder import Embedder as Embedder
+from bertkit.vectors.reranker import Reranker as Reranker
+from bertkit.vectors.sparse import SparseEmbedder as SparseEmbedder
+from bertkit.workflows.bench import bench as bench
+from bertkit.workflows.distill import distill as distill
+from bertkit.workflows.evaluate import evaluate as evaluate
+from bertkit.workflows.export import export as export
+from bertkit.workflows.finetune.call import Finetuned as Finetuned
+from bertkit.workflows.finetune.call import finetune as finetune
+from bertkit.workflows.finetune.seeds import finetune_seeds as finetune_seeds
+from bertkit.workflows.package import package as package
+from bertkit.workflows.predict import predict as predict
+from bertkit.workflows.predict.loaded import LoadedModel as LoadedModel
+from bertkit.workflows.predict.loaded import load as load
+from bertkit.workflows.pretrain import pretrain as pretrain
+from bertkit.workflows.sweep import sweep as sweep
+
+__version__: str
+__all__ = [
+    "Embedder",
+    "Finetuned",
+    "LoadedModel",
+    "Progress",
+    "Reranker",
+    "SparseEmbedder",
+    "bench",
+    "distill",
+    "evaluate",
+    "export",
+    "finetune",
+    "finetune_seeds",
+    "load",
+    "load_pretrain_recipe",
+    "load_recipe",
+    "make_search",
+    "package",
+    "predict",
+    "pretrain",
+    "sweep",
+]

@@ -1,0 +1,133 @@
+"""Fine-tune as a program asks for it: as `bertkit finetune` does, also with rows that are in memory."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from bertkit.data.sources import ALL, split_name
+from bertkit.errors import UsageError
+from bertkit.evaluation.scoring import Result
+from bertkit.progress import Events, Progress, pick_progress
+from bertkit.recipe import Recipe, SeveralTasks, load_recipe, load_several, names_several
+from bertkit.storage.runs import run_folder
+from bertkit.workflows.predict.in_memory import DataFrame, Rows, as_records, is_dataframe
+from bertkit.workflows.predict.loaded import Changes, LoadedModel, load
+
+
+class FinetuneOptions(TypedDict, total=False):
+    """What else `finetune` takes."""
+
+    changes: Changes
+    fresh: bool
+    """Start over; an earlier run in the folder is moved aside."""
+    pinned: str | Path | None
+    """End unless model, rows and versions are those of this run."""
+    progress: Progress | None
+    """Shows how far the work is; by default bars, in notebooks only."""
+
+
+class Finetuned(list[Result]):
+    """The results of the validation splits, the first of which chose the best checkpoint."""
+
+    def __init__(self, results: Iterable[Result], folder: Path) -> None:
+        super().__init__(results)
+        self.folder = folder
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """The scores of the first split; None where one is undefined there."""
+        return self[0].scores
+
+    @property
+    def report(self) -> Path:
+        """The page about the run."""
+        return self.folder / "report.html"
+
+    @cached_property
+    def model(self) -> LoadedModel:
+        """The trained model, loaded when it is first asked for."""
+        return load(self.folder)
+
+    def _repr_html_(self) -> str:
+        cells = [(result.split, name, _with_interval(result, name)) for result in self for name in result.scores]
+        rows = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in cells)
+        return f"<p>{html.escape(str(self.folder))}</p><table>{rows}</table>"
+
+
+def finetune(
+    recipe: str | Path | Recipe | SeveralTasks,
+    *,
+    model: str | Path | None = None,
+    data: str | Path | DataFrame | Rows | Mapping[str, DataFrame | Rows] | None = None,
+    training: Mapping[str, Any] | None = None,
+    output: str | Path | None = None,
+    events: Callable[[dict[str, Any]], object] | None = None,
+    **options: Unpack[FinetuneOptions],
+) -> Finetuned:
+    """Fine-tune an encoder, or resume the same run, or return the scores of a finished one.
+
+    Args:
+        recipe: its name or file, or a loaded one.
+        model: the encoder, in place of the recipe's: folder, hub name, or ``demo``.
+        data: rows with the columns that the recipe names: a path or hub name; a DataFrame, a `datasets.Dataset` or
+            dictionaries, of which validation rows are held out; or a mapping (a ``DatasetDict``) from splits to these.
+        training: keys of the recipe's section ``training``, such as ``{"epochs": 3}``.
+        output: the run folder, ``runs/RECIPE`` by default.
+        events: called with each line of ``metrics.jsonl``: a step with its loss, or with the scores of an evaluation.
+        options: see `FinetuneOptions`.
+
+    Raises:
+        BertkitError: of the kind that fits; see `bertkit.errors`.
+    """
+    in_memory = data is not None and not isinstance(data, (str, Path))
+    changes = {**{f"training.{key}": value for key, value in (training or {}).items()}, **options.get("changes", {})}
+    if model is not None:
+        changes["model"] = str(model)
+    if isinstance(data, (str, Path)):
+        changes["data.source"] = str(data)
+    if in_memory and not isinstance(recipe, (Recipe, SeveralTasks)):
+        changes.setdefault("data.source", "")  # what the recipe says of its own source is dropped
+    loaded = _load(recipe, changes)
+    progress = pick_progress(options.get("progress"))
+    shown = progress if events is None else Events(progress, events)
+    given: dict[str, Any] = {"output": output, "fresh": options.get("fresh", False), "progress": shown}
+    if isinstance(loaded, SeveralTasks):
+        from bertkit.workflows.finetune.several import finetune_several
+
+        if in_memory or options.get("pinned"):
+            what = "rows in memory, or `pinned`, with a recipe of several tasks"
+            raise UsageError(what, "name files, or train one of its recipes at a time")
+        return Finetuned(finetune_several(loaded, **given), run_folder(output, loaded.recipe.name))
+    from bertkit.workflows.finetune import finetune as run
+
+    if in_memory:
+        loaded = loaded.model_copy(update={"data": loaded.data.with_rows(_read_rows(data))})
+    return Finetuned(run(loaded, pinned=options.get("pinned"), **given), run_folder(output, loaded.name))
+
+
+def _load(recipe: str | Path | Recipe | SeveralTasks, changes: Mapping[str, Any]) -> Recipe | SeveralTasks:
+    """Load a recipe with changes."""
+    if isinstance(recipe, (Recipe, SeveralTasks)):
+        if changes:
+            what = f"a loaded recipe and changes of it: {', '.join(changes)}"
+            raise UsageError(what, "give the name of the recipe, or make the changes with load_recipe(NAME, CHANGES)")
+        return recipe
+    name = str(recipe)
+    return load_several(name, changes) if names_several(name) else load_recipe(name, changes)
+
+
+def _read_rows(data: Any) -> dict[str, list[dict[str, Any]]]:
+    """Return the rows of each split; those that are not split yet are ``all``."""
+    if is_dataframe(data) or not isinstance(data, Mapping):
+        return {ALL: as_records(data)}
+    return {split_name(str(name)): as_records(rows) for name, rows in data.items()}
+
+
+def _with_interval(result: Result, name: str) -> str:
+    score, interval = result.scores[name], result.intervals.get(name)
+    ends = f" ({interval[0]:.4f} to {interval[1]:.4f})" if interval else ""
+    return "undefined" if score is None else f"{score:.4f}{ends}"
