@@ -195,7 +195,7 @@ def _report_long(inputs: FinetuneInputs) -> None:
 def read_inputs(
     recipe: Recipe, output: str | Path | None, *, fresh: bool = False, pinned: str | Path | None = None
 ) -> FinetuneInputs:
-    """Find the model, read and check the rows, and settle the identity of the run.
+    """Find the model, read and check the rows, and settle the identity of the run; what is cheap is refused first.
 
     Unless it is to be a `fresh` one, a run that the folder holds goes on with the rows that it has held out. With
     `pinned`, model, tokenizer, rows and versions must be those of that run.
@@ -208,7 +208,6 @@ def read_inputs(
     recipe = supervision.recipe
     if recipe.training.lora and not find_spec("peft"):
         raise UnavailableError("training.lora needs the package peft", f"`{pip_install('lora')}`")
-    # What is cheap to refuse comes first: settings, then the config, then rows. Weights are not loaded here.
     check_asked_device()
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
