@@ -221,13 +221,13 @@ class LoadedModel:
     def _saved_for(self, names: tuple[str, ...]) -> dict[str, SavedCheckpoint]:
         """Return what is on disk, with recipes that read rows of these columns; columns that no one reads are told."""
         if names not in self._by_columns:
-            found = {
+            readers = {
                 name: replace(saved, recipe=saved.recipe.model_copy(update={"data": data}))
                 for name, saved in self.by_task.items()
                 for data in [map_given(names, [*row_columns(saved.task, saved.recipe), "id"], saved.recipe.data)]
             }
-            say_unread(dict.fromkeys(names), list(found.values()))
-            self._by_columns[names] = found
+            say_unread(dict.fromkeys(names), list(readers.values()))
+            self._by_columns[names] = readers
         return self._by_columns[names]
 
     def _predict(

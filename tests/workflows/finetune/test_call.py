@@ -102,4 +102,5 @@ def test_a_wrong_key_is_told_as_the_command_does(tiny_model):
     with pytest.raises(RecipeError, match=r"epoch.* did you mean epochs\?"):
         bertkit.finetune("classify", model=tiny_model, data=TRAIN, training={"epoch": 1})
     with pytest.raises(RecipeError, match="the rows are in memory already"):
-        bertkit.finetune("classify", model=tiny_model, data=TRAIN, changes={"data.streaming": True})
+        changes = {"data.streaming": True, "labels": ["bad", "good"], "training.steps": 5}
+        bertkit.finetune("classify", model=tiny_model, data=TRAIN, changes=changes)
