@@ -54,15 +54,16 @@ def forward(
 
     process, processes = rank_and_size()
     device = next(model.parameters()).device
+    computes = Device(device.type)
     was_training = model.training
     model.eval()
     outputs: dict[int, Output] = {}
     total, count = 0.0, 0
     lengths = lengths_of(features).tolist()
-    collate, lengths = few_shapes(collate, lengths, Device(device.type))
+    collate, lengths = few_shapes(collate, lengths, computes)
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
-    with Device(device.type).inference_mode(), autocast:
-        if lengths and is_open() and device.type == "cpu":
+    with computes.inference_mode(), autocast:
+        if lengths and is_open() and computes.is_cpu:
             usual = sorted(range(len(lengths)), key=lengths.__getitem__)[len(lengths) // 2 :: -1]  # and shorter ones
             rows = min(len(usual), max(1, tokens_for(1) // lengths[usual[0]]))
             settle_threads(lambda rows: model(**collate([features[number] for number in usual[:rows]])), rows)
@@ -70,7 +71,7 @@ def forward(
         for numbers in sorted_batches(lengths)[process::processes]:
             batch = without_fillers(model, collate([features[number] for number in numbers]))
             fields = dict(run_filled(model, {name: value.to(device) for name, value in batch.items()}))
-            Device(device.type).end_graph()
+            computes.end_graph()
             # the model's loss is a mean over the batch; weighted by its items, it adds up to the mean over all rows
             loss = fields.pop("loss", None)
             items = count_items(batch)

@@ -35,13 +35,14 @@ def measure(
     """Score a model on held-out features; several processes share the work and all get the scores."""
     process, processes = rank_and_size()
     device = next(model.parameters()).device
+    computes = Device(device.type)
     was_training = model.training
     model.eval()
     totals: Totals = {}
-    collate, lengths = few_shapes(collate, lengths_of(features).tolist(), Device(device.type))
+    collate, lengths = few_shapes(collate, lengths_of(features).tolist(), computes)
     batches = sorted_batches(lengths)[process::processes]
     bf16 = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
-    with stage(progress, "evaluation", len(batches)) as tick, Device(device.type).inference_mode(), bf16:
+    with stage(progress, "evaluation", len(batches)) as tick, computes.inference_mode(), bf16:
         for numbers in batches:
             batch = collate([features[number] for number in numbers])
             batch.pop(ROW_MASK, None)  # objectives go by labels, and by what tells text from padding

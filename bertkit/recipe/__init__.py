@@ -26,6 +26,7 @@ from bertkit.recipe.sections import Row as Row
 from bertkit.recipe.sections import Section as Section
 from bertkit.recipe.several import SeveralRecipe as SeveralRecipe
 from bertkit.recipe.several import SeveralTasks as SeveralTasks
+from bertkit.recipe.several import load_one_or_several as load_one_or_several
 from bertkit.recipe.several import load_several as load_several
 from bertkit.recipe.several import names_several as names_several
 from bertkit.recipe.student_layers import read_layers as read_layers

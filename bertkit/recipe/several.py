@@ -55,6 +55,11 @@ class SeveralTasks:
     recipes: dict[str, Recipe]
 
 
+def load_one_or_several(name: str, changes: Mapping[str, Any]) -> Recipe | SeveralTasks:
+    """Load a recipe, of one task or of several, with changes; raises as `load_recipe` does."""
+    return load_several(name, changes) if names_several(name) else load_recipe(name, changes)
+
+
 def names_several(name: str) -> bool:
     """Tell whether a recipe is one of several tasks; raises what `load_recipe` does of files."""
     return "tasks" in read_values(name)

@@ -43,7 +43,6 @@ class RunRecord(TypedDict, total=False):
     best_checkpoint: str | None
     tuned: dict[str, Any]
     """Options that were tuned on validation rows."""
-    calibrated: dict[str, Any]
     baselines: str
     """The checksum of the file of what baselines have learned."""
     result: dict[str, Any]

@@ -56,7 +56,7 @@ class SpanBoundary(nn.Module):
         # tokens that are not masked. Both boundaries are picked by index from (rows, tokens, width).
         numbers = at_labels(torch.arange(starts.numel(), device=starts.device).view(starts.shape), batch)
         rows, columns = numbers // starts.shape[1], numbers % starts.shape[1]
-        starts, ends = at_labels(starts, batch), at_labels(ends, batch)
+        starts, ends = starts.flatten()[numbers], ends.flatten()[numbers]
         left = states[rows, (starts - 1).clamp(min=0)]
         right = states[rows, ends.clamp(max=states.shape[1] - 1)]
         position = self.places((columns - starts).clamp(max=_POSITIONS - 1))

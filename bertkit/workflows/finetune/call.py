@@ -12,7 +12,7 @@ from bertkit.data.sources import ALL, split_name
 from bertkit.errors import UsageError
 from bertkit.evaluation.scoring import Result
 from bertkit.progress import Events, Progress, pick_progress
-from bertkit.recipe import Recipe, SeveralTasks, load_recipe, load_several, names_several
+from bertkit.recipe import Recipe, SeveralTasks, load_one_or_several
 from bertkit.storage.runs import run_folder
 from bertkit.workflows.predict.in_memory import DataFrame, Rows, as_records, is_dataframe
 from bertkit.workflows.predict.loaded import Changes, LoadedModel, load
@@ -116,8 +116,7 @@ def _load(recipe: str | Path | Recipe | SeveralTasks, changes: Mapping[str, Any]
             what = f"a loaded recipe and changes of it: {', '.join(changes)}"
             raise UsageError(what, "give the name of the recipe, or make the changes with load_recipe(NAME, CHANGES)")
         return recipe
-    name = str(recipe)
-    return load_several(name, changes) if names_several(name) else load_recipe(name, changes)
+    return load_one_or_several(str(recipe), changes)
 
 
 def _read_rows(data: Any) -> dict[str, list[dict[str, Any]]]:

@@ -15,7 +15,7 @@ from bertkit.data.sources import ALL, ROWS
 from bertkit.errors import UsageError
 from bertkit.evaluation.training_rows import Choice, judge_training_rows
 from bertkit.progress import Progress, pick_progress
-from bertkit.recipe import Recipe, SeveralTasks, load_recipe, load_several, names_several, typed_path
+from bertkit.recipe import Recipe, SeveralTasks, load_one_or_several, typed_path
 from bertkit.storage.recipes import find_run, recipe_of
 from bertkit.tasks import row_columns
 from bertkit.workflows.evaluate import score_splits, splits_to_score
@@ -276,10 +276,7 @@ def load(model: str | Path, recipe: str | Recipe | None = None, *, changes: Chan
     if isinstance(recipe, Recipe):
         return LoadedModel(recipe.model_copy(update={"model": name})).load()
     recipe = recipe or recipe_of(str(find_run(str(model))), "name a run folder, or the recipe: load(MODEL, RECIPE)")
-    settings = {**(changes or {}), "model": name}
-    return LoadedModel(
-        load_several(recipe, settings) if names_several(recipe) else load_recipe(recipe, settings)
-    ).load()
+    return LoadedModel(load_one_or_several(recipe, {**(changes or {}), "model": name})).load()
 
 
 def _as_text(value: object) -> str:
