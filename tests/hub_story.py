@@ -39,8 +39,7 @@ def fill(hub: Hub, folder: Path) -> None:
     import torch
     from safetensors.torch import load_file, save_file
 
-    from bertkit.data.demo.rows import demo_rows
-    from bertkit.data.demo.sets import demo_set_for
+    from bertkit.data.demo.sets import demo_rows, demo_set_for
     from bertkit.recipe import load_recipe
     from bertkit.storage.hub import find_model
 

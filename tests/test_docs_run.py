@@ -17,8 +17,7 @@ import pytest
 import yaml
 
 import bertkit
-from bertkit.data.demo.rows import demo_rows
-from bertkit.data.demo.sets import demo_set_for
+from bertkit.data.demo.sets import demo_rows, demo_set_for
 from bertkit.recipe.load import load_recipe, recipe_names
 from bertkit.storage.hub import find_model
 from tests.conftest import toy_rows, write_csv, write_jsonl

@@ -20,8 +20,7 @@ from typing import Any
 
 from transformers import BertForMaskedLM, BertTokenizer
 
-from bertkit.data.demo.prose import SECOND_TEXT
-from bertkit.data.demo.rows import demo_text
+from bertkit.data.demo.prose import SECOND_TEXT, demo_text
 
 PARAGRAPHS = 100_000, 50_000
 """How many the first text has, and the second."""

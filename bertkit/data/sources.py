@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.columns import PAIR
-from bertkit.data.demo.rows import demo_rows
-from bertkit.data.demo.sets import demo_set_for
+from bertkit.data.demo.sets import demo_rows, demo_set_for
 from bertkit.data.files import SPLIT_NAMES, find_files, not_a_file, read_records
 from bertkit.data.formats import find_format, format_of
 from bertkit.data.hold_out import DRAWS, hold_out

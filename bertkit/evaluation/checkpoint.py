@@ -8,8 +8,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bertkit.data.demo.rows import demo_rows
-from bertkit.data.demo.sets import demo_set_for
+from bertkit.data.demo.sets import demo_rows, demo_set_for
 from bertkit.data.labels import match_names, placeholder_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError, UsageError

@@ -9,7 +9,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bertkit.data.demo.rows import demo_text
+from bertkit.data.demo.prose import demo_text
 from bertkit.data.files import SPLIT_NAMES, not_a_file, read_records
 from bertkit.data.formats import format_of, load_formats
 from bertkit.data.hub_sets import read_hub_split

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from bertkit.checks import tag_errors
-from bertkit.data.demo.rows import demo_rows
-from bertkit.data.demo.sets import demo_set_for
+from bertkit.data.demo.sets import demo_rows, demo_set_for
 from bertkit.data.rows import Columns, Split
 from bertkit.errors import UnavailableError
 from bertkit.recipe import load_recipe

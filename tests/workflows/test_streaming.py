@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.data.demo.rows import demo_rows
-from bertkit.data.demo.sets import DEMO_SETS
+from bertkit.data.demo.sets import DEMO_SETS, demo_rows
 from tests.conftest import toy_rows, write_csv
 from tests.kills import TRAINING_STEP, check_equal, everything, slow_unless
 

@@ -8,20 +8,23 @@ and words of several senses stand in sentences.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import NamedTuple
 
 from bertkit.data.demo import texts
-from bertkit.data.demo.choices import write_choice, write_continuation
 from bertkit.data.demo.grammar import CATEGORY_OF, Clause, join, pick_clause, pick_location, sentence
-from bertkit.data.demo.names import write_named
-from bertkit.data.demo.questions import write_question
-from bertkit.data.demo.senses import write_sense
-from bertkit.data.demo.splits import split_of
-from bertkit.data.demo.words import write_word_classes
+from bertkit.data.demo.rows import (
+    write_choice,
+    write_continuation,
+    write_named,
+    write_question,
+    write_sense,
+    write_word_classes,
+)
+from bertkit.data.demo.sets import split_of
 from bertkit.recipe import Row
 
 
@@ -196,3 +199,10 @@ SECOND_TEXT: dict[WriteParagraph, float] = {
     partial(_answered, most_others=3): 3,
     _looked_for: 7,
 }
+
+
+def demo_text(paragraphs: int, seed: int, writers: Mapping[WriteParagraph, float] = FIRST_TEXT) -> Iterator[str]:
+    """Write paragraphs to pretrain on; none has a text of validation or test rows."""
+    rng = Random(f"text/{seed}")
+    for _ in range(paragraphs):
+        yield write_paragraph(rng, writers)

@@ -1,7 +1,12 @@
-"""The demo sets: which rows a recipe gets follows from its task family, columns, labels and options, not its name."""
+"""The demo sets: small tasks written by a grammar, so that every recipe runs with nothing but the package.
+
+Which rows a recipe gets follows from its task family, columns, labels and options, not its name. A text belongs to one
+split by its checksum, so no text of training can occur in validation or test.
+"""
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -10,14 +15,31 @@ from random import Random
 from typing import Any
 
 from bertkit.data.demo import texts
-from bertkit.data.demo.choices import write_choice, write_continuation
-from bertkit.data.demo.names import NAME_TAGS, NAME_TYPES, write_named
-from bertkit.data.demo.questions import write_question
-from bertkit.data.demo.rankings import one_row_per_passage, write_ranking
-from bertkit.data.demo.senses import write_sense
-from bertkit.data.demo.words import WORD_CLASSES, write_word_classes
-from bertkit.errors import DataError
+from bertkit.data.demo.rows import (
+    NAME_TAGS,
+    NAME_TYPES,
+    WORD_CLASSES,
+    one_row_per_passage,
+    write_choice,
+    write_continuation,
+    write_named,
+    write_question,
+    write_ranking,
+    write_sense,
+    write_word_classes,
+)
+from bertkit.errors import DataError, closest
 from bertkit.recipe import Recipe, Row
+
+
+def split_of(text: str) -> str:
+    """Return the split of a text: three in five are for training.
+
+    >>> split_of("The dog slept."), split_of("The dogs slept.")
+    ('train', 'test')
+    """
+    return ("validation", "test", "train", "train", "train")[zlib.crc32(text.encode()) % 5]
+
 
 Write = Callable[[Random, str], Row]
 _WriteTexts = Callable[[Random, str], texts.Texts]
@@ -199,3 +221,38 @@ _SETS = [
     DemoSet("wsd-nearest", "word_sense", "tokens target word sense", write_sense, options={"method": "nearest"}),
 ]
 DEMO_SETS = {demo_set.name: demo_set for demo_set in _SETS}
+
+
+SIZES = {"train": 3000, "validation": 500, "test": 500}
+
+
+def demo_rows(demo_set: DemoSet, split: str, limit: int | None = None) -> list[Row]:
+    """Write the rows of a split, the same ones every time.
+
+    Args:
+        demo_set: what to write; `demo_set_for` chooses it for a recipe.
+        split: train, validation or test; also e.g. validation_mismatched, of mismatched rows if the set has them.
+        limit: how many rows at most, the first of the split; as many as `SIZES` has when absent.
+
+    Raises:
+        DataError: an unknown split.
+    """
+    base, _, variant = split.partition("_")
+    write = (demo_set.mismatched or demo_set.write) if variant else demo_set.write
+    if base not in SIZES or (base == "train" and variant):
+        raise DataError(f"the demo data of {demo_set.name!r} has no split {split!r}", closest(split, SIZES))
+    rng, rows, texts = Random(f"{demo_set.name}/{split}"), list[Row](), set[str]()
+    count = min(SIZES[base], limit or SIZES[base])
+    while len(rows) < count:
+        row = write(rng, base)
+        text = _main_text(row)
+        if split_of(text) == base and text not in texts and text != row.get("text_pair"):
+            texts.add(text)
+            rows += [row] if demo_set.unfold is None else demo_set.unfold(row)
+    return rows[:count]
+
+
+def _main_text(row: Row) -> str:
+    """Return the text that no other row of any split may have: a row's first one, without its question."""
+    names = ("text", "anchor", "context", "query")
+    return str(next((row[name] for name in names if row.get(name)), None) or " ".join(row["tokens"]))

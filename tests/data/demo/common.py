@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from functools import cache
 
-from bertkit.data.demo.rows import demo_rows
-from bertkit.data.demo.sets import DEMO_SETS
+from bertkit.data.demo.sets import DEMO_SETS, demo_rows
 
 PAIRS_OR_TEXTS = tuple(
     name for name, one in DEMO_SETS.items() if one.task in ("text_classification", "text_regression")

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import bertkit
-from bertkit.data.demo.rows import demo_text
+from bertkit.data.demo.prose import demo_text
 from tests.data.demo.common import OTHERS, one_per_writer, rows_of
 
 MODEL = Path(bertkit.__file__).parent / "data" / "demo" / "model"

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from itertools import pairwise
 
-from bertkit.data.demo.names import MOST_NAMES, NAME_TAGS
+from bertkit.data.demo.rows import MOST_NAMES, NAME_TAGS
 from tests.data.demo.common import most_frequent_tags, rows_of
 
 

@@ -7,8 +7,7 @@ from random import Random
 
 import pytest
 
-from bertkit.data.demo.prose import FIRST_TEXT, SECOND_TEXT, write_paragraph
-from bertkit.data.demo.rows import demo_text
+from bertkit.data.demo.prose import FIRST_TEXT, SECOND_TEXT, demo_text, write_paragraph
 from tests.data.demo.common import rows_of
 
 LINKS = {"Indeed", "So", "But", "Yet", "Similarly", "Besides", "Whereas", "Well"}

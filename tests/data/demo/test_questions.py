@@ -8,7 +8,7 @@ from collections import Counter
 import pytest
 
 from bertkit.data.demo.grammar import TRANSITIVE, past_of, with_s
-from bertkit.data.demo.rows import SIZES
+from bertkit.data.demo.sets import SIZES
 from tests.data.demo.common import rows_of, sets_of
 
 SETS = sets_of("question_answering")

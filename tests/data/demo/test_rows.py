@@ -8,8 +8,8 @@ from collections import Counter
 
 import pytest
 
-from bertkit.data.demo.rows import SIZES, demo_rows, demo_text
-from bertkit.data.demo.sets import DEMO_SETS
+from bertkit.data.demo.prose import demo_text
+from bertkit.data.demo.sets import DEMO_SETS, SIZES, demo_rows
 from bertkit.errors import DataError
 from tests.data.demo.common import OTHERS, PAIRS_OR_TEXTS, all_text, one_per_writer, rows_of
 from tests.kills import slow_unless

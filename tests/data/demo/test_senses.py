@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from bertkit.data.demo.rows import SIZES
+from bertkit.data.demo.sets import SIZES
 from tests.data.demo.common import rows_of, sets_of
 
 SETS = sets_of("word_sense")

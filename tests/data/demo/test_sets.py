@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.data.demo.rows import demo_rows
-from bertkit.data.demo.sets import DEMO_SETS, demo_set_for
+from bertkit.data.demo.sets import DEMO_SETS, demo_rows, demo_set_for
 from bertkit.data.sources import read_splits
 from bertkit.errors import DataError
 from bertkit.recipe import load, load_recipe, recipe_names

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from bertkit.data.demo.splits import split_of
+from bertkit.data.demo.sets import split_of
 
 
 def test_three_texts_in_five_are_for_training():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import chain
 from operator import eq
 
-from bertkit.data.demo.words import WORD_CLASSES
+from bertkit.data.demo.rows import WORD_CLASSES
 from tests.data.demo.common import most_frequent_tags, rows_of
 
 

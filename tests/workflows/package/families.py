@@ -7,8 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from bertkit.data.demo.rows import demo_rows
-from bertkit.data.demo.sets import demo_set_for
+from bertkit.data.demo.sets import demo_rows, demo_set_for
 from bertkit.recipe import load_recipe
 
 LONG = "The old baker carried a heavy basket of red apples along the river to the busy market before the rain. "

@@ -14,8 +14,7 @@ import pandas
 import pytest
 
 import bertkit
-from bertkit.data.demo.rows import demo_rows
-from bertkit.data.demo.sets import demo_set_for
+from bertkit.data.demo.sets import demo_rows, demo_set_for
 from bertkit.errors import BertkitError, DataError, ModelError, UsageError
 from bertkit.progress import Silent
 from bertkit.tasks import row_columns
