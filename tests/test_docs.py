@@ -23,7 +23,7 @@ from bertkit.recipe import (
     Training,
     load_recipe,
     recipe_names,
-    renamed,
+    values,
 )
 from bertkit.recipe.sections import Section
 from bertkit.tasks import Task, task_names
@@ -88,9 +88,9 @@ def test_the_reference_has_every_metric():
 
 def test_the_reference_has_every_renamed_key():
     page = read("recipes.md")
-    for old, new in renamed.KEYS.items():
+    for old, new in values.KEYS.items():
         assert f"| `{old}` | `{new}` |" in page
-    for key, meanings in renamed.VALUES.items():
+    for key, meanings in values.VALUES.items():
         for old, new in meanings.items():
             assert f"| `{key}: {old}` | `{key}: {new}` |" in page
 
@@ -104,7 +104,7 @@ def test_every_key_of_a_recipe_that_a_page_names_exists():
         "distillation": {*Distillation.model_fields},
         "options": {name for family in families for name in getattr(family, "OPTIONS", {})},
     }
-    earlier = {*renamed.KEYS, *renamed.VALUES}
+    earlier = {*values.KEYS, *values.VALUES}
     named = {
         (page.name, f"{section}.{key}")
         for page in PAGES

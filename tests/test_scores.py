@@ -25,7 +25,7 @@ from benchmarks.null_tables import DRAWS, SKEWS
 from benchmarks.null_tables import RESULTS as NULL
 from bertkit.pretraining.objectives import load_objective, objective_names
 from bertkit.recipe import load_recipe, recipe_names
-from bertkit.recipe.pretraining import PretrainRecipe
+from bertkit.recipe.records import PretrainRecipe
 from bertkit.tasks import EVALUATE_PREFIX, load_task, reranking
 
 ROOT = Path(__file__).parent.parent

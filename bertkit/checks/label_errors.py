@@ -18,7 +18,7 @@ from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe.plugins import import_extra
-from bertkit.storage import arrays, cache
+from bertkit.storage import cache, columns
 
 if TYPE_CHECKING:
     from bertkit.vectors.embedder import Embedder
@@ -183,8 +183,8 @@ def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) 
     for text in texts:
         digest.update(text.encode("utf-8", "surrogatepass") + b"\0")
     file = cache.cache_folder("vectors") / f"{digest.hexdigest()}.arrays"
-    cached = arrays.read_arrays(file)
+    cached = columns.read_arrays(file)
     if cached is None:
         cached = {"vectors": embedder.encode(texts, progress=progress)}
-        arrays.write_arrays(file, cached)
+        columns.write_arrays(file, cached)
     return np.asarray(cached["vectors"])

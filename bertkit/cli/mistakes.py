@@ -67,7 +67,7 @@ def _suggest_command(typed: str, context: Any) -> str:
 
 def _suggest_option(typed: str, context: Any) -> str:
     """Suggest the command's options for an unknown one, or the key of a recipe; empty where nothing is close."""
-    from bertkit.recipe.renamed import other_options
+    from bertkit.recipe.values import other_options
 
     options = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
     name = typed.lower().replace("_", "-")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from bertkit.hardware.host import where
+from bertkit.hardware.memory import where
 from bertkit.recipe import Distillation
 from bertkit.tokens.features import IGNORED, Collator, count_items
 from bertkit.training.losses import Terms

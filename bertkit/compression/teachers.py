@@ -21,8 +21,8 @@ from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.progress import Progress, log, stage
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage import hub
-from bertkit.storage.arrays import read_arrays, write_arrays
 from bertkit.storage.cache import cache_folder
+from bertkit.storage.columns import read_arrays, write_arrays
 from bertkit.tasks import Task
 from bertkit.tokens.features import Feature, are_several, find_template, max_tokens
 from bertkit.tokens.long_texts import long_text, reads_windows

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.modeling.sentence.modules import read_encoder_settings
-from bertkit.recipe.pretraining import Corpus
+from bertkit.recipe.records import Corpus
 from bertkit.tokens.features import Feature, are_several
 
 if TYPE_CHECKING:

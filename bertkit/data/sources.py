@@ -21,7 +21,7 @@ from bertkit.progress import log
 from bertkit.recipe import Data, Recipe, Row, assignment
 
 if TYPE_CHECKING:
-    from bertkit.recipe.pretraining import Corpus
+    from bertkit.recipe.records import Corpus
 
 
 ALL = "all"

@@ -17,7 +17,7 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from bertkit.errors import ModelError, RecipeError, UnavailableError
-from bertkit.hardware.host import host_copy
+from bertkit.hardware.memory import host_copy
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings

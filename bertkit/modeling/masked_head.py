@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from bertkit.hardware.host import where
+from bertkit.hardware.memory import where
 from bertkit.modeling.info import Model
 from bertkit.tokens.features import IGNORED, STATIC_LIMIT, Batch, Tensors, static_width
 

@@ -18,7 +18,7 @@ from bertkit.errors import DataError
 from bertkit.metrics import Numbers
 from bertkit.pretraining.documents import CorpusSource, has_validation, read_documents
 from bertkit.progress import Progress, stage
-from bertkit.recipe.pretraining import Corpus
+from bertkit.recipe.records import Corpus
 
 _BYTES = 8
 _ALL = 1 << 8 * _BYTES

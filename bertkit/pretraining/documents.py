@@ -17,7 +17,7 @@ from bertkit.data.sources import check_source, files_by_split, single_file
 from bertkit.data.text import MAX_CHARS, Record
 from bertkit.errors import DataError, RecipeError, closest
 from bertkit.recipe import Data
-from bertkit.recipe.pretraining import Corpus
+from bertkit.recipe.records import Corpus
 from bertkit.storage.cache import say_once
 
 _FORMATS = [file_format for file_format in load_formats().values() if file_format.running_text]

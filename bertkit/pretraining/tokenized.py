@@ -23,7 +23,7 @@ from bertkit.pretraining.deduplicate import DeduplicationPass, SplitDocument, fi
 from bertkit.pretraining.documents import CorpusSource
 from bertkit.pretraining.tokenize import DocumentTokenizer, TokenizedDocuments
 from bertkit.progress import Progress, log, stage
-from bertkit.recipe.pretraining import Corpus
+from bertkit.recipe.records import Corpus
 from bertkit.storage.cache import cache_folder, sweep
 from bertkit.storage.columns import ColumnWriter, Numbers, map_columns, map_or_write
 from bertkit.storage.fingerprints import file_fingerprint, package_fingerprint, tokenizer_content

@@ -10,17 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from bertkit.errors import RecipeError, closest, shorten
-from bertkit.recipe.conflicts import Origin, settle
-from bertkit.recipe.languages import fill_language, names_language
-from bertkit.recipe.paths import typed_path
 from bertkit.recipe.plugins import trusts_folders
-from bertkit.recipe.renamed import rename_changes, rename_keys
+from bertkit.recipe.sections import typed_path
 from bertkit.recipe.validation import describe
+from bertkit.recipe.values import Origin, fill_language, names_language, rename_changes, rename_keys, settle
 from bertkit.recipe.yaml import Lines, read_value, read_yaml
 
 if TYPE_CHECKING:
-    from bertkit.recipe.pretraining import PretrainRecipe
-    from bertkit.recipe.records import Recipe
+    from bertkit.recipe.records import PretrainRecipe, Recipe
     from bertkit.recipe.sections import Section
 
 _Record = TypeVar("_Record", bound="Section")
@@ -114,7 +111,7 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
 
 def load_pretrain_recipe(name: str, changes: Mapping[str, Any] | None = None) -> PretrainRecipe:
     """Load a recipe for pretraining with its parents and with changes; raises what `load_recipe` does."""
-    from bertkit.recipe.pretraining import PretrainRecipe
+    from bertkit.recipe.records import PretrainRecipe
 
     return load_record("pretrain", PretrainRecipe, name, changes or {})
 

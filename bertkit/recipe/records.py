@@ -1,18 +1,15 @@
-"""The sections of a recipe: frozen records whose values are checked and whose keys are fixed."""
+"""Recipes and their sections: frozen records whose values are checked and whose keys are fixed."""
 
 from __future__ import annotations
 
 import json
-import math
 import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, ConfigDict, Field, PrivateAttr, ValidationInfo, field_validator, model_validator
 
-from bertkit.recipe.layer_training import LayerTraining
-from bertkit.recipe.paths import Location
-from bertkit.recipe.sections import Epochs, Finite, FolderName, Rate, Row, Section
-from bertkit.recipe.student_layers import read_layers
+from bertkit.recipe.sections import Finite, FolderName, Location, Row, Section, read_layers
+from bertkit.recipe.training import Pretraining, Training
 
 
 class Data(Section):
@@ -111,126 +108,6 @@ class Data(Section):
         nulls = [name for name, column in columns.items() if column is None]
         rest = {name: column for name, column in columns.items() if name not in nulls}
         return {**values, "columns": rest, "unread": [*values.get("unread", []), *nulls]}
-
-
-WHAT_IS_KEPT = {"keep_all_checkpoints", "keep_optimizer"}
-"""Keys of `training` that change no result, only what of it stays on disk."""
-
-
-class CommonTraining(Section):
-    """Settings that fine-tuning and pretraining share."""
-
-    epochs: Finite = Field(3, gt=0, le=10_000)
-    steps: int | None = Field(None, ge=1, le=10**9)
-    """Total number of optimizer steps, instead of `epochs`."""
-    batch_size: int = Field(32, ge=1, le=1_000_000)
-    """Rows per optimizer step, over all processes."""
-    learning_rate: Finite = Field(2e-5, gt=0, lt=1)
-    schedule: Literal["linear", "cosine", "constant", "constant_with_warmup", "warmup_stable_decay"] = "linear"
-    warmup_ratio: Finite = Field(0.1, ge=0, lt=1)
-    """Share of all steps in which the learning rate rises."""
-    decay_ratio: Finite | None = Field(None, gt=0, lt=1)
-    """`warmup_stable_decay`: share of all steps in which it falls; by default, 0.1."""
-    weight_decay: Finite = Field(0.01, ge=0, le=1)
-    max_grad_norm: Finite = Field(1.0, gt=0)
-    max_length: int = Field(128, ge=4, le=100_000)
-    """Tokens per text (or pair), special tokens included."""
-    seed: int = Field(42, ge=0, lt=2**32)
-    precision: Literal["auto", "fp32", "bf16"] = "auto"
-    gradient_accumulation: int = Field(1, ge=1)
-    """Micro-batches that a batch is split into, to save memory; the result is the same."""
-    gradient_checkpointing: bool = False
-    """Recompute activations to save memory; slower."""
-    fast_dropout: bool = True
-    """On a CPU: draw dropout masks from a faster generator than torch's."""
-    unpad: bool | Literal["auto"] = "auto"
-    """Skip the padding of batches; the result is the same. `auto` does so on a CPU only."""
-    torch_compile: bool = False
-    """Compile the layers by torch.compile, which takes a minute and pays on a GPU."""
-    evaluate_every: Literal["epoch"] | int = "epoch"
-    """`epoch`, or a number of steps."""
-    keep_all_checkpoints: bool = False
-    """Keep every checkpoint, not the best and the last alone."""
-    keep_optimizer: bool = False
-    """Keep the optimizer states in the checkpoints of a finished run."""
-    patience: int | None = Field(None, ge=1)
-    """Stop after this many evaluations without improvement."""
-    log_every: int = Field(50, ge=1)
-    """Steps between logged losses."""
-    extra: dict[str, Any] = Field({})
-    """Any other fields of transformers' TrainingArguments."""
-
-    def steps_per_epoch(self, rows: int) -> int:
-        """Return the number of optimizer steps in one epoch."""
-        return -(-rows // self.batch_size)
-
-    def total_steps(self, rows: int | None) -> int:
-        """Return the number of optimizer steps of a run; `rows` is None for a stream, which needs `steps`."""
-        if self.steps is not None or rows is None:
-            return self.steps or 0
-        return math.ceil(self.steps_per_epoch(rows) * self.epochs)
-
-    def steps_per_evaluation(self, rows: int | None) -> int:
-        """Return the steps from one evaluation to the next: an epoch by default, a tenth of all steps for a stream."""
-        if self.evaluate_every != "epoch":
-            return int(self.evaluate_every)
-        return -(-self.total_steps(None) // 10) if rows is None else self.steps_per_epoch(rows)
-
-    def evaluations(self, steps: int, rows: int | None) -> int:
-        """Return how often a run of so many steps is evaluated, and so saved; its last step is, too."""
-        return -(-steps // max(1, self.steps_per_evaluation(rows)))
-
-    def kept_checkpoints(self, saves: int) -> int:
-        """Return how many of the checkpoints that a run saves it keeps."""
-        return saves if self.keep_all_checkpoints else min(saves, 2)
-
-    @property
-    def decay_share(self) -> float:
-        """The share of all steps in which the rate of `warmup_stable_decay` falls (Hu et al. 2024, section 4)."""
-        return self.decay_ratio or min(0.1, 1 - self.warmup_ratio)
-
-    @field_validator("decay_ratio")
-    @classmethod
-    def _decay_follows_the_warmup(cls, value: float | None, info: ValidationInfo) -> float | None:
-        schedule, warmup = info.data.get("schedule", "warmup_stable_decay"), info.data.get("warmup_ratio", 0)
-        if value is not None and schedule != "warmup_stable_decay":
-            raise ValueError(f"needs training.schedule = warmup_stable_decay, not {schedule}")
-        if value is not None and value + warmup > 1:
-            raise ValueError(f"leaves nothing between it and training.warmup_ratio ({warmup:g}): together at most 1")
-        return value
-
-    @field_validator("torch_compile")
-    @classmethod
-    def _compiled_layers_compute_padding(cls, value: bool, info: ValidationInfo) -> bool:
-        if value and info.data.get("unpad") is True:
-            raise ValueError("does not go with training.unpad = true: leave one of them out")
-        return value
-
-    @field_validator("evaluate_every")
-    @classmethod
-    def _steps_are_positive(cls, value: int | str) -> int | str:
-        if isinstance(value, int) and value < 1:
-            raise ValueError("must be `epoch` or a number of steps of at least 1")
-        return value
-
-
-class Training(LayerTraining, CommonTraining):
-    """How a model is fine-tuned."""
-
-    epochs: Epochs = 3
-    """A number, or `auto`: by the number of training rows."""
-    learning_rate: Rate = 2e-5
-    """A number, or `auto`: by the size of the encoder."""
-    batching: Literal["auto", "sorted", "random"] = "auto"
-    """`sorted` batches rows of similar length, which leaves little padding; `auto` is that, or `random` for tags where
-    padding is not computed."""
-    cls_only_last_layer: bool = True
-    """In the last layer, compute only the first token that a classifier reads; the result is the same."""
-    occurring_embeddings: bool = True
-    """Train only the word embeddings that occur in the rows; the result is the same."""
-    class_weights: Literal["balanced"] | dict[str, Finite] | None = None
-    """`balanced`, or label name -> weight in the loss."""
-    label_smoothing: Finite = Field(0.0, ge=0, lt=1)
 
 
 LayerMap = Literal["uniform", "last"] | dict[int, int]
@@ -351,3 +228,54 @@ class Recipe(Section):
         if metrics and isinstance(metrics, list) and not values.get("best_metric"):
             return {**values, "best_metric": metrics[0]}
         return values
+
+
+class Corpus(Section):
+    """Where text comes from, and how it is split into documents."""
+
+    source: Location = ""
+    """Hub data set, directory, file, or `demo`."""
+    config: str | None = None
+    """Configuration of the hub data set."""
+    revision: str | None = None
+    """Revision of the hub data set."""
+    files: dict[str, Location] = Field({})
+    """Split (`train`, `validation`) -> file, instead of `source`."""
+    splits: dict[str, str] = Field({})
+    """Split -> its name in the source, if different."""
+    column: str = "text"
+    """Column with the text, in jsonl, json, csv, parquet and hub data sets."""
+    documents: Literal["auto", "articles", "blank_lines", "lines", "rows"] = "auto"
+    """What a document is: an article under a title (as in wikitext), the text between blank lines (as BERT reads text
+    files), a line, or a row."""
+    encoding: str = "utf-8"
+    """Encoding of text files."""
+    deduplicate: bool = True
+    """Drop exact copies of earlier documents."""
+    validation_share: Finite = Field(0.01, gt=0, lt=1)
+    """Share of documents held out if there is no validation split."""
+    limit: int | None = Field(None, ge=2, le=2**63 - 1)
+    """Use only this many documents of each split, the first ones."""
+    streaming: bool = False
+    """Stream a hub data set, twice, instead of downloading it first."""
+
+
+class PretrainRecipe(Section):
+    """Everything that defines a pretraining run, as read from a YAML file and the command line."""
+
+    name: FolderName
+    about: str = ""
+    objective: str
+    """Objective: a module of bertkit.pretraining.objectives, or an importable module."""
+    model: Location | None = None
+    """Checkpoint to continue from; by default, a new model of `size`."""
+    size: str = "base"
+    """Size of a new model; see `bertkit pretrain sizes`."""
+    model_options: dict[str, Any] = Field({})
+    """Any fields of the config of a new model."""
+    tokenizer: Location | None = None
+    """Folder or hub name; by default, that of `model`."""
+    data: Corpus = Corpus()
+    training: Pretraining = Pretraining()
+    options: dict[str, Any] = Field({})
+    """Options of this objective."""

@@ -3,11 +3,77 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from annotated_types import Gt, Le, Lt
 from pydantic import AfterValidator, BaseModel, ConfigDict, PlainSerializer, PrivateAttr, WrapValidator
 from pydantic_core.core_schema import ValidatorFunctionWrapHandler
+
+from bertkit.errors import UsageError
+
+
+def typed_path(typed: str | Path) -> Path:
+    """Return the path that a user means: ``~`` and ``~name`` are homes, also where the shell has left them.
+
+    Everything that is typed or written in a recipe passes here once, so that nothing behind it has to, and no library
+    expands a path that bertkit took literally.
+
+    Raises:
+        UsageError: no such user.
+    """
+    path = Path(typed)
+    # pathlib forgets the `./` that tells a folder called `~` from a home
+    if not str(typed).startswith("~"):
+        return path
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        what = f"{typed}: {path.parts[0]} is the home of no user here"
+        raise UsageError(what, f"write {Path.cwd() / path} for a folder of this name") from None
+
+
+def _expand_home(typed: str) -> str:
+    # a hub name stays as it is, to the letter
+    return str(typed_path(typed)) if typed.startswith("~") else typed
+
+
+Location = Annotated[str, AfterValidator(_expand_home)]
+"""A key of a recipe that may be a path."""
+
+
+_MAX_LAYERS = 1000  # more than any encoder has, and few enough to list
+
+
+def read_layers(value: Any) -> int | list[int] | None:
+    """Read the layers of a student from a recipe or a command: ascending indexes from 0, or a number of layers.
+
+    >>> read_layers("0, 2, 4"), read_layers([1, 5]), read_layers("3"), read_layers("0,"), read_layers(None)
+    ([0, 2, 4], [1, 5], 3, [0], None)
+
+    Raises:
+        ValueError: neither of these.
+    """
+    if value is None:
+        return None
+    layers = value
+    if isinstance(value, str):
+        is_list, parts = "," in value, value.rstrip().removesuffix(",").split(",")
+        layers = parts if is_list else int(value) if _is_layer(value) else value
+    if isinstance(layers, int) and not isinstance(layers, bool) and 1 <= layers <= _MAX_LAYERS:
+        return layers
+    if isinstance(layers, list) and layers and all(map(_is_layer, layers)):
+        indexes = [int(layer) for layer in layers]
+        if all(lower < higher for lower, higher in pairwise(indexes)):
+            return indexes
+    raise ValueError("must be layers in ascending order, from 0, such as [0, 2, 4], or a number of layers")
+
+
+def _is_layer(value: Any) -> bool:
+    text = str(value).strip()
+    return text.isdecimal() and len(text) <= len(str(_MAX_LAYERS))
+
 
 Row = dict[str, Any]
 """One row of data, keyed by canonical column (``text``, ``text_pair``, ``label``, ...)."""

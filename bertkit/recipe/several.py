@@ -11,9 +11,9 @@ from pydantic import Field, field_validator
 
 from bertkit.errors import RecipeError
 from bertkit.recipe.load import find_recipe, load_recipe, load_record, read_values
-from bertkit.recipe.paths import Location
-from bertkit.recipe.records import Recipe, Training
-from bertkit.recipe.sections import Auto, Finite, FolderName, Section
+from bertkit.recipe.records import Recipe
+from bertkit.recipe.sections import Auto, Finite, FolderName, Location, Section
+from bertkit.recipe.training import Training
 
 MEAN = "mean"
 """The score that chooses the best step: the mean of the best metrics of all tasks."""

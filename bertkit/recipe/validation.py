@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
 from bertkit.errors import RecipeError, closest, shorten
-from bertkit.recipe.renamed import other_names
+from bertkit.recipe.values import other_names
 from bertkit.recipe.yaml import Lines
 
 if TYPE_CHECKING:

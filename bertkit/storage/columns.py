@@ -6,6 +6,7 @@ A folder counts once its manifest with sizes and SHA-256s is written, which come
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -18,9 +19,52 @@ import numpy as np
 from bertkit.errors import ResourceError
 from bertkit.progress import log
 from bertkit.storage import files
-from bertkit.storage.cache import touch
-from bertkit.storage.fingerprints import feed_file, is_whole
+from bertkit.storage.cache import say_once, touch, writing
+from bertkit.storage.fingerprints import feed_file, is_whole, with_digest, without_digest
 from bertkit.storage.records import read_signed, write_signed
+
+
+def read_arrays(file: Path) -> dict[str, Any] | None:
+    """Read the arrays that `write_arrays` has cached; None where there are none, or damaged ones, which is logged."""
+    try:
+        content = without_digest(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        say_once(f"cached numbers cannot be read: {error}; set BERTKIT_CACHE to use another folder")
+        return None
+    if content is None:
+        log.info(f"{file} is damaged, so its numbers are computed anew")
+        return None
+    touch(file)
+    with np.load(io.BytesIO(content), allow_pickle=False) as archive:
+        return {name: archive[name] for name in archive.files}
+
+
+def write_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
+    """Cache arrays with a checksum of all of them; where they cannot be written, that is logged."""
+    np.savez(content := io.BytesIO(), **arrays)
+    try:
+        with writing(file) as temporary:
+            temporary.write_bytes(with_digest(content.getvalue()))
+    except OSError as error:
+        say_once(f"numbers are not cached: {error}; set BERTKIT_CACHE to use another folder")
+
+
+def map_npy(file: Path) -> Any:
+    """Map an array into memory, copied where it is written: torch warns of arrays that cannot be.
+
+    Raises:
+        ValueError: the file is empty or damaged.
+        OSError: it cannot be read.
+    """
+    try:
+        return np.lib.format.open_memmap(file, mode="c")
+    except OSError:
+        raise
+    except Exception as error:  # the header is read as Python code, which may fail in any way
+        raise ValueError(f"not an npy file: {error}") from None
+
 
 Numbers = np.ndarray[Any, Any]
 """An array of any shape and dtype."""

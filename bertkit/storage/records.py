@@ -182,7 +182,7 @@ def _fits(value: Any, shape: Any) -> bool:
 
 def _rename_keys(record: dict[str, Any]) -> dict[str, Any]:
     """Return a record of an earlier release under the names of this one."""
-    from bertkit.recipe.renamed import rename_keys
+    from bertkit.recipe.values import rename_keys
 
     record = {_RENAMED.get(key, key): value for key, value in record.items()}
     if "products" in record.get("machine", {}):

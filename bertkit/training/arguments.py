@@ -15,7 +15,7 @@ from bertkit.errors import RecipeError, UnavailableError, UsageError, closest
 from bertkit.hardware.device import Device, check_accelerate, lead_accelerate
 from bertkit.hardware.precision import Machine
 from bertkit.recipe import CommonTraining
-from bertkit.recipe.renamed import decided_arguments, other_names
+from bertkit.recipe.values import decided_arguments, other_names
 
 _PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flytekit"}
 """Tracker -> the package to install, where its name is another."""

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable
 
-from bertkit.recipe.pretraining import Pretraining
+from bertkit.recipe.training import Pretraining
 
 LEAST_BATCH = 8
 _STEPS_PER_BLOCK = 64

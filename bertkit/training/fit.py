@@ -18,7 +18,7 @@ from transformers.trainer_utils import set_seed
 
 from bertkit.errors import ResourceError
 from bertkit.hardware.device import Device
-from bertkit.hardware.host import to_device
+from bertkit.hardware.memory import to_device
 from bertkit.hardware.precision import Machine
 from bertkit.hardware.threads import is_open, settle_threads
 from bertkit.metrics.basic import rank_step

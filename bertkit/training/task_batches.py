@@ -10,7 +10,7 @@ import numpy as np
 from torch.utils.data import DataLoader
 
 from bertkit.errors import RecipeError
-from bertkit.hardware.host import on_host
+from bertkit.hardware.memory import on_host
 from bertkit.recipe import Training
 from bertkit.tokens.features import Collator, Feature, Features
 from bertkit.training.arguments import check_batch

@@ -14,7 +14,7 @@ from bertkit.errors import BertkitError, DataError, ModelError, RecipeError, Res
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import PretrainRecipe, Recipe, typed_path
 from bertkit.recipe.plugins import trusts_folders
-from bertkit.recipe.renamed import rename_keys
+from bertkit.recipe.values import rename_keys
 from bertkit.recipe.yaml import read_yaml
 from bertkit.storage import runs
 from bertkit.storage.files import split_lines

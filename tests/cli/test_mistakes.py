@@ -397,7 +397,7 @@ def test_every_name_of_the_trainer_leads_to_an_option_or_a_key_of_recipes():
 
     from bertkit.cli.main import app
     from bertkit.recipe import load_recipe, parse_changes
-    from bertkit.recipe.renamed import other_options
+    from bertkit.recipe.values import other_options
 
     commands = [command for command in get_command(app).commands.values() if not hasattr(command, "commands")]
     commands += get_command(app).commands["pretrain"].commands.values()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.cli.vector_options import read_data_options
+from bertkit.cli.options import read_data_options
 from bertkit.errors import RecipeError
 
 

@@ -10,7 +10,7 @@ from bertkit.errors import DataError
 from bertkit.pretraining.deduplicate import find_duplicates, split_documents
 from bertkit.pretraining.documents import find_corpus
 from bertkit.progress import SILENT
-from bertkit.recipe.pretraining import Corpus
+from bertkit.recipe.records import Corpus
 
 
 def write(name: str, documents: list[str]) -> None:

@@ -17,7 +17,7 @@ from bertkit.data.formats import load_formats
 from bertkit.errors import BertkitError, DataError, RecipeError, UsageError
 from bertkit.pretraining import documents
 from bertkit.pretraining.documents import find_corpus, has_validation, read_documents
-from bertkit.recipe.pretraining import Corpus
+from bertkit.recipe.records import Corpus
 
 TEXTS = ["one fine day.", "two\nlines", "three"]
 

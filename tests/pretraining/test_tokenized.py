@@ -26,7 +26,7 @@ from bertkit.pretraining.documents import find_corpus
 from bertkit.pretraining.tokenize import DocumentTokenizer
 from bertkit.pretraining.tokenized import TokenizedCorpus, content_key, read_corpus, unigram_loss
 from bertkit.progress import SILENT
-from bertkit.recipe.pretraining import Corpus
+from bertkit.recipe.records import Corpus
 from bertkit.storage import columns as corpus_files
 from bertkit.tokens.sentences import split_sentences
 from tests.conftest import WORDS, make_tokenizer

@@ -6,9 +6,8 @@ import pytest
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import load_pretrain_recipe, load_recipe, parse_changes, write_yaml
-from bertkit.recipe.pretraining import Pretraining
-from bertkit.recipe.records import Training
-from bertkit.recipe.renamed import KEYS, VALUES, rename_keys
+from bertkit.recipe.training import Pretraining, Training
+from bertkit.recipe.values import KEYS, VALUES, rename_keys
 
 
 def of_warnings(caplog):

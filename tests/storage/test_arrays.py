@@ -7,7 +7,7 @@ import contextlib
 import numpy as np
 import pytest
 
-from bertkit.storage.arrays import map_npy, read_arrays, write_arrays
+from bertkit.storage.columns import map_npy, read_arrays, write_arrays
 
 
 @pytest.mark.parametrize("damage", ["flipped", "half", "empty"])

@@ -13,7 +13,7 @@ from transformers import get_wsd_schedule
 
 from bertkit.progress import SILENT
 from bertkit.recipe import load_pretrain_recipe
-from bertkit.recipe.pretraining import Pretraining
+from bertkit.recipe.training import Pretraining
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import MANIFEST
 from bertkit.training.budget import choose_batch, choose_rate, make_budget

@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.data.streams import RowStream
 from bertkit.errors import UsageError
-from bertkit.recipe.records import Training
+from bertkit.recipe.training import Training
 from bertkit.training.batching import plan_epoch
 from bertkit.training.streaming import StreamedBatches
 

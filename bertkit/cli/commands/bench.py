@@ -97,7 +97,7 @@ def command(
 def _bench_formats(
     models: list[str], recipe: str | None, data: str | None, limit: int | None, output: Path | None
 ) -> None:
-    from bertkit.recipe.paths import typed_path
+    from bertkit.recipe.sections import typed_path
     from bertkit.reports.deploy import write_deployment
     from bertkit.storage.outputs import check_page
     from bertkit.workflows.bench import deploy

@@ -5,16 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from bertkit.cli.options import argument, option, output_option, refuse_options
-from bertkit.cli.output import format_rows, print_line, print_result, print_text
-from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.vector_options import (
+from bertkit.cli.options import (
     ColumnOption,
     DataSettingsOption,
     PromptOption,
     PromptTextOption,
+    argument,
+    option,
+    output_option,
     read_data_options,
+    refuse_options,
 )
+from bertkit.cli.output import format_rows, print_line, print_result, print_text
+from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import shorten
 
 if TYPE_CHECKING:

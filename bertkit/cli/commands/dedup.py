@@ -6,16 +6,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from bertkit.cli.commands.cluster import EmbeddingModelOption, TextsArgument
-from bertkit.cli.options import flag, option, output_option
-from bertkit.cli.output import format_rows, print_line, print_notes, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.vector_options import (
+from bertkit.cli.options import (
     ColumnOption,
     DataSettingsOption,
     PromptOption,
     PromptTextOption,
+    flag,
+    option,
+    output_option,
     read_data_options,
 )
+from bertkit.cli.output import format_rows, print_line, print_notes, print_result, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import shorten
 
 if TYPE_CHECKING:

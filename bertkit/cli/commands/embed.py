@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Literal
 
-from bertkit.cli.options import RowsFileArgument, flag, option, output_option
-from bertkit.cli.output import print_line, print_records, print_result
-from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.vector_options import (
+from bertkit.cli.options import (
     FROM_MODEL,
     ColumnOption,
     DataSettingsOption,
@@ -18,9 +15,15 @@ from bertkit.cli.vector_options import (
     PrecisionOption,
     PromptOption,
     PromptTextOption,
+    RowsFileArgument,
     TextLengthOption,
+    flag,
+    option,
+    output_option,
     read_data_options,
 )
+from bertkit.cli.output import print_line, print_records, print_result
+from bertkit.cli.progress import TerminalProgress
 
 ORDER = 6
 EXAMPLE = "bertkit embed reviews.csv --column review --model demo --output reviews.parquet"

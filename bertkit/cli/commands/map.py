@@ -5,17 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from bertkit.cli.options import FirstRowsOption, argument, flag, option, output_option
-from bertkit.cli.output import print_line, print_notes, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.vector_options import (
+from bertkit.cli.options import (
     ColumnOption,
     DataSettingsOption,
     EncoderOption,
+    FirstRowsOption,
     PrecisionOption,
     TextLengthOption,
+    argument,
+    flag,
+    option,
+    output_option,
     read_data_options,
 )
+from bertkit.cli.output import print_line, print_notes, print_result, print_table, print_text
+from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.workflows.map import MapResult

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from bertkit.cli.options import RECIPE_NAME, DataOption, PageOption, SetOption, argument, merge_changes, option
+from bertkit.cli.options import (
+    RECIPE_NAME,
+    DataOption,
+    EncoderOption,
+    PageOption,
+    PrecisionOption,
+    SetOption,
+    TextLengthOption,
+    argument,
+    merge_changes,
+    option,
+)
 from bertkit.cli.output import format_count, format_signed, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.vector_options import EncoderOption, PrecisionOption, TextLengthOption
 
 if TYPE_CHECKING:
     from bertkit.workflows.probe import ProbeResult

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from bertkit.cli.options import RecordsOption, argument, option
+from bertkit.cli.options import EncoderOption, PoolingOption, PromptOption, RecordsOption, argument, option
 from bertkit.cli.output import print_file, print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.vector_options import EncoderOption, PoolingOption, PromptOption
 
 ORDER = 6
 EXAMPLE = 'bertkit similar "How old are you?" "What is your age?" --model sentence-transformers/all-MiniLM-L6-v2'

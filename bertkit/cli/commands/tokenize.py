@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from bertkit.cli.options import PairOption, argument, option
+from bertkit.cli.options import ColumnOption, DataSettingsOption, PairOption, argument, option, read_data_options
 from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
 if TYPE_CHECKING:
     from bertkit.insight.tokenization import TextFigures, TextTokens

@@ -17,7 +17,7 @@ from torch.nn import functional
 from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError
-from bertkit.hardware.host import derive, on_host, where
+from bertkit.hardware.memory import derive, on_host, where
 from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import read_config
 

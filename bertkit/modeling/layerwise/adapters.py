@@ -11,7 +11,7 @@ from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model
 from bertkit.modeling.layerwise.depths import children_above, encoder_layers, find_depths
-from bertkit.recipe.layer_training import Lora
+from bertkit.recipe.training import Lora
 
 ADAPTER = "adapter"
 """The folder of a run that peft loads."""

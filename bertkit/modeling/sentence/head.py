@@ -16,7 +16,7 @@ from transformers import MODEL_MAPPING
 from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.hardware.host import derive, on_host
+from bertkit.hardware.memory import derive, on_host
 from bertkit.modeling.dropout import set_dropout
 from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head
 from bertkit.modeling.info import Config, Model, info_of

@@ -17,7 +17,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING
 from transformers.utils import ModelOutput
 
 from bertkit.hardware.device import Device
-from bertkit.hardware.host import derive, on_host, select
+from bertkit.hardware.memory import derive, on_host, select
 from bertkit.modeling.info import Model, ModelInfo, info_of, patched_forward
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.sentence.formats import write_sparse

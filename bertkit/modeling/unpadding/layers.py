@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from bertkit.hardware.host import on_host
+from bertkit.hardware.memory import on_host
 from bertkit.modeling.architectures import architecture_of, layers_of, shares_layers
 from bertkit.modeling.info import Model, info_of, patched_attention
 from bertkit.modeling.unpadding.layout import Layout

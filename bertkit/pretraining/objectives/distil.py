@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.errors import RecipeError
-from bertkit.hardware.host import select
+from bertkit.hardware.memory import select
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.load import leave_out_token_types

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.hardware.host import derive, select
+from bertkit.hardware.memory import derive, select
 from bertkit.metrics.intervals import f1_of_share
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model, info_of

@@ -13,7 +13,7 @@ import numpy as np
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.storage.arrays import map_npy
+from bertkit.storage.columns import map_npy
 from bertkit.vectors.embedding.parts import VECTOR
 from bertkit.vectors.embedding.quantize import from_int8
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from bertkit.errors import DataError, ModelError
 from bertkit.metrics import Numbers
-from bertkit.storage.arrays import map_npy
-from bertkit.storage.columns import JournaledFiles
+from bertkit.storage.columns import JournaledFiles, map_npy
 from bertkit.storage.files import to_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.vectors.search.coverage import Coverage

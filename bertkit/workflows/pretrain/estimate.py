@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.progress import SILENT, Progress, log
 from bertkit.recipe import PretrainRecipe
-from bertkit.recipe.pretraining import Pretraining
+from bertkit.recipe.training import Pretraining
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import most_bytes, written_bytes
 from bertkit.storage.disk import check_space

@@ -16,7 +16,7 @@ from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.layerwise.adapters import ADAPTER, add_adapters, merge_adapters, target_names
 from bertkit.modeling.layerwise.depths import find_depths
-from bertkit.recipe.layer_training import Lora
+from bertkit.recipe.training import Lora
 from tests.conftest import LEARN, finetune
 from tests.kills import TRAINING_STEP, everything
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch

@@ -15,7 +15,7 @@ from bertkit.modeling.weights import load_config
 from bertkit.pretraining.objectives import PretrainSetup, distil, load_objective, mlm
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe import read_layers
-from bertkit.recipe.pretraining import PretrainRecipe
+from bertkit.recipe.records import PretrainRecipe
 from tests.conftest import WORDS, make_tokenizer
 
 LENGTH = 24

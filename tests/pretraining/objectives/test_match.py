@@ -11,7 +11,7 @@ from bertkit.modeling.architectures import ARCHITECTURES, types_with
 from bertkit.modeling.info import info_of
 from bertkit.modeling.weights import load_config
 from bertkit.pretraining.objectives import PretrainSetup, distil, load_objective, match
-from bertkit.recipe.pretraining import PretrainRecipe
+from bertkit.recipe.records import PretrainRecipe
 from tests.conftest import make_tokenizer
 from tests.modeling.tiny_models import OWN_FIELDS, SHAPE
 from tests.pretraining.objectives.texts import LENGTH, make_corpus, make_features

@@ -15,7 +15,7 @@ from bertkit.errors import RecipeError
 from bertkit.modeling.sizes import find_size
 from bertkit.pretraining.objectives import Objective, load_objective, masking_rate, mlm, objective_names
 from bertkit.recipe import load_pretrain_recipe
-from bertkit.recipe.pretraining import PretrainRecipe
+from bertkit.recipe.records import PretrainRecipe
 from bertkit.tokens.features import IGNORED
 from tests.pretraining.objectives.texts import LENGTH, make_corpus, make_setup
 

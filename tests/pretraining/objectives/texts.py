@@ -6,7 +6,7 @@ import numpy as np
 
 from bertkit.pretraining.objectives import PretrainSetup
 from bertkit.pretraining.tokenized import TokenizedCorpus
-from bertkit.recipe.pretraining import PretrainRecipe
+from bertkit.recipe.records import PretrainRecipe
 from tests.conftest import WORDS, make_tokenizer
 
 LENGTH = 32

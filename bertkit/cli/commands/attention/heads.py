@@ -5,10 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from bertkit.cli.commands.attention import WARNING
-from bertkit.cli.options import PageOption, argument, option
+from bertkit.cli.options import (
+    ColumnOption,
+    DataSettingsOption,
+    EncoderOption,
+    PageOption,
+    argument,
+    option,
+    read_data_options,
+)
 from bertkit.cli.output import format_interval, format_rows, print_file, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, EncoderOption, read_data_options
 
 if TYPE_CHECKING:
     from bertkit.insight.attention.heads import MeasuredHeads

@@ -6,10 +6,9 @@ import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.commands.attention import WARNING
-from bertkit.cli.options import PageOption, PairOption, argument, option, refuse_options
+from bertkit.cli.options import EncoderOption, PageOption, PairOption, argument, option, refuse_options
 from bertkit.cli.output import print_file, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.vector_options import EncoderOption
 
 if TYPE_CHECKING:
     import numpy as np

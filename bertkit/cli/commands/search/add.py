@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import Annotated
 
 from bertkit.cli.commands.search.build import SkipEmptyOption, TextsArgument, end_change
-from bertkit.cli.options import argument, option
+from bertkit.cli.options import ColumnOption, DataSettingsOption, argument, option, read_data_options
 from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
 ORDER = 2
 EXAMPLE = "bertkit search add index more.csv"

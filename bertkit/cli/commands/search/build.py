@@ -5,10 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from bertkit.cli.options import argument, flag, option, output_option, refuse_options
-from bertkit.cli.output import format_count, print_result, print_text
-from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.vector_options import (
+from bertkit.cli.options import (
     ColumnOption,
     DataSettingsOption,
     DimensionOption,
@@ -16,8 +13,15 @@ from bertkit.cli.vector_options import (
     PoolingOption,
     PrecisionOption,
     TextLengthOption,
+    argument,
+    flag,
+    option,
+    output_option,
     read_data_options,
+    refuse_options,
 )
+from bertkit.cli.output import format_count, print_result, print_text
+from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.vectors.search.coverage import Coverage

@@ -11,9 +11,8 @@ from bertkit.cli.commands.search.build import (
     SkipEmptyOption,
     TextsArgument,
 )
-from bertkit.cli.options import RecordsOption, option
+from bertkit.cli.options import ColumnOption, DataSettingsOption, RecordsOption, option, read_data_options
 from bertkit.cli.output import print_file, print_records
-from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
 ORDER = 6
 EXAMPLE = "bertkit search passages articles.jsonl --model sentence-transformers/all-MiniLM-L6-v2"

@@ -5,10 +5,17 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
-from bertkit.cli.options import RecordsOption, argument, flag, option
+from bertkit.cli.options import (
+    ColumnOption,
+    DataSettingsOption,
+    RecordsOption,
+    argument,
+    flag,
+    option,
+    read_data_options,
+)
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.vector_options import ColumnOption, DataSettingsOption, read_data_options
 
 ORDER = 4
 EXAMPLE = 'bertkit search query index "how to open a file" -k 3'
