@@ -1,25 +1,31 @@
-"""Fewer training rows, drawn by their content and a seed: any, or as many of each label."""
+"""Other training rows, drawn by their content and a seed: fewer, as many of each label, or rare ones repeated."""
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
+from itertools import cycle, islice
 
-from bertkit.data.rows import Split, feed_row
-from bertkit.errors import DataError, RecipeError
+from bertkit.data.rows import Columns, Split, feed_row
+from bertkit.errors import DataError, RecipeError, closest
 from bertkit.recipe import Recipe
+from bertkit.storage.cache import say_once
 
 
-def check_draw(recipe: Recipe, *, named: bool) -> None:
+def check_draw(recipe: Recipe, columns: Columns, *, named: bool) -> None:
     """Check that rows can be drawn where the recipe draws some; `named` says whether their gold values are labels.
 
     Raises:
         RecipeError: they cannot.
     """
     data = recipe.data
-    if data.streaming and (data.per_class or data.train_limit):
-        key = "data.per_class" if data.per_class else "data.train_limit"
-        raise RecipeError(f"{key} draws from all training rows, and a stream is not known whole", "leave it out")
+    drawn = [key for key in ("per_class", "train_limit", "oversample") if getattr(data, key)]
+    if data.streaming and drawn:
+        what = f"data.{drawn[0]} draws from all training rows, and a stream is not known whole"
+        raise RecipeError(what, "leave it out")
+    if data.oversample and data.oversample not in columns.names:
+        what = f"data.oversample: the rows have no canonical column {data.oversample!r}"
+        raise RecipeError(what, closest(data.oversample, columns.names))
     if data.per_class and not named:
         what = f"data.per_class draws rows by their label, and the rows of {recipe.task} have no labels"
         raise RecipeError(what, f"data.train_limit draws any: --set data.train_limit={data.per_class}")
@@ -66,6 +72,29 @@ def draw_per_label(split: Split, gold: str, labels: Sequence[str], count: int, s
             what = f"data.per_class is {count}, and the label {label!r} has {len(rows)} training rows"
             raise DataError(what, "lower data.per_class, or add rows", file=split.source)
     return split.select(sorted(index for rows in by_label.values() for index in rows[:count]))
+
+
+def oversample(split: Split, recipe: Recipe) -> Split:
+    """Return the rows with those of rare values in `data.oversample` repeated: each value has as many in the end.
+
+    Of values with 4, 2 and 3 rows, each row of the second comes twice, and one of the third.
+
+    Raises:
+        DataError: a row has a list there.
+    """
+    if not (column := recipe.data.oversample):
+        return split
+    by_value: dict[str, list[int]] = {}
+    for index in _shuffle_rows(split, recipe.training.seed):
+        value = split.rows[index].get(column)
+        if isinstance(value, (list, tuple)):
+            what = "data.oversample counts rows by one value, and this row has a list"
+            raise DataError(what, "leave it out", file=split.source, row=split.lines[index], column=column)
+        by_value.setdefault(str(value), []).append(index)
+    most = max(map(len, by_value.values()))
+    repeated = split.select(sorted(index for rows in by_value.values() for index in islice(cycle(rows), most)))
+    say_once(f"data.oversample: {len(split.rows):,} training rows, {len(repeated.rows):,} with those that are repeated")
+    return repeated
 
 
 def _shuffle_rows(split: Split, seed: int) -> list[int]:

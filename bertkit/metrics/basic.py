@@ -17,7 +17,7 @@ from bertkit.errors import DataError, RecipeError, UnavailableError, closest
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Share, f1_of_share
 from bertkit.recipe import Recipe
-from bertkit.recipe.plugins import import_extra, own_fault, refuse_code
+from bertkit.recipe.plugins import import_extra, load_own, own_fault, refuse_code
 
 
 class Undefined(float):
@@ -64,6 +64,7 @@ def with_direction(metric: str) -> str:
     return f"{metric} (lower is better)" if metric in LOWER_IS_BETTER else metric
 
 
+_PAGE = "docs/training.md#code-of-your-own"
 EVALUATE_PREFIX = "evaluate:"
 """Begins the name of a metric of the `evaluate` package; families that allow such metrics list it."""
 
@@ -205,13 +206,25 @@ def compute_metrics(recipe: Recipe, gold: Numbers, predicted: Numbers) -> dict[s
         if name.startswith(EVALUATE_PREFIX):
             scores.update(_compute_with_evaluate(name.removeprefix(EVALUATE_PREFIX), gold, predicted))
         else:
-            scores[name] = globals()[name](gold, predicted)
+            scores[name] = _compute_own(name, gold, predicted) if is_own(name) else globals()[name](gold, predicted)
     return scores
+
+
+def _compute_own(name: str, gold: Numbers, predicted: Numbers) -> float:
+    value = load_own("metric", name, _PAGE)(gold, predicted)
+    if not isinstance(value, (int, float, np.number)):
+        raise RecipeError(f"the metric {name} returned {value!r:.100}", "return a number")
+    return float(value)
 
 
 def is_script(metric: str) -> bool:
     """Tell whether a metric is a script of `evaluate` that is found by its path."""
     return metric.startswith(EVALUATE_PREFIX) and "/" in metric
+
+
+def is_own(metric: str) -> bool:
+    """Tell whether a metric is a function of your own, ``package.module.name``."""
+    return "." in metric and not metric.startswith(EVALUATE_PREFIX)
 
 
 def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
@@ -222,8 +235,11 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
     """
     uses_evaluate = any(name.startswith(EVALUATE_PREFIX) for name in recipe.metrics)
     for name in recipe.metrics:
-        if name not in names and not (name.startswith(EVALUATE_PREFIX) and EVALUATE_PREFIX in names):
+        # where evaluate's are allowed, gold and predicted values are such that your own function may read them too
+        if name not in names and not (EVALUATE_PREFIX in names and (name.startswith(EVALUATE_PREFIX) or is_own(name))):
             raise RecipeError(f"no metric is called {name!r}", closest(name, names))
+        if is_own(name) and getattr(load_own("metric", name, _PAGE, recipe._may_run_code), "lower_is_better", False):
+            LOWER_IS_BETTER.add(name)
         if is_script(name) and not recipe._may_run_code:
             raise refuse_code(f"the metric {name}")
     for name in recipe.gates.asked:

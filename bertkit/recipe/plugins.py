@@ -91,6 +91,30 @@ def load_module(
     return module
 
 
+def load_own(role: str, name: str, page: str, may_run_code: bool = True) -> Any:
+    """Load a function or class of your own, ``package.module.name``; arguments as for `load_module`.
+
+    Raises:
+        RecipeError: it may not be imported, is not there, or fails when it is imported.
+    """
+    path, _, attribute = name.rpartition(".")
+    if not path or not all(map(str.isidentifier, name.split("."))):
+        raise RecipeError(f"{name!r} names no {role} of your own", f"write package.module.name: see {page}")
+    if not may_run_code and path not in sys.modules:
+        raise refuse_code(f"the {role} {name}")
+    module = _import_own(role, path)
+    if module is None:
+        remedy = "write package.module.name; Python must be able to import the module: PYTHONPATH=. if it lies here"
+        raise RecipeError(f"no module is called {path!r}, which the {role} {name} names", remedy)
+    loaded = getattr(module, attribute, None)
+    if not callable(loaded):
+        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise RecipeError(f"the module {path} has no {role} {attribute!r}", closest(attribute, names))
+    if module.__file__ and _is_own(module.__file__):
+        _OWN[f"the {role} {name}"] = module.__file__
+    return loaded
+
+
 def _import_own(role: str, name: str) -> ModuleType | None:
     """Import a module of your own; None where there is no such module."""
     try:

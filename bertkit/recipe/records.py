@@ -60,6 +60,8 @@ class Data(Section):
     """Train on only this many rows of each label, drawn by `training.seed`."""
     train_limit: int | None = Field(None, ge=1)
     """Train on only this many rows, drawn by `training.seed`; validation rows stay."""
+    oversample: str | None = None
+    """Canonical column: repeat training rows until each of its values has as many as the most frequent one."""
     streaming: bool = False
     """Read training rows during training, for data that does not fit in memory."""
     cache: bool = True

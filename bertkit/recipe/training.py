@@ -131,6 +131,8 @@ class CommonTraining(Section):
     """Stop after this many evaluations without improvement."""
     log_every: int = Field(50, ge=1)
     """Steps between logged losses."""
+    callbacks: list[str] | None = None
+    """Classes of callbacks for transformers' Trainer, `package.module.Class`."""
     extra: dict[str, Any] = Field({})
     """Any other fields of transformers' TrainingArguments."""
 
@@ -205,6 +207,19 @@ class Training(LayerTraining, CommonTraining):
     class_weights: Literal["balanced"] | dict[str, Finite] | None = None
     """`balanced`, or label name -> weight in the loss."""
     label_smoothing: Finite = Field(0.0, ge=0, lt=1)
+    loss: str | None = None
+    """`focal`, or your own function, `package.module.name`; by default, that of the model's head."""
+    focal_gamma: Finite | None = Field(None, ge=0, le=10)
+    """`focal`: how much less the loss of a label weighs that is well predicted; by default, 2."""
+    collator: str | None = None
+    """Your own function that makes training batches, `package.module.name`."""
+
+    @field_validator("focal_gamma")
+    @classmethod
+    def _gamma_is_of_focal_loss(cls, gamma: float | None, info: ValidationInfo) -> float | None:
+        if gamma is not None and info.data.get("loss") != "focal":
+            raise ValueError("needs training.loss = focal")
+        return gamma
 
 
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400}

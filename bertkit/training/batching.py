@@ -18,7 +18,7 @@ from bertkit.tokens.features import Collator, Feature
 
 if TYPE_CHECKING:
     from bertkit.tokens.features import Features
-    from bertkit.training.budget import Budget
+    from bertkit.training.stopping import Budget
 
 
 Lengths = Sequence[int] | np.ndarray[Any, Any]
@@ -324,7 +324,10 @@ class InMemoryBatches:
 
     def occurring_tokens(self) -> Iterable[int] | None:
         """Return the token ids that occur; None where all embeddings are trained."""
-        return occurring_tokens_of(self.features).tolist() if self.training.occurring_embeddings else None
+        training = self.training
+        # your own collator may put others into a batch
+        is_known = training.occurring_embeddings and not training.collator
+        return occurring_tokens_of(self.features).tolist() if is_known else None
 
     def step_size(self) -> tuple[float, float]:
         """Return the mean number of rows and of tokens per step."""

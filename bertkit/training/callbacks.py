@@ -20,7 +20,7 @@ from bertkit.storage.disk import check_space
 from bertkit.storage.files import to_json, write_text
 from bertkit.training.batching import Batches
 from bertkit.training.pretrain_batches import PretrainBatches
-from bertkit.training.signals import StopFlag
+from bertkit.training.stopping import StopFlag
 
 MANIFEST_LOSSES = "losses"
 MANIFEST_STATE = "state"

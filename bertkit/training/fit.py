@@ -38,9 +38,10 @@ from bertkit.training.arguments import make_arguments
 from bertkit.training.batching import Batches, InMemoryBatches
 from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
 from bertkit.training.losses import LoggedTerms, Terms, mean_over_processes
+from bertkit.training.own import make_callbacks
 from bertkit.training.paths import on_speed_paths, tokens_to_train, why_padding_is_computed
 from bertkit.training.result import FitResult, load_best
-from bertkit.training.signals import StopFlag, caught_signals
+from bertkit.training.stopping import StopFlag, caught_signals
 from bertkit.training.streaming import StreamedBatches
 from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
 
@@ -292,6 +293,7 @@ def fit(
     model, batches = trainee.model, trainee.batches
     arguments = make_arguments(training, machine, folder, batches.rows, judge.best_metric, judge.greater_is_better)
     micro_batches.check_shares(model, training, arguments.world_size)
+    own_callbacks = make_callbacks(training)
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
     with caught_signals() if stop is None else nullcontext(stop) as flag:
         callback = TrainingCallback(training, judge.best_metric, batches, flag, progress)
@@ -313,7 +315,7 @@ def fit(
                 plan=plan,
                 args=arguments,
                 train_dataset=batches,
-                callbacks=[callback],
+                callbacks=[callback, *own_callbacks],
             )
             for unused in (transformers.PrinterCallback, transformers.ProgressCallback):
                 trainer.remove_callback(unused)

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.labels import class_weights
 from bertkit.errors import RecipeError
 from bertkit.recipe import Row, Training
+from bertkit.recipe.plugins import load_own
 from bertkit.tasks import Task
 from bertkit.tokens.features import IGNORED, ROW_MASK, count_items
 
 if TYPE_CHECKING:
     import torch
+
+FOCAL = "focal"
 
 Loss = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """Sum over the labels that are not ignored, of logits ``(..., labels)`` and labels."""
@@ -123,7 +126,7 @@ def gold_terms(task: Task, training: Training, labels: Sequence[str], rows: Sequ
 
 
 def make_loss(training: Training, labels: Sequence[str], gold_labels: Sequence[Any]) -> Loss | None:
-    """Build the loss of a recipe with `class_weights` or `label_smoothing`; None where it has neither.
+    """Build the loss of a recipe with `loss`, `class_weights` or `label_smoothing`; None where it has none of them.
 
     Args:
         training: the recipe's training section.
@@ -131,17 +134,18 @@ def make_loss(training: Training, labels: Sequence[str], gold_labels: Sequence[A
         gold_labels: label names of the training rows (lists of them where a row has several).
 
     Raises:
-        RecipeError: weights for labels that do not exist, or a task without labels.
+        RecipeError: weights for labels that do not exist.
     """
-    if training.class_weights is None and not training.label_smoothing:
+    if training.class_weights is None and not training.label_smoothing and not training.loss:
         return None
-    if not labels:
-        raise RecipeError("class_weights and label_smoothing need labels", "drop them for this task")
+    if training.loss and training.loss != FOCAL:
+        return _sum_own_loss(training.loss, len(labels))
     import torch
     from torch.nn import functional
 
     weights = torch.tensor(class_weights(training.class_weights, labels, gold_labels))
     smoothing = training.label_smoothing
+    gamma = None if training.loss is None else 2.0 if training.focal_gamma is None else training.focal_gamma
 
     def loss(logits: torch.Tensor, gold: torch.Tensor) -> torch.Tensor:
         weight = weights.to(logits, non_blocking=True)
@@ -149,16 +153,50 @@ def make_loss(training: Training, labels: Sequence[str], gold_labels: Sequence[A
             # Losses are (rows, labels). The mean over labels is that of the model's own head, the sum over rows that of
             # `Terms`. Smoothing moves 0 and 1 towards 1/2, as between two classes.
             target = gold * (1 - smoothing) + smoothing / 2
-            losses = functional.binary_cross_entropy_with_logits(logits, target, weight=weight, reduction="none")
-            return losses.mean(dim=-1).sum()
+            losses = functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
+            factors = weight if gamma is None else weight * _lacking(losses) ** gamma
+            return (losses * factors).mean(dim=-1).sum()
         # Logits (rows, labels), or (rows * tokens, labels) where tokens have labels. A weighted mean would divide by
         # the weights of these very labels, which differ between micro-batches; a sum does not.
-        return functional.cross_entropy(
-            logits.reshape(-1, len(labels)),
-            gold.reshape(-1),
-            weight=weight,
-            label_smoothing=smoothing,
-            reduction="sum",
-        )
+        logits, gold = logits.reshape(-1, len(labels)), gold.reshape(-1)
+        if gamma is not None:
+            losses = functional.cross_entropy(logits, gold, reduction="none")  # 0 where a label is ignored
+            return (losses * _lacking(losses) ** gamma * weight[gold.clamp(min=0)]).sum()
+        return functional.cross_entropy(logits, gold, weight=weight, label_smoothing=smoothing, reduction="sum")
+
+    return loss
+
+
+def _lacking(losses: torch.Tensor) -> torch.Tensor:
+    """Return what the probability of each gold label lacks to 1, of its loss (Lin et al. 2017, equation 4).
+
+    The least is not 0, where a power below 1 has no gradient.
+    """
+    return (-(-losses).expm1()).clamp(min=1e-8)
+
+
+def find_own_loss(name: str, may_run_code: bool = True) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
+    """Return your own function of logits (n, labels) and labels; raises what `load_own` does."""
+    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+    loss = load_own("loss", name, "docs/training.md#code-of-your-own", may_run_code)
+    return loss
+
+
+def _sum_own_loss(name: str, labels: int) -> Loss:
+    """Return the sum of the losses of your own function, of logits (n, labels), over the labels that count."""
+    function = find_own_loss(name)
+
+    def loss(logits: torch.Tensor, gold: torch.Tensor) -> torch.Tensor:
+        logits = logits.reshape(-1, labels)
+        # one label per text or token, (n,), or a yes or no to each, (n, labels)
+        gold = gold if gold.is_floating_point() else gold.reshape(-1)
+        losses = function(logits, gold if gold.is_floating_point() else gold.clamp(min=0))
+        if losses.shape != logits.shape[:1]:
+            what = (
+                f"training.loss: {name} returned shape {tuple(losses.shape)} for logits of shape {tuple(logits.shape)}"
+            )
+            raise RecipeError(what, "return one loss per row of the logits, not their mean")
+        counted: torch.Tensor = losses if gold.is_floating_point() else losses.where(gold != IGNORED, 0.0)
+        return counted.sum()
 
     return loss

@@ -16,7 +16,7 @@ from bertkit.pretraining.objectives import Examples, Objective, PretrainSetup
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Collator, Feature
 from bertkit.training.batching import Shares, longest_rows
-from bertkit.training.budget import Budget
+from bertkit.training.stopping import Budget
 
 _ENDLESS = 10**9  # steps of a run that ends by the clock
 

@@ -26,7 +26,7 @@ from bertkit.training.batching import (
 
 if TYPE_CHECKING:
     from bertkit.tokens.features import Features
-    from bertkit.training.budget import Budget
+    from bertkit.training.stopping import Budget
 
 
 class StreamedBatches(Dataset[Feature]):

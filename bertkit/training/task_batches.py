@@ -20,7 +20,7 @@ from bertkit.training.losses import Terms
 if TYPE_CHECKING:
     import torch
 
-    from bertkit.training.budget import Budget
+    from bertkit.training.stopping import Budget
 
 _TASK = "task"  # name of the number of a feature's task, (rows,) in a batch
 

@@ -18,7 +18,7 @@ from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining
 from bertkit.tokens.features import Features, text_lengths
 from bertkit.training.fit import Judge, Trainee, fit
-from bertkit.training.signals import StopFlag
+from bertkit.training.stopping import StopFlag
 
 _WARM = 3  # steps before the first that is timed
 _NEVER = 2**40

@@ -16,7 +16,7 @@ from bertkit.recipe import load_pretrain_recipe
 from bertkit.recipe.training import Pretraining
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import MANIFEST
-from bertkit.training.budget import choose_batch, choose_rate, make_budget
+from bertkit.training.stopping import choose_batch, choose_rate, make_budget
 from bertkit.training.timing import TimedStep
 from bertkit.workflows.pretrain.estimate import fit_to_budget
 from tests.kills import losses_of
@@ -28,7 +28,7 @@ def quick_clock(monkeypatch):
     """A clock that is a twentieth of a second on at each reading, so that a machine's load decides nothing."""
     times = itertools.count(0, 0.05)
     clock = SimpleNamespace(perf_counter=lambda: next(times))
-    monkeypatch.setattr("bertkit.training.budget.time", clock)
+    monkeypatch.setattr("bertkit.training.stopping.time", clock)
 
 
 @pytest.mark.usefixtures("quick_clock")

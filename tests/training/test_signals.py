@@ -10,7 +10,7 @@ import threading
 
 import pytest
 
-from bertkit.training.signals import caught_signals
+from bertkit.training.stopping import caught_signals
 from tests.conftest import finetune
 
 
@@ -44,7 +44,7 @@ def test_the_first_signal_asks_to_stop_and_usr1_asks_for_a_checkpoint():
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT"])
 def test_a_second_signal_ends_the_process_at_once(name):
     script = (
-        "import os, signal, time\nfrom bertkit.training.signals import caught_signals\n"
+        "import os, signal, time\nfrom bertkit.training.stopping import caught_signals\n"
         f"with caught_signals():\n    os.kill(os.getpid(), signal.{name})\n    print('goes on', flush=True)\n"
         f"    os.kill(os.getpid(), signal.{name})\n    time.sleep(60)\n"
     )

@@ -184,14 +184,14 @@ def print_next_steps(results: Sequence[Result]) -> None:
     """Print the commands that a user may want to run after a training."""
     if not results:
         return
-    from bertkit.metrics.basic import is_script
+    from bertkit.metrics.basic import is_own, is_script
     from bertkit.recipe import load_recipe
     from bertkit.tasks import example_row, load_task
 
     folder = shlex.quote(str(results[0].folder))
     recipe = load_recipe(f"{results[0].folder}/recipe.yaml")
     recipe._may_run_code = True  # it has been run just now
-    trust = " --trust" if "." in recipe.task or any(map(is_script, recipe.metrics)) else ""
+    trust = " --trust" if "." in recipe.task or any(is_script(name) or is_own(name) for name in recipe.metrics) else ""
     print_next(
         f"open {folder}/report.html",
         f"bertkit predict {folder} {example_row(load_task(recipe), recipe)}{trust}",

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from bertkit.hardware.precision import Machine
     from bertkit.tokens.features import Features
     from bertkit.training.run import RunPlan
-    from bertkit.training.signals import StopFlag
+    from bertkit.training.stopping import StopFlag
     from bertkit.training.timing import TimedStep
 
 
@@ -146,7 +146,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
     # A case is a recipe in one precision. Ctrl-C is a flag that each step looks at, so that temporary files go.
     machines = {precision: _choose_machines(precision, inputs.plan) for precision in precisions}
     chosen = [(recipe, machine) for recipe in recipes for machine in machines[recipe.training.precision]]
-    from bertkit.training.signals import caught_signals
+    from bertkit.training.stopping import caught_signals
 
     with caught_signals() as stop:
         stoppable = _Stoppable(progress, stop)

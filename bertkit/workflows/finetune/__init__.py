@@ -111,6 +111,7 @@ def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Judge, Trainee, fit
     from bertkit.training.losses import gold_terms
+    from bertkit.training.own import with_own_collator
     from bertkit.training.streaming import StreamedBatches
 
     recipe, task, checkpoint = inputs.recipe, inputs.task, scorer.checkpoint
@@ -126,6 +127,7 @@ def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
     learning = inputs.supervision.learning(checkpoint, train, features, gold, scorer.progress)
     # Gold labels alone, or teachers too: `learning` decides, and takes its hooks off when training ends.
     with learning as (terms, collate):
+        collate = with_own_collator(recipe.training, collate)
         trainee = Trainee(checkpoint.model, checkpoint.setup.tokenizer, batches, collate, terms)
         folder = inputs.plan.folder
         return fit(trainee, judge, recipe.training, checkpoint.machine, folder, progress=scorer.progress)

@@ -19,7 +19,7 @@ from bertkit.data.checks import (
     share_of,
 )
 from bertkit.data.columns import PAIR, describe_unread
-from bertkit.data.draw import check_draw, draw_training_rows
+from bertkit.data.draw import check_draw, draw_training_rows, oversample
 from bertkit.data.hold_out import DRAWS
 from bertkit.data.labels import find_names, name_split, with_unseen
 from bertkit.data.rows import Split, find_unread
@@ -42,6 +42,7 @@ from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
 from bertkit.tokens.features import Setup, max_tokens
 from bertkit.training.automatic import choose_training
+from bertkit.training.own import check_own
 from bertkit.training.run import RunPlan, check_pinned, find_machine
 from bertkit.workflows.finetune.supervision import Supervision, make_supervision
 
@@ -204,11 +205,8 @@ def read_inputs(
     folder = runs.run_folder(output, f"{recipe.name}-distilled" if recipe.distillation else recipe.name)
     recipe = recipe if fresh else as_begun(recipe, [folder])
     task, supervision = load_task(recipe), make_supervision(recipe)
-    check_draw(recipe, named=task.NAMED)
     recipe = supervision.recipe
-    if recipe.training.lora and not find_spec("peft"):
-        raise UnavailableError("training.lora needs the package peft", f"`{pip_install('lora')}`")
-    check_asked_device()
+    _check_recipe(recipe, task)
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
     count = count_layers(config)
@@ -219,6 +217,7 @@ def read_inputs(
     labels, splits, warnings = _find_checked_labels(recipe, task, splits)
     if stream is not None:
         report_head(recipe, task, splits["train"])
+    splits["train"] = oversample(splits["train"], recipe)
     rows = _count_rows(splits, is_streamed=stream is not None)
     recipe, chosen = choose_training(recipe, rows, len(labels), config)
     if chosen:
@@ -252,6 +251,15 @@ def read_inputs(
     return FinetuneInputs(
         plan, recipe, task, splits, labels, model_folder, supervision, trained, stream, (*warnings, *known)
     )
+
+
+def _check_recipe(recipe: Recipe, task: Task) -> None:
+    """Check what a recipe asks for before its model and its rows are looked for."""
+    check_draw(recipe, task.COLUMNS, named=task.NAMED)
+    check_own(recipe.training, task, may_run_code=recipe._may_run_code)
+    if recipe.training.lora and not find_spec("peft"):
+        raise UnavailableError("training.lora needs the package peft", f"`{pip_install('lora')}`")
+    check_asked_device()
 
 
 def as_begun(recipe: Recipe, folders: Iterable[Path]) -> Recipe:

@@ -46,7 +46,7 @@ def run_jobs(jobs: Sequence[SeedJob], at_once: int, progress: Progress) -> dict[
         StoppedError: a signal asked for it.
         BertkitError: of a run that cannot go on; the others are stopped, and can be resumed.
     """
-    from bertkit.training.signals import caught_signals
+    from bertkit.training.stopping import caught_signals
 
     waiting, running = list(jobs), list[_Process]()
     diverged: dict[int, DivergedError] = {}

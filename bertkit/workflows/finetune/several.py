@@ -197,6 +197,7 @@ def _fit_tasks(
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Judge, Trainee, fit
     from bertkit.training.losses import Terms, gold_terms
+    from bertkit.training.own import with_own_collator
     from bertkit.training.task_batches import TaskBatches, join_collators, join_terms
 
     training = inputs.recipe.training
@@ -207,7 +208,7 @@ def _fit_tasks(
     for name, scorer in scorers.items():
         task = scorer.inputs
         terms[name] = gold_terms(task.task, task.recipe.training, task.labels, task.splits["train"].rows)
-        collators.append(task.task.collator(scorer.checkpoint.setup))
+        collators.append(with_own_collator(task.recipe.training, task.task.collator(scorer.checkpoint.setup)))
         in_memory[name] = InMemoryBatches(scorer.features["train"], task.recipe.training)
     # of several processes, each has gradients of one head only
     training = training.model_copy(update={"extra": {"ddp_find_unused_parameters": True, **training.extra}})

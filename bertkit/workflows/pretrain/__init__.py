@@ -11,8 +11,8 @@ from bertkit.modeling.info import info_of
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Pretraining, PretrainRecipe
 from bertkit.storage import runs
-from bertkit.training.budget import LEAST_BATCH
 from bertkit.training.run import Run, open_run
+from bertkit.training.stopping import LEAST_BATCH
 from bertkit.workflows.pretrain.estimate import fit_to_budget
 from bertkit.workflows.pretrain.inputs import PretrainInputs, read_inputs
 from bertkit.workflows.pretrain.publish import Pretrained, publish
@@ -49,10 +49,10 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     from bertkit.compression.side_by_side import compare_with_teacher
     from bertkit.evaluation.held_out import held_out_features, measure
     from bertkit.hardware.precision import use_matmul_backend
-    from bertkit.training.budget import make_budget
     from bertkit.training.fit import Judge, Trainee, fit
     from bertkit.training.losses import Terms
     from bertkit.training.pretrain_batches import PretrainBatches
+    from bertkit.training.stopping import make_budget
 
     machine = run.machine
     use_matmul_backend(machine)

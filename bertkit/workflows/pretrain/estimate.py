@@ -120,8 +120,8 @@ def fit_to_budget(inputs: PretrainInputs, machine: Machine, progress: Progress) 
         Key of `training` -> its value; nothing without a budget, where the user gave one of the two, or where the
         budget is long enough for the batch of the recipe.
     """
-    from bertkit.training.budget import LEAST_BATCH, choose_batch, latest
     from bertkit.training.pretrain_batches import PretrainBatches
+    from bertkit.training.stopping import LEAST_BATCH, choose_batch, latest
 
     setup, training = inputs.setup, inputs.setup.recipe.training
     most, is_given = training.batch_size, {"batch_size", "learning_rate"} & training.model_fields_set
@@ -161,7 +161,7 @@ def fit_to_budget(inputs: PretrainInputs, machine: Machine, progress: Progress) 
 def _choose_rate(inputs: PretrainInputs) -> dict[str, float]:
     """Choose the learning rate, and a warm-up that a high one needs; nothing where those of the recipe fit better."""
     from bertkit.modeling.architectures import layer_sizes
-    from bertkit.training.budget import choose_rate
+    from bertkit.training.stopping import choose_rate
 
     sizes, training = layer_sizes(inputs.setup.config), inputs.setup.recipe.training
     # a checkpoint is not to be forgotten, and a loss of which a part is weighted up (ELECTRA's) has a rate of its own

@@ -19,6 +19,7 @@ from bertkit.recipe import WHAT_IS_KEPT, PretrainRecipe
 from bertkit.storage import hub, runs
 from bertkit.tokens.features import Feature
 from bertkit.tokens.vocabulary import report_foreign
+from bertkit.training.own import check_own
 from bertkit.training.run import RunPlan
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     """Check the recipe, find model and tokenizer, prepare the corpus, and settle the identity of the run."""
     objective = load_objective(recipe)
     _check_tokenizer_and_model(recipe)
+    check_own(recipe.training, may_run_code=recipe._may_run_code)
     check_asked_device()
     # a missing file ends in its error before anything heavy is imported
     source = find_corpus(recipe.data)
