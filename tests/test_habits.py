@@ -379,7 +379,7 @@ def test_every_command_has_an_example():
 
 
 def test_recipe_names_are_completed():
-    from bertkit.cli.options import complete_recipe
+    from bertkit.cli.completion import complete_recipe
 
     assert complete_recipe("st") == ["stsb"]
 

@@ -9,6 +9,8 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from bertkit.cli import logs
+from bertkit.cli.mistakes import read_other_names
 from bertkit.cli.output import json_output
 
 _READ_RECIPES = {"run", "runs", "recipe", "task"}  # arguments and options of commands that load one
@@ -59,6 +61,10 @@ class ReadableCommand(_Readable, TyperCommand):
         names = {parameter.name for parameter in self.params}
         self.params += _process_options()[0 if names & _READ_RECIPES else 1 if names & _COMPUTE else 3 :]
 
+    def parse_args(self, ctx: Any, args: list[str]) -> Any:
+        """Parse the arguments, once options that the Trainer's scripts call otherwise have their names here."""
+        return super().parse_args(ctx, read_other_names(args, ctx))
+
     def invoke(self, ctx: Any) -> Any:
         """Run the command, which need not take these options: they are about the process; parsing changes nothing."""
         if ctx.params.pop("trust", False):
@@ -73,6 +79,7 @@ class ReadableCommand(_Readable, TyperCommand):
             keep_working_folder_clean()
             threads.prepare(ctx.params.pop("threads"))
             device.prepare(ctx.params.pop("device"))
+        logs.configure(*(ctx.params.pop(name) for name in ("quiet", "verbose", "log_file")))
         with json_output(ctx.params.pop("json")):
             return super().invoke(ctx)
 
@@ -86,12 +93,18 @@ def _process_options() -> list[Any]:
         device: str | None = typer.Option(None, help=_DEVICE, metavar="TYPE", show_default="auto"),
         threads: int | None = typer.Option(None, help=_THREADS, metavar="N", show_default="those that fit", min=1),
         json: bool = typer.Option(False, "--json", help="Print the result as one JSON object."),
+        quiet: logs.QuietOption = False,
+        verbose: logs.VerboseOption = False,
+        log_file: logs.LogFileOption = None,
     ) -> None:
         """Hold the options."""
 
     holder = typer.Typer(add_completion=False)
     holder.command()(command)
-    return typer.main.get_command(holder).params[:4]
+    params: list[Any] = typer.main.get_command(holder).params[:7]
+    for parameter in params[4:]:
+        parameter.hidden = True  # `bertkit --help` shows them
+    return params
 
 
 class ReadableGroup(_Readable, TyperGroup):

@@ -12,16 +12,18 @@ import pkgutil
 import sys
 import traceback
 import warnings
+from itertools import groupby
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from bertkit.cli import commands, stdio
+import bertkit
+from bertkit.cli import commands, logs, stdio
 from bertkit.cli.help import ReadableCommand, ReadableGroup
 from bertkit.cli.interrupts import ignore_interrupts
-from bertkit.cli.output import printable
+from bertkit.cli.output import print_line
 from bertkit.storage.runs import is_main_process
 
 if TYPE_CHECKING:
@@ -59,12 +61,43 @@ def _make_group(help: str, cls: type[ReadableGroup], **settings: Any) -> typer.T
     return typer.Typer(cls=cls, help=help, no_args_is_help=True, rich_markup_mode=None, **settings)
 
 
-class _OrderedGroup(ReadableGroup):
-    """Lists commands and groups in one order, where typer lists all commands before all groups."""
+SECTIONS = ("Train", "Predict and score", "Understand", "Vectors", "Compress and deploy", "Manage")
+"""The sections of the help, in the order in which one works; the tens of a command's ORDER count them from 1."""
+
+
+class _SectionedGroup(ReadableGroup):
+    """Lists commands and groups together, in sections."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Return the names of the commands in the order of the help."""
         return [name_command(module) for module in find_commands(commands)]
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write what each command does, section by section."""
+        for section, modules in groupby(find_commands(commands), key=lambda module: module.ORDER // 10):
+            listed: list[tuple[str, Any]] = [(name, self.get_command(ctx, name)) for name in map(name_command, modules)]
+            with formatter.section(SECTIONS[section - 1]):
+                formatter.write_dl([(name, command.get_short_help_str()) for name, command in listed])
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print_line(f"bertkit {bertkit.__version__}")
+        raise typer.Exit
+
+
+_VersionOption = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+]
+
+
+def _begin(
+    version: _VersionOption = False,
+    quiet: logs.QuietOption = False,
+    verbose: logs.VerboseOption = False,
+    log_file: logs.LogFileOption = None,
+) -> None:
+    logs.configure(quiet, verbose, log_file)
 
 
 def make_app() -> typer.Typer:
@@ -74,7 +107,10 @@ def make_app() -> typer.Typer:
         "Start with: bertkit finetune cola --model demo --data demo"
     )
     context = {"help_option_names": ["-h", "--help"]}
-    group = _make_group(about, _OrderedGroup, name="bertkit", pretty_exceptions_enable=False, context_settings=context)
+    group = _make_group(
+        about, _SectionedGroup, name="bertkit", pretty_exceptions_enable=False, context_settings=context
+    )
+    group.callback(help=about)(_begin)
     add_commands(group, commands)
     return group
 
@@ -94,7 +130,7 @@ def main() -> NoReturn:
     gc.set_threshold(2_000_000, 50, 100)
     atexit.register(ignore_interrupts)  # both run after what libraries have to do at the end
     atexit.register(_spare_collection)
-    _log_to_stderr()
+    logs.write_to_stderr()
     code = _run_command()
     if (lost := stdio.lost_output()) and code == 0:
         code = _print_error(f"stdout cannot be written: {lost.strerror}", 6, {})
@@ -239,33 +275,3 @@ def _save_traceback() -> int:
         return _print_error(f"bertkit failed: {last} - {advice}please report it with {file}", 1, {})
     sys.stderr.write(text)
     return _print_error(f"bertkit failed: {last} - {advice}please report it with the lines above", 1, {})
-
-
-class _PrintableLines(logging.Formatter):
-    """Shows what a terminal would obey, such as an escape sequence in a file's name, instead of sending it there."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the message of a record."""
-        return printable(super().format(record))
-
-
-class _StderrHandler(logging.StreamHandler):  # type: ignore[type-arg]
-    """Writes to what stderr is at the moment: while a progress bar is shown, that prints above the bar."""
-
-    @property
-    def stream(self) -> TextIO:
-        """Return the stream of stderr."""
-        return sys.stderr
-
-    @stream.setter
-    def stream(self, _: object) -> None:
-        """Ignore the stream of the time at which logging began."""
-
-
-def _log_to_stderr() -> None:
-    logger = logging.getLogger("bertkit")
-    handler = _StderrHandler()
-    handler.setFormatter(_PrintableLines("%(message)s"))
-    logger.handlers = [handler]
-    logger.setLevel(logging.INFO if is_main_process() else logging.ERROR)
-    logger.propagate = False

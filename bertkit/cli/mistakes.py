@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import logging
+import os
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -59,6 +61,56 @@ def usage_error(error: Any) -> UsageError:
     return UsageError(what, remedy)
 
 
+def read_other_names(arguments: Sequence[str], context: Any) -> list[str]:
+    """Return the arguments of a command, with the options of the Trainer's scripts under bertkit's names.
+
+    Only names that mean the same are read so, and each is logged. A batch per device is one per step in one process.
+    """
+    options = _options_of(context)
+    read: list[str] = []
+    rest = list(arguments)
+    while rest:
+        typed, equals, value = (argument := rest.pop(0)).partition("=")
+        if argument == "--":
+            return [*read, argument, *rest]
+        meant = _same_option(typed, options)
+        if not meant:
+            read.append(argument)
+            continue
+        logging.getLogger("bertkit").info(f"{typed} is read as {meant}")
+        if meant.startswith("--set "):
+            if not equals:  # an option of truth values needs none there
+                value = rest.pop(0) if rest and not rest[0].startswith("--") else "true"
+            read += ["--set", f"{meant.removeprefix('--set ')}={value}"]
+        else:
+            read.append(meant + equals + value)
+    return read
+
+
+def _same_option(typed: str, options: Sequence[str]) -> str:
+    """Return what an option of other programs is called here, ``--epochs`` or ``--set key``; empty where nothing is."""
+    if not typed.startswith("--") or typed in options:
+        return ""
+    name = typed[2:].replace("-", "_")
+    if (dashed := "--" + name.replace("_", "-")) in options:  # bertkit's own, spelled with underscores
+        return dashed
+    from bertkit.recipe.values import other_options, same_options
+
+    several = name.startswith("per_device") and os.environ.get("WORLD_SIZE", "1") != "1"
+    if name not in same_options() or several:
+        return ""
+    meant = other_options()[name]
+    for option in (meant, "--" + meant.rpartition(".")[2].replace("_", "-")):
+        if option in options:
+            return option
+    key = _recipe_key(meant) if meant.startswith("--") else meant
+    return f"--set {key}" if key and {"--set", "--fresh"} <= set(options) else ""
+
+
+def _options_of(context: Any) -> list[str]:
+    return [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
+
+
 def _suggest_command(typed: str, context: Any) -> str:
     commands = context.command.list_commands(context)
     meant = _COMMANDS.get(typed.lower(), "")
@@ -69,7 +121,7 @@ def _suggest_option(typed: str, context: Any) -> str:
     """Suggest the command's options for an unknown one, or the key of a recipe; empty where nothing is close."""
     from bertkit.recipe.values import other_options
 
-    options = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
+    options = _options_of(context)
     name = typed.lower().replace("_", "-")
     if not name.startswith("--"):
         return ""

@@ -9,15 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from bertkit.cli.completion import complete_recipe, complete_run, complete_split
+
 if TYPE_CHECKING:
     from bertkit.recipe import Data, Recipe
-
-
-def complete_recipe(incomplete: str) -> list[str]:
-    """Return the shipped recipes whose names begin with `incomplete`."""
-    from bertkit.recipe.load import recipe_names
-
-    return [name for name in recipe_names() if name.startswith(incomplete)]
 
 
 def parse_number(text: str) -> float | str:
@@ -99,7 +94,7 @@ RecipeArgument = Annotated[
 _RUN = argument(
     "Run folder; or with --model a recipe: a shipped one (see `bertkit recipes list`) or a YAML file.",
     "RUN",
-    **RECIPE_NAME,
+    **{**RECIPE_NAME, "autocompletion": complete_run},
 )
 RunArgument = Annotated[str, _RUN]
 OptionalRunArgument = Annotated[str | None, _RUN]
@@ -110,13 +105,16 @@ RowsFileArgument = Annotated[
         "FILE",
     ),
 ]
-TrainedArgument = Annotated[str, argument("Run folder, or with --recipe any checkpoint.", "RUN")]
+TrainedArgument = Annotated[
+    str, argument("Run folder, or with --recipe any checkpoint.", "RUN", autocompletion=complete_run)
+]
 CheckpointRecipeOption = Annotated[
     str | None,
     option("Recipe of a checkpoint that is not of a run.", "RECIPE", "the run's", autocompletion=complete_recipe),
 ]
 PredictionsSplitOption = Annotated[
-    str | None, option("Split whose predictions to look at.", "SPLIT", "the first validation split")
+    str | None,
+    option("Split whose predictions to look at.", "SPLIT", "the first validation split", autocompletion=complete_split),
 ]
 PredictionsRecipeOption = Annotated[
     str | None,

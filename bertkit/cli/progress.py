@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from bertkit.cli.logs import is_quiet
 from bertkit.cli.output import printable
 from bertkit.hardware.threads import CoreWatch
 from bertkit.reports.text import duration_text
@@ -27,7 +28,7 @@ class TerminalProgress:
     """Shows how far each stage of the work is; silent in all but the first process of a distributed launch."""
 
     def __init__(self) -> None:
-        self.shows = is_main_process()
+        self.shows = is_main_process() and not is_quiet()
         # a hosted runner may have a terminal, but its log keeps every frame
         is_watched = os.environ.get("TERM") != "dumb" and os.environ.get("CI", "").lower() in ("", "0", "false")
         self.live = self.shows and sys.stderr.isatty() and is_watched

@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
+from logging import DEBUG
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from bertkit.modeling.weights import (
     refuse_non_finite,
     refuse_other_types,
 )
+from bertkit.progress import log
 from bertkit.storage.checkpoints import newest_model
 from bertkit.storage.exports import refuse_exported
 from bertkit.storage.fingerprints import feed_file
@@ -119,8 +121,10 @@ def _weight_files(folder: Path) -> list[Path]:
 
 
 def quiet_transformers() -> None:
-    """Silence the libraries' warnings and progress bars: bertkit logs what matters."""
+    """Silence the libraries' warnings and progress bars: bertkit logs what matters, unless all is asked for."""
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    if log.isEnabledFor(DEBUG):
+        return
     from transformers.utils import logging
 
     logging.set_verbosity_error()

@@ -49,9 +49,20 @@ def other_options() -> dict[str, str]:
     return other_names() | _read_names("options")
 
 
+@cache
+def same_options() -> set[str]:
+    """Read which of `other_options` mean the same as bertkit's, so that they can stand for them."""
+    return set(_read_tables()["same"])
+
+
 def _read_names(table: str) -> dict[str, str]:
-    tables = yaml.safe_load(Path(__file__).with_name("other_names.yaml").read_text(encoding="utf-8"))
-    return {name: key for key, names in tables[table].items() for name in names}
+    return {name: key for key, names in _read_tables()[table].items() for name in names}
+
+
+@cache
+def _read_tables() -> dict[str, Any]:
+    tables: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("other_names.yaml").read_text(encoding="utf-8"))
+    return tables
 
 
 def rename_changes(changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 
 from bertkit.errors import RecipeError
+from bertkit.recipe import Training
 
 GOOD = "text,label\n" + "".join(f"row {n} x,{'good' if n % 2 else 'bad'}\n" for n in range(20))
 
@@ -355,11 +358,11 @@ def test_errors_as_json(run):
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        (["finetune", "cola", "--lr", "1"], "no option is called --lr - write --learning-rate"),
-        (["finetune", "cola", "--num_train_epochs", "1"], "no option is called --num_train_epochs - write --epochs"),
+        (["predict", "cola", "--lr", "1"], "no option is called --lr - see `bertkit predict --help`"),
+        (["finetune", "cola", "--fp16"], "no option is called --fp16 - write --set training.precision=..."),
         (
-            ["finetune", "cola", "--weight-decay", "0"],
-            "no option is called --weight-decay - write --set training.weight_decay=...",
+            ["finetune", "cola", "--warmup-steps", "10"],
+            "no option is called --warmup-steps - write --set training.warmup_ratio=...",
         ),
         (
             ["pretrain", "tokenizer", "--vocab_size", "9"],
@@ -413,7 +416,54 @@ def test_every_name_of_the_trainer_leads_to_an_option_or_a_key_of_recipes():
             assert "unknown key" not in str(error)
 
 
-@pytest.mark.parametrize("arguments", [["finetun"], ["finetune"], ["finetune", "cola", "--lr", "1"]])
+HABITS = {
+    "--num_train_epochs 2 --learning_rate 1e-4 --per_device_train_batch_size 8": {
+        "epochs": 2,
+        "learning_rate": 1e-4,
+        "batch_size": 8,
+    },
+    "--lr=1e-4 --max_seq_length 64 --weight_decay=0.1 --seed 3": {
+        "learning_rate": 1e-4,
+        "max_length": 64,
+        "weight_decay": 0.1,
+        "seed": 3,
+    },
+    "--max_steps 5 --gradient_checkpointing --label_smoothing_factor 0.1": {
+        "steps": 5,
+        "gradient_checkpointing": True,
+        "label_smoothing": 0.1,
+    },
+    "--gradient_checkpointing False --lr_scheduler_type cosine": {
+        "gradient_checkpointing": False,
+        "schedule": "cosine",
+    },
+}
+"""What is typed for the Trainer's scripts -> the keys of `training` that it sets."""
+
+
+@pytest.mark.parametrize("typed", HABITS)
+def test_options_of_the_trainers_scripts_are_read(run, tiny_model, toy_data, typed):
+    command = f"finetune classify --model_name_or_path {tiny_model} --train_file {toy_data}/train.csv"
+    ended = run(*command.split(), *typed.split(), "--output_dir", "runs/here", "--dry-run", "--json")
+    assert ended.code == 0, ended.err
+    plan = json.loads(ended.out)
+    resolved = yaml.safe_load(plan["resolved"])
+    assert plan["folder"] == "runs/here" and resolved["data"]["files"] == {"train": f"{toy_data}/train.csv"}
+    settings = Training(**resolved["training"])
+    assert {key: getattr(settings, key) for key in HABITS[typed]} == HABITS[typed]
+    assert "--output_dir is read as --output" in ended.err
+
+
+def test_a_batch_per_device_of_several_processes_is_refused(run, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    ended = run("finetune", "cola", "--per_device_train_batch_size", "8")
+    assert (ended.code, ended.last) == (
+        2,
+        "error: no option is called --per_device_train_batch_size - write --batch-size",
+    )
+
+
+@pytest.mark.parametrize("arguments", [["finetun"], ["finetune"], ["finetune", "cola", "--fp16"]])
 def test_errors_of_the_command_line_as_json_have_their_hint(run, arguments):
     import json
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.cli.options import common_settings, complete_recipe, find_trained, load, merge_changes, zero_shot_task
+from bertkit.cli.completion import complete_recipe
+from bertkit.cli.options import common_settings, find_trained, load, merge_changes, zero_shot_task
 from bertkit.errors import RecipeError, UsageError
 from bertkit.recipe import load_pretrain_recipe
 

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from bertkit.evaluation.ablations import AblatedTask, AblationSummary, Variant
     from bertkit.workflows.ablate import AblationPlan
 
-ORDER = 1
+ORDER = 16
 EXAMPLE = "bertkit ablate mlm --data text.txt --tokenizer tok --space objective=nsp,mlm,clm --then sst2"
 
 

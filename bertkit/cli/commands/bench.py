@@ -26,7 +26,7 @@ from bertkit.reports.text import duration_text
 if TYPE_CHECKING:
     from bertkit.workflows.bench import Bench, Deployed, Deployment, Speed
 
-ORDER = 6
+ORDER = 55
 EXAMPLE = "bertkit bench cola --model demo --data demo"
 
 DeployOption = Annotated[

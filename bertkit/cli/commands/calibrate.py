@@ -22,7 +22,7 @@ from bertkit.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bertkit.workflows.calibrate import CalibrationResult
 
-ORDER = 3
+ORDER = 24
 EXAMPLE = "bertkit calibrate runs/cola"
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from bertkit.reports.cases import Case
     from bertkit.workflows.check import CheckResult
 
-ORDER = 1
+ORDER = 10
 EXAMPLE = "bertkit check cola --model demo --data demo"
 
 _GROUPS = {

@@ -23,7 +23,7 @@ from bertkit.errors import shorten
 if TYPE_CHECKING:
     from bertkit.workflows.cluster import ClusterResult
 
-ORDER = 6
+ORDER = 44
 EXAMPLE = "bertkit cluster reviews.csv --column review --model sentence-transformers/all-MiniLM-L6-v2 --save topics"
 
 _SHOWN = 8  # words of a cluster

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from bertkit.cli.completion import complete_column
 from bertkit.cli.options import (
     PageOption,
     PredictionsRecipeOption,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from bertkit.metrics.paired import Difference
     from bertkit.workflows.compare import Comparison
 
-ORDER = 3
+ORDER = 23
 EXAMPLE = "bertkit compare runs/cola runs/cola-2 --output compare.html"
 
 RunsArgument = Annotated[
@@ -57,7 +58,9 @@ def command(
             "the predictions that the runs have stored",
         ),
     ] = None,
-    by: Annotated[str | None, option("Column of the data whose values are slices too.", "COLUMN")] = None,
+    by: Annotated[
+        str | None, option("Column of the data whose values are slices too.", "COLUMN", autocompletion=complete_column)
+    ] = None,
     rows: Annotated[int, option("How many rows that are won, and lost, to show.", "N", min=0)] = 5,
     fail_if_worse: Annotated[
         bool, flag("--fail-if-worse", "End with exit code 8 where a run, or a slice of --by, is worse.")

@@ -23,7 +23,7 @@ from bertkit.errors import shorten
 if TYPE_CHECKING:
     from bertkit.workflows.dedup import DedupResult
 
-ORDER = 6
+ORDER = 43
 EXAMPLE = "bertkit dedup reviews.csv --column review --output clean.csv"
 
 _EXAMPLE_LENGTH = 80  # characters

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from bertkit.recipe import Recipe
     from bertkit.workflows.distill import ComparedModel, Distilled
 
-ORDER = 2
+ORDER = 50
 EXAMPLE = "bertkit distill cola --teacher runs/cola --model demo --data demo"
 
 TeacherOption = Annotated[

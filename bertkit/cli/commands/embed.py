@@ -25,7 +25,7 @@ from bertkit.cli.options import (
 from bertkit.cli.output import print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
 
-ORDER = 6
+ORDER = 40
 EXAMPLE = "bertkit embed reviews.csv --column review --model demo --output reviews.parquet"
 
 Unit = Literal["text", "word", "token", "target"]

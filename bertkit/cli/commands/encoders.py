@@ -10,7 +10,7 @@ from bertkit.cli.output import print_line, print_result, print_table, print_text
 if TYPE_CHECKING:
     from bertkit.storage.hub.encoders import PublishedEncoder
 
-ORDER = 8
+ORDER = 61
 EXAMPLE = "bertkit encoders --language en --max-parameters 50"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from bertkit.cli.completion import complete_column
 from bertkit.cli.options import PageOption, PredictionsRecipeOption, PredictionsSplitOption, argument, flag, option
 from bertkit.cli.output import difference_cells, format_rows, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from bertkit.insight.mistakes.slices import ComparedSlice
     from bertkit.workflows.errors import Disagreement, Mistakes
 
-ORDER = 3
+ORDER = 30
 EXAMPLE = "bertkit errors runs/cola --output errors.html"
 
 RunsArgument = Annotated[
@@ -27,7 +28,10 @@ RunsArgument = Annotated[
 ]
 Sort = Literal["confidence", "length", "label", "error"]
 SortOption = Annotated[Sort, option("How wrong rows are sorted: confidence, length, label or error.", "KEY")]
-ByOption = Annotated[list[str] | None, option("Column of the data whose values are slices too; repeatable.", "COLUMN")]
+ByOption = Annotated[
+    list[str] | None,
+    option("Column of the data whose values are slices too; repeatable.", "COLUMN", autocompletion=complete_column),
+]
 RobustnessOption = Annotated[
     bool, flag("--robustness", "Change the texts a little, predict them again, and count answers that flip.")
 ]

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from bertkit.vectors.benchmark import BenchmarkScores
 
 NAME = "eval"
-ORDER = 3
+ORDER = 21
 EXAMPLE = "bertkit eval runs/cola --split test"
 
 BenchmarkOption = Annotated[

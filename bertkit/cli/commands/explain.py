@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from bertkit.insight.explanations import Explanation
     from bertkit.workflows.explain import ExplainedRow, FaithfulnessResult
 
-ORDER = 4
+ORDER = 31
 EXAMPLE = 'bertkit explain runs/cola --text "The dog chased old the bird."'
 
 _MOST_WORDS = 10  # in a table; those with the largest values

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from bertkit.evaluation.parity import Parity
     from bertkit.workflows.export import ExportResult
 
-ORDER = 7
+ORDER = 52
 EXAMPLE = "bertkit export runs/cola --to onnx --output exported/cola"
 
 RunArgument = Annotated[

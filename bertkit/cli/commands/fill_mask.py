@@ -10,7 +10,7 @@ from bertkit.cli.options import PretrainedOption, argument, option
 from bertkit.cli.output import print_line, print_result
 from bertkit.cli.progress import TerminalProgress
 
-ORDER = 5
+ORDER = 34
 EXAMPLE = 'bertkit fill-mask "The doctors [MASK] in the house." --model demo'
 
 

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 JobsOption = Annotated[int, option("With --seeds: train so many at the same time, each in a process.", "N")]
 SoupOption = Annotated[bool, flag("--soup", "With --seeds: average the weights of the runs, and score that model too.")]
 
-ORDER = 1
+ORDER = 12
 EXAMPLE = "bertkit finetune cola --model demo --data demo"
 
 

@@ -38,7 +38,7 @@ from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 if TYPE_CHECKING:
     from bertkit.evaluation.glue.summary import GlueScore, GlueSummary, Submission
 
-ORDER = 2
+ORDER = 13
 EXAMPLE = "bertkit glue --model demo --data demo --tasks cola,rte --limit 80"
 
 TasksOption = Annotated[

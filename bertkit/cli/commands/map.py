@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+from bertkit.cli.completion import complete_column
 from bertkit.cli.options import (
     ColumnOption,
     DataSettingsOption,
@@ -24,7 +25,7 @@ from bertkit.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bertkit.workflows.map import MapResult
 
-ORDER = 6
+ORDER = 45
 EXAMPLE = "bertkit map reviews.csv --column review --model demo --label stars --output reviews.html"
 
 _SHOWN_LABELS = 12
@@ -43,7 +44,7 @@ UnitOption = Annotated[
     Literal["text", "target"],
     option("What a point stands for: text, or target, the word that the column `target` points to.", "UNIT"),
 ]
-LabelOption = Annotated[str | None, option("Column that colors the points.", "COLUMN")]
+LabelOption = Annotated[str | None, option("Column that colors the points.", "COLUMN", autocompletion=complete_column)]
 ClustersOption = Annotated[int | None, option("Color the points by N clusters instead (k-means).", "N", min=2)]
 LayersOption = Annotated[str, option("Layers of the slider: all, last, or numbers such as 0,3,6.", "LAYERS")]
 ReduceOption = Annotated[Literal["pca", "umap"], option("How vectors become points: pca, or umap.", "METHOD")]

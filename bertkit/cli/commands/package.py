@@ -14,7 +14,7 @@ from bertkit.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bertkit.workflows.package import PackageResult
 
-ORDER = 7
+ORDER = 54
 EXAMPLE = "bertkit package runs/cola --output packages/cola"
 
 ModelArgument = Annotated[

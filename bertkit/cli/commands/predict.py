@@ -29,7 +29,7 @@ from bertkit.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bertkit.recipe import Recipe, SeveralTasks
 
-ORDER = 4
+ORDER = 20
 EXAMPLE = 'bertkit predict runs/cola --text "The dog chased old the bird."'
 
 EscapeOption = Annotated[

@@ -22,7 +22,7 @@ from bertkit.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bertkit.workflows.probe import ProbeResult
 
-ORDER = 4
+ORDER = 32
 EXAMPLE = "bertkit probe pos --model demo --data demo --output probe.html"
 
 TaskArgument = Annotated[

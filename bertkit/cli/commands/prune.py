@@ -33,7 +33,7 @@ from bertkit.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bertkit.workflows.prune import Pruned
 
-ORDER = 4
+ORDER = 51
 EXAMPLE = "bertkit prune runs/cola -o pruned --intermediate 64"
 
 

@@ -16,7 +16,7 @@ from bertkit.cli.options import CheckpointRecipeOption, LimitOption
 from bertkit.cli.output import print_gated, print_result
 from bertkit.cli.progress import TerminalProgress
 
-ORDER = 7
+ORDER = 53
 EXAMPLE = "bertkit quantize runs/cola --to openvino-int8 --output exported/cola-int8"
 
 

@@ -22,7 +22,7 @@ from bertkit.reports.text import duration_text
 if TYPE_CHECKING:
     from bertkit.workflows.rank import RankedEncoder, Ranking
 
-ORDER = 1
+ORDER = 11
 EXAMPLE = "bertkit rank cola --models answerdotai/ModernBERT-base google-bert/bert-base-uncased"
 
 _UNITS = {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from bertkit.errors import BertkitError
     from bertkit.workflows.rerun import RepeatedScore, Rerun
 
-ORDER = 3
+ORDER = 25
 EXAMPLE = "bertkit rerun runs/cola"
 
 _DIGEST = 12  # hex digits of a checksum that are shown

@@ -11,7 +11,7 @@ import typer
 from bertkit.cli.output import is_json_wanted, print_line, print_result
 from bertkit.cli.progress import TerminalProgress
 
-ORDER = 5
+ORDER = 56
 EXAMPLE = "bertkit serve runs/sst2 runs/ner --port 8000"
 
 RunsArgument = Annotated[

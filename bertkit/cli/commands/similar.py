@@ -8,7 +8,7 @@ from bertkit.cli.options import EncoderOption, PoolingOption, PromptOption, Reco
 from bertkit.cli.output import print_file, print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
 
-ORDER = 6
+ORDER = 41
 EXAMPLE = 'bertkit similar "How old are you?" "What is your age?" --model sentence-transformers/all-MiniLM-L6-v2'
 
 TextsArgument = Annotated[

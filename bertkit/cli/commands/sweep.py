@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from bertkit.evaluation.sweeps import SweepSummary
     from bertkit.workflows.sweep import SweepPlan
 
-ORDER = 1
+ORDER = 14
 EXAMPLE = 'bertkit sweep cola --model demo --data demo --space "training.learning_rate=log:1e-4..1e-2" --search random'
 
 SpaceOption = Annotated[

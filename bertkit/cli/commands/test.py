@@ -19,7 +19,7 @@ from bertkit.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bertkit.workflows.test import TestedBehavior
 
-ORDER = 3
+ORDER = 22
 EXAMPLE = "bertkit test runs/cola cases.yaml --report tests.xml"
 
 

@@ -11,7 +11,7 @@ from bertkit.cli.progress import TerminalProgress
 if TYPE_CHECKING:
     from bertkit.insight.tokenization import TextFigures, TextTokens
 
-ORDER = 5
+ORDER = 35
 EXAMPLE = 'bertkit tokenize "Bank is located in the city of London" --model demo'
 
 SourceArgument = Annotated[

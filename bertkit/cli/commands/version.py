@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bertkit.cli.output import print_pairs, print_result
 
-ORDER = 9
+ORDER = 63
 EXAMPLE = "bertkit version --json"
 
 

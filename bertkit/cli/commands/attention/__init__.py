@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-ORDER = 5
+ORDER = 33
 WARNING = "Attention says what heads read, and is no explanation of an answer: for that, see `bertkit explain`."
 HELP = (
     "Show and measure what the heads of an encoder attend to.\n\n"

@@ -6,7 +6,7 @@ from typing import Any
 
 from bertkit.cli.help import ReadableGroup
 
-ORDER = 7
+ORDER = 15
 HELP = (
     "Pretrain an encoder on text, or train a tokenizer for it.\n\n"
     "Start with: bertkit pretrain tokenizer --data text.txt --output tok, then "

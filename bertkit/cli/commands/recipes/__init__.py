@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-ORDER = 8
+ORDER = 60
 HELP = "List, show, copy and check recipes."

@@ -2,5 +2,5 @@
 
 from __future__ import annotations
 
-ORDER = 8
+ORDER = 62
 HELP = "List, show, tabulate, trim and delete run folders."

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-ORDER = 6
+ORDER = 42
 HELP = (
     "Search texts by meaning.\n\n"
     "Start with: bertkit search build texts.txt --model MODEL --output index, then "
