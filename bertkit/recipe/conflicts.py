@@ -12,20 +12,20 @@ from typing import Any
 from bertkit.progress import log
 
 KeyPath = tuple[str, ...]
-Replace = Callable[[Any, Any], Any]
+Replace = Callable[[object, object], object]
 """Takes the value that wins and the one that may not fit; returns what takes its place: the same where it fits."""
 
 
-def _shorter(max_length: Any, short_length: Any) -> Any:
+def _shorter(max_length: object, short_length: object) -> object:
     numbers = _read_numbers(max_length, short_length)
     return None if numbers and numbers[1] >= numbers[0] else short_length
 
 
-def _listed(metrics: Any, best_metric: Any) -> Any:
+def _listed(metrics: object, best_metric: object) -> object:
     return best_metric if not isinstance(metrics, list) or not metrics or best_metric in metrics else metrics[0]
 
 
-def _divisor(batch_size: Any, micro_batches: Any) -> Any:
+def _divisor(batch_size: object, micro_batches: object) -> object:
     """Find the largest number of micro-batches, up to the recipe's, that divides the batch: the result is the same."""
     numbers = _read_numbers(batch_size, micro_batches)
     if not numbers or not numbers[0] % numbers[1]:
@@ -34,15 +34,15 @@ def _divisor(batch_size: Any, micro_batches: Any) -> Any:
     return max(number for number in range(1, numbers[1]) if numbers[0] % number == 0)
 
 
-def _padded(torch_compile: Any, unpad: Any) -> Any:
+def _padded(torch_compile: object, unpad: object) -> object:
     return "auto" if torch_compile is True and unpad is True else unpad
 
 
-def _kept_by_decay(schedule: Any, decay_ratio: Any) -> Any:
+def _kept_by_decay(schedule: object, decay_ratio: object) -> object:
     return decay_ratio if schedule == "warmup_stable_decay" else None
 
 
-def _absent(_winner: Any, _value: Any) -> Any:
+def _absent(_winner: object, _value: object) -> None:
     return None
 
 
@@ -111,7 +111,7 @@ def settle(values: Mapping[str, Any], origin: Origin) -> dict[str, Any]:
     return settled
 
 
-def _get_value(values: Mapping[str, Any], key: str) -> Any:
+def _get_value(values: Mapping[str, Any], key: str) -> object:
     section, _, last = key.rpartition(".")
     content = values.get(section) if section else values
     return content.get(last) if isinstance(content, Mapping) else None

@@ -48,7 +48,7 @@ def fill_language(data: Mapping[str, Any], *, is_change: bool) -> dict[str, Any]
     return {**data, **{key: _fill_value(data[key], language) for key in _KEYS if key in data}}
 
 
-def _texts(value: Any) -> list[str]:
+def _texts(value: object) -> list[str]:
     values = value.values() if isinstance(value, Mapping) else [value]
     return [text for text in values if isinstance(text, str)]
 

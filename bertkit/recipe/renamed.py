@@ -64,7 +64,7 @@ def rename_keys(values: Mapping[str, Any], *, warn: bool = True) -> dict[str, An
     return renamed
 
 
-def _rename_key(key: str, value: Any, *, warn: bool = True) -> tuple[str, Any]:
+def _rename_key(key: str, value: object, *, warn: bool = True) -> tuple[str, object]:
     """Return a dotted key and its value under their new names."""
     new_key = KEYS.get(key, key)
     new_value = VALUES.get(key, {}).get(value, value) if isinstance(value, str) else value

@@ -32,6 +32,6 @@ def read_layers(value: Any) -> int | list[int] | None:
     raise ValueError("must be layers in ascending order, from 0, such as [0, 2, 4], or a number of layers")
 
 
-def _is_layer(value: Any) -> bool:
+def _is_layer(value: object) -> bool:
     text = str(value).strip()
     return text.isdecimal() and len(text) <= len(str(_MAX_LAYERS))
