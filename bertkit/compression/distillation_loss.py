@@ -15,9 +15,11 @@ from bertkit.training.losses import Terms
 
 if TYPE_CHECKING:
     import torch
+    from transformers.utils import ModelOutput
 
+    from bertkit.modeling.info import Model
     from bertkit.modeling.students.matching import Matching
-    from bertkit.tokens.features import Features
+    from bertkit.tokens.features import Batch, Features
 
 TEACHER_PREFIX = "teacher_"
 
@@ -59,12 +61,12 @@ def distillation_terms(
     """
     soft_loss = choose_loss(problem_type)
 
-    def count(batch: Mapping[str, Any]) -> Mapping[str, int]:
+    def count(batch: Batch) -> Mapping[str, int]:
         own = _own(batch)
         more = dict.fromkeys(matching.weights, int(batch["attention_mask"].sum())) if matching else {}
         return {**gold.count(own), "soft": count_items(own), **more}
 
-    def sums(model: Any, batch: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+    def sums(model: Model, batch: Batch) -> Batch:
         inputs = _own(batch)
         outputs = model(**inputs)
         more = matching.sums(inputs) if matching else {}
@@ -85,7 +87,7 @@ def choose_loss(problem_type: str | None) -> SoftLoss:
     return losses.get(problem_type, _one_of_several)
 
 
-def soft_sum(loss: SoftLoss, outputs: Any, batch: Mapping[str, torch.Tensor], temperature: float) -> torch.Tensor:
+def soft_sum(loss: SoftLoss, outputs: ModelOutput, batch: Batch, temperature: float) -> torch.Tensor:
     """Sum a loss over rows, or over labelled tokens where each has a distribution; the mean of several outputs."""
     teacher_outputs = {
         name.removeprefix(TEACHER_PREFIX): values for name, values in batch.items() if name.startswith(TEACHER_PREFIX)

@@ -25,6 +25,7 @@ from bertkit.tokens.features import count_items
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+    from transformers.utils import ModelOutput
 
     from bertkit.tokens.features import Features
 
@@ -102,7 +103,7 @@ def score_units(
     return UnitScores(*(np.stack(part) / len(features) for part in (totals[:count], totals[count:])))
 
 
-def loss_of(outputs: Any) -> Any:
+def loss_of(outputs: ModelOutput) -> Any:
     """Return the loss that a model has computed.
 
     Raises:

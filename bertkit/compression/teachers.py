@@ -30,6 +30,7 @@ from bertkit.tokens.long_texts import long_text, reads_windows
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
 
+    from bertkit.metrics import Numbers
     from bertkit.tokens.features import Features
 
 
@@ -166,7 +167,7 @@ def _gather_logits(outputs: Sequence[Mapping[str, Any]], features: Features, ord
     return {"sizes": sizes, **{name: np.concatenate(arrays) for name, arrays in gathered.items()}}
 
 
-def _without_padding(name: str, logits: Any, feature: Feature) -> Any:
+def _without_padding(name: str, logits: Numbers, feature: Feature) -> Numbers:
     """Cut logits to the feature's own tokens or choices; logits of a whole text, (labels,), stay as they are."""
     ids = feature["input_ids"]
     is_of_text = name == "logits" and logits.ndim == 1 and not are_several(ids)

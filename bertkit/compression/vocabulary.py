@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
@@ -14,6 +14,7 @@ from bertkit.recipe.records import Corpus
 from bertkit.tokens.features import Feature, are_several
 
 if TYPE_CHECKING:
+    import numpy as np
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from bertkit.tokens.features import Features
@@ -113,14 +114,14 @@ def count_changed(before: Features, after: Features, tokens: Sequence[int]) -> i
     return len(changed)
 
 
-def _flat(feature: Feature) -> Any:
+def _flat(feature: Feature) -> np.ndarray:
     import numpy as np
 
     ids = feature["input_ids"]
     return np.concatenate([np.asarray(text) for text in ids]) if are_several(ids) else np.asarray(ids)
 
 
-def _strings(value: Any) -> Iterator[str]:
+def _strings(value: object) -> Iterator[str]:
     if isinstance(value, str):
         yield value
     elif isinstance(value, (list, tuple)):

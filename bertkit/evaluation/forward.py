@@ -13,6 +13,7 @@ from bertkit.tokens.features import (
     TOKENS_AT_ONCE,
     Collator,
     Features,
+    Item,
     count_items,
     round_size,
     split_by_length,
@@ -100,7 +101,7 @@ def rank_and_size() -> tuple[int, int]:
     return (distributed.get_rank(), distributed.get_world_size()) if together else (0, 1)
 
 
-def gather_from_all(share: Any) -> list[Any]:
+def gather_from_all(share: Item) -> list[Item]:
     """Return what each process has, in the order of their numbers; all processes call it together."""
     from torch import distributed
 

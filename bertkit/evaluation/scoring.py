@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.data.labels import spelled_names
 from bertkit.data.output import write_records
@@ -26,6 +26,9 @@ from bertkit.reports.cases import Case
 from bertkit.storage.files import null_for_nan, write_json
 from bertkit.tasks import Compared, Details, Prediction, Predictions, Task, drop_private_keys, with_options
 from bertkit.tokens.features import Features, Rows, Setup
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Decoded = tuple[list[Prediction], list[str]]
 """The predictions of a split, and what a reader of their scores must know."""
@@ -230,7 +233,7 @@ def run_members(checkpoint: Checkpoint, features: Features, progress: Progress, 
     ]
 
 
-def run_part(checkpoint: Checkpoint, module: Any, features: Features, progress: Progress) -> list[Any]:
+def run_part(checkpoint: Checkpoint, module: nn.Module, features: Features, progress: Progress) -> list[Any]:
     """Return the outputs of a module, such as a part of the model, for features that are prepared for training."""
     return run_model(replace(checkpoint, model=module), features, progress, "preparing")[0]
 

@@ -8,13 +8,16 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UnavailableError
 from bertkit.hardware import threads as chosen_threads
 from bertkit.hardware.device import Device, find_device
 from bertkit.hardware.memory import keep_freed_memory
 from bertkit.progress import log
+
+if TYPE_CHECKING:
+    import torch
 
 _WORTHWHILE = 1.3  # gain in products; a smaller one would not show in a whole step
 _NOT_SLOWER = 0.7  # well below 1, so that noise does not change the choice where both are about as fast
@@ -175,7 +178,7 @@ def _describe(threads: int | None, why: str) -> tuple[Device, int, str]:
     return device, used.number, f"{device.name}, {bound}{used.text}" + (f" ({used.why})" if used.why else "")
 
 
-def _gain(device: Device, dtype: Any, widths: tuple[int, int]) -> float:
+def _gain(device: Device, dtype: torch.dtype, widths: tuple[int, int]) -> float:
     """Time a layer's two largest products in a dtype (float32: by oneDNN), and return their gain over torch's fp32.
 
     The gain in bf16 includes the casts of autocast, which take a large part of the time where widths are small.

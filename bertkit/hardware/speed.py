@@ -167,7 +167,7 @@ def measure_paces(
     ]
 
 
-def _time_in_a_row(run: Callable[[Any], object], item: Any) -> float:
+def _time_in_a_row(run: Callable[[Any], object], item: object) -> float:
     fastest, total, count = math.inf, 0.0, 0
     while count < _IN_A_ROW or total < _LEAST_SECONDS:
         seconds = _time(run, item)
@@ -175,7 +175,7 @@ def _time_in_a_row(run: Callable[[Any], object], item: Any) -> float:
     return fastest
 
 
-def _time(run: Callable[[Any], object], item: Any) -> float:
+def _time(run: Callable[[Any], object], item: object) -> float:
     device = find_device() if "torch" in sys.modules else Device("cpu")  # exported models do not need torch
     start = time.perf_counter()
     run(item)

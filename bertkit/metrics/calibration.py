@@ -26,7 +26,7 @@ from bertkit.metrics.decisions import softmax
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.recipe.options import Option
 
-OPTIONS: Mapping[str, Any] = {
+OPTIONS: Mapping[str, Option] = {
     "temperature": Option(1.0, least=0.01, most=100),
     "abstain_below": Option(None, least=0, most=1),
     "set_above": Option(None, least=0, most=1),

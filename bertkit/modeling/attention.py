@@ -5,7 +5,7 @@ A path that does not fit a model, or what is patched already, leaves it as it is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -21,7 +21,7 @@ from bertkit.hardware.memory import host_copy
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
-from bertkit.modeling.info import Model, info_of, patched_attention, patched_forward
+from bertkit.modeling.info import Forward, LayerOutput, Model, info_of, patched_attention, patched_forward
 from bertkit.modeling.projections import merged_projections
 from bertkit.modeling.unpadding.layers import unpadded
 from bertkit.modeling.unpadding.varlen import torch_varlen
@@ -90,10 +90,10 @@ def masks_of_host(model: Model) -> Iterator[None]:
         is_full = None if copy is None else bool(copy.all())
 
     def make_mask(
-        *arguments: Any,
+        *arguments: object,
         attention_mask: torch.Tensor | None = None,
         allow_is_bidirectional_skip: bool = False,
-        **named: Any,
+        **named: object,
     ) -> torch.Tensor | None:
         mask = None if is_full else attention_mask
         may_skip = allow_is_bidirectional_skip and is_full is not False
@@ -143,7 +143,7 @@ def always_mask() -> None:
     from transformers import AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    def mask(*arguments: Any, **named: Any) -> Any:
+    def mask(*arguments: object, **named: object) -> Any:
         named |= {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False}
         return sdpa_mask(*arguments, **named)
 
@@ -198,7 +198,7 @@ def kept_attention(
 def kept_outputs(layers: Iterable[nn.Module], states: dict[nn.Module, torch.Tensor]) -> Iterator[None]:
     """Let layers write the hidden states that they compute into a dictionary: (texts, tokens, width)."""
 
-    def keep(layer: nn.Module, _: Any, output: Any) -> None:
+    def keep(layer: nn.Module, _: object, output: LayerOutput) -> None:
         states[layer] = output[0] if isinstance(output, tuple) else output
 
     with ExitStack() as hooks:
@@ -222,7 +222,7 @@ def keep_windows(model: Model) -> None:
             positions = torch.arange(mask.shape[-1], device=mask.device)
             narrowed.append(mask & ((positions[:, None] - positions).abs() <= model.config.sliding_window))
 
-    def use_mask(layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> Any:
+    def use_mask(layer: nn.Module, arguments: tuple[Any, ...], named: dict[str, Any]) -> tuple[object, ...] | None:
         return (arguments, {**named, "attention_mask": narrowed[0]}) if narrowed else None
 
     if "sliding_attention" in types:
@@ -270,7 +270,7 @@ def queries_and_keys(model: Model, batch: Batch) -> list[tuple[torch.Tensor, tor
     """
     products: list[tuple[torch.Tensor, torch.Tensor]] = []
 
-    def attend(module: nn.Module, query: torch.Tensor, key: torch.Tensor, *arguments: Any, **keywords: Any) -> Any:
+    def attend(module: nn.Module, query: torch.Tensor, key: torch.Tensor, *arguments: object, **keywords: Any) -> Any:
         scaling = keywords.get("scaling") or query.size(-1) ** -0.5
         shared = query.size(1) // key.size(1)  # heads that have their keys in common
         products.append((query * scaling, key.repeat_interleave(shared, dim=1)))
@@ -296,7 +296,7 @@ def _attend(
     attention_mask: torch.Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    **_: Any,
+    **_: object,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Compute scores and log-probabilities (rows, heads, tokens, tokens), and values (rows, tokens, heads, width)."""
     scores = torch.matmul(query * (scaling or query.size(-1) ** -0.5), key.transpose(2, 3)).float()
@@ -309,6 +309,6 @@ def _attend(
 
 
 def _run_compiled(
-    layer: nn.Module, plain: Callable[..., Any], compiled: Callable[..., Any], *states: Any, **named: Any
-) -> Any:
+    layer: nn.Module, plain: Forward, compiled: Forward, *states: torch.Tensor, **named: object
+) -> LayerOutput:
     return (compiled if layer.training else plain)(*states, **named)

@@ -12,14 +12,16 @@ from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bertkit.modeling.architectures import architecture_of, is_causal, layers_of
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Forward, Layer, LayerOutput, Model, info_of
 
 if TYPE_CHECKING:
     import torch
+    from transformers.utils import ModelOutput
 
 _TEXT_CLASSES = ("ForSequenceClassification", "ForMultipleChoice", "ForWindowClassification")
 
@@ -58,18 +60,17 @@ def cls_only_last_layer(model: Model) -> None:
 
 def _read_last_token(model: Model) -> None:
     """Let the head of a left-to-right model read the last token, for the first has seen no other."""
-    last: list[Any] = []  # index of each row's last token in the batch at hand; None without padding
+    last: list[torch.Tensor | None] = []  # index of each row's last token in the batch at hand; None without padding
 
-    def note_lengths(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
+    def note_lengths(_: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         mask = named.get("attention_mask", arguments[1] if len(arguments) > 1 else None)
         last[:] = [None if mask is None else mask.sum(dim=-1) - 1]
 
-    def take_last(_: Any, inputs: Any, outputs: Any) -> Any:
+    def take_last(_: object, inputs: object, outputs: ModelOutput) -> ModelOutput:
         # (rows, tokens, width) becomes (rows, 1, width): heads read the first of the tokens that they get
         hidden, (index,) = outputs["last_hidden_state"], last
-        index = -1 if index is None else index
-        rows = slice(None) if isinstance(index, int) else range(len(hidden))
-        outputs["last_hidden_state"] = hidden[rows, index][:, None]
+        final = hidden[:, -1] if index is None else hidden[range(len(hidden)), index]
+        outputs["last_hidden_state"] = final[:, None]
         return outputs
 
     model.base_model.register_forward_pre_hook(note_lengths, with_kwargs=True)
@@ -83,14 +84,19 @@ def _reads_first_token(model: Model) -> bool:
 
 
 def _forward_bert(
-    layer: Any, forward_all: Any, hidden_states: Any, attention_mask: Any = None, *others: Any, **kwargs: Any
-) -> Any:
+    layer: Layer,
+    run: Forward,
+    hidden_states: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    *others: object,
+    **kwargs: object,
+) -> LayerOutput:
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
     from transformers.models.bert.modeling_bert import eager_attention_forward
 
     # an attention that wants to see all tokens
     if attention_mask is not None and attention_mask.dim() != 4:
-        return forward_all(hidden_states, attention_mask, *others, **kwargs)
+        return run(hidden_states, attention_mask, *others, **kwargs)
     attention = layer.attention.self
     first = hidden_states[:, :1]
     split_heads = partial(_split_heads, width=attention.attention_head_size)
@@ -108,39 +114,44 @@ def _forward_bert(
         scaling=attention.scaling,
     )
     attended = layer.attention.output(summed.reshape(first.shape[0], 1, -1), first)
-    return layer.feed_forward_chunk(attended)
+    output: torch.Tensor = layer.feed_forward_chunk(attended)
+    return output
 
 
-def _forward_rotary(layer: Any, forward_all: Any, hidden_states: Any, attention_mask: Any = None, **named: Any) -> Any:
+def _forward_rotary(
+    layer: Layer,
+    run: Forward,
+    hidden_states: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    **named: object,
+) -> LayerOutput:
     """Run a layer on the first token, with its norm before or after each sum; its attention gets all tokens too."""
     sees_all = "flash" in _attention_of(layer).config._attn_implementation  # it has windows of its own
     if sees_all or (attention_mask is not None and attention_mask.dim() != 4):
-        return forward_all(hidden_states, attention_mask=attention_mask, **named)
+        return run(hidden_states, attention_mask=attention_mask, **named)
     norm = next((getattr(layer, name) for name in ("attn_norm", "input_layernorm") if hasattr(layer, name)), None)
     named["all_states"] = hidden_states if norm is None else norm(hidden_states)
     mask = None if attention_mask is None else attention_mask[:, :, :1]
     # the class's own function, without checkpointing, which would lose the gradients of named tensors
-    forward = inspect.unwrap(type(layer).forward)
+    forward: Forward = inspect.unwrap(type(layer).forward)
     return forward(layer, hidden_states[:, :1], attention_mask=mask, **named)
 
 
 def _attend_rotary(
     attention: Any,
-    forward_all: Any,
+    run: Callable[..., tuple[torch.Tensor, None]],
     hidden_states: torch.Tensor,
-    attention_mask: Any = None,
-    position_embeddings: Any = None,
+    attention_mask: torch.Tensor | None = None,
     *,
+    position_embeddings: tuple[torch.Tensor, torch.Tensor],
     all_states: torch.Tensor | None = None,
-    **named: Any,
-) -> Any:
+    **named: object,
+) -> tuple[torch.Tensor, None]:
     """Attend from the first token, (rows, 1, width), to all tokens, with the functions of the model's own module."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
     if all_states is None:
-        return forward_all(
-            hidden_states, attention_mask=attention_mask, position_embeddings=position_embeddings, **named
-        )
+        return run(hidden_states, attention_mask=attention_mask, position_embeddings=position_embeddings, **named)
     module = sys.modules[type(attention).__module__]
     query, key, value = (
         _split_heads(states, attention.head_dim) for states in _project_states(attention, hidden_states, all_states)
@@ -174,7 +185,7 @@ def _project_states(attention: Any, first: torch.Tensor, states: torch.Tensor) -
     return functional.linear(first, weight[:width], biases[0]), *key_value.chunk(2, dim=-1)
 
 
-def _attention_of(layer: Any) -> Any:
+def _attention_of(layer: Layer) -> Any:
     return layer.attn if hasattr(layer, "attn") else layer.self_attn
 
 

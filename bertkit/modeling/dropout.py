@@ -146,7 +146,7 @@ def _attend(
     attention_mask: torch.Tensor | None,
     dropout: float = 0.0,
     scaling: float | None = None,
-    **others: Any,
+    **others: object,
 ) -> tuple[torch.Tensor, None]:
     """Attend as transformers' own functions do: (rows, heads, tokens, width) to (rows, tokens, heads, width).
 

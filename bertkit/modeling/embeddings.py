@@ -27,6 +27,7 @@ from torch import nn
 from torch.nn import functional
 
 from bertkit.modeling.info import Model, info_of
+from bertkit.tokens.features import Batch
 
 _DECAY = "decay_of_other_rows"  # in the optimizer's state
 _WORTHWHILE = 0.8  # share of the tokens that occur, above which nothing is gained
@@ -69,7 +70,7 @@ class OccurringEmbeddings(nn.Module):
         """Let the other embeddings decay with an AdamW optimizer; their factor is kept in the optimizer's state."""
         self.optimizer = optimizer
 
-        def decay(*_: Any) -> None:
+        def decay(*_: object) -> None:
             if self.weight.grad is None:  # frozen in this step, and AdamW skips it
                 return
             # AdamW multiplies every weight by this factor before its update. The product over all steps is what the
@@ -95,11 +96,11 @@ class OccurringEmbeddings(nn.Module):
         return next(group for group in groups if any(parameter is self.weight for parameter in group["params"]))
 
     @staticmethod
-    def _write_whole(module: Any, state: dict[str, Any], prefix: str, _: Any) -> None:
+    def _write_whole(module: OccurringEmbeddings, state: dict[str, torch.Tensor], prefix: str, _: object) -> None:
         # a checkpoint has (vocabulary, width) under the usual name, so any model of this architecture loads it
         state[f"{prefix}weight"] = module.whole()
 
-    def _load_from_state_dict(self, state_dict: Any, prefix: str, *arguments: Any) -> None:
+    def _load_from_state_dict(self, state_dict: Batch, prefix: str, *arguments: object) -> None:
         with torch.no_grad():
             self.weight.copy_(state_dict[f"{prefix}weight"][self.rows])
 
@@ -163,14 +164,13 @@ def mixed_embeddings(model: Model, shares: torch.Tensor, baseline: int) -> Itera
         share = rows[done : done + len(output)].to(output).unsqueeze(-1)
         done += len(output)
         # `forward` and not a call, which would run this hook again; the embedding may do more than look up
-        start = module.forward(torch.full_like(arguments[0], baseline)).detach()
+        start: torch.Tensor = module.forward(torch.full_like(arguments[0], baseline)).detach()
         difference = output.detach() - start
         point = start + share * difference
         if torch.is_grad_enabled():
             mixed.points.append(point.requires_grad_())
             mixed.differences.append(difference)
-        read: torch.Tensor = point
-        return read
+        return point
 
     hook, info = embedding.register_forward_hook(mix), info_of(model)
     info.input_gradients = True

@@ -16,9 +16,13 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
+    from transformers.modeling_layers import GradientCheckpointingLayer
 
 Model: TypeAlias = "PreTrainedModel"
 Config: TypeAlias = "PretrainedConfig"
+Layer: TypeAlias = "GradientCheckpointingLayer"
+LayerOutput: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
+Forward: TypeAlias = Callable[..., LayerOutput]
 
 _INFO = "bertkit_info"  # attribute of a model
 _HEAD = "bertkit_head"  # attribute of a config, and its name in the config.json of published checkpoints

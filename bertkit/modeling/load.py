@@ -193,7 +193,7 @@ def leave_out_token_types(tokenizer: Tokenizer) -> None:
     tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = names
 
 
-def load_to_pretrain(model_class: Any, folder: Path | None, config: Config) -> Model:
+def load_to_pretrain(model_class: type[Model], folder: Path | None, config: Config) -> Model:
     """Load a checkpoint to continue pretraining, or build a new model with weights from torch's generator.
 
     The checkpoint must have all of the encoder's weights; `info_of(model).new_weights` names those that its heads lack.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.hardware.memory import where
 from bertkit.modeling.info import Model
@@ -16,6 +16,7 @@ from bertkit.tokens.features import IGNORED, STATIC_LIMIT, Batch, Tensors, stati
 
 if TYPE_CHECKING:
     import torch
+    from transformers.utils import ModelOutput
 
 LABEL_POSITIONS = "label_positions"
 """Name in a batch of few shapes: (rows, most labels), positions of labeled tokens; the width where a row has fewer."""
@@ -24,7 +25,7 @@ _MAX_EXPONENT = 700.0  # exp of more is no float
 _PAIR_LOGITS = ("seq_relationship_logits", "sop_logits")  # in the outputs of BERT, of ALBERT
 
 
-def run_at_masked(model: Model, batch: Batch) -> tuple[Any, torch.Tensor]:
+def run_at_masked(model: Model, batch: Batch) -> tuple[ModelOutput, torch.Tensor]:
     """Run a model whose head computes each token by itself, with the head at the labeled tokens only.
 
     Args:
@@ -37,7 +38,7 @@ def run_at_masked(model: Model, batch: Batch) -> tuple[Any, torch.Tensor]:
 
     # A hook between encoder and head turns (rows, tokens, width) into (1, masked, width), a batch of one long row. So
     # the head of any architecture is computed at masked positions only, and needs no code of its own here.
-    def gather(module: Any, inputs: Any, outputs: Any) -> Any:
+    def gather(module: object, inputs: object, outputs: ModelOutput) -> ModelOutput:
         outputs["last_hidden_state"] = at_labels(outputs["last_hidden_state"], batch)[None]
         return outputs
 

@@ -110,7 +110,7 @@ def _config(size: Size, options: Mapping[str, Any], vocabulary: int) -> Config:
     return config
 
 
-def _own_names(values: Mapping[str, Any], config_class: Any) -> dict[str, Any]:
+def _own_names(values: Mapping[str, Any], config_class: type[Config]) -> dict[str, Any]:
     """Rename fields as a config class names them: DistilBERT's hidden_size is dim."""
     return {config_class.attribute_map.get(name, name): value for name, value in values.items()}
 

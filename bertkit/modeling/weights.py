@@ -82,7 +82,7 @@ def _no_encoder(model_type: str, folder: Path) -> ModelError:
     return ModelError(f"a model of type {model_type!r} is not an encoder", remedy, file=folder)
 
 
-def load_weights(model_class: Any, folder: Path, config: Config) -> tuple[Model, dict[str, Any]]:
+def load_weights(model_class: type[Model], folder: Path, config: Config) -> tuple[Model, dict[str, Any]]:
     """Load a model, with transformers' report of the weights that were missing, unexpected or of another shape.
 
     Raises:

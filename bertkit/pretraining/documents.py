@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from bertkit.data.demo.prose import demo_text
 from bertkit.data.files import SPLIT_NAMES, not_a_file, read_records
@@ -204,7 +204,7 @@ def _read_texts(records: Iterable[Record], column: str, name: str) -> Iterator[t
         if column not in record:
             hint = f"there are {', '.join(map(str, record))}: --set data.column=NAME"
             raise DataError(f"no column {column!r}", hint, file=name)
-        value: Any = record[column]
+        value: object = record[column]
         if value is not None and not isinstance(value, str):
             what = f"{type(value).__name__} where text belongs"
             hint = "name the column of the text: --set data.column=NAME"

@@ -270,7 +270,7 @@ def _merge_values(parent: dict[str, Any], child: dict[str, Any]) -> dict[str, An
     return merged
 
 
-def _set_value(values: dict[str, Any], key: str, value: Any) -> None:
+def _set_value(values: dict[str, Any], key: str, value: object) -> None:
     *sections, last = key.split(".")
     for section in sections:
         content = values.get(section)

@@ -67,11 +67,11 @@ def accept(is_right: Callable[[Any], bool], remedy: str) -> Callable[[Any], Any]
     return read
 
 
-def _as_option(value: Any) -> Option:
+def _as_option(value: object) -> Option:
     return value if isinstance(value, Option) else Option(value)
 
 
-def _try_to_read(name: str, value: Any, read: Callable[[Any], Any]) -> None:
+def _try_to_read(name: str, value: object, read: Callable[[Any], Any]) -> None:
     try:
         read(value)
     except ValueError as error:

@@ -36,7 +36,7 @@ def refuse_code(what: str) -> RecipeError:
     return RecipeError(f"the recipe that came with the model names code to run: {what}", remedy)
 
 
-def import_extra(module: str, what: str, extra: str, instead: str = "", file: object = None) -> Any:
+def import_extra(module: str, what: str, extra: str, instead: str = "", file: object = None) -> ModuleType:
     """Import a module of a package that bertkit works without and that an extra of it installs.
 
     Raises:

@@ -99,7 +99,7 @@ class Auto(float):
 AUTO = Auto("nan")
 
 
-def _keep_auto(value: Any, check_number: ValidatorFunctionWrapHandler) -> Any:
+def _keep_auto(value: object, check_number: ValidatorFunctionWrapHandler) -> object:
     return AUTO if value == "auto" or isinstance(value, Auto) else check_number(value)
 
 
@@ -129,6 +129,6 @@ class Section(BaseModel):
     _may_run_code: bool = PrivateAttr(default=True)
     """Whether modules and scripts that a recipe names may run; not where it came with a model."""
 
-    def changed(self, section: str, **values: Any) -> Self:
+    def changed(self, section: str, **values: object) -> Self:
         """Return this with other values in one of its sections, which are not checked."""
         return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})

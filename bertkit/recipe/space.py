@@ -115,7 +115,7 @@ def name_point(point: Mapping[str, Any]) -> str:
     return ", ".join(f"{key}={name_value(value)}" for key, value in point.items())
 
 
-def name_value(value: Any) -> str:
+def name_value(value: object) -> str:
     """Write a value of a recipe as `--set` takes it."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 

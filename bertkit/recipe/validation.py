@@ -62,7 +62,7 @@ def describe(
     return RecipeError(f"{fault} wrong: {' or '.join(rules).replace(' or must be ', ' or ')}", **where)
 
 
-def rule_of(error: Any) -> str:
+def rule_of(error: Mapping[str, Any]) -> str:
     """Say what a value must be; pydantic's own words are about Python's types."""
     if error["type"] == "literal_error":
         return f"must be {error['ctx']['expected']}"
@@ -76,7 +76,7 @@ def rule_of(error: Any) -> str:
     return next((f"must be {words}" for start, words in _TYPES.items() if error["type"].startswith(start)), "not valid")
 
 
-def shown(value: Any) -> str:
+def shown(value: object) -> str:
     """Return a value as a recipe writes it, at most 80 characters of it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]

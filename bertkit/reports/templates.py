@@ -22,7 +22,7 @@ _ABSOLUTE = re.compile(r"""(?<![\w.:~/-])/[^\s'",:;()/]+(?:/[^\s'",:;()/]+)+""")
 """A path of at least two parts, and no end of a relative path or of an address."""
 
 
-def write_page(file: Path, name: str, *, scripts: Sequence[str] = (), **values: Any) -> None:
+def write_page(file: Path, name: str, *, scripts: Sequence[str] = (), **values: object) -> None:
     """Fill a template and write the page in ASCII, so that it reads the same in any encoding.
 
     Args:

@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 
-def is_finite(*values: Any) -> bool:
+def is_finite(*values: object) -> bool:
     """Tell whether all values are finite numbers."""
     return all(isinstance(value, int | float) and math.isfinite(value) for value in values)
 

@@ -37,7 +37,7 @@ class PackagedSettings(SimpleNamespace):
         """Return these settings with others in place of some."""
         return type(self)(**{**vars(self), **update})
 
-    def changed(self, section: str, **values: Any) -> PackagedSettings:
+    def changed(self, section: str, **values: object) -> PackagedSettings:
         """Return these settings with other values in one of their sections."""
         return self.model_copy(update={section: getattr(self, section).model_copy(update=values)})
 
@@ -66,7 +66,7 @@ class PackagedModel:
         self.setup = Setup(recipe, tokenizer, tuple(self.settings["labels"]), inference=True, arrays=True)
         self.model = open_exported(folder)
         top = (__package__ or "").rpartition(".")[0]
-        self.task: Any = import_module(f"{top}.tasks.{export.task}")
+        self.task = import_module(f"{top}.tasks.{export.task}")
 
     def predict(self, rows: str | Mapping[str, Any] | Sequence[str | Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Predict rows, or texts where a row is a text, and return one record per row.
@@ -105,7 +105,7 @@ class PackagedModel:
 
 
 def canonical_row(
-    row: Any, columns: Columns, mapped: Mapping[str, str | list[str]], unread: Sequence[str] = ()
+    row: object, columns: Columns, mapped: Mapping[str, str | list[str]], unread: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Return a row with the columns that a task family reads.
 

@@ -71,7 +71,7 @@ class ExportedTokenizer:
         else:
             backend.no_truncation()
         is_single = isinstance(text, str)
-        texts: Any = [text] if is_single else list(text)
+        texts: list[Any] = [text] if is_single else list(text)
         if text_pair is not None:
             texts = list(zip(texts, [text_pair] if is_single else text_pair, strict=True))
         encodings = backend.encode_batch(
@@ -103,7 +103,7 @@ class ExportedTokenizer:
         return [self.backend_tokenizer.id_to_token(number) or "" for number in ids]
 
 
-def tokenizer_settings(tokenizer: Any) -> dict[str, Any]:
+def tokenizer_settings(tokenizer: object) -> dict[str, Any]:
     """Return what a tokenizer of transformers knows and ``tokenizer.json`` does not say."""
     return {name: getattr(tokenizer, name) for name in _SETTINGS}
 

@@ -240,7 +240,7 @@ def move_aside(folder: Path) -> None:
     folder.rename(free_name(folder.with_name(f"{folder.name}.before")))
 
 
-def new_record(identity: Mapping[str, Any], **facts: Any) -> records.RunRecord:
+def new_record(identity: Mapping[str, Any], **facts: object) -> records.RunRecord:
     """Return the record of a run that starts now."""
     import platform
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -42,6 +42,9 @@ from bertkit.tasks import (
 )
 from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator, text_number
+
+if TYPE_CHECKING:
+    from bertkit.metrics import Numbers
 
 COLUMNS: Columns = Columns(
     given=("anchor", "positive"),
@@ -138,7 +141,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     return decoded
 
 
-def make_record(scores: Sequence[float], **others: Any) -> Prediction:
+def make_record(scores: Sequence[float], **others: object) -> Prediction:
     """Return the prediction of a row from the scores of its anchor with positive and negatives, and other fields."""
     positive, *negatives = scores
     return {"prediction": positive, **others} | ({"negative_scores": negatives} if negatives else {})
@@ -160,7 +163,7 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any
     return compare_ranks(predictions, partner_ranks(rows, lambda one, other: anchors[one] @ positives[other].T))
 
 
-def compare_ranks(predictions: Predictions, ranks: Any) -> dict[str, Any]:
+def compare_ranks(predictions: Predictions, ranks: Numbers) -> dict[str, Any]:
     """Return the ``rank`` of each row's positive, and in ``beats`` whether it beats all negatives of the row."""
     wins = []
     for record in predictions:

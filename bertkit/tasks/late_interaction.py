@@ -27,7 +27,7 @@ from bertkit.tasks import (
     contrastive,
     read_option,
 )
-from bertkit.tokens.features import Features, Rows
+from bertkit.tokens.features import Batch, Features, Rows
 
 COLUMNS = contrastive.COLUMNS
 TYPES = contrastive.TYPES
@@ -83,7 +83,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
 
     from bertkit.modeling.sentence.late import score_texts
 
-    def score(outputs: Mapping[str, Any]) -> Any:
+    def score(outputs: Batch) -> torch.Tensor:
         pairs = outputs["vectors"][:, :2].float()
         return torch.cat([score_texts(pair[:1], pair[1:])[0] for pair in pairs])
 

@@ -185,7 +185,7 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     return Details({"by number of choices": table}, answers=answers)
 
 
-def _read_index(label: Any, count: int) -> int:
+def _read_index(label: object, count: int) -> int:
     spelling = spelled(label)
     if spelling is None:
         raise DataError(NO_LABEL, FILL_IN, column="label")

@@ -54,7 +54,7 @@ HIGHEST = 100.0  # scores are in percent
 _BY_ANSWER = ("HasAns_exact", "HasAns_f1", "NoAns_exact", "NoAns_f1")
 _BY_THRESHOLD = ("best_exact", "best_exact_thresh", "best_f1", "best_f1_thresh")
 METRICS: tuple[str, ...] = ("exact_match", "f1", *_BY_ANSWER, *_BY_THRESHOLD)
-OPTIONS: Mapping[str, Any] = {
+OPTIONS: Mapping[str, object] = {
     "no_answer": False,
     "overlap": 128,
     "n_best": Option(20, least=1),

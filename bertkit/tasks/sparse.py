@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,7 +31,13 @@ from bertkit.tasks import (
     contrastive,
     read_option,
 )
-from bertkit.tokens.features import Features, Rows
+from bertkit.tokens.features import Batch, Features, Rows
+
+if TYPE_CHECKING:
+    import torch
+    from scipy.sparse import csr_array
+
+    from bertkit.metrics import Numbers
 
 _ACTIVE = ("query_active_dims", "document_active_dims")
 
@@ -95,7 +101,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
 def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the dot product of anchor and positive."""
 
-    def score(outputs: Mapping[str, Any]) -> Any:
+    def score(outputs: Batch) -> torch.Tensor:
         values, tokens = outputs["values"].float(), outputs["tokens"]
         # products of all pairs of dimensions, of which those of one token count: (inputs, most, most)
         same = tokens[:, 0, :, None] == tokens[:, 1, None, :]
@@ -104,7 +110,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     return [Target("similarity", score, "dot product")]
 
 
-def as_matrix(values: Any, tokens: Any, width: int) -> Any:
+def as_matrix(values: Numbers, tokens: Numbers, width: int) -> csr_array:
     """Build a sparse matrix (texts, width) of values and their tokens, (texts, most of any text)."""
     from scipy.sparse import csr_array
 

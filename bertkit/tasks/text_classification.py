@@ -134,7 +134,7 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     """Encode the texts; ``labels`` is the label id, or a 0/1 vector over all labels."""
     ids = setup.label_ids
 
-    def label_of(row: Row) -> Any:
+    def label_of(row: Row) -> list[float] | int:
         label = row["label"]
         return [float(name in label) for name in setup.labels] if isinstance(label, list) else ids[label]
 
@@ -252,7 +252,7 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
     """Predict the most frequent label, and by words; of pairs also from either text alone, and from what both share."""
     frequent = learned[_FREQUENT]
     several = isinstance(frequent, list)
-    label: Any = [setup.labels[n] for n in frequent] if several else setup.labels[frequent]
+    label: list[str] | str = [setup.labels[n] for n in frequent] if several else setup.labels[frequent]
     predicted = {_FREQUENT: [{"prediction": label} for _ in rows]}
     if words := learned.get(TFIDF):
         scores = score_tfidf(words, rows)
@@ -278,7 +278,7 @@ def _is_multi_label(recipe: Recipe) -> bool:
     return bool(_option(recipe, "multi_label"))
 
 
-def _split_labels(value: Any, separator: str) -> list[str]:
+def _split_labels(value: object, separator: str) -> list[str]:
     items = value if isinstance(value, (list, tuple)) else str(spelled(value) or "").split(separator)
     names = [name for name in map(spelled, items) if name is not None]
     if len(set(names)) != len(names):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instea
 NAMED: bool = True
 TYPES: Mapping[str, Any] = {"prediction": list[str], "words": list[str], "entities": list[dict[str, Any]]}
 METRICS: tuple[str, ...] = tuple(entities.METRICS)
-OPTIONS: Mapping[str, Any] = {
+OPTIONS: Mapping[str, object] = {
     "scheme": Option("auto", choices=("auto", "none", *tag_schemes.SCHEMES)),
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
     "overlap": 64,
@@ -252,7 +252,7 @@ def _labelled_tags(predictions: Predictions, rows: Rows) -> list[entities.TagPai
     return [entities.drop_unlabelled(gold, predicted) for gold, predicted in pairs]
 
 
-def _tag_text(tag: Any, word: int, words: Sequence[str], recipe: Recipe) -> str | None:
+def _tag_text(tag: object, word: int, words: Sequence[str], recipe: Recipe) -> str | None:
     """Return a raw tag as text, None for an unlabelled word; a number counts the recipe's labels, if it has any."""
     if isinstance(tag, (list, dict)):
         raise DataError(f"word {word + 1} {words[word]!r}: {tag!r} is not one tag", "write one", column="tags")
@@ -298,7 +298,7 @@ def _decode_row(row: Row, scores: Numbers, setup: Setup) -> dict[str, Any]:
     return {**record, "word_probabilities": confidence, "_probabilities": probabilities}
 
 
-def _answers(predictions: Predictions, rows: Rows, show: Any) -> list[Answer]:
+def _answers(predictions: Predictions, rows: Rows, show: Callable[..., Any]) -> list[Answer]:
     """Show gold and predicted tags with a function of `bertkit.metrics.entities`."""
     return [
         Answer(*show(row["tokens"], row["tags"], tags, one.get("word_probabilities") or [None] * len(tags)))

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from bertkit.recipe.options import Option, read_option
 from bertkit.tasks import Answer, Details, Outputs, Prediction, Predictions, RunModule
 from bertkit.tokens.features import (
     IGNORED,
+    Batch,
     Collator,
     Feature,
     Features,
@@ -37,6 +38,9 @@ from bertkit.tokens.features import (
     token_budget,
 )
 from bertkit.tokens.words import read_target_word, split_windows, tokenize_words
+
+if TYPE_CHECKING:
+    import torch
 
 COLUMNS = Columns(
     given=("tokens", "target"),
@@ -50,7 +54,7 @@ COLUMNS = Columns(
 NAMED: bool = True
 TYPES: Mapping[str, Any] = {"target": int | list[int], "prediction": str, "sense_scores": dict[str, float]}
 METRICS: tuple[str, ...] = ("accuracy", "f1_macro", "accuracy_by_word")
-OPTIONS: Mapping[str, Any] = {
+OPTIONS: Mapping[str, Option] = {
     "method": Option("fine_tuned", choices=("fine_tuned", "nearest")),
     "layers": Option(
         "sum_last_four", choices=tuple(name for name, (_, how) in LAYER_CHOICES.items() if how != "weighted")
@@ -180,7 +184,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     """Return what can be explained: the log-odds of each sense of the word among these."""
     of_word, positions = _senses(setup)[row["word"].replace("/", "_")], features[0]["positions"]
 
-    def score(outputs: Mapping[str, Any], number: int) -> Any:
+    def score(outputs: Batch, number: int) -> torch.Tensor:
         return log_odds(outputs["logits"][:, positions].mean(dim=1)[:, of_word], number)
 
     return label_targets([setup.labels[number] for number in of_word], [prediction["prediction"]], score)

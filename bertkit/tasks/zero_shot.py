@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, closest
 from bertkit.modeling.heads.targets import Target, log_odds
@@ -36,15 +36,18 @@ from bertkit.tasks import (
     spelled,
     text_classification,
 )
-from bertkit.tokens.features import Features, Rows
+from bertkit.tokens.features import Batch, Features, Rows
 from bertkit.tokens.several import several_collator
 
+if TYPE_CHECKING:
+    import torch
 
-def _is_template(value: Any) -> bool:
+
+def _is_template(value: object) -> bool:
     return isinstance(value, str) and value.count("{}") == 1
 
 
-def _are_descriptions(value: Any) -> bool:
+def _are_descriptions(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(text, str) and text.strip() for text in value.values())
 
 
@@ -134,7 +137,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     if entailment is None:
         return text_classification.targets(prediction, outputs, features, row, setup)
 
-    def score(outputs: Mapping[str, Any]) -> Any:
+    def score(outputs: Batch) -> torch.Tensor:
         return log_odds(outputs["logits"], entailment)
 
     return [

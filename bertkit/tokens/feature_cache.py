@@ -49,7 +49,7 @@ class FeatureColumns(Features):
     ``lengths`` and ``longest``, of shape (features,), are `count_tokens` and `longest_text` of each feature.
     """
 
-    def __init__(self, table: Any) -> None:
+    def __init__(self, table: pa.Table) -> None:
         columns = {name: table.column(name).chunk(0) for name in table.column_names}
         self._readers = {name: _reader(column) for name, column in columns.items()}
         self._count = table.num_rows
@@ -223,7 +223,7 @@ def _write_features(features: list[Feature], file: Path) -> Features:
     return cached if cached is not None else features
 
 
-def _table(features: list[Feature]) -> Any:
+def _table(features: list[Feature]) -> pa.Table | None:
     """Convert features to an Arrow table; None if their keys differ or a value is no number or list of numbers."""
     names = list(features[0]) if features else []
     if not names or any(list(feature) != names for feature in features):
@@ -232,7 +232,7 @@ def _table(features: list[Feature]) -> Any:
     return None if any(column is None for column in columns) else pa.Table.from_arrays(columns, names)
 
 
-def _column(values: list[Any]) -> Any:
+def _column(values: list[Any]) -> pa.Array | None:
     """Convert the values of a key to an Arrow array of numbers, of lists or of (n, 2) matrices; None of all else."""
     types = set(map(type, values))
     if types <= {int} or types == {float}:
@@ -253,12 +253,12 @@ def _column(values: list[Any]) -> Any:
     return pa.LargeListArray.from_arrays(_flat(np.cumsum([0, *map(len, values)], dtype=np.int64)), inner)
 
 
-def _flat(values: Numbers) -> Any:
+def _flat(values: Numbers) -> pa.Array:
     """Wrap numbers in an Arrow array without a copy; `pyarrow.array` and `to_numpy` would import pandas."""
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
-def _numbers(array: Any) -> Numbers:
+def _numbers(array: pa.Array) -> Numbers:
     """View the numbers of an Arrow array without a copy."""
     dtype = np.dtype(str(array.type).replace("double", "float64"))
     return np.frombuffer(array.buffers()[1], dtype=dtype, count=len(array), offset=array.offset * dtype.itemsize)
@@ -274,7 +274,7 @@ def _shrunk(values: Numbers) -> Numbers:
     return values.astype(next(fitting, np.int64))
 
 
-def _reader(array: Any) -> Callable[[int], Any]:
+def _reader(array: pa.Array) -> Callable[[int], Any]:
     """Build the function that reads the value of a row: a number, an array, or a list of arrays."""
     if not pa.types.is_large_list(array.type):
         return _numbers(array).item
@@ -290,7 +290,7 @@ def _reader(array: Any) -> Callable[[int], Any]:
     return lambda row: values[edges[row] : edges[row + 1]].astype(dtype)
 
 
-def _sizes(tokens: Any) -> tuple[Numbers, Numbers]:
+def _sizes(tokens: pa.Array) -> tuple[Numbers, Numbers]:
     """Count the tokens that each feature costs, and those of its longest text, both of shape (features,)."""
     # read off the offsets of ``input_ids``, without any token: of texts, or of choices and of the texts in them
     counts = np.diff(_numbers(tokens.offsets))

@@ -13,6 +13,7 @@ from bertkit.recipe import Recipe, Row
 if TYPE_CHECKING:
     import numpy as np
     import torch
+    from tokenizers import Encoding
     from transformers import PreTrainedTokenizerFast
 
 Feature = dict[str, Any]
@@ -111,7 +112,7 @@ def find_template(tokenizer: Tokenizer, *, pair: bool) -> SpecialTokenTemplate:
     )
 
 
-def tokenize_texts(tokenizer: Tokenizer, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[Any]:
+def tokenize_texts(tokenizer: Tokenizer, texts: Sequence[str] | Sequence[Sequence[str]]) -> list[Encoding]:
     """Tokenize texts, or lists of words, without truncation and special tokens.
 
     Returns:
@@ -189,7 +190,7 @@ def tokens_for(threads: int) -> int:
     return min(TOKENS_AT_ONCE, TOKENS_PER_THREAD * threads)
 
 
-def are_several(ids: Any) -> bool:
+def are_several(ids: Sequence[object] | np.ndarray[Any, Any]) -> bool:
     """Tell whether the ``input_ids`` of a feature are those of several texts, such as choices."""
     return len(ids) > 0 and hasattr(ids[0], "__len__")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
 
 from bertkit.recipe import Recipe
 from bertkit.recipe.options import Option, read_option
@@ -26,7 +25,7 @@ WINDOWS = ("windows_mean", "windows_max", "windows_vote")
 HIERARCHICAL = "hierarchical"
 WAYS = (*SHORTENED, *WINDOWS, HIERARCHICAL)
 
-OPTIONS: Mapping[str, Any] = {
+OPTIONS: Mapping[str, object] = {
     "long_text": Option("head", choices=WAYS),
     # 128 of 510 tokens, as in Sun et al. 2019, section 5.3.1
     "head_share": Option(0.25, least=0.01, most=0.99),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any
 
 from bertkit.tokens.features import (
     Collator,
@@ -32,7 +31,7 @@ def encode_several(rows: Sequence[Rows], setup: Setup) -> list[Feature]:
     return features
 
 
-def several_collator(setup: Setup, label_type: Any = "int64") -> Collator:
+def several_collator(setup: Setup, label_type: str = "int64") -> Collator:
     """Build the collator that pads rows to equally many texts, and texts to equal length.
 
     A batch has ``input_ids`` and the like of shape (rows, texts, tokens), and ``labels`` where all rows have them; of

@@ -7,10 +7,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.tokens.features import Tokenizer
+
+if TYPE_CHECKING:
+    from tokenizers.normalizers import Normalizer
 
 ReadTexts = Callable[[], Iterable[str]]
 """Starts a new pass over the documents: they are read more than once and never all in memory."""
@@ -129,7 +132,7 @@ def _train_wordpiece(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:
     return BertTokenizer(vocab=vocabulary, do_lower_case=spec.lowercase, **_settings(spec))
 
 
-def _frequent_letters(normalizer: Any, texts: Iterable[str], spec: TokenizerSpec) -> list[str]:
+def _frequent_letters(normalizer: Normalizer, texts: Iterable[str], spec: TokenizerSpec) -> list[str]:
     """Find the letters that occur at least `min_frequency` times; they fill at most a quarter of the vocabulary.
 
     Text from the web has thousands of rare letters, and each would take a token or two.

@@ -184,12 +184,12 @@ _NEEDED: Mapping[str, Callable[[Mapping[str, Any], set[str]], set[str]]] = {
 """Type of a tokenizer's model -> what finds the tokens that it needs to split a text into those that are used."""
 
 
-def _pair(merge: Any) -> tuple[str, str]:
+def _pair(merge: str | Sequence[str]) -> tuple[str, str]:
     first, second = merge.split(" ") if isinstance(merge, str) else merge  # older files have one string
     return first, second
 
 
-def _merged(model: Mapping[str, Any], merge: Any) -> str:
+def _merged(model: Mapping[str, Any], merge: str | Sequence[str]) -> str:
     """Return the token that a merge makes."""
     first, second = _pair(merge)
     return first + second.removeprefix(model.get("continuing_subword_prefix") or "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -166,5 +166,5 @@ def _text_of(token: str) -> str:
     return token.removeprefix("##").lstrip("Ġ▁").removesuffix("</w>")
 
 
-def _flat(ids: Any) -> Iterable[Any]:
+def _flat(ids: Sequence[Any]) -> Iterable[int]:
     return (number for text in ids for number in text) if are_several(ids) else ids

@@ -7,13 +7,16 @@ import re
 import unicodedata
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from bertkit.errors import DataError, ModelError
 from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import Tokenizer, tokenize_texts
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding
 
 _LIST = re.compile(r"""\s*\[(\s*["']\S.*|[^][\s,]+(,\s*[^][\s,]+)+\s*\]\s*|[\s0-9]*\]\s*)""", re.DOTALL)
 """A list, quoted or not, and not a sentence that begins with a bracket."""
@@ -34,7 +37,7 @@ class Window:
     positions: list[int]
 
 
-def read_list(value: Any, column: str) -> list[Any]:
+def read_list(value: object, column: str) -> list[Any]:
     """Read a list that is given as a list, as JSON, or as text separated by spaces.
 
     Raises:
@@ -52,7 +55,7 @@ def read_list(value: Any, column: str) -> list[Any]:
     return list(value)
 
 
-def read_words(value: Any) -> list[str]:
+def read_words(value: object) -> list[str]:
     """Read the words of the column ``tokens``, in any form that `read_list` accepts.
 
     Text that begins with a bracket, as ``[1] shows`` does, is a sentence unless it is written as a list.
@@ -104,7 +107,7 @@ def read_target_word(row: Mapping[str, Any]) -> tuple[list[str], int]:
     return words, target
 
 
-def _split_around_target(text: Any, target: Any) -> tuple[list[str], int]:
+def _split_around_target(text: object, target: object) -> tuple[list[str], int]:
     """Split a text into words around its target."""
     start, end = read_target(target, count=2)
     if not isinstance(text, str) or not 0 <= start < end <= len(text) or not text[start:end].strip():
@@ -182,11 +185,11 @@ def tokenize_words(tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_toke
     return tokens_of_rows
 
 
-def _encode_words(tokenizer: Tokenizer, rows: Sequence[Sequence[str]]) -> list[Any]:
+def _encode_words(tokenizer: Tokenizer, rows: Sequence[Sequence[str]]) -> list[Encoding]:
     return tokenize_texts(tokenizer, [list(words) for words in rows]) if rows else []
 
 
-def _encode_text(tokenizer: Tokenizer, rows: Sequence[Sequence[str]]) -> list[Any]:
+def _encode_text(tokenizer: Tokenizer, rows: Sequence[Sequence[str]]) -> list[Encoding]:
     """Encode each row as running text, with a space before every word."""
     return tokenize_texts(tokenizer, [f" {' '.join(words)}" for words in rows]) if rows else []
 
@@ -205,7 +208,7 @@ def _split_by_word_ids(encoding: Any, count: int) -> list[list[int]]:
     return tokens
 
 
-def _split_by_offsets(encoding: Any, words: Sequence[str]) -> list[list[int]]:
+def _split_by_offsets(encoding: Encoding, words: Sequence[str]) -> list[list[int]]:
     """Assign the tokens of running text (a space before every word) to words by their characters.
 
     Raises:

@@ -6,7 +6,6 @@ import dataclasses
 import importlib.util
 import math
 from pathlib import Path
-from typing import Any
 
 from transformers import TrainingArguments
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
@@ -85,7 +84,7 @@ def make_arguments(
     return arguments
 
 
-def _check_trackers(report_to: Any) -> None:
+def _check_trackers(report_to: object) -> None:
     """Check that the experiment trackers that `training.extra` asks for can be imported.
 
     Raises:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 from torch.utils.data import DataLoader, Sampler
 
 from bertkit.data.streams import SORT_WINDOW
 from bertkit.errors import RecipeError
+from bertkit.metrics import Numbers
 from bertkit.progress import log
 from bertkit.recipe import Training
 from bertkit.tokens.feature_cache import items_of, lengths_of, occurring_tokens_of, texts_of
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from bertkit.training.stopping import Budget
 
 
-Lengths = Sequence[int] | np.ndarray[Any, Any]
+Lengths = Sequence[int] | Numbers
+_Batch = TypeVar("_Batch", range, list[Feature], Numbers)
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Shares:
         """The number of shares of a batch."""
         return self.micro_batches * self.processes
 
-    def of(self, batch: Any, micro_batch: int) -> Any:
+    def of(self, batch: _Batch, micro_batch: int) -> _Batch:
         """Return this process's share of a batch, a sequence, in a micro-batch.
 
         Every n-th row belongs to a share: rows of a batch are sorted by length, so all shares get long and short ones.

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import TrainerCallback
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from bertkit.errors import DivergedError
 from bertkit.hardware.threads import StepWatch
@@ -48,7 +48,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.began, self.first_step, self.is_by_signal = 0.0, 0, False
         self.steps, self.step_began = StepWatch(), 0.0
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Restore the losses summed since the last log line, where the run resumes from a checkpoint."""
         if gc.get_threshold()[0] > _GARBAGE:  # of the command line, for its imports
             gc.set_threshold(_GARBAGE, 50, 100)
@@ -73,14 +73,14 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         else:
             self.progress.start("training", state.max_steps, state.global_step)
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Let the model know how far training is; that follows from the step, so a resumed run knows the same."""
         share = self.budget.share if self.budget else state.global_step / state.max_steps
         info_of(self.trainer.model).progress = share
         self.trainer.device.end_graph()  # of what a log line and an evaluation have left, which is no part of a step
         self.step_began = time.perf_counter()
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Decide what follows this step."""
         self.trainer.device.end_graph()
         self.steps.add(time.perf_counter() - self.step_began)
@@ -106,7 +106,9 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             checkpoints.clear(checkpoints.checkpoint_folder(self._run(), state.global_step))
         self.progress.update(round(self.budget.used) if self.budget else state.global_step, self._figures(state))
 
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+    def on_log(
+        self, args: object, state: TrainerState, control: object, logs: dict[str, float] | None = None, **_: object
+    ) -> None:
         """Append to metrics.jsonl and remember what the progress line shows."""
         logs = logs or {}
         if "train_runtime" in logs:  # the Trainer's summary covers only what this process trained
@@ -118,7 +120,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         shown = {"loss": logs.get("loss"), self.best_metric: logs.get(f"eval_{self.best_metric}")}
         self.figures.update({name: value for name, value in shown.items() if value is not None})
 
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Commit the checkpoint, then delete those that are neither the best nor the last, unless all are kept."""
         self.trainer.accelerator.wait_for_everyone()
         exhausted = self._patience_is_exhausted(state)
@@ -147,10 +149,10 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         if exhausted:
             control.should_training_stop = True
 
-    def _is_last(self, state: Any) -> bool:
+    def _is_last(self, state: TrainerState) -> bool:
         return self.budget.is_over if self.budget else bool(state.global_step >= state.max_steps)
 
-    def _is_time_to_evaluate(self, state: Any) -> bool:
+    def _is_time_to_evaluate(self, state: TrainerState) -> bool:
         """Tell whether an evaluation is due; with a budget of time there are ten."""
         if self._is_last(state):
             return True
@@ -159,7 +161,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             return self.tenth > before
         return bool(state.global_step % self.training.steps_per_evaluation(self.batches.rows) == 0)
 
-    def _check_space(self, state: Any) -> None:
+    def _check_space(self, state: TrainerState) -> None:
         """Check that the disk has room for the checkpoints that this run will write."""
         saves = self.training.evaluations(state.max_steps, self.batches.rows)
         weights = sum(weights.nbytes for weights in self.trainer.model.parameters())
@@ -179,7 +181,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             torch.distributed.all_reduce(flags, torch.distributed.ReduceOp.MAX)
             self.stop.signal, self.stop.save = int(flags[0]), bool(flags[1])
 
-    def _refuse_non_finite(self, state: Any, *, weights: bool) -> None:
+    def _refuse_non_finite(self, state: TrainerState, *, weights: bool) -> None:
         good = bool(self.trainer.finite)
         if good and weights:
             finite = [parameter.isfinite().all() for parameter in self.trainer.model.parameters()]
@@ -193,12 +195,12 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             "try a smaller --learning-rate, or --set training.precision=fp32",
         )
 
-    def _patience_is_exhausted(self, state: Any) -> bool:
+    def _patience_is_exhausted(self, state: TrainerState) -> bool:
         key = f"eval_{self.best_metric}"
         since = [entry for entry in state.log_history if key in entry and entry["step"] > (state.best_global_step or 0)]
         return self.training.patience is not None and len(since) >= self.training.patience
 
-    def _write_log(self, state: Any) -> None:
+    def _write_log(self, state: TrainerState) -> None:
         if state.is_world_process_zero:
             # The whole history is written anew. So no lines remain of steps after the checkpoint, which a
             # resumed run does again.
@@ -208,14 +210,14 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             ]
             write_text(self._run() / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
 
-    def _figures(self, state: Any) -> dict[str, Any]:
+    def _figures(self, state: TrainerState) -> dict[str, Any]:
         seconds = time.perf_counter() - self.began
         rows, tokens = ((state.global_step - self.first_step) * mean for mean in self.batches.step_size())
         speed = {"rows/s": rows / seconds, "tokens/s": tokens / seconds}
         return {**self.figures, **speed}
 
 
-def checkpoint_bytes(trainer: Any) -> int:
+def checkpoint_bytes(trainer: Trainer) -> int:
     """Return the size of a checkpoint: all weights, and AdamW's two moments of those that it trains."""
     sizes: list[int] = [weights.nbytes for weights in trainer.model.parameters()]
     if trainer.args.optim.startswith("adamw_torch"):
@@ -223,7 +225,7 @@ def checkpoint_bytes(trainer: Any) -> int:
     return sum(sizes)
 
 
-def _forget_run_folder(checkpoint: Path, state: Any) -> None:
+def _forget_run_folder(checkpoint: Path, state: TrainerState) -> None:
     """Leave out of a checkpoint where its run is, for the run may be moved; `best_global_step` says the same."""
     state.best_model_checkpoint = None
     state.save_to_json(str(checkpoint / "trainer_state.json"))

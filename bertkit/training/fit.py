@@ -13,7 +13,9 @@ import numpy as np
 import torch
 import transformers
 from accelerate import skip_first_batches
+from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
 from transformers.trainer_utils import set_seed
 
 from bertkit.errors import ResourceError
@@ -25,13 +27,14 @@ from bertkit.metrics.basic import rank_step
 from bertkit.modeling.attention import always_mask
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
+from bertkit.modeling.info import Model
 from bertkit.modeling.weights import restore_weights, weights_to_save
 from bertkit.progress import Progress, log
 from bertkit.recipe import CommonTraining
 from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, newest_whole, read_manifest
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import null_for_nan
-from bertkit.tokens.features import Collator, round_size
+from bertkit.tokens.features import Collator, Tensors, round_size
 from bertkit.tokens.static_shapes import static_collator, training_rows
 from bertkit.training import micro_batches
 from bertkit.training.arguments import make_arguments
@@ -46,11 +49,11 @@ from bertkit.training.streaming import StreamedBatches
 from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerControl, TrainingArguments
 
 
 # the model of a step -> metric -> value on the validation rows
-Evaluate = Callable[[Any, int], dict[str, float]]
+Evaluate = Callable[[Model, int], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -97,41 +100,40 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         self.logged_terms = LoggedTerms(list(self.terms.weights), self.args.device)
         self.micro_batch_tokens: int | None = None  # at most, padding included; None without a limit
 
-    def get_train_dataloader(self) -> Any:
+    def get_train_dataloader(self) -> DataLoader[Any]:
         """Return the loader of this process's share of the batches; those for a GPU are in pinned memory."""
         args, share = self.args, {"processes": self.args.world_size, "process": self.args.process_index}
         loader = self.batches.loader(self.collate, **share, padding=self.padding)
         loader.pin_memory = args.dataloader_pin_memory and Device(args.device.type).pins_memory
         return loader
 
-    def _prepare_input(self, data: Any) -> Any:
+    def _prepare_input(self, data: object) -> object:
         """Move a tensor of a batch to the device; from pinned memory, nothing waits for it."""
-        is_tensor = isinstance(data, torch.Tensor)
-        return to_device(data, self.args.device) if is_tensor else super()._prepare_input(data)
+        return to_device(data, self.args.device) if isinstance(data, torch.Tensor) else super()._prepare_input(data)
 
-    def create_optimizer(self, model: Any = None) -> Any:
+    def create_optimizer(self, model: Model | None = None) -> torch.optim.Optimizer:
         """Create the optimizer, and let the word embeddings that it does not train follow its weight decay."""
-        optimizer = super().create_optimizer(model)
+        optimizer: torch.optim.Optimizer = super().create_optimizer(model)
         self.plan.split_groups(optimizer)
         if self.embeddings:
             self.embeddings.follow(optimizer)
         return optimizer
 
-    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+    def create_scheduler(self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None) -> Any:
         """Create the schedule of the learning rate: by steps, or by the clock where the run has a budget of time."""
         if (budget := self.batches.budget) is None:
             return super().create_scheduler(num_training_steps, optimizer)
         self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lambda step: budget.rate())
         return self.lr_scheduler
 
-    def _get_num_items_in_batch(self, batch_samples: list[Any], device: torch.device) -> torch.Tensor:
+    def _get_num_items_in_batch(self, batch_samples: list[Tensors], device: torch.device) -> torch.Tensor:
         """Count the items of each term over all micro-batches and processes of a step: (terms,)."""
         counts = [self.terms.count(batch) for batch in batch_samples]
         items = [float(sum(count.get(name, 0) for count in counts)) for name in self.terms.weights]
         totals = torch.tensor(items).to(device, non_blocking=True)
         return self.accelerator.reduce(totals, "sum") if self.args.world_size > 1 else totals
 
-    def training_step(self, model: Any, inputs: dict[str, Any], num_items_in_batch: Any = None) -> torch.Tensor:
+    def training_step(self, model: nn.Module, inputs: Tensors, num_items_in_batch: torch.Tensor) -> torch.Tensor:
         """Add up the gradients of a batch, micro-batch by micro-batch."""
         self.dropout.move_to(self.state.global_step)
         # Processes exchange gradients once per batch, with its last micro-batch. A loss is a share of the step's mean,
@@ -173,14 +175,14 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
             settle_threads(step, rows)
         self.dropout.step = -1  # the first step starts its numbers anew
 
-    def _sum_of(self, batch: dict[str, Any]) -> torch.Tensor:
+    def _sum_of(self, batch: Tensors) -> torch.Tensor:
         """Compute the sum of all terms of a batch that is tried."""
         with self.compute_loss_context_manager():
             return torch.stack(list(self.terms.sums(self.model, self._prepare_inputs(batch)).values())).sum()
 
     def compute_loss(
-        self, model: Any, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
+        self, model: Model, inputs: Tensors, return_outputs: bool = False, *, num_items_in_batch: torch.Tensor
+    ) -> torch.Tensor:
         """Compute this micro-batch's share of the weighted sum of the terms' means over all items of the step.
 
         A term's sum over the micro-batch is divided by its items in the whole step, (terms,). Summed over micro-batches
@@ -214,13 +216,13 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         self._globalstep_last_logged = int(state["last_logged"])
         self.logged_terms.load_state(state["terms"])
 
-    def log(self, logs: dict[str, float], *arguments: Any, **keywords: Any) -> None:
+    def log(self, logs: dict[str, float], *arguments: object, **keywords: object) -> None:
         """Log the mean of each term beside that of the whole loss, where there are several."""
         if "loss" in logs:
             logs = {**logs, **self.logged_terms.take(self.state.global_step, self.accelerator)}
         super().log(logs, *arguments, **keywords)
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+    def _save_checkpoint(self, model: nn.Module, trial: object) -> None:
         """Save a checkpoint; where the disk refuses it, say why before its part is deleted."""
         folder = checkpoint_folder(Path(self.args.output_dir), self.state.global_step)
         with disk_errors(folder, needed=checkpoint_bytes(self)):
@@ -240,25 +242,25 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
             for state in self.optimizer.state.values():
                 state.update({name: value.cpu() for name, value in state.items() if name == "step"})
 
-    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+    def _save(self, output_dir: str | None = None, state_dict: Tensors | None = None) -> None:
         """Write the weights under the model's own names; the file that they came from may have others."""
         if self.args.should_save:  # one process, since two would write into one file
             self.model.save_pretrained(output_dir, state_dict=state_dict, save_original_format=False)
             self.processing_class.save_pretrained(output_dir)
 
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: nn.Module | None = None) -> None:
         """Load the weights of a checkpoint, all of them."""
         restore_weights(self.model, Path(resume_from_checkpoint) / "model.safetensors")
 
-    def evaluate(self, *arguments: Any, **keywords: Any) -> dict[str, float]:
+    def evaluate(self, *arguments: object, **keywords: object) -> dict[str, float]:
         """Score the model through the same path as `bertkit eval`."""
         scored = self.evaluate_with(self.model, self.state.global_step)
         scores = {f"eval_{name}": value for name, value in scored.items()}
         self.log(null_for_nan(scores))
-        self.control: Any = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
+        self.control: TrainerControl = self.callback_handler.on_evaluate(self.args, self.state, self.control, scores)
         return scores
 
-    def _determine_best_metric(self, metrics: dict[str, float], trial: Any) -> bool:
+    def _determine_best_metric(self, metrics: dict[str, float], trial: object) -> bool:
         """Note this step if it is the best so far; while the best metric is undefined, the loss decides."""
         metric = f"eval_{self.args.metric_for_best_model}"
         *before, last = [
@@ -330,7 +332,7 @@ def fit(
     return load_best(model, folder)
 
 
-def _with_static_shapes(trainee: Trainee, training: CommonTraining, arguments: Any) -> Trainee:
+def _with_static_shapes(trainee: Trainee, training: CommonTraining, arguments: TrainingArguments) -> Trainee:
     """Return what is trained, in batches of few shapes where a device or torch.compile compiles for each."""
     if not Device(arguments.device.type).shapes_may_change:
         always_mask()
@@ -369,7 +371,7 @@ def _skip_on_host() -> None:
     """
     from accelerate.state import DistributedType, PartialState
 
-    def skip(loader: Any, count: int) -> Any:
+    def skip(loader: DataLoader[Any], count: int) -> Any:
         state = PartialState()._shared_state
         with_xla, state["distributed_type"] = state["distributed_type"], DistributedType.NO
         try:

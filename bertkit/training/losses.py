@@ -11,10 +11,13 @@ from bertkit.errors import RecipeError
 from bertkit.recipe import Row, Training
 from bertkit.recipe.plugins import load_own
 from bertkit.tasks import Task
-from bertkit.tokens.features import IGNORED, ROW_MASK, count_items
+from bertkit.tokens.features import IGNORED, ROW_MASK, Batch, count_items
 
 if TYPE_CHECKING:
     import torch
+    from accelerate import Accelerator
+
+    from bertkit.modeling.info import Model
 
 FOCAL = "focal"
 
@@ -33,16 +36,16 @@ class Terms:
     """
 
     weights: Mapping[str, float]
-    count: Callable[[Mapping[str, Any]], Mapping[str, int]]
+    count: Callable[[Batch], Mapping[str, int]]
     """Counts the items of each term in a batch."""
-    sums: Callable[[Any, Mapping[str, Any]], Mapping[str, torch.Tensor]]
+    sums: Callable[[Model, Batch], Batch]
     """Computes the sum of each term over a batch from a model and the batch; 0 with a gradient where it has no item."""
 
 
 class LoggedTerms:
     """Sums the terms of a loss between two log lines; a single term is the loss itself and is not logged again."""
 
-    def __init__(self, names: Sequence[str], device: Any) -> None:
+    def __init__(self, names: Sequence[str], device: torch.device) -> None:
         import torch
 
         self.names, self.step = names, 0
@@ -54,7 +57,7 @@ class LoggedTerms:
         for number, share in enumerate(shares if len(self.names) > 1 else []):
             self.sums[number] += share.detach()
 
-    def take(self, step: int, accelerator: Any) -> dict[str, float]:
+    def take(self, step: int, accelerator: Accelerator) -> dict[str, float]:
         """Return each term's mean over the steps since the last call, and start again from zero."""
         if len(self.names) == 1:
             return {}
@@ -63,7 +66,7 @@ class LoggedTerms:
         self.sums, self.step = self.sums * 0, step
         return {f"loss_{name}": mean for name, mean in zip(self.names, means, strict=True)}
 
-    def state(self, accelerator: Any) -> dict[str, Any]:
+    def state(self, accelerator: Accelerator) -> dict[str, Any]:
         """Return what a checkpoint keeps of it: the mean over processes, which every one of them goes on from."""
         return {"sums": mean_over_processes(self.sums, accelerator).tolist(), "step": self.step}
 
@@ -72,7 +75,7 @@ class LoggedTerms:
         self.sums, self.step = self.sums.new_tensor(state["sums"]), state["step"]
 
 
-def mean_over_processes(values: torch.Tensor, accelerator: Any) -> torch.Tensor:
+def mean_over_processes(values: torch.Tensor, accelerator: Accelerator) -> torch.Tensor:
     """Return the mean over the processes of a launch; of one, its values."""
     mean: torch.Tensor = values if accelerator.num_processes == 1 else accelerator.reduce(values, "mean")
     return mean
@@ -85,7 +88,7 @@ def task_terms(loss: Loss | None) -> Terms:
     from bertkit.modeling.heads.filled import run_filled, sum_over_rows, without_fillers
     from bertkit.modeling.heads.windows import sum_over_windows
 
-    def sums(model: Any, batch: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+    def sums(model: Model, batch: Batch) -> Batch:
         # The model's own loss is a mean over the labels of this micro-batch. Times their number it is a sum again,
         # which the trainer divides by the labels of the whole step. So a label weighs the same in a small micro-batch.
         batch = without_fillers(model, batch)
@@ -104,17 +107,16 @@ def task_terms(loss: Loss | None) -> Terms:
     return Terms({"gold": 1.0}, lambda batch: {"gold": count_items(batch)}, sums)
 
 
-def count_on_device(batch: Mapping[str, Any]) -> torch.Tensor:
+def count_on_device(batch: Batch) -> torch.Tensor:
     """Count the items of a batch as `count_items` does, as a tensor where it is, so that no program waits for it."""
     import torch
 
-    labels: torch.Tensor | None = batch.get("labels")
+    labels = batch.get("labels")
     if labels is not None and not labels.is_floating_point():
         return (labels != IGNORED).sum()
     if ROW_MASK in batch:
-        count: torch.Tensor = batch[ROW_MASK].sum()
-        return count
-    values: torch.Tensor = next(iter(batch.values()))
+        return batch[ROW_MASK].sum()
+    values = next(iter(batch.values()))
     return torch.full((), len(values), device=values.device)
 
 

@@ -10,7 +10,7 @@ import math
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,7 +24,7 @@ from bertkit.progress import log
 from bertkit.recipe import CommonTraining
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, TrainingArguments
 
 
 Batch = dict[str, torch.Tensor]
@@ -147,7 +147,7 @@ def tokens_that_fit(longest: Batch, step: Callable[[Batch], None]) -> int:
     return rows * length
 
 
-def least_of(tokens: int, arguments: Any) -> int:
+def least_of(tokens: int, arguments: TrainingArguments) -> int:
     """Return the least of the numbers that the processes of a run have found."""
     if arguments.world_size == 1:
         return tokens
@@ -156,7 +156,7 @@ def least_of(tokens: int, arguments: Any) -> int:
     return int(least)
 
 
-def try_step(model: nn.Module, optimizer: Any, loss: Callable[[], torch.Tensor]) -> None:
+def try_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> None:
     """Compute a loss forward and backward beside what the optimizer will keep; nothing of it remains."""
     gc.collect()  # what a step before it left that did not fit
     Device(next(model.parameters()).device.type).empty_cache()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.hardware.device import Device
 from bertkit.hardware.precision import Machine
@@ -17,7 +17,7 @@ from bertkit.recipe import CommonTraining
 from bertkit.training.batching import Batches
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, TrainingArguments
 
 
 def on_speed_paths(
@@ -39,7 +39,7 @@ def on_speed_paths(
     )
 
 
-def tokens_to_train(batches: Batches, arguments: Any, padding: int) -> set[int] | None:
+def tokens_to_train(batches: Batches, arguments: TrainingArguments, padding: int) -> set[int] | None:
     """Return the ids whose word embeddings are trained; None for all, as where looking them up takes a trip to the CPU.
 
     An embedding that does not occur has no gradient, and AdamW changes it by weight decay alone; other optimizers may

@@ -12,6 +12,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
 
 from bertkit.errors import DataError
+from bertkit.metrics import Numbers
 from bertkit.pretraining.objectives import Examples, Objective, PretrainSetup
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.tokens.features import Collator, Feature
@@ -46,7 +47,7 @@ class PretrainBatches(Dataset[Feature]):
         self.rows: int | None = None
         self.shares = Shares(training.gradient_accumulation)
         self.cached: dict[int, tuple[int, Examples]] = {}  # length -> epoch and examples in memory
-        self.orders: dict[tuple[int, int], Any] = {}
+        self.orders: dict[tuple[int, int], Numbers] = {}
         long = self.examples(training.max_length, 0)
         if training.budget is not None:
             # With a budget of time, the number of steps is not known. Blocks are short until `_read_clock` sets the
@@ -174,7 +175,7 @@ class PretrainBatches(Dataset[Feature]):
         random = np.random.default_rng((training.seed, training.version_of(epoch), example, length))
         return self.objective.feature(self.examples(length, epoch)[example], key.progress, random, self.setup)
 
-    def _order(self, length: int, epoch: int) -> Any:
+    def _order(self, length: int, epoch: int) -> Numbers:
         if (length, epoch) not in self.orders:
             # one order per block length is kept, (examples,), since steps go through its epochs in turn
             self.orders = {key: order for key, order in self.orders.items() if key[0] != length}

@@ -198,7 +198,7 @@ def finish(run: Run, record: RunRecord, fit_result: FitResult, published: Iterab
     runs.write_record(folder, {**record, "files": list_files(folder, [*published, _RECIPE])})
 
 
-def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: Any) -> RunRecord:
+def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: object) -> RunRecord:
     """Return the record of a finished run, for the report and the card, and for `finish`."""
     record: RunRecord = {
         **run.record,

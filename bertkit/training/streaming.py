@@ -63,7 +63,7 @@ class StreamedBatches(Dataset[Feature]):
         # steps only rise, so buffers are read in their order and none is needed again
         while step >= self.first_step + len(self.batches):
             self._read_buffer()
-        batch: list[Feature] = self.shares.of(self.batches[step - self.first_step], micro_batch)
+        batch = self.shares.of(self.batches[step - self.first_step], micro_batch)
         return batch
 
     def occurring_tokens(self) -> Iterable[int] | None:

@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from bertkit.errors import RecipeError
 from bertkit.hardware.memory import on_host
 from bertkit.recipe import Training
-from bertkit.tokens.features import Collator, Feature, Features
+from bertkit.tokens.features import Batch, Collator, Feature, Features, Tensors
 from bertkit.training.arguments import check_batch
 from bertkit.training.batching import InMemoryBatches, SeededBatches, SeededLoader
 from bertkit.training.losses import Terms
@@ -20,6 +20,7 @@ from bertkit.training.losses import Terms
 if TYPE_CHECKING:
     import torch
 
+    from bertkit.modeling.info import Model
     from bertkit.training.stopping import Budget
 
 _TASK = "task"  # name of the number of a feature's task, (rows,) in a batch
@@ -157,15 +158,15 @@ def join_terms(tasks: Mapping[str, Terms]) -> Terms:
     """
     names = list(tasks)
 
-    def count(batch: Mapping[str, Any]) -> Mapping[str, int]:
+    def count(batch: Batch) -> Mapping[str, int]:
         name, own_batch = _open_batch(batch)
         return {name: next(iter(tasks[name].count(own_batch).values()))}
 
-    def sums(model: Any, batch: Mapping[str, Any]) -> Mapping[str, torch.Tensor]:
+    def sums(model: Model, batch: Batch) -> Batch:
         name, own_batch = _open_batch(batch)
         return {name: next(iter(tasks[name].sums(partial(model, name), own_batch).values()))}
 
-    def _open_batch(batch: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    def _open_batch(batch: Batch) -> tuple[str, Tensors]:
         return names[int(on_host(batch[_TASK])[0])], {key: value for key, value in batch.items() if key != _TASK}
 
     return Terms(dict.fromkeys(names, 1.0), count, sums)

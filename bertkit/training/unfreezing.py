@@ -8,10 +8,10 @@ counts its steps from the first one that it has.
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
-from transformers import TrainerCallback
+from transformers import TrainerCallback, TrainerState
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.layerwise.depths import Depths, find_depths
@@ -131,7 +131,7 @@ class UnfreezingCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, plan: LayerPlan, record: Callable[[dict[str, float]], None]) -> None:
         self.plan, self.record = plan, record
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: object, state: TrainerState, control: object, **_: object) -> None:
         """Freeze what is not trained at the step that a run begins or goes on with."""
         if rates := self.plan.describe_rates():
             log.info(f"peak learning rates: {rates}")
@@ -141,7 +141,7 @@ class UnfreezingCallback(TrainerCallback):  # type: ignore[misc]
             if state.global_step == 0:
                 self.record({_COUNT: count})
 
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_step_begin(self, args: object, state: TrainerState, control: object, **_: object) -> None:
         """Unfreeze what is trained from the next step on."""
         for before, stage in pairwise(self.plan.stages):
             if stage.step == state.global_step:

@@ -16,6 +16,7 @@ from bertkit.vectors.search.models import PROMPTS
 if TYPE_CHECKING:
     import torch
     from mteb.abstasks import AbsTask
+    from mteb.abstasks.task_metadata import TaskMetadata
     from mteb.models.model_meta import ModelMeta
 
     from bertkit.metrics import Numbers
@@ -51,7 +52,7 @@ class BenchmarkModel:
         return ModelMeta.create_empty(named)
 
     def encode(
-        self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: Any, prompt_type: Any = None, **_: object
+        self, inputs: Iterable[Mapping[str, Any]], *, task_metadata: TaskMetadata, prompt_type: Any = None, **_: object
     ) -> Numbers:
         """Compute the vectors of the texts of all batches, (texts, dimension), begun with the prompt for the task."""
         texts = [text for batch in inputs for text in batch["text"]]

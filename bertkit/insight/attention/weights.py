@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from bertkit.tokens.features import Feature, find_template, pad_features, tokeni
 
 if TYPE_CHECKING:
     import torch
+    from tokenizers import Encoding
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from bertkit.tokens.features import Features
@@ -130,7 +131,7 @@ def _as_tokens(tokenizer: PreTrainedTokenizerFast, text: str, pair: str | None) 
     return feature, tokens
 
 
-def _describe_tokens(encoding: Any, text: str, segment: int) -> list[AttendedToken]:
+def _describe_tokens(encoding: Encoding, text: str, segment: int) -> list[AttendedToken]:
     described, before = [], None
     for token, (start, end), word in zip(encoding.tokens, encoding.offsets, encoding.word_ids, strict=True):
         shown = text[start:end].strip() or token

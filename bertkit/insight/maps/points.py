@@ -23,7 +23,7 @@ Span = tuple[int, int]
 class Occurrence(NamedTuple):
     """A point of a map."""
 
-    id: Any
+    id: object
     """The id of its row, or the number of that from 0."""
     text: str
     span: Span | None

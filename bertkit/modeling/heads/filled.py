@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from torch.nn import functional
+from transformers.utils import ModelOutput
 
 from bertkit.modeling.heads.relevance import list_loss
 from bertkit.modeling.heads.windows import Loss, text_loss
-from bertkit.modeling.info import ModelInfo, info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.tokens.features import PADDING_STEPS, ROW_MASK, Batch
 
 
-def without_fillers(model: Any, batch: Batch) -> Batch:
+def without_fillers(model: Model, batch: Batch) -> Batch:
     """Return a batch as it is where the loss of a model can leave out the rows that fill it, else without them.
 
     The losses of numbers of a family of one's own are not known, and windows are computed where rows have them.
@@ -25,7 +23,7 @@ def without_fillers(model: Any, batch: Batch) -> Batch:
     return {name: values[is_row] for name, values in batch.items() if name != ROW_MASK}
 
 
-def run_filled(model: Any, batch: Batch) -> Any:
+def run_filled(model: Model, batch: Batch) -> ModelOutput:
     """Run a model on a batch; its loss is the mean over the rows, or labels, that do not only fill the batch."""
     inputs = {name: values for name, values in batch.items() if name != ROW_MASK}
     if ROW_MASK not in batch:
@@ -54,7 +52,7 @@ def sum_over_rows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, is_row
     return loss(logits, labels) - (~is_row).sum() * of_one
 
 
-def _answer_loss(outputs: Any, inputs: Batch) -> torch.Tensor:
+def _answer_loss(outputs: ModelOutput, inputs: Batch) -> torch.Tensor:
     """Compute the loss of transformers' heads for answers, a softmax over tokens and over padding.
 
     It depends on how wide a batch is, so tokens are left out that a batch would not have where shapes may change.
@@ -81,7 +79,7 @@ def _along(is_row: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
     return is_row.view(-1, *[1] * (values.dim() - 1))
 
 
-def _leaves_out(model: Any, batch: Batch) -> bool:
+def _leaves_out(model: Model, batch: Batch) -> bool:
     info, labels = info_of(model), batch.get("labels")
     if info.takes_row_mask:
         return True
@@ -90,9 +88,9 @@ def _leaves_out(model: Any, batch: Batch) -> bool:
     return labels is None or not labels.is_floating_point() or _loss_of_numbers(model) is not None
 
 
-def _loss_of_numbers(model: Any) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None:
+def _loss_of_numbers(model: Model) -> Loss | None:
     """Return the loss that a head of float labels has, as a sum over rows; None where it is not known."""
-    info: ModelInfo = info_of(model)
+    info = info_of(model)
     problem = getattr(model, "module", model).config.problem_type
     if problem in ("regression", "multi_label_classification"):
         return text_loss(getattr(model, "module", model).config)

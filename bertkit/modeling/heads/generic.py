@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import inspect
 from functools import cache
-from typing import Any
 
+import torch
 import transformers
 from torch import nn
 from torch.nn import functional
@@ -18,8 +18,9 @@ from transformers.conversion_mapping import (
     register_checkpoint_conversion_mapping,
 )
 from transformers.modeling_outputs import MultipleChoiceModelOutput, QuestionAnsweringModelOutput
+from transformers.utils import ModelOutput
 
-from bertkit.modeling.info import Config
+from bertkit.modeling.info import Config, Model
 
 INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 """What encoders read of a batch."""
@@ -34,10 +35,10 @@ class EncoderHead:
         options = {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(encoder).parameters else {}
         setattr(self, self.base_model_prefix, encoder(config, **options))  # type: ignore[attr-defined]
 
-    def run_encoder(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None, **named: Any) -> Any:
-        """Run the encoder, which may know no token types."""
-        segments = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
-        return self.base_model(input_ids=input_ids, attention_mask=attention_mask, **segments, **named)  # type: ignore[attr-defined]
+    def run_encoder(self, *texts: torch.Tensor | None, **named: object) -> ModelOutput:
+        """Run the encoder, which may know no token types, on `INPUTS` in their order or by name."""
+        inputs = {**dict(zip(INPUTS, texts, strict=False)), **named}
+        return self.base_model(**{name: values for name, values in inputs.items() if values is not None})  # type: ignore[attr-defined]
 
 
 class AnswerHead(EncoderHead):
@@ -48,7 +49,12 @@ class AnswerHead(EncoderHead):
         self.qa_outputs = nn.Linear(config.hidden_size, 2)
         self.post_init()  # type: ignore[attr-defined]
 
-    def forward(self, start_positions: Any = None, end_positions: Any = None, **inputs: Any) -> Any:
+    def forward(
+        self,
+        start_positions: torch.Tensor | None = None,
+        end_positions: torch.Tensor | None = None,
+        **inputs: torch.Tensor,
+    ) -> QuestionAnsweringModelOutput:
         """Compute where an answer starts and where it ends, (rows, tokens) each."""
         states = self.run_encoder(**inputs).last_hidden_state
         start_logits, end_logits = self.qa_outputs(states).unbind(dim=-1)
@@ -71,7 +77,7 @@ class ChoiceHead(EncoderHead):
         self.classifier = nn.Linear(config.hidden_size, 1)
         self.post_init()  # type: ignore[attr-defined]
 
-    def forward(self, labels: Any = None, **inputs: Any) -> Any:
+    def forward(self, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> MultipleChoiceModelOutput:
         """Compute logits (rows, choices) of inputs (rows, choices, tokens)."""
         texts = {name: inputs[name].flatten(0, 1) for name in INPUTS if inputs.get(name) is not None}
         first = self.run_encoder(**{**inputs, **texts}).last_hidden_state[:, 0]
@@ -89,9 +95,9 @@ def head_dropout(config: Config) -> nn.Dropout:
 _HEADS = {"AutoModelForQuestionAnswering": AnswerHead, "AutoModelForMultipleChoice": ChoiceHead}
 
 
-def model_class(auto_class: str, config_class: type) -> Any:
+def model_class(auto_class: str, config_class: type) -> type[Model]:
     """Return one of transformers' Auto classes, or a class with a generic head where it has none for a model type."""
-    found = getattr(transformers, auto_class)
+    found: type[Model] = getattr(transformers, auto_class)
     if auto_class not in _HEADS or config_class in found._model_mapping:
         return found
     return class_with_head(_HEADS[auto_class], config_class, auto_class.removeprefix("AutoModel"))

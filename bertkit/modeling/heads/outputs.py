@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.modeling.info import Model, info_of
 from bertkit.tokens.features import Batch
 
 if TYPE_CHECKING:
     import torch
+    from transformers.utils import ModelOutput
 
 
 def compute_head_in_fp32(model: Model) -> None:
@@ -20,7 +21,7 @@ def compute_head_in_fp32(model: Model) -> None:
     """
     import torch
 
-    def in_fp32(layer: Any, inputs: Any) -> Any:
+    def in_fp32(layer: torch.nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
         with torch.autocast(inputs.device.type, enabled=False):
             return torch.nn.functional.linear(inputs.float(), layer.weight, layer.bias)
 
@@ -42,7 +43,7 @@ def mask_missing_choices(model: Model) -> None:
     model.register_forward_hook(_mask_missing, with_kwargs=True)
 
 
-def _mask_missing(model: torch.nn.Module, arguments: tuple[Any, ...], inputs: Batch, output: Any) -> Any:
+def _mask_missing(model: torch.nn.Module, arguments: object, inputs: Batch, output: ModelOutput) -> ModelOutput:
     import torch
     from torch.nn import functional
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.errors import ModelError
 from bertkit.modeling.info import Config, Model, info_of
@@ -12,6 +13,7 @@ from bertkit.modeling.weights import read_json_object
 
 if TYPE_CHECKING:
     import torch
+    from transformers.utils import ModelOutput
 
 # what the CrossEncoder of sentence-transformers makes of a logit, by the names that it writes
 PROBABILITY, LOGIT = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
@@ -45,7 +47,9 @@ def score_passages(model: Model, activation: str) -> None:
     model.forward = partial(_forward, model.forward, activation)
 
 
-def _forward(forward: Any, activation: str, *, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> Any:
+def _forward(
+    forward: Callable[..., ModelOutput], activation: str, *, labels: torch.Tensor | None = None, **inputs: torch.Tensor
+) -> ModelOutput:
     """Run a model on passages, (rows, tokens), or on lists of them, (queries, passages, tokens).
 
     A passage that a list lacks is a single token, as `padding_collator` makes it. Its logit is the least number.
@@ -81,5 +85,4 @@ def list_loss(logits: torch.Tensor, relevance: torch.Tensor) -> torch.Tensor:
     """
     shares = relevance / relevance.sum(dim=-1, keepdim=True).clamp(min=1e-9)
     # the logarithm may be minus infinity, and 0 times that is not a number, so `where` drops what is not relevant
-    losses: torch.Tensor = -(shares * logits.log_softmax(dim=-1).where(relevance > 0, 0.0)).sum(dim=-1)
-    return losses
+    return -(shares * logits.log_softmax(dim=-1).where(relevance > 0, 0.0)).sum(dim=-1)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 from torch import nn
+from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError
 from bertkit.modeling.info import Model, patched_forward
+from bertkit.tokens.features import Tensors
 
 
 class HeadsOnEncoder(nn.Module):
@@ -47,7 +48,7 @@ class HeadsOnEncoder(nn.Module):
             model.train(mode)
         return self
 
-    def forward(self, task: str | None = None, **batch: Any) -> Any:
+    def forward(self, task: str | None = None, **batch: torch.Tensor) -> ModelOutput | Tensors:
         """Run the model of a task; without a task run all that are `answering`, and the encoder once.
 
         Returns:
@@ -55,10 +56,10 @@ class HeadsOnEncoder(nn.Module):
         """
         if task is not None:
             return self.models[task](**batch)
-        encoder: Any = self.base_model
-        encode, states = encoder.forward, dict[str, Any]()
+        encoder: Model = self.base_model
+        encode, states = encoder.forward, dict[str, ModelOutput]()
 
-        def encode_once(*arguments: Any, **named: Any) -> Any:
+        def encode_once(*arguments: torch.Tensor, **named: object) -> ModelOutput:
             # heads read one batch, but may ask for other outputs of the encoder
             key = str({name: value for name, value in named.items() if not isinstance(value, torch.Tensor)})
             if key not in states:
@@ -79,7 +80,7 @@ class HeadsOnEncoder(nn.Module):
             setattr(model, model.base_model_prefix, self.own_encoders[name])
 
 
-def join_heads(models: Mapping[str, Model]) -> Any:
+def join_heads(models: Mapping[str, Model]) -> Model:
     """Build one model of the heads of several, all on the encoder of one; `HeadsOnEncoder` tells what it can do.
 
     It is a model of transformers of the encoder's architecture.

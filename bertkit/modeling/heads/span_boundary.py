@@ -10,10 +10,10 @@ the states of ``the`` (1) and ``sat`` (4), ``big`` with position 0 and ``cat`` w
 from __future__ import annotations
 
 from itertools import chain, pairwise
-from typing import Any
 
 import torch
 from torch import nn
+from transformers.utils import ModelOutput
 
 from bertkit.modeling.info import Model
 from bertkit.modeling.masked_head import at_labels, run_at_masked
@@ -91,7 +91,7 @@ def run_with_boundaries(
     boundary_logits = []
     unwrapped = getattr(model, "module", model)
 
-    def run_boundary_head(module: Any, arguments: Any, outputs: Any) -> None:
+    def run_boundary_head(module: object, arguments: object, outputs: ModelOutput) -> None:
         embeddings = unwrapped.get_input_embeddings().weight
         boundary_logits.append(unwrapped.span_boundary(outputs["last_hidden_state"], inputs, starts, ends, embeddings))
 

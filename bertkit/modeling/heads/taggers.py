@@ -19,7 +19,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from transformers.modeling_outputs import TokenClassifierOutput
 
 from bertkit.hardware.memory import on_host
-from bertkit.modeling.heads.generic import EncoderHead, class_with_head
+from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head
 from bertkit.modeling.info import Config, Model, info_of, tagger_head
 from bertkit.modeling.layers import LAYER_CHOICES
 from bertkit.progress import log
@@ -54,7 +54,7 @@ class LayerTagger(EncoderHead):
         for parameter in self.base_model.parameters():  # type: ignore[attr-defined]
             parameter.requires_grad = False
 
-    def _init_weights(self, module: Any) -> None:
+    def _init_weights(self, module: object) -> None:
         """Initialize the weights that transformers does not know."""
         if module is self and self.weights is not None:
             nn.init.zeros_(self.weights)
@@ -63,22 +63,24 @@ class LayerTagger(EncoderHead):
         else:
             super()._init_weights(module)  # type: ignore[misc]
 
-    def train(self, mode: bool = True) -> Any:
+    def train(self, mode: bool = True) -> LayerTagger:
         """Switch the tagger to training mode; the frozen encoder stays without dropout."""
         super().train(mode)  # type: ignore[misc]
         self.base_model.eval()  # type: ignore[attr-defined]
         return self
 
-    def read_states(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None, **_: Any) -> torch.Tensor:
+    def read_states(self, **inputs: torch.Tensor) -> torch.Tensor:
         """Compute each token's chosen layers: (rows, tokens, width), or (rows, tokens, layers, width) if weighted."""
         with torch.set_grad_enabled(info_of(self).input_gradients and torch.is_grad_enabled()):
-            outputs = self.run_encoder(input_ids, attention_mask, token_type_ids, output_hidden_states=True)
+            outputs = self.run_encoder(*map(inputs.get, INPUTS), output_hidden_states=True)
         chosen = list(outputs.hidden_states[self.choice.states])
         if self.choice.merged == "weighted":
             return torch.stack(chosen, dim=2)
         return torch.cat(chosen, dim=-1) if self.choice.merged == "concat" else torch.stack(chosen).sum(dim=0)
 
-    def forward(self, labels: Any = None, states: Any = None, **inputs: Any) -> Any:
+    def forward(
+        self, labels: torch.Tensor | None = None, states: torch.Tensor | None = None, **inputs: torch.Tensor
+    ) -> TokenClassifierOutput:
         """Tag every token, from cached `states` where there are some."""
         if states is None:
             states = self.read_states(**inputs)
@@ -104,11 +106,11 @@ class LayerTagger(EncoderHead):
 class _StateReader(nn.Module):
     """The frozen part of a tagger, as a model whose output are hidden states."""
 
-    def __init__(self, tagger: Any) -> None:
+    def __init__(self, tagger: Model) -> None:
         super().__init__()
         self.tagger = tagger
 
-    def forward(self, labels: Any = None, **inputs: Any) -> dict[str, Any]:
+    def forward(self, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> Tensors:
         return {"states": self.tagger.read_states(**inputs)}
 
 

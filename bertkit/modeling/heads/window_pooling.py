@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -35,21 +34,16 @@ class WindowPooling(EncoderHead):
         self.dropout = head_dropout(config)
         self.post_init()  # type: ignore[attr-defined]
 
-    def forward(self, labels: Any = None, **named: Any) -> Any:
+    def forward(self, labels: torch.Tensor | None = None, **named: torch.Tensor) -> SequenceClassifierOutput:
         """Compute logits (rows, labels) of inputs (rows, windows, tokens)."""
+        is_window = find_windows(named["attention_mask"])
         inputs = {name: named.pop(name, None) for name in INPUTS}
-        is_window = find_windows(inputs["attention_mask"])
 
-        def run(**windows: torch.Tensor) -> torch.Tensor:
-            first: torch.Tensor = self.run_encoder(**windows, **named).last_hidden_state[:, 0]
-            return first
-
-        first = run_windows(run, inputs)
+        first = run_windows(lambda **flat: self.run_encoder(**flat, **named).last_hidden_state[:, 0], inputs)
         # (rows, windows, width), zero where a row lacks a window, whose weight is zero as well
         vectors = first.new_zeros(*is_window.shape, first.shape[-1]).index_put((is_window,), first).float()
         logits = self.classify(vectors, is_window)
-        config: Any = self.config  # type: ignore[attr-defined]
-        loss = None if labels is None else text_loss(config)(logits, labels) / len(logits)
+        loss = None if labels is None else text_loss(self.config)(logits, labels) / len(logits)  # type: ignore[attr-defined]
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def classify(self, vectors: torch.Tensor, is_window: torch.Tensor) -> torch.Tensor:

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.nn import functional
@@ -56,7 +55,9 @@ def run_on_windows(model: Model) -> None:
     model.forward = partial(_forward, model.forward, model.config)
 
 
-def _forward(forward: Any, config: Config, *, labels: torch.Tensor | None = None, **inputs: torch.Tensor) -> Any:
+def _forward(
+    forward: Callable[..., ModelOutput], config: Config, *, labels: torch.Tensor | None = None, **inputs: torch.Tensor
+) -> WindowLogits:
     mask = inputs["attention_mask"]
     found = run_windows(lambda **flat: forward(**flat).logits, inputs).float()
     logits = found.new_full((*mask.shape[:2], found.shape[-1]), torch.nan).index_put(where(mask, find_windows), found)

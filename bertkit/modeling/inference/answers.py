@@ -76,16 +76,16 @@ def load_tagger(folder: Path, setup: Setup, head: dict[str, Any] | None, *, new_
     Raises:
         ModelError: as `load_model` does.
     """
-    auto_class: Any = "AutoModelForTokenClassification"
     if not new_head:
         head = tagger_head(read_config(folder))
     if head is not None:
         from bertkit.modeling.heads.taggers import tagger_class
 
-        auto_class = tagger_class
-    elif setup.inference and (model := load_for_inference(auto_class, folder, setup.labels)):
+        return load_model(tagger_class, folder, setup.labels, new_head=new_head, head=head)
+    auto_class = "AutoModelForTokenClassification"
+    if setup.inference and (model := load_for_inference(auto_class, folder, setup.labels)):
         return model
-    return load_model(auto_class, folder, setup.labels, new_head=new_head, head=head)
+    return load_model(auto_class, folder, setup.labels, new_head=new_head)
 
 
 def _is_known(config: Config, auto_class: str) -> bool:
@@ -137,13 +137,11 @@ class InferenceModel(nn.Module):
             self.register_parameter(name.replace(".", "/"), nn.Parameter(weight.to(torch.float32, copy=True)))
         return True
 
-    def forward(
-        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: Any = None, **_: Any
-    ) -> Answers:
+    def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **others: torch.Tensor) -> Answers:
         """Compute the outputs of texts, shape (rows, tokens), or choices, shape (rows, choices, tokens)."""
         rows = input_ids.shape[:-1]
         ids, mask = input_ids.flatten(0, -2), attention_mask.flatten(0, -2)
-        types = torch.zeros_like(ids) if token_type_ids is None else token_type_ids.flatten(0, -2)
+        types = others["token_type_ids"].flatten(0, -2) if "token_type_ids" in others else torch.zeros_like(ids)
         hidden = self._embed(ids, types)
         # of each text (1, tokens to compute, tokens to attend to), where anything is padding
         allowed = None if mask.all() else mask.bool()[:, None, None].expand(-1, 1, ids.shape[1], -1)
@@ -176,7 +174,9 @@ class InferenceModel(nn.Module):
             return hidden
         return self._linear(f"{self.prefix}embeddings_project", hidden)
 
-    def _layer(self, layer: int, hidden: torch.Tensor, allowed: torch.Tensor | None, *, first_only: bool) -> Any:
+    def _layer(
+        self, layer: int, hidden: torch.Tensor, allowed: torch.Tensor | None, *, first_only: bool
+    ) -> torch.Tensor:
         """Compute a layer, or of its outputs the first token's: (texts, tokens or 1, width)."""
         names = LayerNames(*(f"{self.prefix}{name}" for name in layer_names(self.config, layer)))
         size = self.config.hidden_size // self.config.num_attention_heads
@@ -204,8 +204,8 @@ class InferenceModel(nn.Module):
     def _last(self) -> str:
         return self.head.outputs if self.head is not None else self.per_token
 
-    def _weight(self, name: str) -> Any:
-        return self._parameters[name.replace(".", "/")]
+    def _weight(self, name: str) -> torch.Tensor:
+        return self.get_parameter(name.replace(".", "/"))
 
     def _linear(self, name: str, values: torch.Tensor) -> torch.Tensor:
         weight, bias = self._weight(f"{name}.weight"), self._weight(f"{name}.bias")

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -22,6 +21,7 @@ from bertkit.modeling.sentence.head import SentenceHead, VectorOutput, refuse_de
 from bertkit.modeling.sentence.losses import VectorLoss
 from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.modeling.sentence.writing import write_modules
+from bertkit.tokens.features import Tensors
 
 _NEVER = -1e4  # the logit of a label that no row has
 
@@ -44,13 +44,15 @@ class SentenceClassifier(SentenceHead):
         self.logistic = nn.Linear(config.hidden_size, config.num_labels).requires_grad_(False)
         self.post_init()  # type: ignore[attr-defined]
 
-    def forward(self, labels: Any = None, row_mask: Any = None, **inputs: Any) -> ClassifiedOutput:
+    def forward(
+        self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
+    ) -> ClassifiedOutput:
         """Compute the vectors and logits of rows of one text each, (rows, 1, tokens), and in training the loss."""
         output = super().forward(labels, row_mask, **inputs)
         assert output.vectors is not None
         return ClassifiedOutput(output.loss, output.vectors, self.logistic(output.vectors[:, 0]))
 
-    def save_pretrained(self, folder: Any, state_dict: Any = None, **named: Any) -> None:
+    def save_pretrained(self, folder: Path | str, state_dict: Tensors | None = None, **named: object) -> None:
         """Write all weights into one file, those of ``logistic`` too, and the files of sentence-transformers.
 
         AutoModel and SentenceTransformer load the encoder of it.
@@ -86,7 +88,7 @@ def load_sentence_classifier(
     return model
 
 
-def fit_logistic(model: Any, vectors: Numbers, labels: Sequence[int], weights: Sequence[float] | None = None) -> None:
+def fit_logistic(model: Model, vectors: Numbers, labels: Sequence[int], weights: Sequence[float] | None = None) -> None:
     """Fit the linear layer of a `SentenceClassifier` to vectors (rows, dimension) by logistic regression.
 
     It is that of scikit-learn with its defaults, which finds the only minimum without any random draw. A label that no
@@ -107,7 +109,7 @@ def fit_logistic(model: Any, vectors: Numbers, labels: Sequence[int], weights: S
     set_head(model, {int(label): coefficients[row] for row, label in enumerate(regression.classes_)}, biases)
 
 
-def set_head(model: Any, weights: dict[int, Numbers], biases: Numbers) -> None:
+def set_head(model: Model, weights: dict[int, Numbers], biases: Numbers) -> None:
     """Set the weights and the bias of each label's logit, and the logits of all others to never."""
     layer = model.logistic
     with torch.no_grad():

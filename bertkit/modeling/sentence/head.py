@@ -26,6 +26,7 @@ from bertkit.modeling.sentence.losses import COMPARING, VectorLoss
 from bertkit.modeling.sentence.modules import Dense, SentenceModules
 from bertkit.modeling.sentence.writing import write_modules
 from bertkit.modeling.weights import load_config, load_weights, refuse_misfit, refuse_non_finite
+from bertkit.tokens.features import Tensors
 
 _TOKENS_AT_ONCE = 2**14  # of a batch on a CPU, above which texts are read twice to save memory
 
@@ -48,7 +49,9 @@ class VectorHead:
     loss: Any = None
     texts_at_once: int | None = None
 
-    def forward(self, labels: Any = None, row_mask: Any = None, **inputs: Any) -> ModelOutput:
+    def forward(
+        self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **inputs: torch.Tensor
+    ) -> ModelOutput:
         """Compute the vectors of texts (rows, texts, tokens), and in training their loss.
 
         A text that a row lacks is a single token, which no real text is, since it has special tokens. A row that only
@@ -139,9 +142,9 @@ class SentenceHead(VectorHead, EncoderHead):
         setattr(self, self.base_model_prefix, MODEL_MAPPING[type(config)](config))  # type: ignore[attr-defined]
         self.post_init()  # type: ignore[attr-defined]
 
-    def save_pretrained(self, folder: Any, state_dict: Any = None, **named: Any) -> None:
+    def save_pretrained(self, folder: Path | str, state_dict: Tensors | None = None, **named: object) -> None:
         """Write the encoder as it is without this head, with the files that sentence-transformers reads beside it."""
-        encoder: Any = self.base_model  # type: ignore[attr-defined]
+        encoder: Model = self.base_model  # type: ignore[attr-defined]
         prefix = f"{self.base_model_prefix}."  # type: ignore[attr-defined]
         if state_dict is not None:
             names = [name for name in state_dict if name.startswith(prefix)]
@@ -204,7 +207,7 @@ def refuse_dense(modules: SentenceModules, folder: Path) -> None:
         raise ModelError(what, "start from another model", file=folder)
 
 
-def set_up(model: Any, modules: SentenceModules, loss: Any, texts_at_once: int | None = None) -> None:
+def set_up(model: Model, modules: SentenceModules, loss: Any, texts_at_once: int | None = None) -> None:
     """Let a model with a `VectorHead` read texts as `modules` say, and train it with a loss."""
     for name, module in model.base_model.named_children():
         if name == "pooler":

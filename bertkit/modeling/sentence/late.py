@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -139,7 +138,6 @@ def load_late_head(
     if saved and dimension not in (None, saved.outputs):
         what = f"options.dimension is {dimension}, and the vectors of the model have {saved.outputs}"
         raise RecipeError(what, "leave it out, or start from another model")
-    model: Any
     config_class: type = type(config)
     model, report = load_weights(class_with_head(LateHead, config_class, "ForLateInteraction"), folder, config)
     refuse_misfit(model, report, folder)

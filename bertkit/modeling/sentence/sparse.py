@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional
 from transformers import MODEL_FOR_MASKED_LM_MAPPING
 from transformers.utils import ModelOutput
@@ -84,7 +85,7 @@ def _mean_square(vectors: torch.Tensor, missing: torch.Tensor, filled: bool) -> 
 class SparseHead(VectorHead):
     """What is put before a masked language model of transformers; no weights."""
 
-    def save_pretrained(self, folder: Any, **named: Any) -> None:
+    def save_pretrained(self, folder: Path | str, **named: object) -> None:
         """Write the masked language model, with the files that sentence-transformers reads beside it."""
         super().save_pretrained(folder, **named)  # type: ignore[misc]
         write_sparse(Path(folder), self.sentence, self.config.vocab_size)  # type: ignore[attr-defined]
@@ -107,7 +108,7 @@ class SparseHead(VectorHead):
         return vectors
 
 
-def _find_highest(decoder: Any, mask: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
+def _find_highest(decoder: nn.Linear, mask: torch.Tensor, states: torch.Tensor) -> torch.Tensor:
     """Compute the highest logit of each token of the vocabulary at any position of a text, (texts, 1, vocabulary)."""
     highest: torch.Tensor
     if Device(states.device.type).shapes_may_change:
@@ -126,7 +127,9 @@ class _Highest(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, states: Any, weight: Any, bias: Any, mask: Any) -> torch.Tensor:
+    def forward(
+        ctx: Any, states: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, mask: torch.Tensor
+    ) -> torch.Tensor:
         """Compute (texts, vocabulary) of states (texts, tokens, width) and weights (vocabulary, width)."""
         lengths = on_host(mask).sum(dim=1)
         # texts of one length together, so that little padding is computed
@@ -142,17 +145,16 @@ class _Highest(torch.autograd.Function):
             values[texts], positions[texts] = of_texts.values.float(), of_texts.indices
         ctx.save_for_backward(states, weight, positions)
         ctx.has_bias = bias is not None
-        highest: torch.Tensor = values
-        return highest
+        return values
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         """Compute the gradients of states, weights and bias from that of the output, (texts, vocabulary)."""
         states, weight, positions = ctx.saved_tensors
         (gradient,) = gradients
         of_states, of_weight = torch.zeros_like(states, dtype=torch.float32), torch.zeros_like(weight)
         # all rows at once: a device is waited for twice, and not for each of them
-        found = gradient.nonzero()[:, 1].split((gradient != 0).sum(dim=1).tolist())
+        found = torch.split(gradient.nonzero()[:, 1], (gradient != 0).sum(dim=1).tolist())
         for text, (row, tokens) in enumerate(zip(gradient, found, strict=True)):
             at, factor = positions[text, tokens], row[tokens].unsqueeze(1)
             of_weight[tokens] += factor * states[text, at]

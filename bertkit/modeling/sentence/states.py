@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import torch
 from torch import nn
@@ -27,7 +26,7 @@ class ChosenLayers(nn.Module):
         if first < -layers:
             raise UsageError(f"the last {-first} layers: the model has {layers}", f"choose at most {layers}")
 
-    def forward(self, **inputs: Any) -> SimpleNamespace:
+    def forward(self, **inputs: torch.Tensor) -> SimpleNamespace:
         """Run the encoder; ``last_hidden_state`` is of shape (texts, tokens, width)."""
         states = self.encoder(**inputs, output_hidden_states=True).hidden_states[self.choice.states]
         if self.choice.merged == "concat":
@@ -43,6 +42,6 @@ class TokenStates(nn.Module):
         super().__init__()
         self.encoder = encoder
 
-    def forward(self, **inputs: Any) -> dict[str, torch.Tensor]:
+    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
         """Compute ``states`` of shape (texts, tokens, width)."""
         return {"states": self.encoder(**inputs).last_hidden_state}

@@ -34,11 +34,11 @@ def _read_dimensions(value: Any) -> tuple[int, ...]:
 _PROMPTS = 'give texts by name, such as {query: "query: ", document: "passage: "}'
 
 
-def _are_prompts(value: Any) -> bool:
+def _are_prompts(value: object) -> bool:
     return isinstance(value, dict) and all(isinstance(text, str) for text in (*value, *value.values()))
 
 
-OPTIONS: Mapping[str, Any] = {
+OPTIONS: Mapping[str, Option] = {
     "scale": Option(20.0, least=0.1, most=1000),
     "dimensions": Option([], read=_read_dimensions),
     "pooling": Option(None, choices=POOLING_MODES),

@@ -148,13 +148,13 @@ def intermediate_name(config: Config | dict[str, Any]) -> str:
     return "hidden_dim" if "hidden_dim" in keys else "intermediate_size"  # the former is DistilBERT's
 
 
-def _layers_of(model: Model) -> tuple[Any, str, nn.ModuleList]:
+def _layers_of(model: Model) -> tuple[nn.Module, str, nn.ModuleList]:
     """Find the module that holds the layers of a model, their name there, and the layers; raises as `find_layers`."""
     path = architecture_of(model.config).layers
     if path is None:
         return find_layers(model)
     *above, name = path.split(".")
-    parent: Any = model.base_model
+    parent: Model = model.base_model
     for part in above:
         parent = getattr(parent, part)
     return parent, name, getattr(parent, name)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import NoReturn
 
 import torch
 from torch import nn
@@ -128,7 +128,7 @@ def _multiply_units(states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 
 
 def _submodule(layer: nn.Module, name: str) -> nn.Module | None:
-    module: Any = layer
+    module: object = layer
     for part in name.split("."):
         module = getattr(module, part, None)
         if module is None:
@@ -136,5 +136,5 @@ def _submodule(layer: nn.Module, name: str) -> nn.Module | None:
     return module if isinstance(module, nn.Module) else None
 
 
-def _refuse_model(model: Model, what: str) -> Any:
+def _refuse_model(model: Model, what: str) -> NoReturn:
     raise ModelError(f"the {what} of a {model.config.model_type} model is not known", "prune its layers or vocabulary")

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import nn
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.utils import ModelOutput
 
 from bertkit.hardware.memory import on_host
 from bertkit.modeling.architectures import architecture_of, layers_of, shares_layers
-from bertkit.modeling.info import Model, info_of, patched_attention
-from bertkit.modeling.unpadding.layout import Layout
+from bertkit.modeling.info import LayerOutput, Model, info_of, patched_attention
+from bertkit.modeling.unpadding.layout import Attend, Layout
 from bertkit.modeling.unpadding.relative import relative_attention
 from bertkit.modeling.unpadding.varlen import VarlenAttention, VarlenLayout
 
@@ -29,7 +30,7 @@ _READERS = ("output_hidden_states", "output_attentions")
 class _Unpadding:
     """What a model's hooks and its attention share about the batch that it reads."""
 
-    def __init__(self, attend: Any, make_layout: Callable[[torch.Tensor], Layout | VarlenLayout]) -> None:
+    def __init__(self, attend: Attend, make_layout: Callable[[torch.Tensor], Layout | VarlenLayout]) -> None:
         self.attend_padded, self.make_layout = attend, make_layout
         self.mask: torch.Tensor | None = None
         self.layout: Any = None
@@ -64,7 +65,7 @@ class _Unpadding:
             return None
         return arguments, {**named, "position_embeddings": tuple(map(self.layout.unpad_positions, positions))}
 
-    def pad(self, layer: nn.Module, arguments: tuple[Any, ...], outputs: Any) -> Any:
+    def pad(self, layer: nn.Module, arguments: object, outputs: ModelOutput | LayerOutput) -> ModelOutput | None:
         """Put the padding back as zeros, as a hook after the last layer: (rows, tokens, width)."""
         if self.layout is None:
             return None
@@ -84,11 +85,11 @@ class _Unpadding:
         key: torch.Tensor,
         value: torch.Tensor,
         attention_mask: torch.Tensor | None,
-        **named: Any,
+        **named: object,
     ) -> tuple[torch.Tensor, Any]:
         """Attend as transformers' own functions do, or as the layout does where padding is left out."""
         if self.layout is None or attention_mask is None:
-            return self.attend_padded(module, query, key, value, attention_mask, **named)  # type: ignore[no-any-return]
+            return self.attend_padded(module, query, key, value, attention_mask, **named)
         return self.layout.attend(self.attend_padded, module, (query, key, value), attention_mask, **named), None
 
 

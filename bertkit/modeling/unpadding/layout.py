@@ -19,16 +19,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import nn
 
+from bertkit.tokens.features import Item
+
+_Count = TypeVar("_Count", int, torch.Tensor)
+
 # tokens of a batch, lengths and rows of a group are rounded up to these
 _TOKENS, _LENGTHS, _ROWS = 32, 8, 4
 States = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 """Queries, keys and values."""
+Attend = Callable[..., tuple[torch.Tensor, Any]]
+"""Computes attention as the functions of transformers do."""
 
 _GROUP_COST = 20_000  # pairs of tokens whose attention takes as long as one more group does
 
@@ -83,7 +89,7 @@ class SingleRow:
 
     def __init__(self, shape: torch.Size, in_batch: torch.Tensor, tokens: int, device: torch.device) -> None:
         self.shape, self.in_batch, self.tokens = shape, _IndexMap(in_batch, shape.numel(), device), tokens
-        self._kept: dict[int, tuple[Any, Any]] = {}
+        self._kept: dict[int, tuple[torch.Tensor, Any]] = {}
 
     def unpad(self, values: torch.Tensor) -> torch.Tensor:
         """Turn (rows, tokens, width) into (1, real tokens, width)."""
@@ -92,18 +98,19 @@ class SingleRow:
     def unpad_positions(self, values: torch.Tensor) -> torch.Tensor:
         """Turn what is computed of positions alone, (rows or 1, tokens, width), into (1, real tokens, width)."""
         rows = values.expand(self.shape[0], -1, -1)
-        return self.once(values, lambda: self.in_batch.gather(rows.flatten(0, 1), self.tokens)[None])  # type: ignore[no-any-return]
+        return self.once(values, lambda: self.in_batch.gather(rows.flatten(0, 1), self.tokens)[None])
 
     def pad(self, values: torch.Tensor) -> torch.Tensor:
         """Turn (1, real tokens, width) into (rows, tokens, width), with zeros as padding."""
         return _Scatter.apply(values[0], self.in_batch).view(*self.shape, -1)  # type: ignore[no-any-return, no-untyped-call]
 
-    def once(self, source: Any, compute: Any) -> Any:
+    def once(self, source: torch.Tensor, compute: Callable[[], Item]) -> Item:
         """Return what is computed of a tensor that several layers read; computed for the first of them."""
         if id(source) not in self._kept:
             # the source is kept too, so that its id stays its own
             self._kept[id(source)] = (source, compute())
-        return self._kept[id(source)][1]
+        computed: Item = self._kept[id(source)][1]
+        return computed
 
 
 class Layout(SingleRow):
@@ -155,7 +162,7 @@ class Layout(SingleRow):
         return _Gather.apply(flat, self.in_groups, self.tokens).view(1, -1, heads, width)  # type: ignore[no-any-return, no-untyped-call]
 
     def attend(
-        self, attend_padded: Callable[..., Any], module: nn.Module, states: States, mask: torch.Tensor, **named: Any
+        self, attend_padded: Attend, module: nn.Module, states: States, mask: torch.Tensor, **named: object
     ) -> torch.Tensor:
         """Attend group by group: states of (1, heads, real tokens, width) to (1, real tokens, heads, width).
 
@@ -168,10 +175,10 @@ class Layout(SingleRow):
 
     def masks(self, attended: torch.Tensor) -> list[torch.Tensor]:
         """Cut the mask of each group out of that of the batch, once per batch and type of layer."""
-        return self.once(attended, lambda: [group.mask(attended) for group in self.groups])  # type: ignore[no-any-return]
+        return self.once(attended, lambda: [group.mask(attended) for group in self.groups])
 
 
-def _round_up(count: Any, step: int) -> Any:
+def _round_up(count: _Count, step: int) -> _Count:
     """Round a number, or a tensor of them, up to a multiple of `step`."""
     return (count + step - 1) // step * step
 

@@ -6,10 +6,10 @@ up before one softmax: of tokens with tokens, and of tokens with the distances t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -17,6 +17,11 @@ from torch.nn import functional
 
 from bertkit.modeling.info import patched_forward
 from bertkit.modeling.unpadding.layout import Layout, States
+from bertkit.tokens.features import Tensors
+
+if TYPE_CHECKING:
+    from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
+    from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 
 class HasLayout(Protocol):
@@ -38,32 +43,38 @@ def relative_attention(layers: Sequence[nn.Module], batch: HasLayout) -> Iterato
 
 
 def _biased(
-    module: Any, forward: Any, batch: HasLayout, states: torch.Tensor, mask: Any, bias: Any, **named: Any
+    module: MPNetSelfAttention,
+    forward: Callable[..., tuple[torch.Tensor, ...]],
+    batch: HasLayout,
+    states: torch.Tensor,
+    mask: torch.Tensor,
+    bias: torch.Tensor,
+    **named: object,
 ) -> tuple[torch.Tensor, ...]:
     """Attend with a bias of each head and distance, (rows, heads, tokens, tokens), as MPNet does."""
     layout = batch.layout
     if layout is None:
-        return forward(states, mask, bias, **named)  # type: ignore[no-any-return]
-    projected = [_split_heads(project(states), module) for project in (module.q, module.k, module.v)]
+        return forward(states, mask, bias, **named)
+    projected = [_split_heads(layer(states), module.num_attention_heads) for layer in (module.q, module.k, module.v)]
     longer = max(max(group.length for group in layout.groups) - bias.shape[-1], 0)
     bias = functional.pad(bias[:1], (0, longer, 0, longer))  # nobody attends to what rounding up adds
     attended = [
-        _attend(module, states, bias[..., : states[0].shape[2], : states[0].shape[2]], mask)
+        _attend(module.dropout, states, bias[..., : states[0].shape[2], : states[0].shape[2]], mask)
         for states, mask in _in_groups(layout, projected)
     ]
     return (module.o(layout.join(attended).flatten(2)),)
 
 
 def _disentangled(
-    module: Any,
-    forward: Any,
+    module: DisentangledSelfAttention,
+    forward: Callable[..., tuple[torch.Tensor, None]],
     batch: HasLayout,
     states: torch.Tensor,
     mask: torch.Tensor,
     output_attentions: bool = False,
     *,
     rel_embeddings: torch.Tensor | None = None,
-    **named: Any,
+    **named: object,
 ) -> tuple[torch.Tensor, None]:
     """Attend with products of tokens and distances, as DeBERTa-v2 does.
 
@@ -72,9 +83,9 @@ def _disentangled(
     """
     layout = batch.layout
     if layout is None and (not module.training or output_attentions or rel_embeddings is None):
-        return forward(states, mask, output_attentions, rel_embeddings=rel_embeddings, **named)  # type: ignore[no-any-return]
+        return forward(states, mask, output_attentions, rel_embeddings=rel_embeddings, **named)
     projections = module.query_proj, module.key_proj, module.value_proj
-    query, key, value = (_split_heads(project(states), module) for project in projections)
+    query, key, value = (_split_heads(project(states), module.num_attention_heads) for project in projections)
     groups = [((query, key, value), mask.bool())] if layout is None else _in_groups(layout, (query, key, value))
     longest = max(query.shape[2] for (query, *_), _ in groups)
     distances = {} if rel_embeddings is None else _project_distances(module, rel_embeddings, longest)
@@ -89,14 +100,14 @@ def _disentangled(
         if "p2c" in distances:
             near = distances["p2c"][:, longest - length + 1 : longest + length + 1]
             bias = bias + _at_distances(key, near * scale).transpose(2, 3)
-        attended.append(_attend(module, (query, key, value), bias, mask, scale=1.0))
+        attended.append(_attend(module.dropout, (query, key, value), bias, mask, scale=1.0))
     joined = attended[0] if layout is None else layout.join(attended)
     return joined.flatten(2), None
 
 
-def _split_heads(values: torch.Tensor, module: Any) -> torch.Tensor:
+def _split_heads(values: torch.Tensor, heads: int) -> torch.Tensor:
     """Turn (rows, tokens, heads * width) into (rows, heads, tokens, width)."""
-    return values.view(*values.shape[:-1], module.num_attention_heads, -1).transpose(1, 2)
+    return values.view(*values.shape[:-1], heads, -1).transpose(1, 2)
 
 
 def _in_groups(layout: Layout, projected: Sequence[torch.Tensor]) -> list[tuple[States, torch.Tensor]]:
@@ -106,7 +117,7 @@ def _in_groups(layout: Layout, projected: Sequence[torch.Tensor]) -> list[tuple[
     return list(zip(zip(query, key, value, strict=True), masks, strict=True))
 
 
-def _project_distances(module: Any, embeddings: torch.Tensor, longest: int) -> dict[str, torch.Tensor]:
+def _project_distances(module: DisentangledSelfAttention, embeddings: torch.Tensor, longest: int) -> Tensors:
     """Compute the keys (c2p) and queries (p2c) of the distances from -longest to longest, (heads, distances, width)."""
     from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
 
@@ -121,7 +132,7 @@ def _project_distances(module: Any, embeddings: torch.Tensor, longest: int) -> d
         else {"c2p": getattr(module, "pos_key_proj", None), "p2c": getattr(module, "pos_query_proj", None)}
     )
     return {
-        kind: _split_heads(project(known), module)[0].index_select(1, rows - rows[0])
+        kind: _split_heads(project(known), module.num_attention_heads)[0].index_select(1, rows - rows[0])
         for kind, project in projections.items()
         if kind in module.pos_att_type
     }
@@ -147,7 +158,7 @@ def _at_distances(states: torch.Tensor, distances: torch.Tensor) -> torch.Tensor
 
 
 def _attend(
-    module: Any, states: States, bias: torch.Tensor, mask: torch.Tensor, *, scale: float | None = None
+    dropout: nn.Module, states: States, bias: torch.Tensor, mask: torch.Tensor, *, scale: float | None = None
 ) -> torch.Tensor:
     """Attend as plain products do, (rows, heads, length, width) to (rows, length, heads, width)."""
     query, key, value = states
@@ -155,4 +166,4 @@ def _attend(
     scores = torch.matmul(query if scale == 1 else query * scale, key.transpose(2, 3)) + bias
     # not -inf: softmax over nothing is NaN
     scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-    return torch.matmul(module.dropout(scores.softmax(dim=-1).to(value.dtype)), value).transpose(1, 2)
+    return torch.matmul(dropout(scores.softmax(dim=-1).to(value.dtype)), value).transpose(1, 2)

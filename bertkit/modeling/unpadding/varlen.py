@@ -22,7 +22,7 @@ from bertkit.hardware.device import Device
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model
-from bertkit.modeling.unpadding.layout import SingleRow, States
+from bertkit.modeling.unpadding.layout import Attend, SingleRow, States
 
 VarlenAttention = Callable[..., Any]
 """`torch.nn.attention.varlen.varlen_attn`, or a function with its arguments."""
@@ -51,7 +51,7 @@ class VarlenLayout(SingleRow):
         self.longest = int(lengths.max())
 
     def attend(
-        self, attend_padded: Callable[..., Any], module: nn.Module, states: States, mask: torch.Tensor, **named: Any
+        self, attend_padded: Attend, module: nn.Module, states: States, mask: torch.Tensor, **named: Any
     ) -> torch.Tensor:
         """Attend within each row: states of (1, heads, real tokens, width) to (1, real tokens, heads, width).
 

@@ -47,6 +47,8 @@ if TYPE_CHECKING:
     import numpy as np
     import torch
 
+    from bertkit.metrics import Numbers
+
 Random: TypeAlias = "np.random.Generator"
 
 Sums = dict[str, "torch.Tensor"]
@@ -62,8 +64,8 @@ Example = Any
 class Examples(Protocol):
     """The examples of an epoch: offsets in a corpus, whose tokens are read when an example is used."""
 
-    lengths: Any
-    """A numpy array of shape (examples,): the tokens of each, special ones included."""
+    lengths: Numbers
+    """Shape (examples,): the tokens of each, special ones included."""
 
     def __len__(self) -> int: ...
 
@@ -187,7 +189,7 @@ def masking_rate(options: Mapping[str, Any], setup: PretrainSetup, progress: flo
     return first if last is None else first + (last - first) * progress
 
 
-def read_shares(value: Any) -> tuple[float, float, float]:
+def read_shares(value: object) -> tuple[float, float, float]:
     """Read ``mask_random_keep``: the shares of the selected tokens that are masked, replaced at random, and kept.
 
     >>> read_shares([1, 0, 0])

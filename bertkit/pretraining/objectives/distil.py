@@ -8,7 +8,7 @@ one token in seven. The paper's code offers both.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from bertkit.errors import RecipeError
 from bertkit.hardware.memory import select
@@ -32,7 +32,7 @@ from bertkit.tokens.features import IGNORED, Batch, Collator, Features, Tensors
 if TYPE_CHECKING:
     import torch
 
-OPTIONS: Mapping[str, Any] = {
+OPTIONS: Mapping[str, object] = {
     **mlm.OPTIONS,
     "temperature": Option(2.0, least=0.1, most=100.0),
     "student_layers": Option(None, read=read_layers),

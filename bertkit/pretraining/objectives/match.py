@@ -8,7 +8,6 @@ predicted, so neither model needs a head, and any encoder can be the teacher.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.architectures import architecture_of, first_position, shares_layers
@@ -24,14 +23,14 @@ _SIZES = "see `bertkit pretrain sizes`"
 _FIELDS = "give fields of the student's config, such as {hidden_size: 128}"
 
 
-def _read_layer_map(value: Any) -> Any:
+def _read_layer_map(value: object) -> object:
     is_map = isinstance(value, dict) and value and all(type(number) is int for pair in value.items() for number in pair)
     if not is_map and value not in ("uniform", "last"):
         raise ValueError("give uniform, last, or {student layer: teacher layer}")
     return value
 
 
-OPTIONS: Mapping[str, Any] = {
+OPTIONS: Mapping[str, object] = {
     **mlm.OPTIONS,
     "student_size": Option(None, read=accept(lambda value: isinstance(value, str | None), _SIZES)),
     "student_options": Option({}, read=accept(lambda value: isinstance(value, dict), _FIELDS)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of, first_position
@@ -34,7 +33,7 @@ from bertkit.recipe.options import Option, read_option
 from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 
-OPTIONS: Mapping[str, Any] = {
+OPTIONS: Mapping[str, object] = {
     "mask_rate": Option(0.15, least=0.01, most=0.9),
     "last_mask_rate": Option(None, least=0.01, most=0.9),
     "whole_words": False,

@@ -7,7 +7,7 @@ classifies every token as original or replaced. The discriminator is the result 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.memory import derive, select
@@ -24,7 +24,10 @@ from bertkit.recipe.options import Option, read_option
 from bertkit.storage.checksums import check_model
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
 
-OPTIONS: Mapping[str, Any] = {
+if TYPE_CHECKING:
+    from transformers.utils import ModelOutput
+
+OPTIONS: Mapping[str, object] = {
     **{name: mlm.OPTIONS[name] for name in ("mask_rate", "last_mask_rate", "whole_words")},
     "generator_size": Option(0.25, least=0.125, most=1.0),
 }
@@ -110,7 +113,7 @@ def losses(model: Model, batch: Batch) -> Sums:
     return _sums(model(**batch), batch)
 
 
-def _sums(outputs: Any, batch: Batch) -> Sums:
+def _sums(outputs: ModelOutput, batch: Batch) -> Sums:
     from torch.nn import functional
 
     # (rows, tokens), False at padding. An attention mask within documents, (rows, 1, tokens, tokens),

@@ -65,7 +65,7 @@ def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[in
     )
 
 
-def write_script_page(file: Path, template: str, script: str, data: Mapping[str, Any], **values: Any) -> None:
+def write_script_page(file: Path, template: str, script: str, data: Mapping[str, Any], **values: object) -> None:
     """Write a page with a script and the data that it reads."""
     # "<" as an escape of JSON: no text can end the element that holds the data
     embedded = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")

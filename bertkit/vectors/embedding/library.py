@@ -18,6 +18,7 @@ from bertkit.modeling.sentence.modules import (
 from bertkit.recipe.plugins import import_extra
 from bertkit.storage.exports import is_exported
 from bertkit.storage.fingerprints import json_fingerprint
+from bertkit.tokens.features import Tokenizer
 
 if TYPE_CHECKING:
     from bertkit.metrics import Numbers
@@ -90,7 +91,7 @@ class LibraryModel:
         return json_fingerprint(list(map(fingerprint, folders)))
 
     @property
-    def tokenizer(self) -> Any:
+    def tokenizer(self) -> Tokenizer:
         """The tokenizer."""
         return self._model.tokenizer
 

@@ -86,7 +86,7 @@ def _read_metadata(file: Path) -> dict[str, Any] | None:
     Raises:
         DataError: the note is there, but damaged.
     """
-    text: Any = None
+    text: bytes | str | None = None
     with suppress(*_DAMAGE):
         if file.suffix == ".parquet":
             from pyarrow import parquet

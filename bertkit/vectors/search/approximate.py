@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -189,7 +190,7 @@ def _recall(nearest: Numbers, found: Numbers, rows: Numbers) -> float:
     return hits / total if total else 1.0
 
 
-def _build_floats(shards: Sequence[Shard], method: str, total: int) -> Any:
+def _build_floats(shards: Sequence[Shard], method: str, total: int) -> object:
     faiss = _load_faiss()
     dimension = shards[0].vectors.shape[1]
     inner, eight_bits = faiss.METRIC_INNER_PRODUCT, faiss.ScalarQuantizer.QT_8bit
@@ -210,7 +211,7 @@ def _build_floats(shards: Sequence[Shard], method: str, total: int) -> Any:
     return built
 
 
-def _build_binary(shards: Sequence[Shard]) -> Any:
+def _build_binary(shards: Sequence[Shard]) -> object:
     built = _load_faiss().IndexBinaryFlat(8 * -(-shards[0].vectors.shape[1] // 8))
     for vectors in _blocks(shards):
         built.add(np.packbits(vectors > 0, axis=1))
@@ -221,7 +222,7 @@ def _blocks(shards: Sequence[Shard]) -> Iterator[Numbers]:
     return (shard.vectors[start : start + _BLOCK] for shard in shards for start in range(0, shard.info.rows, _BLOCK))
 
 
-def _write_index(built: Any, file: Path, *, binary: bool) -> None:
+def _write_index(built: object, file: Path, *, binary: bool) -> None:
     faiss = _load_faiss()
     try:
         (faiss.write_index_binary if binary else faiss.write_index)(built, str(file))
@@ -230,6 +231,6 @@ def _write_index(built: Any, file: Path, *, binary: bool) -> None:
         raise OSError(number, os.strerror(number), str(file)) from None
 
 
-def _load_faiss() -> Any:
+def _load_faiss() -> ModuleType:
     what = "approximate search needs the package faiss-cpu"
     return import_extra("faiss", what, "search", "search exactly")

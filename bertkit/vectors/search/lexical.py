@@ -6,11 +6,13 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bertkit.recipe.plugins import import_extra
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     import bm25s
 
     from bertkit.metrics import Numbers
@@ -109,5 +111,5 @@ class LexicalIndex:
         return np.asarray(self.bm25.get_scores_from_ids(words))
 
 
-def _load_bm25s() -> Any:
+def _load_bm25s() -> ModuleType:
     return import_extra("bm25s", "search by words needs the package bm25s", "search")

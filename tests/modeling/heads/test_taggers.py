@@ -223,7 +223,7 @@ def test_states_are_computed_once_and_read_afterwards(encoder, setup, features, 
     assert len(states_files(tmp_path)) == 1
     for one, other in zip(features, again, strict=True):
         ids = torch.tensor([one["input_ids"]])
-        expected = model.read_states(ids, torch.ones_like(ids))[0].numpy()
+        expected = model.read_states(input_ids=ids, attention_mask=torch.ones_like(ids))[0].numpy()
         assert one["states"].dtype == np.float16
         np.testing.assert_array_equal(one["states"], other["states"])
         np.testing.assert_allclose(one["states"], expected, atol=2e-3)

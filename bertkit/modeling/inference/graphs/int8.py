@@ -31,9 +31,9 @@ class TokenQuantizer(ExportQuantizer):  # type: ignore[misc]  # transformers has
     supported_formats = (ExportFormat.ONNX,)
     required_packages = ("onnx_ir", "onnxruntime")
 
-    def quantize(self, model: Any, sample_inputs: Any, export_format: Any) -> Any:
+    def quantize(self, model: ir.Model, sample_inputs: object, export_format: ExportFormat) -> ir.Model:
         """Replace products and look-ups by those in int8, and return the graph."""
-        graph, tables = model.graph, dict[str, tuple[Any, Any]]()
+        graph, tables = model.graph, dict[str, tuple[ir.Value, ir.Value]]()
         for node in list(graph):
             weights = _weights_of(node)
             if weights is None:
@@ -73,13 +73,13 @@ def _to_int8(weights: Numbers, axis: int) -> tuple[Numbers, Numbers]:
     return np.round(weights / scales).astype(np.int8), scales.astype(np.float32)
 
 
-def _add_product(tape: Any, node: Any, weights: Numbers) -> Any:
+def _add_product(tape: Tape, node: Any, weights: Numbers) -> ir.Value:
     """Add the nodes of a product of activations (..., tokens, inputs) and weights in int8; return its output."""
     levels, scales = _to_int8(weights, axis=0)
     name = node.name or node.outputs[0].name
     activations, bias = node.inputs[0], node.inputs[2] if len(node.inputs) > 2 else None
 
-    def constant(what: str, value: Any) -> Any:
+    def constant(what: str, value: Numbers | np.generic) -> ir.Value:
         return tape.initializer(ir.tensor(np.ascontiguousarray(value), name=f"{name}.{what}"))
 
     # largest: (..., tokens, 1), so that a token is scaled by itself whatever stands beside it
@@ -93,7 +93,7 @@ def _add_product(tape: Any, node: Any, weights: Numbers) -> Any:
     return output if bias is None else tape.op("Add", [output, bias])
 
 
-def _look_up(tape: Any, node: Any, weights: Numbers, tables: dict[str, tuple[Any, Any]]) -> Any:
+def _look_up(tape: Tape, node: Any, weights: Numbers, tables: dict[str, tuple[ir.Value, ir.Value]]) -> ir.Value:
     """Add the nodes that look up rows of a table in int8, each with its scale; return their output."""
     name = node.inputs[0].name
     if name not in tables:
@@ -102,5 +102,5 @@ def _look_up(tape: Any, node: Any, weights: Numbers, tables: dict[str, tuple[Any
             tape.initializer(ir.tensor(levels, name=f"{name}.int8")),
             tape.initializer(ir.tensor(scales, name=f"{name}.scale")),
         )
-    levels, scales = (tape.op("Gather", [table, node.inputs[1]]) for table in tables[name])
-    return tape.op("Mul", [tape.op("Cast", [levels], {"to": ir.DataType.FLOAT}), scales])
+    rows, scale = (tape.op("Gather", [table, node.inputs[1]]) for table in tables[name])
+    return tape.op("Mul", [tape.op("Cast", [rows], {"to": ir.DataType.FLOAT}), scale])

@@ -14,9 +14,12 @@ from unittest.mock import patch
 
 import torch
 from torch import nn
+from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError
+from bertkit.modeling.heads.generic import INPUTS
 from bertkit.modeling.info import Model, info_of, tagger_head
+from bertkit.tokens.features import Tensors
 
 _OUTPUTS = ("logits", "start_logits", "end_logits")
 
@@ -32,7 +35,9 @@ class TextGraph(nn.Module):
             if type(module) is nn.Linear:
                 vars(module).pop("forward", None)
 
-    def forward(self, input_ids: Any, attention_mask: Any, token_type_ids: Any = None) -> dict[str, torch.Tensor]:
+    def forward(
+        self, input_ids: torch.Tensor, attention_mask: torch.Tensor, token_type_ids: torch.Tensor | None = None
+    ) -> Tensors:
         """Compute the outputs of texts (texts, tokens); of a head over windows, of rows (rows, windows, tokens)."""
         return self.compute(self.model, input_ids, attention_mask, token_type_ids)
 
@@ -43,25 +48,25 @@ class TextGraph(nn.Module):
         return {name: values.numpy() for name, values in found.items()}
 
 
-def _from_text(model: Any, ids: Any, mask: Any, segments: Any) -> dict[str, torch.Tensor]:
+def _from_text(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
     outputs = _run_class(model, ids, mask, segments)
     return {name: outputs[name] for name in _OUTPUTS if name in outputs}
 
 
-def _from_choice(model: Any, ids: Any, mask: Any, segments: Any) -> dict[str, torch.Tensor]:
+def _from_choice(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
     """Read each text as a row with a single choice: logits (texts, 1)."""
     several = (None if values is None else values.unsqueeze(1) for values in (ids, mask, segments))
     return {"logits": _run_class(model, *several).logits}
 
 
-def _from_windows(model: Any, ids: Any, mask: Any, segments: Any) -> dict[str, torch.Tensor]:
+def _from_windows(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
     """Run all windows of a row, also those that it lacks, whose weight is 0."""
     flat = (None if values is None else values.flatten(0, 1) for values in (ids, mask, segments))
     first = model.run_encoder(*flat).last_hidden_state[:, 0]
     return {"logits": model.classify(first.view(*ids.shape[:2], first.shape[-1]), mask.sum(dim=-1) > 1)}
 
 
-def _from_vectors(model: Any, ids: Any, mask: Any, segments: Any) -> dict[str, torch.Tensor]:
+def _from_vectors(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
     """Compute what stands for each text, or for each of its tokens, and where a linear layer reads it, logits."""
     vectors = model._embed(ids, mask, segments)
     classify = getattr(model, "logistic", None)
@@ -69,21 +74,21 @@ def _from_vectors(model: Any, ids: Any, mask: Any, segments: Any) -> dict[str, t
     return {name: vectors} | ({} if classify is None else {"logits": classify(vectors)})
 
 
-def _from_masked_head(model: Any, ids: Any, mask: Any, segments: Any) -> dict[str, torch.Tensor]:
+def _from_masked_head(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
     """Compute the highest logit of each token of the vocabulary, as the sparse head does with less memory."""
     logits = _run_class(model, ids, mask, segments, skip=1).logits
     highest = logits.masked_fill(mask.unsqueeze(-1) == 0, torch.finfo(logits.dtype).min).amax(dim=1)
     return {"vectors": highest.relu().log1p()}
 
 
-def _run_class(model: Any, ids: Any, mask: Any, segments: Any, *, skip: int = 0) -> Any:
+def _run_class(model: Model, *inputs: torch.Tensor | None, skip: int = 0) -> ModelOutput:
     """Run the forward of a model's class, and none that was put on the model itself; `skip` leaves out subclasses."""
-    named = {} if segments is None else {"token_type_ids": segments}
-    owners: list[Any] = [one for one in type(model).__mro__ if "forward" in vars(one)]
-    return owners[skip].forward(model, input_ids=ids, attention_mask=mask, **named)
+    named = {name: values for name, values in zip(INPUTS, inputs, strict=True) if values is not None}
+    owners: list[type[Model]] = [one for one in type(model).__mro__ if "forward" in vars(one)]
+    return owners[skip].forward(model, **named)
 
 
-_COMPUTE: Mapping[str, Callable[[Any, Any, Any, Any], dict[str, torch.Tensor]]] = {
+_COMPUTE: Mapping[str, Callable[[Model, torch.Tensor, torch.Tensor, torch.Tensor | None], Tensors]] = {
     "text": _from_text,
     "choices": _from_choice,
     "passages": _from_text,
