@@ -35,6 +35,7 @@ _MODULES = {
     "package": "workflows.package",
     "predict": "workflows.predict",
     "pretrain": "workflows.pretrain",
+    "push": "workflows.push",
     "sweep": "workflows.sweep",
 }
 

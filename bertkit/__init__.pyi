@@ -19,6 +19,7 @@ from bertkit.workflows.predict import predict as predict
 from bertkit.workflows.predict.loaded import LoadedModel as LoadedModel
 from bertkit.workflows.predict.loaded import load as load
 from bertkit.workflows.pretrain import pretrain as pretrain
+from bertkit.workflows.push import push as push
 from bertkit.workflows.sweep import sweep as sweep
 
 __version__: str
@@ -42,5 +43,6 @@ __all__ = [
     "package",
     "predict",
     "pretrain",
+    "push",
     "sweep",
 ]

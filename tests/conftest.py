@@ -265,6 +265,7 @@ def loopback(tmp_path, monkeypatch):
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache" / "datasets")
     for library in (constants, datasets.config):
         monkeypatch.setattr(library, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)  # a protocol that this hub does not speak
     monkeypatch.setattr(repositories, "_unreachable", "")
     for once in (repositories._look_up, say_once):
         once.cache_clear()

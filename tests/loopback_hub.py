@@ -1,10 +1,12 @@
 """A hub of one's own on the loopback: it serves folders as the Hugging Face hub does, and fails as it is told to.
 
-The routes are those that `huggingface_hub` and `datasets` ask for a model or a data set. Each request is recorded.
+The routes are those that `huggingface_hub` and `datasets` ask for a model or a data set, and those that a model is
+uploaded by. Each request is recorded.
 """
 
 from __future__ import annotations
 
+import base64
 import fnmatch
 import hashlib
 import json
@@ -20,6 +22,9 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 _LARGE = (".safetensors", ".bin", ".parquet", ".h5", ".msgpack", ".onnx")  # stored by SHA-256, as Git LFS does
 _API = re.compile(r"/api/(models|datasets)/(.+?)(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?")
+_PREUPLOAD = re.compile(r"/api/models/(.+)/preupload/main")
+_BATCH = re.compile(r"/(.+)\.git/info/lfs/objects/batch")
+_COMMIT = re.compile(r"/api/models/(.+)/commit/main")
 _RESOLVE = re.compile(r"/(datasets/)?(.+?)/resolve/([^/]+)/(.+)")
 
 
@@ -56,6 +61,8 @@ class Hub:
     def __init__(self) -> None:
         self.commits: dict[tuple[str, str], dict[str, dict[str, bytes]]] = {}
         self.main: dict[tuple[str, str], str] = {}
+        self.private: set[str] = set()
+        self.stored: dict[str, bytes] = {}  # by SHA-256, of files that were sent before their commit
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
         self.url = ""
@@ -65,10 +72,18 @@ class Hub:
         files = {
             str(file.relative_to(folder)): file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()
         }
+        return self.commit(kind, name, files)
+
+    def commit(self, kind: str, name: str, files: dict[str, bytes]) -> str:
+        """Make files the newest commit and return it."""
         commit = hashlib.sha1(b"".join(path.encode() + content for path, content in files.items())).hexdigest()
         self.commits.setdefault((kind, name), {})[commit] = files
         self.main[kind, name] = commit
         return commit
+
+    def newest(self, name: str) -> dict[str, bytes]:
+        """Return the files of the newest commit of a model."""
+        return self.commits["models", name][self.main["models", name]]
 
     def fail(self, pattern: str, status: int | None = None, **how: object) -> None:
         """Let the requests that match a pattern go wrong; see `Fault`."""
@@ -118,8 +133,19 @@ class Handler(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def do_POST(self) -> None:
-        self.form = parse_qs(self.rfile.read(int(self.headers.get("Content-Length", 0))).decode())
+        chunked = self.headers.get("Transfer-Encoding") == "chunked"
+        self.body = b"".join(self._chunks()) if chunked else self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        is_form = "urlencoded" in self.headers.get("Content-Type", "")
+        self.form = parse_qs(self.body.decode()) if is_form else {}
         self.do_GET()
+
+    do_PUT = do_POST
+
+    def _chunks(self) -> Iterator[bytes]:
+        while size := int(self.rfile.readline(), 16):
+            yield self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
 
     def _answer(self) -> None:
         path = unquote(urlsplit(self.path).path)
@@ -130,12 +156,72 @@ class Handler(BaseHTTPRequestHandler):
         fault = self.hub.find_fault(request) or Fault("")
         Event().wait(fault.seconds)  # not `time.sleep`, which tests replace
         if fault.status:
-            return self._send(fault.status, b"", fault.headers)
+            return self._send(fault.status, b"{}", fault.headers)
+        if self.command in ("POST", "PUT") and (answer := self._upload(path)) is not None:
+            status, content = answer
+            return self._send(status, json.dumps(content).encode(), {"Content-Type": "application/json"}, fault)
         if match := _RESOLVE.fullmatch(path):
             return self._send_file("datasets" if match[1] else "models", *match.group(2, 3, 4), fault)
         if match := _API.fullmatch(path):
             return self._send_listing(*match.groups(), fault)
         return self._send(404, b"")
+
+    def _upload(self, path: str) -> tuple[int, dict[str, object]] | None:
+        """Do one step of an upload and return the status and the content of the answer; None for another request."""
+        hub = self.hub
+        if path.startswith("/lfs/"):
+            if hashlib.sha256(self.body).hexdigest() != path.removeprefix("/lfs/"):
+                return 400, {"error": "checksum"}
+            hub.stored[path.removeprefix("/lfs/")] = self.body
+            return 200, {}
+        if path == "/api/repos/create":
+            return self._create(json.loads(self.body))
+        if path == "/api/validate-yaml":
+            license = re.search(r"^license: (.*)$", json.loads(self.body)["content"], re.MULTILINE)
+            if license and not re.fullmatch(r"[a-z0-9.-]+", license[1]):
+                return 400, {"errors": [{"message": '"license" must be one of a list'}], "warnings": []}
+            return 200, {"errors": [], "warnings": []}
+        if match := _PREUPLOAD.fullmatch(path):
+            files = hub.newest(match[1])
+            asked = [file["path"] for file in json.loads(self.body)["files"]]
+            there = {name: describe(name, files[name]) for name in asked if name in files}
+            oids = {name: about.get("lfs", about)["oid"] for name, about in there.items()}
+            modes = {name: "lfs" if name.endswith(_LARGE) else "regular" for name in asked}
+            listed = [{"path": name, "uploadMode": modes[name], "oid": oids.get(name)} for name in asked]
+            return 200, {"files": [{**file, "shouldIgnore": False} for file in listed]}
+        if _BATCH.fullmatch(path):
+            objects = json.loads(self.body)["objects"]
+            for missing in (asked for asked in objects if asked["oid"] not in hub.stored):
+                missing["actions"] = {"upload": {"href": f"{hub.url}/lfs/{missing['oid']}"}}
+            return 200, {"transfer": "basic", "objects": objects}
+        if match := _COMMIT.fullmatch(path):
+            return self._commit(match[1])
+        return None
+
+    def _create(self, asked: dict[str, str]) -> tuple[int, dict[str, object]]:
+        name = f"{asked['organization']}/{asked['name']}"
+        if ("models", name) in self.hub.main:
+            return 409, {"error": "You already created this model repo"}
+        self.hub.private |= {name} if asked.get("visibility") == "private" else set()
+        self.hub.commit("models", name, {".gitattributes": b"*.safetensors filter=lfs\n"})
+        return 200, {"url": f"{self.hub.url}/{name}"}
+
+    def _commit(self, name: str) -> tuple[int, dict[str, object]]:
+        lines = [json.loads(line) for line in self.body.splitlines()]
+        files = dict(self.hub.newest(name))
+        for line in lines:
+            value = line["value"]
+            if line["key"] == "header" and value.get("parentCommit") not in (None, self.hub.main["models", name]):
+                return 412, {"error": "The branch has moved on"}
+            if line["key"] == "file":
+                files[value["path"]] = base64.b64decode(value["content"])
+            elif line["key"] == "lfsFile":
+                files[value["path"]] = self.hub.stored[value["oid"]]
+            elif line["key"] == "deletedFile":
+                del files[value["path"]]
+        commit = self.hub.commit("models", name, files)
+        url = f"{self.hub.url}/{name}/commit/{commit}"
+        return 200, {"success": True, "commitOid": commit, "commitUrl": url, "hookOutput": ""}
 
     def _find(self, kind: str, name: str, revision: str) -> tuple[str, dict[str, bytes]] | None:
         """Find the commit of a revision and its files; where there is none, answer so."""
@@ -176,7 +262,14 @@ class Handler(BaseHTTPRequestHandler):
             if lfs := entry.get("lfs"):
                 sibling["lfs"] = {"sha256": lfs["oid"], "size": lfs["size"], "pointerSize": 134}
             siblings.append(sibling)
-        info = {"id": name, "sha": commit, "siblings": siblings, "private": False, "tags": [], "downloads": 0}
+        info = {
+            "id": name,
+            "sha": commit,
+            "siblings": siblings,
+            "private": name in self.hub.private,
+            "tags": [],
+            "downloads": 0,
+        }
         self._send(200, json.dumps(info).encode(), {"Content-Type": "application/json"}, fault)
 
     def _send_file(self, kind: str, name: str, revision: str, path: str, fault: Fault) -> None:

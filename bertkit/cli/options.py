@@ -246,10 +246,10 @@ def find_trained(name: str, model: str | None) -> tuple[str, str]:
     """
     from bertkit.errors import UsageError
     from bertkit.recipe import find_recipe, recipe_names, typed_path
-    from bertkit.storage.recipes import recipe_of
+    from bertkit.storage.recipes import names_hub_model, recipe_of
 
     # A shipped recipe comes first, so that a folder called `cola` changes no command.
-    if name in recipe_names() or not typed_path(name).is_dir():
+    if name in recipe_names() or not (typed_path(name).is_dir() or names_hub_model(name)):
         if model is None:
             if "/" in name and not typed_path(name).exists():
                 raise UsageError(f"no such run: {name}", "`bertkit runs list` shows those below runs/")

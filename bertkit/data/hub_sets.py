@@ -20,6 +20,19 @@ _SPLIT = re.compile(r"(\w+(?:\.\w+)*)(\[[^\]]*\])?")  # a split, or a slice of o
 _INSTEAD = "--data DIR or FILE with the same columns, or --data demo (comes with bertkit)"
 
 
+def with_revision(data: Data) -> Data:
+    """Return settings whose data set of the hub has its revision apart, where it is named as ``org/name@revision``.
+
+    Raises:
+        DataError: ``data.revision`` names another one.
+    """
+    source, revision = hub.split_revision(data.source)
+    if revision and data.revision not in (None, revision):
+        what = f"{data.source} and data.revision {data.revision} are two revisions of one data set"
+        raise DataError(what, "leave one of them out: --set data.revision=null")
+    return data.model_copy(update={"source": source, "revision": revision}) if revision else data
+
+
 def read_hub_split(data: Data, split: str) -> Iterator[Record]:
     """Yield the rows of a split, numbered from 1; class labels come out as their names.
 
@@ -32,6 +45,7 @@ def read_hub_split(data: Data, split: str) -> Iterator[Record]:
     """
     from huggingface_hub.utils import httpx
 
+    data = with_revision(data)
     table = _open_split(data, split)
     features = table.features or {}  # a stream of csv or JSON files names no labels
     try:

@@ -19,6 +19,7 @@ from bertkit.data.text import Record
 from bertkit.errors import DataError, RecipeError, closest
 from bertkit.progress import log
 from bertkit.recipe import Data, Recipe, Row, assignment
+from bertkit.storage import hub
 
 if TYPE_CHECKING:
     from bertkit.recipe.records import Corpus
@@ -230,7 +231,8 @@ def files_by_split(data: Data) -> dict[str, list[Path]] | None:
     if folder.exists():
         raise not_a_file(folder)
     # What looks like a path is not asked of the hub, where it would end in a worse error.
-    if data.source.startswith((".", "/", "~")) or folder.suffix or data.source.count("/") > 1:
+    name = hub.split_revision(data.source)[0]
+    if name.startswith((".", "/", "~")) or Path(name).suffix or name.count("/") > 1:
         names = sorted(entry.name for entry in folder.parent.iterdir()) if folder.parent.is_dir() else []
         raise DataError(f"no such file or directory: {data.source}", closest(folder.name, names) if names else "")
     return None

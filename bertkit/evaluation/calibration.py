@@ -115,8 +115,9 @@ def warn_of_calibration_rows(calibration: SavedCalibration, count: int, rows: in
     what = " and ".join(calibration.options())
     if not calibration.folds:
         return [
-            "The calibration is of an earlier bertkit and does not say which rows it was fitted to: if these are among "
-            f"them, scores that depend on its {what} are too high. Run `bertkit calibrate` again to know."
+            "The calibration was pushed to the hub, or is of an earlier bertkit, and does not say which rows it was "
+            f"fitted to: if these are among them, scores that depend on its {what} are too high. Run `bertkit "
+            "calibrate` again to know."
         ]
     if not count:
         return []

@@ -166,7 +166,7 @@ def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any])
     """Take out what a recipe says of its own data and its own model, where changes, or a child, name other ones."""
     # With other rows, the config, revision and files of the old ones would name what is not there.
     data, source = values.get("data"), changes.get("data.source")
-    if isinstance(data, dict) and source is not None and source != data.get("source"):
+    if isinstance(data, dict) and source is not None and _name_source(source) != _name_source(data.get("source")):
         values["data"] = {key: value for key, value in data.items() if key not in _OF_SOURCE}
         values["data"]["splits"] = _splits_in(str(source), data.get("splits") or {})
         if source == "demo" and data.get("config") and not names_language(data):
@@ -181,6 +181,12 @@ def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any])
             values.pop(key, None)
         if isinstance(distillation, dict):  # the student was to be made of its teacher
             values["distillation"] = {key: value for key, value in distillation.items() if key != "student_layers"}
+
+
+def _name_source(source: object) -> str:
+    """Return a source of data, without the revision that follows the ``@`` in a name of the hub."""
+    name = str(source)
+    return name if typed_path(name).exists() else name.partition("@")[0]
 
 
 def _names_training_files(changes: Mapping[str, Any]) -> bool:

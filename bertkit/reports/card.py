@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.errors import ModelError
 from bertkit.metrics.tag_schemes import is_entity_tag
 from bertkit.recipe import PretrainRecipe, Recipe
 from bertkit.reports.html import Facts, metric_names
@@ -13,7 +16,7 @@ from bertkit.reports.templates import load_template, name_model
 from bertkit.reports.text import is_finite
 
 if TYPE_CHECKING:
-    from huggingface_hub import ModelCardData
+    from huggingface_hub import ModelCard, ModelCardData
 
 
 @dataclass(frozen=True)
@@ -86,6 +89,26 @@ def model_card(facts: Facts, card: CardFacts) -> str:
         has_entities=all(map(is_entity_tag, facts.labels)),
     )
     return _with_front_matter(data, body)
+
+
+def hub_card(file: Path, name: str) -> ModelCard:
+    """Return the card of a run for a repository of the hub, whose examples load the model by its name there.
+
+    Raises:
+        ModelError: there is no card, or its metadata are not what `huggingface_hub` reads.
+    """
+    import yaml
+    from huggingface_hub import ModelCard
+
+    if not file.is_file():
+        raise ModelError("the card of the run is missing", "restore it, or train again", file=file)
+    text = re.sub(r"\n<!-- To publish .*? -->\n", "", file.read_text(encoding="utf-8").replace(_TO_FILL_IN, ""))
+    text = re.sub(r"^(bertkit .*?) \.(?=\s)", rf"\1 {name}", text.replace('(".")', f'("{name}")'), flags=re.MULTILINE)
+    try:
+        return ModelCard(text)
+    except (ValueError, TypeError, yaml.YAMLError) as error:
+        what = f"the metadata at the top of the card are wrong: {' '.join(str(error).split())}"
+        raise ModelError(what, "correct them", file=file) from None
 
 
 def name_models(facts: Facts, recipe: Recipe) -> Facts:

@@ -15,8 +15,9 @@ from bertkit.storage.seeds import find_seeds, seed_folder
 
 _ONLY_TO_RESUME = ("optimizer", "scheduler", "scaler", "rng_state", "trainer_state", "training_args")
 """How the names of a checkpoint's files begin that no model is loaded from."""
-_NOT_DOWNLOADED = "recipe.yaml"
-"""What a model from the hub comes without."""
+_RECIPE = "recipe.yaml"
+_OF_HUB = "snapshots"
+"""The name of the folder of the hub's cache that commits are in, with only what is read of each."""
 
 
 def check_model(folder: Path) -> None:
@@ -76,7 +77,7 @@ def _check_run(folder: Path) -> None:
         say_once(f"{folder} has no checksums, since an earlier bertkit wrote it: its files are used unchecked")
         return
     expected = _directly_in("", record["files"])
-    if not (folder / _NOT_DOWNLOADED).exists():  # what comes from the hub is only what is read
+    if folder.parent.name == _OF_HUB or not (folder / _RECIPE).exists():
         expected = {name: entry for name, entry in expected.items() if (folder / name).exists()}
     if not (folder / runs.TRAINING_ROWS).exists():  # it may be left out of what is published
         expected.pop(runs.TRAINING_ROWS, None)

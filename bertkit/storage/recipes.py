@@ -43,14 +43,23 @@ def find_run(model: str) -> Path:
         raise ModelError(f"no such run: {model}", remedy) from None
 
 
+def names_hub_model(name: str) -> bool:
+    """Tell whether a name is meant for a model of the hub: ``org/name``, where no folder ``org`` is here."""
+    repository, revision = hub.split_revision(name)
+    owner, slash, _ = repository.partition("/")
+    is_path = name.startswith(("runs/", ".", "/", "~")) or name.endswith((".yaml", ".yml"))
+    return bool(slash) and not is_path and (bool(revision) or not Path(owner).is_dir()) and hub.is_name(repository)
+
+
 def recipe_of(model: str, remedy: str = "name a run folder, or say --recipe RECIPE") -> str:
-    """Return the recipe that a trained model brings along.
+    """Return the recipe that a trained model on disk or of the hub brings along.
 
     Raises:
-        ModelError: its run is not finished.
+        ModelError: there is no such model, or its run is not finished.
+        UnavailableError: a model that the hub does not give, and that is not in the cache.
         UsageError: it has none; the remedy says how to name one.
     """
-    folder = typed_path(model)
+    folder = typed_path(model) if typed_path(model).exists() else hub.find_model(model)
     file = find_recipe(folder)
     if file is None:
         check_model(folder)

@@ -82,7 +82,7 @@ def test_eval_fetches_the_validation_split_alone(filled, run, trained):
 
 
 def test_a_run_that_was_uploaded_serves_as_checkpoint_and_as_teacher(filled, run, trained):
-    of_a_run = ("run.json", "training_rows.npy")
+    of_a_run = ("run.json", "recipe.yaml", "training_rows.npy")
     filled.add("models", "me/run", trained)
     ended = run("distill", "classify", "--teacher", "me/run", "--model", "me/tiny", "--data", "me/toy", "--dry-run")
     assert ended.code == 0, ended.err
@@ -90,6 +90,22 @@ def test_a_run_that_was_uploaded_serves_as_checkpoint_and_as_teacher(filled, run
     ended = run("eval", "classify", "--model", "me/run", "--data", "me/toy")
     assert ended.code == 0, ended.err
     assert filled.fetched() == sorted([*SMALL, *of_a_run, "model.safetensors", PARQUET["train"], PARQUET["validation"]])
+
+
+def test_a_data_set_may_be_named_with_its_revision(filled, run, tmp_path):
+    first = filled.main["datasets", "me/toy"]
+    (tmp_path / "served" / "set" / PARQUET["train"]).write_bytes(b"damaged")
+    filled.add("datasets", "me/toy", tmp_path / "served" / "set")
+    pinned = ("--data", f"me/toy@{first}", "--dry-run")
+    ended = run("finetune", "classify", "--model", "me/tiny", *pinned, "--json")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["rows"]["train"] == 96
+    ended = run("finetune", "classify", "--model", "me/tiny", *pinned, "--set", "data.revision=main")
+    assert (ended.code, ended.last) == (
+        3,
+        f"error: me/toy@{first} and data.revision main are two revisions of one data set - leave one of them out: "
+        "--set data.revision=null",
+    )
 
 
 def test_the_data_of_a_shipped_recipe_gives_way_to_another_data_set(filled, run):

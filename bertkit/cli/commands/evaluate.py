@@ -115,6 +115,7 @@ def command(
         refuse_options(options, "with --benchmark", "leave it out: a benchmark has its own rows")
         _score_benchmark(benchmark, model, max_length)
         return
+    run, model = (model, None) if run is None else (run, model)
     if run is None:
         raise UsageError("no run", "name one, e.g. `bertkit eval runs/cola`")
     if languages is None:

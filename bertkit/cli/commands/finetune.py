@@ -196,5 +196,5 @@ def print_next_steps(results: Sequence[Result]) -> None:
         f"open {folder}/report.html",
         f"bertkit predict {folder} {example_row(load_task(recipe), recipe)}{trust}",
         f"bertkit eval {folder}{trust}",
-        f"hf upload YOUR_NAME/{shlex.quote(recipe.name)} {folder}",
+        f"bertkit push {folder} YOUR_NAME/{shlex.quote(recipe.name)}",
     )

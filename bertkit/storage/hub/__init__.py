@@ -18,3 +18,7 @@ from bertkit.storage.hub.repositories import is_offline_by_choice as is_offline_
 from bertkit.storage.hub.repositories import look_up as look_up
 from bertkit.storage.hub.repositories import offline as offline
 from bertkit.storage.hub.repositories import remember as remember
+from bertkit.storage.hub.uploads import check_token as check_token
+from bertkit.storage.hub.uploads import commit_files as commit_files
+from bertkit.storage.hub.uploads import create_repository as create_repository
+from bertkit.storage.hub.uploads import find_repository as find_repository

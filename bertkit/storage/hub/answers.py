@@ -24,10 +24,10 @@ def answering(subject: str = "") -> Iterator[None]:
 
     try:
         yield
-    except (OSError, httpx.HTTPError, XetDownloadError) as error:
+    except (OSError, httpx.HTTPError, RuntimeError, XetDownloadError) as error:
         if isinstance(error, OSError) and error.errno and not isinstance(error, (ConnectionError, TimeoutError)):
             raise  # of the disk
-        failed = f"the download failed ({_first_line(error)})"
+        failed = f"the transfer failed ({_first_line(error.__cause__ or error)})"
         raise explain(error, subject) or UnavailableError(subject + failed, REPEAT) from None
 
 

@@ -32,10 +32,12 @@ WEIGHTS = (
 )
 """The files that weights are read from, of which transformers takes the first that is there."""
 
-_READ_BESIDE = (  # configs and vocabularies; other files of a model are not read
+_READ_BESIDE = (  # configs and vocabularies, and what a run knows of itself; other files of a model are not read
     "config.json",
     runs.RECORD,
     runs.TRAINING_ROWS,
+    "recipe.yaml",
+    "calibration.json",
     "*token*.json",
     "*vocab*.json",
     "*vocab*.txt",

@@ -320,8 +320,9 @@ def _make_card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> 
         predict_command=f"bertkit predict . {example_row(inputs.task, recipe)}",
         hyperparameters=recipe.training.model_dump(exclude={"extra", length}) | recipe.training.extra,
         base_model=None if is_local else hub.split_revision(recipe.model)[0],
-        dataset_id=recipe.data.source if on_hub else None,
+        dataset_id=hub.split_revision(recipe.data.source)[0] if on_hub else None,
         dataset_config=recipe.data.config if on_hub else None,
+        language=recipe.data.language,
         fingerprint=inputs.plan.identity["data"]["train"] + (" (of the first buffer)" if inputs.stream else ""),
     )
     return model_card(name_models(facts, recipe), card)

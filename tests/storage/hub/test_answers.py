@@ -86,6 +86,6 @@ def test_faults_of_the_disk_are_not_those_of_the_hub():
         raise OSError(errno.ENOSPC, "No space left on device")
     with pytest.raises(UnavailableError, match=r"x: the hub cannot be reached \(.*refused\)"), answering("x: "):
         raise ConnectionRefusedError(errno.ECONNREFUSED, "refused")
-    with pytest.raises(UnavailableError, match=r"x: the download failed \(size 3, not 4\)"), answering("x: "):
+    with pytest.raises(UnavailableError, match=r"x: the transfer failed \(size 3, not 4\)"), answering("x: "):
         raise OSError("size 3, not 4\nwhatever")
     assert explain(ValueError("of something else")) is None

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-import shlex
 import subprocess
 from dataclasses import replace
-from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from huggingface_hub import CommitOperationAdd, HfApi
-from huggingface_hub.utils import filter_repo_objects
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertkit.recipe import load_recipe
@@ -152,13 +149,3 @@ def test_an_upload_sends_no_rows_and_nothing_that_only_a_resume_needs(trained, m
     monkeypatch.setattr("huggingface_hub._commit_api.hf_raise_for_status", lambda response: None)
     HfApi(token="x").preupload_lfs_files("me/x", additions)
     assert {addition.path_in_repo for addition in additions if not addition._should_ignore} == TO_PUBLISH
-
-
-def test_the_command_of_the_docs_does_not_even_show_them(trained):
-    page = Path(__file__).parents[3] / "docs" / "quickstart.md"
-    command = next(
-        line for line in page.read_text().splitlines() if line.startswith("hf upload") and "--exclude" in line
-    )
-    words = shlex.split(command)
-    excluded = [pattern for option, pattern in pairwise(words) if option == "--exclude"]
-    assert set(filter_repo_objects(names_in(trained), ignore_patterns=excluded)) == TO_PUBLISH

@@ -147,7 +147,7 @@ def print_pretrained(result: Pretrained) -> None:
     print_next(
         f"open {folder}/report.html",
         *([f"bertkit finetune cola --model {folder}"] if has_learned else []),
-        f"hf upload YOUR_NAME/{shlex.quote(result.recipe)} {folder}",
+        f"bertkit push {folder} YOUR_NAME/{shlex.quote(result.recipe)}",
     )
 
 

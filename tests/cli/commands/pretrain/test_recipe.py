@@ -49,7 +49,7 @@ def test_a_result_has_scores_beside_the_baseline_and_what_to_do_next(capsys):
         "",
         "Next:",
         "  open runs/mlm/report.html",
-        "  hf upload YOUR_NAME/mlm runs/mlm",
+        "  bertkit push runs/mlm YOUR_NAME/mlm",
     ]
 
 

@@ -1,0 +1,176 @@
+"""Push a run to the hub: what loads, describes and measures its model, and nothing of its rows."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+from bertkit import __version__
+from bertkit.errors import ModelError, ResourceError, UsageError
+from bertkit.evaluation.baselines import BASELINES_FILE
+from bertkit.evaluation.calibration import CALIBRATION_FILE
+from bertkit.progress import log
+from bertkit.recipe import typed_path
+from bertkit.recipe.load import FOLDER_RECIPE
+from bertkit.reports.card import hub_card
+from bertkit.reports.templates import name_paths
+from bertkit.storage import exports, hub, runs
+from bertkit.storage.checksums import check_model
+from bertkit.storage.files import write_text
+from bertkit.storage.fingerprints import describe_file
+from bertkit.storage.records import RunRecord, read_signed, take, write_signed
+
+CARD = "README.md"
+_SCORES = ("all_results.json", "eval_results.json", "train_results.json")
+_OF_ROWS = {runs.TRAINING_ROWS, BASELINES_FILE, "parity.json"}
+"""Files of a model that stay here: digests, words and answers of single rows."""
+_OF_RUN = ("schema_version", "status", "finished", "seconds", "versions", "machine", "split_file", "steps", "tuned")
+_OF_RESULT = ("recipe", "split", "rows", "scores", "intervals")
+
+
+@dataclass(frozen=True)
+class PushResult:
+    """What was pushed, or would be."""
+
+    run: str
+    name: str
+    private: bool
+    files: dict[str, int]
+    """Path there -> bytes."""
+    notes: list[str]
+    commit: str | None = None
+    """The newest commit now; None of a dry run."""
+    before: str | None = None
+    """The newest commit before, which the history keeps; None of a new repository."""
+    deleted: list[str] = field(default_factory=list)
+    """Files of the model before that would be read beside those of this run."""
+
+
+def push(run: str | Path, name: str, *, private: bool = False, dry_run: bool = False) -> PushResult:
+    """Push a finished run to a model repository of the hub, which is created where there is none.
+
+    If the repository has another model, a commit on top replaces it, and the history keeps it.
+
+    Args:
+        run: its folder.
+        name: of the repository, as ``org/name``.
+        private: whether a new repository is private.
+        dry_run: check and list the files, and ask the hub nothing.
+
+    Raises:
+        UsageError: no name of a repository, or the name of a public one where it is to be private.
+        ModelError: no run, one that is unfinished or damaged, or a card whose metadata are wrong.
+        UnavailableError: no token, or the hub cannot be reached, breaks off, or its answer is no.
+    """
+    if name.count("/") != 1 or not hub.is_name(name):
+        raise UsageError(f"{name!r} is no name of a model on the hub", "write YOUR_NAME/NAME, or ORGANIZATION/NAME")
+    folder = typed_path(run)
+    record = _read_finished(folder)
+    card = hub_card(folder / CARD, name)
+    lacking = [key for key in ("license", "language") if getattr(card.data, key) is None]
+    notes = [f"{CARD} names no {key}, so none is published: fill it in at its top" for key in lacking]
+    with tempfile.TemporaryDirectory() as rewritten:
+        files = _stage(folder, record, Path(rewritten))
+        write_text(Path(rewritten, CARD), str(card))
+        files[CARD] = Path(rewritten, CARD)
+        sizes = {path: files[path].stat().st_size for path in sorted(files)}
+        result = PushResult(str(run), name, private, sizes, notes)
+        return result if dry_run else _commit(result, files, record)
+
+
+def _read_finished(folder: Path) -> RunRecord:
+    """Return the record of a run, once all of its files are found to be whole."""
+    remedy = "name a run folder; `bertkit runs list` shows those below runs/"
+    if not folder.is_dir():
+        raise ModelError(f"no such run: {folder}", remedy)
+    exports.refuse_exported(folder)
+    check_model(folder)
+    record: RunRecord = runs.read_record(folder) or {}
+    if "files" not in record:
+        raise ModelError("no run of bertkit with checksums, which tell what of it is the model", remedy, file=folder)
+    exports.compare_files(folder, record["files"], "restore it, or train again")
+    return record
+
+
+def _stage(folder: Path, record: RunRecord, target: Path) -> dict[str, Path]:
+    """Return path there -> file of a run and its graphs; what tells of rows or paths is written anew into `target`."""
+    optional = [name for name in (*_SCORES, CALIBRATION_FILE) if (folder / name).is_file()]
+    files = _without_rows(folder, [*record["files"], *optional], target)
+    for manifest in sorted(folder.glob(f"*/{exports.MANIFEST}")):
+        graph = manifest.parent
+        files |= {f"{graph.name}/{path}": file for path, file in _stage_graph(graph, target / graph.name).items()}
+    write_signed(target / runs.RECORD, {**_public(record), "files": _describe(files)})
+    return files | {runs.RECORD: target / runs.RECORD}
+
+
+def _stage_graph(folder: Path, target: Path) -> dict[str, Path]:
+    """Do for an exported folder what `_stage` does for a run."""
+    exports.check_export(folder)
+    files, export = _without_rows(folder, exports.listed_files(folder), target), exports.read_export(folder)
+    exports.write_export(target, replace(export, record=_public(export.record)), _describe(files))
+    return files | {exports.MANIFEST: target / exports.MANIFEST}
+
+
+def _without_rows(folder: Path, names: Iterable[str], target: Path) -> dict[str, Path]:
+    """Return name -> file of what says nothing of single rows; recipe and calibration are written anew."""
+    files = {name: folder / name for name in names if name not in _OF_ROWS}
+    target.mkdir(exist_ok=True)
+    if recipe := files.get(FOLDER_RECIPE):
+        files[FOLDER_RECIPE] = target / FOLDER_RECIPE
+        write_text(files[FOLDER_RECIPE], name_paths(recipe.read_text(encoding="utf-8")))
+    if calibration := files.get(CALIBRATION_FILE):
+        damaged = ModelError("the calibration is damaged", "run `bertkit calibrate` again", file=calibration)
+        content = read_signed(calibration, damaged) or {}
+        files[CALIBRATION_FILE] = target / CALIBRATION_FILE
+        # its folds are digests of the rows that it was fitted to
+        write_signed(files[CALIBRATION_FILE], {**content, "source": name_paths(content["source"]), "folds": []})
+    return files
+
+
+def _public(record: RunRecord) -> RunRecord:
+    """Return what a model is loaded and judged by, of the record of its run: no command, no words of the data."""
+    if not record:
+        return record
+    identity, recipe = record["identity"], record["identity"]["recipe"]
+    kept = ("model", "data", "labels", "hold_out")
+    public: dict[str, Any] = {name: identity[name] for name in kept if name in identity}
+    public["recipe"] = {name: recipe[name] for name in ("name", "data", "training", "options") if name in recipe}
+    results = [{name: result[name] for name in _OF_RESULT if name in result} for result in record.get("results", [])]
+    return cast(RunRecord, {**take(record, *_OF_RUN), "identity": public, "results": results})
+
+
+def _describe(files: Mapping[str, Path]) -> dict[str, Any]:
+    return {name: describe_file(file) for name, file in files.items()}
+
+
+def _commit(result: PushResult, files: Mapping[str, Path], record: RunRecord) -> PushResult:
+    """Make the commit, on top of the newest one of a repository that is there."""
+    name, before, deleted = result.name, None, list[str]()
+    hub.check_token()
+    if (there := hub.find_repository(name)) is None:
+        hub.create_repository(name, private=result.private)
+    else:
+        if result.private and not there.private:
+            remedy = "leave --private out, or make it private in its settings on the hub"
+            raise UsageError(f"{name} is there already, and is public", remedy)
+        before, paths = there.sha, {sibling.rfilename for sibling in there.siblings}
+        earlier = _read_earlier(name, before) if runs.RECORD in paths else {}
+        # Weights of another form, or the calibration of another model, would be read in place of this run's.
+        read = {*earlier.get("files", ()), *hub.WEIGHTS, CALIBRATION_FILE}
+        deleted = sorted(read & paths - files.keys())
+        if earlier.get("identity") != _public(record)["identity"] and paths & {*hub.WEIGHTS, *files}:
+            log.info(f"{name} has another model: a commit on top replaces it, and {name}@{before} stays what it was")
+    commit = hub.commit_files(name, files, deleted, parent=before, message=f"Push by bertkit {__version__}")
+    return replace(result, commit=commit, before=before, deleted=deleted)
+
+
+def _read_earlier(name: str, commit: str) -> dict[str, Any]:
+    """Return the record of the run that a commit has; nothing where it is none of bertkit's."""
+    folder = hub.fetch(hub.look_up("model", name, commit), [runs.RECORD])
+    try:
+        return dict(runs.read_record(folder) or {})
+    except ResourceError:
+        return {}

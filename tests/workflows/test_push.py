@@ -1,0 +1,193 @@
+"""Pushing a run to a hub on the loopback: what is sent, what is not, and what loads it again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from huggingface_hub import ModelCard, metadata_load
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+import bertkit
+from bertkit.storage.exports import Export, check_export, read_export, write_export
+from bertkit.storage.fingerprints import list_files
+from bertkit.storage.hub import repositories
+from tests.kills import read_lines
+
+pytestmark = [
+    pytest.mark.allow_hosts(["127.0.0.1"]),
+    pytest.mark.filterwarnings("ignore:Use 'content"),  # of the client library, about how the hub's library calls it
+]
+
+MODEL = {"config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
+OF_RUN = {"README.md", "recipe.yaml", "run.json", "all_results.json", "eval_results.json", "train_results.json"}
+
+
+@pytest.fixture
+def hub(loopback, monkeypatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # between repeated requests
+    return loopback
+
+
+@pytest.fixture
+def finished(trained, tmp_path):
+    """A finished run of one's own, to be changed."""
+    return Path(shutil.copytree(trained, tmp_path / "finished"))
+
+
+def ask_again():
+    """Forget what the hub has answered, as a new process would."""
+    repositories._look_up.cache_clear()
+
+
+def test_a_dry_run_lists_the_files_and_asks_nothing(hub, run, trained):
+    ended = run("push", trained, "me/toy", "--dry-run", "--json")
+    assert ended.code == 0, ended.err
+    result = json.loads(ended.out)
+    assert set(result["files"]) == MODEL | OF_RUN
+    assert result["files"]["model.safetensors"] == (trained / "model.safetensors").stat().st_size
+    assert (result["commit"], hub.requests) == (None, [])
+    assert "names no license" in result["notes"][0]
+
+
+def test_a_pushed_run_is_loaded_by_its_name(hub, run, trained, finished, tmp_path):
+    calibrated = run("calibrate", finished, "--set", "data.limit=40")
+    assert calibrated.code == 0, calibrated.err
+    ended = run("push", finished, "me/toy", "--json")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["commit"] == hub.main["models", "me/toy"]
+    sent = hub.newest("me/toy")
+    assert set(sent) == MODEL | OF_RUN | {"calibration.json", ".gitattributes"}
+    assert json.loads(sent["calibration.json"])["folds"] == []
+    told = b" ".join(content for name, content in sent.items() if name != "model.safetensors").decode()
+    assert str(tmp_path) not in told and "hf_secret" not in told
+    # transformers alone, and bertkit: as the run itself
+    texts = ["the film was superb", "a very dull book"]
+    model, tokenizer = (kind.from_pretrained("me/toy") for kind in (AutoModelForSequenceClassification, AutoTokenizer))
+    logits = model(**tokenizer(texts, padding=True, return_tensors="pt")).logits
+    expected = bertkit.load(finished).predict(texts)
+    assert [model.config.id2label[int(row)] for row in logits.argmax(-1)] == [row["prediction"] for row in expected]
+    ask_again()
+    assert bertkit.load("me/toy").predict(texts) == expected
+    assert bertkit.load(f"me/toy@{hub.main['models', 'me/toy']}").predict(texts) == expected
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    ended = run("predict", "me/toy", tmp_path / "rows.jsonl", "--output", "answers.jsonl")
+    assert ended.code == 0, ended.err
+    assert [row["prediction"] for row in read_lines(Path("answers.jsonl"))] == [row["prediction"] for row in expected]
+
+
+def test_the_card_is_what_the_hub_reads(hub, run, finished, tmp_path):
+    card = (finished / "README.md").read_text().replace("# license: apache-2.0", "license: apache-2.0")
+    (finished / "README.md").write_text(card.replace("# language: en", "language: en"))
+    ended = run("push", finished, "me/toy")
+    assert ended.code == 0, ended.err
+    assert "names no" not in ended.out
+    (tmp_path / "README.md").write_bytes(hub.newest("me/toy")["README.md"])
+    data = metadata_load(tmp_path / "README.md")
+    assert (data["license"], data["language"], data["pipeline_tag"]) == ("apache-2.0", "en", "text-classification")
+    assert data["library_name"] == "transformers" and "bertkit" in data["tags"]
+    scores = {
+        result.metric_type: result.metric_value for result in ModelCard.load(tmp_path / "README.md").data.eval_results
+    }
+    official = json.loads((finished / "all_results.json").read_text())
+    assert scores["accuracy"] == pytest.approx(official["eval_accuracy"], abs=1e-6)
+    text = (tmp_path / "README.md").read_text()
+    assert 'from_pretrained("me/toy")' in text and "bertkit predict me/toy --text" in text and "To publish" not in text
+
+
+def test_another_run_comes_on_top_and_the_history_keeps_the_first(hub, run, trained, tmp_path):
+    served = tmp_path / "served"
+    shutil.copytree(trained, served, ignore=shutil.ignore_patterns("checkpoint-*", "model.safetensors", "run.json"))
+    for name in ("pytorch_model.bin", "calibration.json", "mine.txt"):
+        (served / name).write_text("of another model")
+    first = hub.add("models", "me/toy", served)
+    ended = run("push", trained, "me/toy", "--json")
+    assert ended.code == 0, ended.err
+    assert f"me/toy has another model: a commit on top replaces it, and me/toy@{first} stays what it was" in ended.err
+    result = json.loads(ended.out)
+    assert (result["before"], result["deleted"]) == (first, ["calibration.json", "pytorch_model.bin"])
+    assert "mine.txt" in hub.newest("me/toy") and set(hub.commits["models", "me/toy"]) >= {first, result["commit"]}
+    ask_again()
+    again = run("push", trained, "me/toy", "--json")
+    assert json.loads(again.out)["commit"] == json.loads(again.out)["before"] == result["commit"]
+    assert "another model" not in again.err
+
+
+def test_an_upload_that_breaks_off_leaves_nothing_and_is_repeated(hub, run, trained):
+    hub.fail("PUT /lfs/*", 503)
+    ended = run("push", trained, "me/toy")
+    assert (ended.code, len(ended.last.splitlines())) == (5, 1)
+    assert ended.last.startswith("error: me/toy: the hub fails (503 Service Unavailable) - try again later")
+    assert set(hub.newest("me/toy")) == {".gitattributes"}
+    hub.forget()
+    hub.fail("POST */commit/main", cut_after=3)  # the commit is made, and nobody hears of it
+    ended = run("push", trained, "me/toy")
+    assert ended.code == 5 and "the connection broke off" in ended.last
+    hub.forget()
+    ask_again()
+    ended = run("push", trained, "me/toy")
+    assert ended.code == 0, ended.err
+    assert "nothing has changed since commit" in ended.out
+    assert not any(request.method == "PUT" for request in hub.requests)
+
+
+def test_what_cannot_be_pushed_ends_in_one_line(hub, run, trained, finished, tiny_model, monkeypatch, tmp_path):
+    hub.add("models", "me/public", tiny_model)
+    (tmp_path / "exported").mkdir()
+    (tmp_path / "exported" / "exported.json").write_text("{}")
+
+    def line(code, *arguments):
+        ended = run("push", *arguments)
+        assert (ended.code, len(ended.err.splitlines())) == (code, 1), ended.err
+        return ended.last
+
+    assert "'toy' is no name of a model on the hub - write YOUR_NAME/NAME" in line(2, trained, "toy")
+    assert "no such run: nowhere" in line(4, "nowhere", "me/toy")
+    assert "no run of bertkit with checksums" in line(4, tiny_model, "me/toy")
+    assert "an exported model" in line(4, tmp_path / "exported", "me/toy")
+    assert "me/public is there already, and is public" in line(2, trained, "me/public", "--private")
+    hub.fail("POST /api/repos/create", 403, times=1)
+    assert "me/toy: the hub forbids it (403) - check what your token permits" in line(5, trained, "me/toy")
+    card = (finished / "README.md").read_text()
+    (finished / "README.md").write_text(card.replace("# license: apache-2.0", "license: Of My Own"))
+    assert 'does not accept the metadata of the card (- "license" must be one of a list)' in line(4, finished, "me/toy")
+    (finished / "README.md").write_text(card.replace("tags:", "tags: ["))
+    assert "the metadata at the top of the card are wrong" in line(4, finished, "me/toy")
+    (finished / "config.json").write_text("{}")
+    assert "the file does not match its checksum" in line(4, finished, "me/toy")
+    record = json.loads((finished / "run.json").read_text())
+    del record["sha256"]
+    (finished / "run.json").write_text(json.dumps({**record, "status": "stopped"}))
+    assert "the run is not finished (stopped)" in line(4, finished, "me/toy")
+    monkeypatch.delenv("HF_TOKEN")
+    assert "there is no token for the hub - log in with `hf auth login`, or set HF_TOKEN" in line(5, trained, "me/toy")
+    assert ("models", "me/toy") not in hub.main or set(hub.newest("me/toy")) == {".gitattributes"}
+
+
+def test_a_private_repository_is_private(hub, run, trained):
+    assert run("push", trained, "me/toy", "--private").code == 0
+    assert hub.private == {"me/toy"}
+
+
+def test_graphs_in_the_run_are_sent_without_what_they_know_of_rows(hub, run, finished, tmp_path):
+    graph = finished / "onnx"
+    graph.mkdir()
+    shutil.copyfile(finished / "training_rows.npy", graph / "training_rows.npy")
+    (graph / "model.onnx").write_bytes(b"a graph")
+    (graph / "recipe.yaml").write_text(f"data: {{source: {tmp_path}/rows.csv}}\n")
+    record = json.loads((finished / "run.json").read_text())
+    export = Export("onnx", "model.onnx", "text_classification", "row", (), (), {}, record=record)
+    write_export(graph, export, list_files(graph, [file.name for file in graph.iterdir()]))
+    ended = run("push", finished, "me/toy", "--json")
+    assert ended.code == 0, ended.err
+    sent = hub.newest("me/toy")
+    of_graph = {name.removeprefix("onnx/") for name in sent if name.startswith("onnx/")}
+    assert of_graph == {"model.onnx", "recipe.yaml", "exported.json"}
+    assert sent["onnx/recipe.yaml"] == b"data: {source: rows.csv}\n"
+    for name in of_graph:
+        (tmp_path / name).write_bytes(sent[f"onnx/{name}"])
+    check_export(tmp_path)
+    assert "command" not in read_export(tmp_path).record
