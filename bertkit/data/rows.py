@@ -70,8 +70,7 @@ class Columns:
     def names(self) -> list[str]:
         """All canonical columns that a recipe may map."""
         gold = [self.gold] if self.gold else []
-        spans = [self.spans] if self.spans else []
-        return list(dict.fromkeys([*self.given, *self.optional, *self.text_instead.values(), *gold, *spans, "id"]))
+        return list(dict.fromkeys([*self.given, *self.optional, *self.text_instead.values(), *gold, "id"]))
 
 
 @dataclass(frozen=True)

@@ -90,12 +90,21 @@ def _flatten_label_studio(task: dict[str, Any]) -> dict[str, Any]:
         hint = "mark one as ground truth, or export one for each task"
         raise DataError(f"the spans of {len(spans)} annotations differ", hint, column="annotations")
     text = task["data"].get("text", texts[0] if texts else None)
-    return {"id": task.get("id"), "text": text, "spans": spans[0] if spans else None}
+    return {
+        "id": task.get("id"),
+        "text": text,
+        "spans": spans[0] if spans else None,
+    }
 
 
 def _flatten_lighttag(example: dict[str, Any]) -> dict[str, Any]:
     spans = [
-        {"start": one.get("start"), "end": one.get("end"), "label": one.get("tag"), "text": one.get("value")}
+        {
+            "start": one.get("start"),
+            "end": one.get("end"),
+            "label": one.get("tag"),
+            "text": one.get("value"),
+        }
         for one in example.get("annotations") or ()
     ]
     return {"id": example.get("example_id"), "text": example.get("content"), "spans": spans}

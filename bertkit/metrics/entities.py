@@ -121,7 +121,12 @@ def describe_entities(
 
 def as_spans(described: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return described entities as annotation tools read them: start, end, label and score of each."""
-    names = {"start": "start", "end": "end", "label": "type", "score": "probability"}
+    names = {
+        "start": "start",
+        "end": "end",
+        "label": "type",
+        "score": "probability",
+    }
     return [{name: entity[key] for name, key in names.items()} for entity in described]
 
 

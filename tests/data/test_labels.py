@@ -173,16 +173,12 @@ def test_labels_that_are_several(values, remedy):
     found = joined_labels(values)
     assert (found and found[1]) == remedy
     if remedy:
-        with pytest.raises(
-            DataError, match=r"looks like several labels - --set options.multi_label=true.*; if it"
-        ):
+        with pytest.raises(DataError, match=r"looks like several labels - --set options.multi_label=true.*; if it"):
             find_names(values)
 
 
 def test_rows_without_a_label_beside_rows_with_several(here):
     rows = "".join(f"text {number},{label}\n" for number, label in enumerate(["a|b", "a", "", "b"]))
     (here / "rows.csv").write_text(f"text,label\n{rows}")
-    with pytest.raises(
-        DataError, match=r"no label \(rows.csv:4, .*; 'a\|b' looks like several labels: --set opt"
-    ):
+    with pytest.raises(DataError, match=r"no label \(rows.csv:4, .*; 'a\|b' looks like several labels: --set opt"):
         read_rows(load_recipe("classify", {"data.source": "rows.csv"}))

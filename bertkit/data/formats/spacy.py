@@ -31,10 +31,23 @@ def _read_documents(spacy: Any, source: Source, name: str) -> Iterator[Record]:
     except Exception as error:  # those of zlib, msgpack, numpy and spaCy
         raise DataError(f"not a DocBin: {str(error)[:60]}", "write it with DocBin.to_disk", file=name) from None
     for row, document in enumerate(documents, 1):
-        spans = [{"start": one.start_char, "end": one.end_char, "label": one.label_} for one in document.ents]
+        spans = [
+            {
+                "start": one.start_char,
+                "end": one.end_char,
+                "label": one.label_,
+            }
+            for one in document.ents
+        ]
         yield row, {"text": document.text, "spans": spans if document.has_annotation("ENT_IOB") else None}
     if not row:
         raise DataError("no documents", "add some", file=name)
 
 
-FORMAT = Format("spacy", read, endings=(".spacy",), magic=b"x\x9c", running_text=False)
+FORMAT = Format(
+    "spacy",
+    read,
+    endings=(".spacy",),
+    magic=b"x\x9c",
+    running_text=False,
+)
