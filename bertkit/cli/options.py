@@ -101,7 +101,7 @@ OptionalRunArgument = Annotated[str | None, _RUN]
 RowsFileArgument = Annotated[
     str | None,
     argument(
-        "Rows to read: csv, tsv, jsonl, json, parquet, conll, conllu, txt (one text per line), or `-` for stdin.",
+        "Rows to read, in any format of the docs, such as csv, jsonl, txt (one text per line), or `-` for stdin.",
         "FILE",
     ),
 ]

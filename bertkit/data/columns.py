@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from bertkit.data.formats import format_of
 from bertkit.data.formats.csv import looks_like_data
+from bertkit.data.spans import SPAN_COLUMNS
 from bertkit.data.text import Record, source_column
 from bertkit.errors import DataError, closest
 from bertkit.recipe import Data, Row, assignment
@@ -37,6 +38,23 @@ def takes_pair(source_names: Sequence[str], data: Data) -> bool:
     """Tell whether a source has the second text of a pair under its own name, and the recipe does not say otherwise."""
     mapped = [name for names in data.columns.values() for name in ([names] if isinstance(names, str) else names)]
     return PAIR in source_names and PAIR not in (*mapped, *data.columns, *data.unread)
+
+
+def takes_spans(source_names: Sequence[str], data: Data, gold: str, spans: str) -> bool:
+    """Tell whether the labels of a source are spans of its texts: it has no gold column, but theirs."""
+    has_gold = set(source_columns(gold, data)) <= set(source_names)
+    needed = {*source_columns(spans, data), *source_columns("text", data)}
+    return bool(spans and gold) and not has_gold and needed <= set(source_names)
+
+
+def with_span_column(records: Iterable[Record], data: Data, spans: str) -> tuple[Iterator[Record], Data]:
+    """Return records, and the settings with the name that the first of them gives the column of spans."""
+    records = iter(records)
+    first = list(islice(records, 1))
+    known = next((name for name in SPAN_COLUMNS if first and name in first[0][1]), None)
+    if known and spans and spans not in data.columns:
+        data = data.model_copy(update={"columns": {**data.columns, spans: known}})
+    return chain(first, records), data
 
 
 def describe_unread(unread: Sequence[str], data: Data, optional: Sequence[str]) -> list[str]:

@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from bertkit.data.formats import Format, find_format, format_of, known_endings, load_formats
+from bertkit.data.formats import Format, find_format, format_of, format_of_folder, known_endings, load_formats
 from bertkit.data.text import Record
 from bertkit.errors import DataError, ResourceError, UsageError, closest
 from bertkit.recipe import Data
@@ -32,13 +32,14 @@ _AS_CSV = "save it as CSV (UTF-8)"
 _AS_PARQUET = "save the data with Dataset.to_parquet"
 
 _GZIP = b"\x1f\x8b"
+_WEB_PAGE = rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype )?html"
 _FOREIGN = (  # how files begin that no format reads, what they are, what to do
     (rb"BZh[1-9]|\xfd7zXZ|\x28\xb5\x2f\xfd|7z\xbc\xaf", "a compressed file", "unpack it"),
-    (rb"PK\x03\x04", "an Excel workbook or another zip archive", _AS_CSV),
+    (rb"PK\x03\x04", "an Excel workbook or another zip archive", "let the name of a workbook end in .xlsx"),
     (rb"\xd0\xcf\x11\xe0", "an old Excel workbook", _AS_CSV),
     (rb"\x80[\x02-\x05]", "a Python pickle, which could run code", _AS_PARQUET),
-    (rb"ARROW1|\xff\xff\xff\xff", "an Arrow file", _AS_PARQUET),
-    (rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype )?html", "a web page", "download the file itself"),
+    (rb"ARROW1", "an Arrow file", _AS_PARQUET),
+    (_WEB_PAGE, "a web page", "download the file itself"),
     (rb"version https://git-lfs", "a Git LFS pointer, not the file itself", "run git lfs pull"),
 )
 
@@ -46,10 +47,12 @@ _FOREIGN = (  # how files begin that no format reads, what they are, what to do
 def read_records(file: Path | str, data: Data) -> Iterator[Record]:
     """Read the rows of a file in the format of ``data.format`` or of its ending; ``-`` is standard input.
 
+    A folder is read whole where it is a source of rows, such as a saved data set, or else has documents.
+
     Raises:
         DataError: the file is missing, no format claims its name, its content is of another format, or a row is wrong.
         RecipeError: ``data.format`` names no format.
-        UsageError: it is a folder, a pipe or a device.
+        UsageError: it is a folder without documents, a pipe or a device.
         ResourceError: it may not be read.
     """
     chosen = find_format(data.format)
@@ -58,8 +61,10 @@ def read_records(file: Path | str, data: Data) -> Iterator[Record]:
     path = Path(file)
     mode = _find_mode(path)
     if stat.S_ISDIR(mode):
-        _refuse_arrow(path)
-        raise UsageError("a folder, not a file", "name one of its files", file=path)
+        of_folder = chosen or format_of_folder(path) or load_formats()["documents"]
+        if of_folder.name != "documents" and not of_folder.folder:
+            raise UsageError("a folder, not a file", "name one of its files", file=path)
+        return of_folder.read(path, data, str(path))
     if not stat.S_ISREG(mode):
         raise not_a_file(path)
     file_format = chosen or format_of(path.name)[0]
@@ -90,7 +95,6 @@ def find_files(folder: Path, data: Data, named: Collection[str] = ()) -> dict[st
     find_format(data.format)
     if not stat.S_ISDIR(_find_mode(folder)):
         raise UsageError("a file, not a folder", "name the folder it is in", file=folder)
-    _refuse_arrow(folder)
     paths = _group_files(folder, data)
     files = {}
     for split, groups in _candidates(list(paths), data, named).items():
@@ -122,7 +126,8 @@ def _group_files(folder: Path, data: Data) -> dict[_Group, list[Path]]:
     groups: dict[_Group, list[Path]] = {}
     for path in sorted([*folder.glob("*"), *folder.glob("data/*")]):
         ending = _ending(path, data)
-        if (ending or data.format != "auto") and path.is_file() and not path.name.startswith("."):
+        is_source = format_of_folder(path) if path.is_dir() else path.is_file() and (ending or data.format != "auto")
+        if is_source and not path.name.startswith("."):
             name = path.name.lower().removesuffix(ending)
             shard = _SHARD.fullmatch(name)
             group = _Group(path.parent, shard[1] if shard else name, ending, int(shard[3]) if shard else 1)
@@ -198,11 +203,6 @@ def _find_mode(path: Path) -> int:
         raise DataError("no such file or folder", hint, file=path) from None
 
 
-def _refuse_arrow(folder: Path) -> None:
-    if any(next(folder.glob(pattern), None) for pattern in ("*.arrow", "*/*.arrow", "dataset_dict.json")):
-        raise DataError("a folder of Arrow files", _AS_PARQUET, file=folder)
-
-
 def _refuse_foreign(path: Path, file_format: Format | None) -> None:
     """Refuse a file whose first bytes are not of the format it is read as, since a name can lie.
 
@@ -215,15 +215,19 @@ def _refuse_foreign(path: Path, file_format: Format | None) -> None:
             start = stream.read(1024)
     except PermissionError:
         raise ResourceError("no permission to read", "check its permissions", file=path) from None
+    if file_format and file_format.magic and start.startswith(file_format.magic):
+        return
+    for pattern, what, remedy in _FOREIGN:
+        is_read = pattern is _WEB_PAGE and file_format and file_format.name == "documents"
+        if re.match(pattern, start) and not is_read:
+            raise DataError(what, remedy, file=path)
     for name, binary in load_formats().items():
         if binary.magic and start.startswith(binary.magic) and binary is not file_format:
             is_named_so = format_of(path.name)[0] is binary
             remedy = "--set data.format=auto" if is_named_so else f"let its name end in {' or '.join(binary.endings)}"
-            raise DataError(f"a {name.capitalize()} file", remedy, file=path)
+            article = "an" if name[0] in "aeiou" else "a"
+            raise DataError(f"{article} {name.capitalize()} file", remedy, file=path)
     is_named_gz = path.suffix.lower() == ".gz"
     if start.startswith(_GZIP) and (not is_named_gz or (file_format and file_format.magic)):
         remedy = "--set data.format=auto" if is_named_gz else "let its name end in .gz, as in train.csv.gz"
         raise DataError("a gzip file", remedy, file=path)
-    for pattern, what, remedy in _FOREIGN:
-        if re.match(pattern, start):
-            raise DataError(what, remedy, file=path)

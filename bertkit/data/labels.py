@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
-from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_of
+from bertkit.data.rows import FILL_IN, NO_LABEL, Split, first_of, joined_labels
 from bertkit.data.text import describe_record, source_column
 from bertkit.errors import DataError, ModelError, RecipeError, closest
 from bertkit.recipe import Data, Row
@@ -71,8 +71,9 @@ def find_names(values: Iterable[Any]) -> list[str]:
     """Collect the label names of training rows: numbers in numerical order, words in alphabetical order.
 
     Raises:
-        DataError: only one label, or so many that they can hardly be classes.
+        DataError: only one label, or so many that they can hardly be classes, or one that is several.
     """
+    values = list(values)
     spellings = [name for value in values for name in spelled_names(value)]
     names = set(spellings)
     if len(names) < 2:
@@ -80,6 +81,8 @@ def find_names(values: Iterable[Any]) -> list[str]:
             f"every row has the same label {next(iter(names), None)!r}",
             "a classifier needs at least two labels",
         )
+    if joined := joined_labels(values):
+        raise DataError(joined[0], f"{joined[1]}; if it is one, list the classes under `labels:`")
     # So many names are an id, a number or a text: training on them would end in nothing.
     if len(names) > max(_MANY, len(spellings) // 5):
         raise DataError(

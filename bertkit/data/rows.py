@@ -7,7 +7,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -22,7 +22,9 @@ from bertkit.data.columns import (
     no_header,
     source_columns,
     takes_pair,
+    takes_spans,
     unread_columns,
+    with_span_column,
 )
 from bertkit.data.text import Record, describe_record, name_lines
 from bertkit.errors import DataError
@@ -30,6 +32,7 @@ from bertkit.progress import log
 from bertkit.recipe import Data, Row
 from bertkit.storage.cache import say_once
 
+NOTE = "note"  # of a row as a family has read it: what is not read as it is written, in a sentence
 NO_TEXT = "no text"  # what is wrong with a row whose text is blank
 # without a gold value; the remedy
 NO_LABEL, FILL_IN = "no label", "fill it in, or --set data.empty_label=drop"
@@ -54,6 +57,8 @@ class Columns:
     """Input column -> the column that may replace it in rows to predict, such as plain text for its words."""
     text_always: bool = False
     """Whether it may replace it in labeled rows too."""
+    spans: str = ""
+    """The column of labeled spans of the text, which replace the gold column in rows that lack it."""
     together: tuple[str, ...] = ()
     """Those whose equal values stay in one split where validation rows are held out; all inputs where empty."""
     beside: tuple[str, ...] = ()
@@ -192,7 +197,9 @@ def read_split(
     faults: list[DataError] = [] if collected is None else collected
     line_of_id: dict[str, int] = {}
     left_out: Counter[str] = Counter()
+    notes: list[tuple[int, str]] = []
     numbers: dict[int, int] = {}
+    records, data = with_span_column(records, data, columns.spans)
     canonical = canonical_records(records, data, columns, str(source))
     first_record = list(islice(canonical, 1))
     for number, (line, values, row) in enumerate(chain(first_record, canonical), start=1):
@@ -209,19 +216,26 @@ def read_split(
                 first = line_of_id.setdefault(str(checked["id"]), line) if "id" in checked else line
                 if first != line:
                     raise DataError(f"the id {checked['id']!r} is that of line {first} too", "give each row its own")
+                notes.append((line, checked.pop(NOTE, "")))
                 rows.append(checked)
                 lines.append(line)
         except DataError as error:
             error.record = describe_record({**values, **row}, numbers.get(line), error.what)
             faults.append(error)
     if faults and collected is None:
-        raise first_of(faults)
-    for what, count in left_out.items():
-        log.info(f"rows of {source} without {what}, left out: {count:,}")
+        raise _with_remedy(first_of(faults), rows, columns.gold)
+    _report_reading(source, left_out, [note for note in notes if note[1]])
     if not rows and not faults:
         raise DataError(f"the {name} split has no rows", "add rows", file=source)
     unread = next((unread_columns(values, row, data) for _, values, row in first_record), ())
     return Split(name, str(source), rows, lines, unread=unread, numbers=numbers)
+
+
+def _report_reading(source: str | Path, left_out: Mapping[str, int], notes: Sequence[tuple[int, str]]) -> None:
+    for line, note in notes[:1]:
+        say_once(f"warning: {source}:{line}: {note}{name_lines(line for line, _ in notes[1:])}")
+    for what, count in left_out.items():
+        log.info(f"rows of {source} without {what}, left out: {count:,}")
 
 
 def find_unread(splits: Mapping[str, Split]) -> tuple[str, ...]:
@@ -271,6 +285,31 @@ def as_number(value: Any) -> float:
         return math.nan
 
 
+def joined_labels(values: Iterable[object]) -> tuple[str, str] | None:
+    """Find a value that is several labels with a separator between them, and the remedy; each must occur elsewhere.
+
+    >>> joined_labels(["a|b", "b", "a"])
+    ("'a|b' looks like several labels", '--set options.multi_label=true')
+    """
+    names = {value for value in values if isinstance(value, str)}
+    for separator in "|;,":
+        parts = {name: [part.strip() for part in name.split(separator)] for name in sorted(names) if separator in name}
+        occurring = Counter(part for of_name in parts.values() for part in of_name)
+        for name, of_name in parts.items():
+            if all(part and not part.isdigit() and (part in names or occurring[part] > 1) for part in of_name):
+                option = f" --set 'options.separator={separator}'" if separator != "|" else ""
+                return f"{name!r} looks like several labels", f"--set options.multi_label=true{option}"
+    return None
+
+
+def _with_remedy(fault: DataError, rows: Iterable[Row], gold: str) -> DataError:
+    """Return a fault; where a row has no label and others have several, it says how all of them are read."""
+    joined = joined_labels(row.get(gold) for row in rows) if fault.what.startswith(NO_LABEL) else None
+    if joined:
+        fault.remedy = f"{fault.remedy}; {joined[0]}: {joined[1]}"
+    return fault
+
+
 def first_of(faults: list[DataError]) -> DataError:
     """Return the first fault, with the lines of the others that say the same."""
     first = faults[0]
@@ -299,10 +338,15 @@ def _replace_missing(mapping: dict[str, list[str]], source_names: list[str], dat
     """Drop a missing id from the mapping of rows to predict, and replace missing columns by `Columns.text_instead`."""
     if not columns.gold and not set(mapping.get("id", ())) <= set(source_names):
         del mapping["id"]
-    if columns.gold and not columns.text_always:
+    has_spans = takes_spans(source_names, data, columns.gold, columns.spans)
+    if has_spans:
+        del mapping[columns.gold]
+        mapping[columns.spans] = source_columns(columns.spans, data)
+    if columns.gold and not columns.text_always and not has_spans:
         return
     for name, instead in columns.text_instead.items():
-        if not set(mapping[name]) <= set(source_names) and set(source_columns(instead, data)) <= set(source_names):
+        is_replaced = has_spans or not set(mapping[name]) <= set(source_names)
+        if is_replaced and set(source_columns(instead, data)) <= set(source_names):
             del mapping[name]
             mapping[instead] = source_columns(instead, data)
 

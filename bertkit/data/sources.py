@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.columns import PAIR
 from bertkit.data.demo.sets import demo_rows, demo_set_for
 from bertkit.data.files import SPLIT_NAMES, find_files, not_a_file, read_records
-from bertkit.data.formats import find_format, format_of
+from bertkit.data.formats import find_format, format_of, format_of_folder
 from bertkit.data.hold_out import DRAWS, hold_out
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.rows import Columns, Split, read_split
@@ -137,9 +137,14 @@ def check_source(data: Data | Corpus) -> None:
 
 
 def single_file(data: Data | Corpus) -> Path | None:
-    """Return the file that a source is; None for a folder, the hub, or files that the recipe names split by split."""
+    """Return the file that a source is, or the folder that is read whole; None for other folders, and for the hub.
+
+    Nor is it one where the recipe names files split by split.
+    """
     file = Path(data.source)
-    return file if not data.files and file.is_file() else None
+    if data.files or not data.source:
+        return None
+    return file if file.is_file() or (file.is_dir() and format_of_folder(file)) else None
 
 
 def unsplit_file(data: Data) -> Path | None:

@@ -5,6 +5,7 @@ A span is (type, first word, last word + 1). Tags are IOB2, as `bertkit.metrics.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
@@ -116,6 +117,30 @@ def describe_entities(
         entity = {"type": entity_type, "text": text[start:end], "start": start, "end": end, "probability": mean}
         described.append(entity)
     return described
+
+
+def as_spans(described: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return described entities as annotation tools read them: start, end, label and score of each."""
+    names = {
+        "start": "start",
+        "end": "end",
+        "label": "type",
+        "score": "probability",
+    }
+    return [{name: entity[key] for name, key in names.items()} for entity in described]
+
+
+def tag_spans(words: Sequence[tuple[int, int]], spans: Iterable[tuple[int, int, str]]) -> list[str]:
+    """Return IOB2 tags of words for spans whose ends are those of words; both are characters of a text, in order.
+
+    >>> tag_spans([(0, 3), (4, 8), (8, 9)], [(0, 8, "LOC")])
+    ['B-LOC', 'I-LOC', 'O']
+    """
+    tags, starts = ["O"] * len(words), [start for start, _ in words]
+    for start, end, label in spans:
+        first, last = bisect_left(starts, start), bisect_left(starts, end)
+        tags[first:last] = [f"B-{label}"] + [f"I-{label}"] * (last - first - 1)
+    return tags
 
 
 def list_spans(spans: Iterable[Span], words: Sequence[str]) -> str:

@@ -138,6 +138,8 @@ def _text_files(folder: Path) -> list[Path]:
         file
         for file in folder.rglob("*")
         if _ending(file) and file.is_file() and not any(name[0] == "." for name in file.relative_to(folder).parts)
+        if file.suffix != ".arrow"
+        or not file.name.startswith("cache-")  # of what `datasets` has computed from the rows beside it
     )
     if not files:
         names = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
@@ -162,7 +164,7 @@ def _ending(path: Path) -> str:
 
 def _check_ending(file: Path) -> Path:
     if not _ending(file):
-        hint = f"known are {', '.join(_ENDINGS)}; all but .parquet may also end in .gz"
+        hint = f"known are {', '.join(_ENDINGS)}; text files may also end in .gz"
         raise DataError("files of this type are not read", hint, file=file)
     return file
 

@@ -17,9 +17,11 @@ _DIGEST = hashlib.sha256().digest_size
 
 
 def file_fingerprint(file: Path) -> str:
-    """Compute the SHA-256 of a file's bytes."""
+    """Compute the SHA-256 of a file's bytes; of a folder, of the names and the bytes of its files."""
     digest = hashlib.sha256()
-    feed_file(digest, file)
+    for part in sorted(filter(Path.is_file, file.rglob("*"))) if file.is_dir() else [file]:
+        digest.update(part.relative_to(file).as_posix().encode() if part != file else b"")
+        feed_file(digest, part)
     return digest.hexdigest()
 
 

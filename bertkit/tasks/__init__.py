@@ -309,7 +309,8 @@ def load_task(recipe: Recipe) -> Task:
     task = cast(Task, load_module("task family", recipe.task, __name__, required, page, may_run_code))
     for name, default in _DEFAULTS.items():
         vars(task).setdefault(name, default)
-    check_names("data.columns", recipe.data.columns, task.COLUMNS.names)
+    spans = [task.COLUMNS.spans] if task.COLUMNS.spans else []
+    check_names("data.columns", recipe.data.columns, [*task.COLUMNS.names, *spans])
     check_options(recipe.options, task.OPTIONS)
     check_metrics(recipe, task.METRICS)
     return task

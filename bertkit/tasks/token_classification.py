@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.labels import name_of, spelled
-from bertkit.data.rows import Columns
+from bertkit.data.rows import NOTE, Columns, is_missing
+from bertkit.data.spans import read_spans
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import Numbers, calibration, decisions, ensembles, entities, tag_schemes
 from bertkit.modeling import load as models
@@ -39,16 +40,30 @@ from bertkit.tokens.features import (
     token_budget,
 )
 from bertkit.tokens.lost import find_unread_words
-from bertkit.tokens.words import read_list, read_words, split_text, split_windows, tokenize_words
+from bertkit.tokens.words import read_list, read_words, split_at, split_text, split_windows, tokenize_words
 
 _ALWAYS = ("word_probabilities",)
-COLUMNS = Columns(given=("tokens",), gold="tags", lists=("tokens",), text_instead={"tokens": "text"}, predicted=_ALWAYS)
+COLUMNS = Columns(
+    given=("tokens",),
+    gold="tags",
+    lists=("tokens",),
+    text_instead={"tokens": "text"},
+    spans="spans",
+    predicted=_ALWAYS,
+)
 NAMED: bool = True
-TYPES: Mapping[str, Any] = {"prediction": list[str], "words": list[str], "entities": list[dict[str, Any]]}
+TYPES: Mapping[str, Any] = {
+    "prediction": list[str],
+    "words": list[str],
+    "entities": list[dict[str, Any]],
+    "spans": list[dict[str, Any]],
+}
 METRICS: tuple[str, ...] = tuple(entities.METRICS)
 OPTIONS: Mapping[str, object] = {
     "scheme": Option("auto", choices=("auto", "none", *tag_schemes.SCHEMES)),
     "decoding": Option("repair", choices=("greedy", "repair", "constrained")),
+    "offsets": Option("code_points", choices=("code_points", "utf16")),
+    "overlapping": Option("refuse", choices=("refuse", "longest")),
     "overlap": 64,
     "layers": Option(None, choices=(None, *LAYER_CHOICES)),
     "tagger": Option("bilstm", choices=TAGGERS),
@@ -64,7 +79,9 @@ _BASELINES = ("most frequent tag", "most frequent tag of each word")
 
 
 def read(row: Row, recipe: Recipe) -> Row | None:
-    """Check the words and their tags, and rewrite entity tags in IOB2; plain ``text`` to predict is split into words.
+    """Check the words and their tags, and rewrite entity tags in IOB2; plain ``text`` is split into words.
+
+    Labeled ``spans`` of a text become tags. Where one begins or ends inside a word, the word is split.
 
     A tag of -100 (or -1, or null) means an unlabelled word, which is neither learned nor scored. A row without any
     labelled word is left out.
@@ -74,8 +91,7 @@ def read(row: Row, recipe: Recipe) -> Row | None:
     """
     if "tokens" not in row:
         check_texts(row, "text")
-        spans = split_text(row["text"])
-        return {**row, "tokens": [row["text"][start:end] for start, end in spans], "offsets": spans}
+        return _read_spans(row, recipe) if "spans" in row else _with_words(row, split_text(row["text"]))
     words = read_words(row["tokens"])
     if "tags" not in row:
         return {**row, "tokens": words}
@@ -89,6 +105,33 @@ def read(row: Row, recipe: Recipe) -> Row | None:
         return None
     tags = tag_schemes.normalize_tags(texts, words, _scheme(recipe))
     return {**row, "tokens": words, "tags": [_in_labels(tag, word, words, recipe) for word, tag in enumerate(tags)]}
+
+
+def _with_words(row: Row, offsets: list[tuple[int, int]]) -> Row:
+    return {**row, "tokens": [row["text"][start:end] for start, end in offsets], "offsets": offsets}
+
+
+def _read_spans(row: Row, recipe: Recipe) -> Row | None:
+    """Return a text as words with the tags of its spans, whose ends are those of words; None without annotation."""
+    text, value = row["text"], row["spans"]
+    if is_missing(value):
+        return None
+    spans = read_spans(value, text, offsets=_option(recipe, "offsets"), overlapping=_option(recipe, "overlapping"))
+    whole, ends = split_text(text), {end for span in spans for end in span[:2]}
+    offsets = split_at(whole, ends)
+    read = _with_words({name: value for name, value in row.items() if name != "spans"}, offsets)
+    tags = entities.tag_spans(offsets, spans)
+    read["tags"] = [_in_labels(tag, word, read["tokens"], recipe) for word, tag in enumerate(tags)]
+    split = sorted(set(whole) - set(offsets))
+    if split:
+        cut = [(span, word) for span in spans for word in split if any(word[0] < end < word[1] for end in span[:2])]
+        (span, (start, end)), count = cut[0], len(cut)
+        more = f", as {count - 1:,} more ends are" if count > 1 else ""
+        read[NOTE] = (
+            f"the span {span.show(text)} ends inside the word {text[start:end]!r}, which is split here{more}; "
+            "in a text to predict it is one word, with one tag"
+        )
+    return read
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
@@ -153,7 +196,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     """Choose each word's tag and, where tags are entity tags, list the entities.
 
     An entity has ``type``, ``text``, ``start`` and ``end`` (characters of the text, or of the words joined by one
-    space), and ``probability``, the mean of its words' probabilities.
+    space), and ``probability``, the mean of its words' probabilities. Of a text, they are also its ``spans``.
     """
     # Logits of shape (words, tags) per row, gathered from its windows by their positions; each word is in one window.
     scores = [np.full((len(row["tokens"]), len(setup.labels)), np.nan) for row in rows]
@@ -295,6 +338,8 @@ def _decode_row(row: Row, scores: Numbers, setup: Setup) -> dict[str, Any]:
         text = row["text"] if "offsets" in row else " ".join(row["tokens"])
         offsets = row["offsets"] if "offsets" in row else entities.word_offsets(row["tokens"])
         record["entities"] = entities.describe_entities(tags, text, offsets, confidence)
+        if "offsets" in row:
+            record["spans"] = entities.as_spans(record["entities"])
     return {**record, "word_probabilities": confidence, "_probabilities": probabilities}
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -118,6 +120,20 @@ def _split_around_target(text: object, target: object) -> tuple[list[str], int]:
     return [*before, text[start:end].strip(), *after], len(before)
 
 
+def split_at(words: Iterable[tuple[int, int]], marks: Iterable[int]) -> list[tuple[int, int]]:
+    """Split words of a text, as (first, last + 1) character, at some characters.
+
+    >>> split_at([(0, 10), (11, 15)], [4, 11])
+    [(0, 4), (4, 10), (11, 15)]
+    """
+    ordered = sorted(marks)
+    return [
+        part
+        for start, end in words
+        for part in pairwise([start, *ordered[bisect_right(ordered, start) : bisect_left(ordered, end)], end])
+    ]
+
+
 def split_text(text: str) -> list[tuple[int, int]]:
     """Split a text into words and punctuation marks, without white space: (first, last + 1) character of each.
 
@@ -132,6 +148,9 @@ def split_text(text: str) -> list[tuple[int, int]]:
     start = None
     for index, char in enumerate(text):
         belongs = _is_letter(char)
+        if belongs and start is None and not char.isalnum() and spans and spans[-1][1] == index:
+            spans[-1] = (spans[-1][0], index + 1)  # it changes the mark before it: an emoji, say
+            continue
         if not belongs and start is not None and _is_inside(text, index):
             belongs = True
         elif char == "." and start is not None:

@@ -153,10 +153,10 @@ AS_PARQUET = "save the data with Dataset.to_parquet"
 @pytest.mark.parametrize(
     ("content", "line"),
     [
-        (workbook(), "an Excel workbook or another zip archive (train.csv) - save it as CSV (UTF-8)"),
+        (workbook(), "an Excel workbook or another zip archive (train.csv) - let the name of a workbook end in .xlsx"),
         (b"\xd0\xcf\x11\xe0\xa1", "an old Excel workbook (train.csv) - save it as CSV (UTF-8)"),
         (pickle.dumps([1]), f"a Python pickle, which could run code (train.csv) - {AS_PARQUET}"),
-        (arrow(), f"an Arrow file (train.csv) - {AS_PARQUET}"),
+        (arrow(), "an Arrow file (train.csv) - let its name end in .arrow"),
         (b"ARROW1\0\0", f"an Arrow file (train.csv) - {AS_PARQUET}"),
         (b"PAR1\x15\x04", "a Parquet file (train.csv) - let its name end in .parquet"),
         (gzip.compress(b"a\n1\n", mtime=0), "a gzip file (train.csv) - let its name end in .gz, as in train.csv.gz"),
@@ -182,8 +182,10 @@ def test_an_unknown_ending(here):
         read_records("eng.train", Data())
     what, remedy = str(caught.value).split(" - ")
     assert what == "no file format has this ending (eng.train)"
-    assert remedy.startswith("known are .conll, ")
-    assert remedy.endswith(" (and these with .gz) and .parquet; or name its format: --set data.format=conll")
+    assert remedy.startswith("known are .ann, .conll, ")
+    assert remedy.endswith(
+        " (and these with .gz) and .arrow, .parquet, .spacy, .xlsx; or name its format: --set data.format=conll"
+    )
 
 
 def test_an_unknown_format_is_an_error_of_the_recipe(here):
@@ -238,7 +240,8 @@ def test_what_is_no_file(here):
     touch("data/train.csv")
     os.mkfifo("train.csv")
     for file, line in {
-        "data": "a folder, not a file (data) - name one of its files",
+        "data": "a folder, not a file (data) - name one of its files; "
+        "only folders of documents (.txt, .md, .html, .htm) are read whole",
         "train.csv": "a pipe or device, not a file (train.csv) - for standard input write -",
         "/dev/zero": "a pipe or device, not a file (/dev/zero) - for standard input write -",
     }.items():
@@ -250,13 +253,12 @@ def test_what_is_no_file(here):
     assert str(caught.value) == "a file, not a folder (data/train.csv) - name the folder it is in"
 
 
-@pytest.mark.parametrize("name", ["state/data-00000-of-00001.arrow", "data.arrow", "dataset_dict.json"])
-def test_a_folder_of_arrow_files(here, name):
-    touch(f"set/{name}")
-    for look in (lambda: read_records("set", Data()), lambda: find_files(Path("set"), Data())):
-        with pytest.raises(DataError) as caught:
-            look()
-        assert str(caught.value) == f"a folder of Arrow files (set) - {AS_PARQUET}"
+def test_folders_that_are_sources_are_splits_by_their_names(here):
+    touch(
+        "set/dataset_dict.json", "set/train/state.json", "set/Dev/state.json", "set/extra/state.json", "set/test/x.csv"
+    )
+    assert find_files(Path("set"), Data()) == {"train": [Path("set/train")], "validation": [Path("set/Dev")]}
+    assert find_files(Path("set"), Data(splits={"test": "extra"}))["test"] == [Path("set/extra")]
 
 
 def test_a_file_that_may_not_be_read(here, monkeypatch):

@@ -5,9 +5,10 @@ import logging
 import pytest
 
 from bertkit.data.labels import find_names, match_names, name_of, name_split, with_unseen
-from bertkit.data.rows import Split
+from bertkit.data.rows import Split, joined_labels
 from bertkit.errors import DataError, ModelError
-from bertkit.recipe import Data
+from bertkit.recipe import Data, load_recipe
+from bertkit.workflows.finetune.inputs import read_rows
 
 NAMES = ["unacceptable", "acceptable"]
 
@@ -156,3 +157,28 @@ def test_a_wrong_label_names_the_column_of_the_user_the_row_and_its_id_and_quote
     where = "(t.csv:9, row 4, id 'T-7', column 'Queue')"
     what = "label 'goood' is not one of the 2 labels (0 \"bad, very\", 1 good)"
     assert str(caught.value) == f"{what} {where} - did you mean good?"
+
+
+@pytest.mark.parametrize(
+    ("values", "remedy"),
+    [
+        (["a|b", "a", "b", None], "--set options.multi_label=true"),
+        (["sports, news", "news, health", "sports"], "--set options.multi_label=true --set 'options.separator=,'"),
+        (["a|b", "a", "c"], None),
+        (["1,5", "1", "5"], None),
+        (["a, b", ["a", "b"], "b"], None),
+    ],
+)
+def test_labels_that_are_several(values, remedy):
+    found = joined_labels(values)
+    assert (found and found[1]) == remedy
+    if remedy:
+        with pytest.raises(DataError, match=r"looks like several labels - --set options.multi_label=true.*; if it"):
+            find_names(values)
+
+
+def test_rows_without_a_label_beside_rows_with_several(here):
+    rows = "".join(f"text {number},{label}\n" for number, label in enumerate(["a|b", "a", "", "b"]))
+    (here / "rows.csv").write_text(f"text,label\n{rows}")
+    with pytest.raises(DataError, match=r"no label \(rows.csv:4, .*; 'a\|b' looks like several labels: --set opt"):
+        read_rows(load_recipe("classify", {"data.source": "rows.csv"}))

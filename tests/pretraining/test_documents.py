@@ -131,9 +131,9 @@ def test_another_encoding(here):
 
 
 def test_files_of_a_folder_are_read_in_order_whatever_is_in_the_folders_of_it(here):
-    for name in ("c/b.txt", "c/a.txt", "b.txt", ".hidden/x.txt", ".y.txt", "notes.md"):
+    for name in ("c/b.txt", "c/a.txt", "b.txt", ".hidden/x.txt", ".y.txt", "notes.rst", "d.md", "e.html"):
         write(f"books/{name}", f"text of {name}")
-    assert texts(source="books") == ["text of b.txt", "text of c/a.txt", "text of c/b.txt"]
+    assert texts(source="books") == [f"text of {name}" for name in ("b.txt", "c/a.txt", "c/b.txt", "d.md", "e.html")]
     assert not has_validation(find_corpus(Corpus(source="books")))
 
 
@@ -244,7 +244,7 @@ KNOWN = ", ".join(ending for known in load_formats().values() if known.running_t
         (
             {"a.pdf": "a"},
             {"source": "a.pdf"},
-            f"files of this type are not read (a.pdf) - known are {KNOWN}; all but .parquet may also end in .gz",
+            f"files of this type are not read (a.pdf) - known are {KNOWN}; text files may also end in .gz",
         ),
         ({"d/a.pdf": "a"}, {"source": "d"}, f"no text in the folder; it holds a.pdf (d) - known are {KNOWN}"),
         (

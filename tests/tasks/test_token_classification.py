@@ -730,3 +730,83 @@ def test_an_endless_overlap_is_refused(run, tagger, data):
     ended = run("eval", "tag", "--model", tagger, "--data", data, "--set", "options.overlap=.inf")
     assert ended.code == 2
     assert ended.err == "error: options.overlap is inf - give a whole number of at least 0\n"
+
+
+# --- spans of characters
+
+FAMILY = "👩\u200d👧\ufe0f"
+
+
+def spans_row(text, *found):
+    """A text with spans of the first place of each of some strings."""
+    return {"text": text, "spans": [[text.index(part), text.index(part) + len(part), label] for part, label in found]}
+
+
+def test_spans_become_tags_and_words_are_split_where_one_ends():
+    row = reading(spans_row("Zoe\u0301 saw Oslo-based 😀.", ("Zoe\u0301", "PER"), ("Oslo", "LOC"), ("😀", "EMO")))
+    assert row["tokens"] == ["Zoe\u0301", "saw", "Oslo", "-based", "😀", "."]
+    assert row["tags"] == ["B-PER", "O", "B-LOC", "O", "B-EMO", "O"]
+    assert row["note"].startswith("the span 9:13 'Oslo' (LOC) ends inside the word 'Oslo-based', which is split here;")
+    assert reading({"text": "a", "spans": None}) is None
+    with pytest.raises(DataError, match="the recipe `tag` takes the types of your rows"):
+        reading(spans_row("Oslo", ("Oslo", "CITY")), "ner")
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["good film", FAMILY, "e\u0301", "😀"]), st.booleans()), max_size=40),
+    st.booleans(),
+)
+def test_gold_spans_come_back_to_the_letter_from_windows(parts, has_spaces):
+    text, spans = "", []
+    for part, is_named in parts:
+        spans += [(len(text), len(text) + len(part), "PER")] if is_named else []
+        text += part + (" " if has_spaces else ",")
+    text += "."
+    setup = setup_of(overlap=4, **{"training.max_length": 12})
+    row = task.read({"text": text, "spans": spans}, setup.recipe)
+    features = task.encode([row], setup)
+    outputs = []
+    for feature in features:
+        logits = np.zeros((len(feature["input_ids"]), len(NER)))
+        for word, position in zip(feature["words"], feature["positions"], strict=True):
+            logits[position, NER.index(row["tags"][word])] = 9
+        outputs.append({"logits": logits})
+    (answer,) = task.decode(outputs, features, [row], setup)
+    assert [(span["start"], span["end"], span["label"]) for span in answer["spans"]] == spans
+    assert all(0.9 < span["score"] <= 1 for span in answer["spans"])
+
+
+def test_rows_with_spans_are_trained_on_scored_and_predicted(run, tagger, tiny_model):
+    def as_text(row):
+        text, spans = "😀 " + " ".join(row["tokens"]), []
+        offsets = [(start + 2, end + 2) for start, end in entities.word_offsets(row["tokens"])]
+        for name, first, last in entities.find_spans(row["tags"]):
+            spans.append({"start": offsets[first][0], "end": offsets[last - 1][1], "label": name})
+        return {"text": text, "spans": spans, "_task_hash": 1, "answer": "accept"}
+
+    rows = [as_text(toy_row(random.Random(seed), 40 if seed == 7 else 3)) for seed in range(30)]
+    rows[3]["answer"] = "ignore"
+    write_jsonl(Path("p.jsonl"), rows)
+    ended = run("predict", tagger, "p.jsonl", "--output", "out.jsonl")
+    assert ended.code == 0, ended.err
+    records = read_lines(Path("out.jsonl"))
+    assert [record["gold_spans"] for record in records] == [
+        None if row["answer"] == "ignore" else row["spans"] for row in rows
+    ]
+    for record, row in zip(records, rows, strict=True):
+        assert record["text"] == row["text"]
+        texts = [record["text"][span["start"] : span["end"]] for span in record["spans"]]
+        assert texts == [entity["text"] for entity in record["entities"]]
+    write_jsonl(Path("words.jsonl"), [{"tokens": row["text"].split()} for row in rows])
+    of_words = map(json.loads, run("predict", tagger, "words.jsonl").out.splitlines())
+    for record, words in zip(records, of_words, strict=True):
+        assert [(one["start"], one["end"], one["label"]) for one in record["spans"]] == [
+            (one["start"], one["end"], one["type"]) for one in words["entities"]
+        ]
+    assert sum(len(record["spans"]) for record in records) > 20
+    ended = run("eval", tagger, "--data", "p.jsonl", "--split", "all")
+    assert ended.code == 0, ended.err
+    assert "rows of p.jsonl without labels, left out: 1" in ended.err
+    ended = run("finetune", "tag", "--data", "out.jsonl", "--model", tiny_model, "--dry-run")
+    assert ended.code == 0, ended.err
+    assert "labels   B-X, I-X, O" in ended.out

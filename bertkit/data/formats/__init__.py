@@ -11,6 +11,7 @@ import importlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
 from bertkit.data.text import Record, Source
 from bertkit.errors import RecipeError, closest
@@ -32,6 +33,8 @@ class Format:
     """How every file begins that is not text; empty for text, which may be gzipped (``.csv.gz``)."""
     running_text: bool = True
     """Whether a column may hold running text, so that a model can be pretrained on such files."""
+    folder: str = ""
+    """The names of files (``*.ann``) that make their folder a single source of rows; empty where only files are."""
 
 
 @cache
@@ -67,6 +70,12 @@ def format_of(file_name: str) -> tuple[Format | None, str]:
         if ending and (plain == lowered or not candidate.magic):
             return candidate, ending + lowered[len(plain) :]
     return None, ""
+
+
+def format_of_folder(folder: Path) -> Format | None:
+    """Find the format that reads all files of a folder as one source of rows; None where its files are splits."""
+    formats = (candidate for candidate in load_formats().values() if candidate.folder)
+    return next((candidate for candidate in formats if next(folder.glob(candidate.folder), None)), None)
 
 
 def known_endings() -> str:

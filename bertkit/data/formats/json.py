@@ -1,4 +1,4 @@
-"""JSON, read strictly: a list of objects with the same keys, or the articles of SQuAD."""
+"""JSON, read strictly: a list of objects with the same keys, the articles of SQuAD, or texts with spans."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from typing import Any
 
 from bertkit.data.formats import Format
 from bertkit.data.json_objects import DECODER, TYPE_NAMES, Item, as_data_error, check_objects, has_suspect_escape
-from bertkit.data.squad import questions
+from bertkit.data.spans import flatten_exports
 from bertkit.data.text import Record, Source, excerpt, nul_remedy, read_text
 from bertkit.errors import DataError
 from bertkit.recipe.records import Data
 
 _WHITE_SPACE = re.compile(r"[ \t\r\n]*")
+_SQUAD_TYPES = {str: "text", list: "a list", dict: "an object", int: "a whole number", bool: "true or false"}
+_WRAPPERS = ("data", "examples", "annotations_and_examples")  # the last two are LightTag's
 _LIST = re.compile(r"[ \t\r\n]*\[[ \t\r\n]*(?=[^] \t\r\n])")
 
 
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
-    """Yield the objects of a list, or of a list under the key ``data``; of SQuAD, its questions.
+    """Yield the objects of a list, or of one under a key of `_WRAPPERS`; of SQuAD, its questions.
 
     Rows are counted in the list, not in lines: such a file is often a single line. Its text stays in memory.
     """
-    return check_objects(_flatten_squad(_parse_items(source, data, name), name), name)
+    return check_objects(flatten_exports(_flatten_squad(_parse_items(source, data, name), name), name), name)
 
 
 def _parse_items(source: Source, data: Data, name: str) -> Iterator[Item]:
@@ -94,7 +96,7 @@ def _unwrap_rows(whole: object) -> list[Any]:
     Raises:
         DataError: it holds no list of objects.
     """
-    rows = whole.get("data") if isinstance(whole, dict) else whole
+    rows = next((whole[key] for key in _WRAPPERS if key in whole), None) if isinstance(whole, dict) else whole
     if isinstance(rows, list) and all(isinstance(row, dict) for row in rows):
         return rows
     what = f"an object with the keys {list(whole)}" if isinstance(whole, dict) else TYPE_NAMES[type(whole)]
@@ -112,6 +114,74 @@ def _describe_fault(error: json.JSONDecodeError, text: str) -> tuple[str, str]:
     reason = error.msg.removesuffix(" starting at")
     near = excerpt(text[max(0, error.pos - 20) : error.pos + 40])
     return f"not JSON, line {error.lineno}, character {error.colno}: {reason}: {near}", "repair it"
+
+
+def questions(article: Any, article_number: int, number: int) -> Iterator[dict[str, Any]]:
+    """Yield the questions of an article, as ``id, title, context, question`` and ``answers`` where there are any.
+
+    An impossible question (SQuAD 2.0) has no answers; its plausible answers are left out. The title is empty where an
+    article has none, and an id may be a number.
+
+    Args:
+        article: an object of the list ``data``.
+        article_number: counts the articles of the file from 1.
+        number: questions of the file before this article.
+
+    Raises:
+        DataError: a key is missing or its value is of another type than in SQuAD; the error lacks the file.
+    """
+    where = f"article {article_number}"
+    _check_type(article, dict, where, "the article")
+    title = _get_value(article, "title", str, where) if "title" in article else ""
+    for paragraph_number, paragraph in enumerate(_get_value(article, "paragraphs", list, where), 1):
+        inside = f"{where}, paragraph {paragraph_number}"
+        _check_type(paragraph, dict, inside, "the paragraph")
+        context = _get_value(paragraph, "context", str, inside)
+        for nth, question in enumerate(_get_value(paragraph, "qas", list, inside), 1):
+            number += 1
+            try:
+                yield _as_row(question, title, context, f"{inside}, question {nth}")
+            except DataError as error:
+                error.row = number
+                raise
+
+
+def _as_row(question: Any, title: str, context: str, where: str) -> dict[str, Any]:
+    _check_type(question, dict, where, "the question")
+    if type(question.get("id")) is int:
+        question = {**question, "id": str(question["id"])}
+    name = _get_value(question, "id", str, where)
+    where = f"{where} (id {name[:40]!r})"
+    text = _get_value(question, "question", str, where)
+    row = {"id": name, "title": title, "context": context, "question": text}
+    if "is_impossible" in question and _get_value(question, "is_impossible", bool, where):
+        return {**row, "answers": {"text": [], "answer_start": []}}
+    if "answers" not in question:
+        return row
+    return {**row, "answers": _as_lists(_get_value(question, "answers", list, where), where)}
+
+
+def _as_lists(answers: list[Any], where: str) -> dict[str, list[Any]]:
+    texts, starts = [], []
+    for answer_number, answer in enumerate(answers, 1):
+        inside = f"{where}, answer {answer_number}"
+        _check_type(answer, dict, inside, "the answer")
+        texts.append(_get_value(answer, "text", str, inside))
+        starts.append(_get_value(answer, "answer_start", int, inside))
+    return {"text": texts, "answer_start": starts}
+
+
+def _get_value(container: dict[str, Any], key: str, expected: type, where: str) -> Any:
+    if key not in container:
+        raise DataError(f"no {key!r} in {where}", "add it")
+    _check_type(container[key], expected, where, repr(key))
+    return container[key]
+
+
+def _check_type(value: object, expected: type, where: str, what: str) -> None:
+    """Refuse a value of another type; true and false are integers to Python, but not here."""
+    if not isinstance(value, expected) or (expected is int and isinstance(value, bool)):
+        raise DataError(f"{what} must be {_SQUAD_TYPES[expected]}, in {where}", "write it as in SQuAD")
 
 
 FORMAT = Format("json", read, endings=(".json",))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -38,19 +38,26 @@ def _read_rows(path: Path) -> Iterator[Record]:
     row = 0
     try:
         with pyarrow.parquet.ParquetFile(path) as file:
-            schema = file.schema_arrow
-            refuse_duplicates(schema.names, "rename one of them", path)
-            labels = _label_names(schema.metadata or {}, schema.names, path)
-            for batch in file.iter_batches(_BATCH_ROWS):
-                for record in batch.to_pylist():
-                    row += 1
-                    for column, names in labels.items():
-                        record[column] = _name_labels(record[column], names, path, row, column)
-                    yield row, record
+            for row, record in name_batches(file.schema_arrow, file.iter_batches(_BATCH_ROWS), path):
+                yield row, record
     except (pyarrow.ArrowException, OSError, ValueError, OverflowError) as error:
         raise _unreadable(path, row) from error
     if row == 0:
         raise DataError("the file has columns but no rows", "add rows", file=path)
+
+
+def name_batches(schema: Any, batches: Iterable[Any], path: Path) -> Iterator[Record]:
+    """Yield the rows of Arrow's batches with the names of class labels.
+
+    Raises:
+        DataError: two columns have one name, or a label is none of those that are named.
+    """
+    refuse_duplicates(schema.names, "rename one of them", path)
+    labels = _label_names(schema.metadata or {}, schema.names, path)
+    for row, record in enumerate((record for batch in batches for record in batch.to_pylist()), 1):
+        for column, names in labels.items():
+            record[column] = _name_labels(record[column], names, path, row, column)
+        yield row, record
 
 
 def _label_names(metadata: dict[bytes, bytes], columns: list[str], path: Path) -> dict[str, list[str]]:

@@ -12,7 +12,6 @@ import numpy as np
 
 from bertkit.data.files import read_records
 from bertkit.data.formats import format_of
-from bertkit.data.text import MAX_CHARS, Record, read_text
 from bertkit.errors import DataError, UsageError
 from bertkit.metrics import Numbers
 from bertkit.recipe import Data, Row, typed_path
@@ -113,7 +112,8 @@ class TextRows:
     def _read_rows(self) -> Iterator[IndexRow]:
         position = self.first_id
         is_document = self.splitter is not None and format_of(Path(self.file).name)[1].startswith(".txt")
-        records = _read_document(Path(self.file), self.data) if is_document else read_records(self.file, self.data)
+        data = self.data.model_copy(update={"format": "documents"}) if is_document else self.data
+        records = read_records(self.file, data)
         for line, values, text in read_text_rows(islice(records, self.data.limit), self.column, self.file):
             if position == self.first_id:
                 self._check_columns(values)
@@ -199,15 +199,6 @@ class TextRows:
             what = f"the index has a row with the id {identifier!r} already{more}"
             remedy = "delete it with `bertkit search delete`, or give the new row another id"
             raise DataError(what, remedy, file=self.file, row=suspects[identifier], column="id")
-
-
-def _read_document(file: Path, data: Data) -> Iterator[Record]:
-    """Yield the text of a file as one row, whose id is the name of the file; line ends become those of Python."""
-    next(iter(read_records(file, data)))  # refuses what is no text, and an empty file
-    text = "".join(read_text(file, data.encoding, str(file))).replace("\r\n", "\n").replace("\r", "\n")
-    if len(text) > MAX_CHARS:
-        raise DataError(f"a document of more than {MAX_CHARS:,} characters", "split the file", file=file)
-    yield 1, {"id": file.name, "text": text}
 
 
 def read_queries(file: str | Path, column: str = "text", data: Data | None = None) -> Iterator[tuple[Row, str]]:

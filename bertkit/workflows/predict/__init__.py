@@ -250,13 +250,21 @@ def read_chunks(
             except DataError as error:
                 error.file, error.row = source, line
                 raise
-            originals.append(original)
+            originals.append(_keep_gold_spans(original) if columns.spans else original)
             blank += any(is_blank(value) for name, value in row.items() if name not in columns.blank)
         yield originals, canonical
     for fault in faults:
         raise fault
     if blank:
         log.info(f"rows without text, predicted all the same: {blank:,}")
+
+
+def _keep_gold_spans(original: dict[str, Any]) -> dict[str, Any]:
+    """Return the columns of a row with its own lists of spans under names that predictions do not have."""
+    names = {
+        name: f"gold_{name}" for name in ("spans", "entities") if isinstance(original.get(name), (list, type(None)))
+    }
+    return {names.get(name, name): value for name, value in original.items()}
 
 
 def _hold_back(rows: Iterable[_Read], faults: list[DataError]) -> Iterator[_Read]:

@@ -186,7 +186,7 @@ def test_families_say_what_their_predictions_have(recipe):
     from bertkit.recipe import load_recipe
     from bertkit.tasks import load_task
 
-    sometimes = {"ner": {"entities", "words"}, "squad": {"null_odds"}}
+    sometimes = {"ner": {"entities", "spans", "words"}, "squad": {"null_odds"}}
     documented = (
         Path(__file__).parents[3].joinpath("docs/recipes.md").read_text().split("## Predictions")[1].split("\n## ")[0]
     )

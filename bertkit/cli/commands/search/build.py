@@ -39,7 +39,11 @@ OverlapOption = Annotated[
 SkipEmptyOption = Annotated[bool, flag("--skip-empty", "Leave out rows without text, which are refused otherwise.")]
 TextsArgument = Annotated[
     str,
-    argument("Rows with the texts: csv, tsv, jsonl, json, parquet, conll, conllu or txt (one text per line).", "FILE"),
+    argument(
+        "Rows with the texts: csv, tsv, jsonl, json, parquet, conll, conllu or txt (one text per line); or a folder of "
+        "documents: txt, md, html.",
+        "FILE",
+    ),
 ]
 
 OutputOption = Annotated[Path, output_option("Folder of the index, to be created.", "INDEX")]

@@ -1,0 +1,59 @@
+"""Data sets that `datasets` saves to disk are read back: rows, names of labels, splits by name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import datasets
+import pytest
+
+from bertkit.data.files import find_files, read_records
+from bertkit.data.sources import single_file
+from bertkit.errors import DataError
+from bertkit.recipe import Data
+
+FEATURES = datasets.Features(
+    {
+        "text": datasets.Value("string"),
+        "label": datasets.ClassLabel(names=["bad", "good"]),
+        "tags": datasets.List(datasets.ClassLabel(names=["O", "B-X"])),
+    }
+)
+
+
+def made(count):
+    rows = [{"text": f"é {number}", "label": number % 3 - 1, "tags": [number % 2, 0]} for number in range(count)]
+    return rows, datasets.Dataset.from_list(rows, features=FEATURES)
+
+
+def named(row):
+    labels = ["bad", "good", None]  # -1 is no label
+    return {"text": row["text"], "label": labels[row["label"]], "tags": [["O", "B-X"][tag] for tag in row["tags"]]}
+
+
+def test_a_data_set_in_shards(here):
+    rows, data_set = made(2500)
+    data_set.save_to_disk("set", num_shards=3)
+    (Path("set") / "cache-0123.arrow").write_bytes(b"of a map")
+    assert single_file(Data(source="set")) == Path("set")
+    assert list(read_records("set", Data())) == [(number, named(row)) for number, row in enumerate(rows, 1)]
+    (shard,) = Path("set").glob("data-00001-*.arrow")
+    assert next(iter(read_records(shard, Data())))[0] == 1
+    shard.write_bytes(shard.read_bytes()[:200])
+    with pytest.raises(DataError, match=r"not an Arrow stream, or a damaged one \(set:\d+\) - save it again"):
+        list(read_records("set", Data()))
+
+
+def test_the_splits_of_a_data_set_are_found_by_name(run, tiny_model):
+    rows, data_set = made(12)
+    datasets.DatasetDict({"train": data_set, "dev": data_set.select(range(3))}).save_to_disk("sets")
+    assert single_file(Data(source="sets")) is None
+    files = find_files(Path("sets"), Data())
+    assert files == {"train": [Path("sets/train")], "validation": [Path("sets/dev")]}
+    assert [row for _, row in read_records(files["validation"][0], Data())] == [named(row) for row in rows[:3]]
+    ended = run(
+        *("finetune", "classify", "--data", "sets", "--model", tiny_model, "--dry-run"),
+        *("--set", "data.empty_label=drop"),
+    )
+    assert ended.code == 0, ended.err
+    assert "train 8, validation 2" in ended.out

@@ -1,0 +1,157 @@
+"""Spans of annotation tools: their files by hand, offsets to the letter, and what cannot be read as it is meant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.data.files import read_records
+from bertkit.data.spans import TextSpan, read_spans
+from bertkit.errors import DataError
+from bertkit.recipe import Data
+from tests.conftest import write_jsonl
+
+TEXT = "😀 Zoe\u0301 met A\u0301da in New York 👩\u200d👧."
+PEOPLE = [TextSpan(2, 6, "PER"), TextSpan(11, 15, "PER"), TextSpan(19, 27, "LOC"), TextSpan(28, 31, "EMO")]
+
+
+def utf16(text, offset):
+    return len(text[:offset].encode("utf-16-le")) // 2
+
+
+def as_objects(*names):
+    return [dict(zip(names, span, strict=True)) for span in PEOPLE]
+
+
+def rows_of(file, **options):
+    return [row for _, row in read_records(file, Data(**options))]
+
+
+def test_offsets_are_code_points_to_the_letter():
+    texts = ["Zoe\u0301", "A\u0301da", "New York", "👩\u200d👧"]
+    assert [TEXT[span.start : span.end] for span in read_spans(as_objects("start", "end", "label"), TEXT)] == texts
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        as_objects("start", "end", "label"),
+        as_objects("start_offset", "end_offset", "label"),
+        as_objects("start", "end", "type"),
+        [list(span) for span in reversed(PEOPLE)],
+        json.dumps(PEOPLE),
+        [{"start": start, "end": end, "labels": [label]} for start, end, label in [*PEOPLE, *PEOPLE]],
+        [{"start": 1, "end": 7, "label": "PER"}, *PEOPLE[1:]],  # with the spaces around it
+    ],
+)
+def test_ways_to_write_spans(value):
+    assert read_spans(value, TEXT) == PEOPLE
+
+
+def test_utf16_units_are_read_where_asked_for_or_where_all_texts_prove_them():
+    units = [(utf16(TEXT, start), utf16(TEXT, end), label) for start, end, label in PEOPLE]
+    assert read_spans(units, TEXT, offsets="utf16") == PEOPLE
+    proven = [
+        {"start": start, "end": end, "label": label, "text": TEXT[span.start : span.end]}
+        for span, (start, end, label) in zip(PEOPLE, units, strict=True)
+    ]
+    assert read_spans(proven, TEXT) == PEOPLE
+    with pytest.raises(DataError, match=r"not in the text, .* - if the offsets count UTF-16 units: --set options.off"):
+        read_spans([units[-1]], TEXT[: PEOPLE[-1].end])
+
+
+@pytest.mark.parametrize(
+    ("value", "what"),
+    [
+        ("positive", "'positive' is not a list of spans"),
+        ([3], "span 1, 3, is not a start, an end and a label"),
+        ([[0, 1, ""]], "span 1, .* is not a start"),
+        ([[0, True, "A"]], "span 1, .* is not a start"),
+        ([{"start": "/p[1]", "end": "/p[1]", "label": "A"}], "span 1, .* is not a start"),
+        ([[5, 5, "A"]], r"the span 5:5 \(A\) is not in the text"),
+        ([[0, 99, "A"]], "the span 0:99 .* which has 32 characters"),
+        ([[1, 2, "A"]], "the span 1:2 ' ' .* is blank"),
+        ([{"start": 19, "end": 22, "label": "A", "text": "York"}], "the span 19:22 'New' .* has the text 'York', it"),
+        (
+            [[19, 27, "LOC"], [23, 27, "PER"]],
+            r"19:27 'New York' \(LOC\) and 23:27 'York' \(PER\) overlap .* - .*longest",
+        ),
+        ([[19, 27, "LOC"], [19, 27, "PER"]], "overlap"),
+    ],
+)
+def test_faults(value, what):
+    with pytest.raises(DataError, match=what) as caught:
+        read_spans(value, TEXT)
+    assert "\n" not in str(caught.value)
+    assert caught.value.column == "spans"
+
+
+def test_the_longest_of_overlapping_spans():
+    spans = [[23, 27, "PER"], [19, 27, "LOC"], [2, 6, "PER"], [19, 22, "LOC"]]
+    assert read_spans(spans, TEXT, overlapping="longest") == [TextSpan(2, 6, "PER"), TextSpan(19, 27, "LOC")]
+
+
+@given(st.data())
+def test_any_spans_that_do_not_overlap_come_back(data):
+    text = data.draw(st.text(st.sampled_from("ab. é\u0301😀👩\u200d\n"), min_size=1, max_size=30))
+    ends = sorted(data.draw(st.sets(st.integers(0, len(text)), max_size=6)))
+    given_spans = [TextSpan(*pair, "X") for pair in zip(ends[::2], ends[1::2], strict=False)]
+    spans = [span for span in given_spans if text[span.start : span.end].strip()]
+    read = read_spans(spans, text)
+    assert [text[a:b] for a, b, _ in read] == [text[a:b].strip() for a, b, _ in spans]
+    units = [(utf16(text, a), utf16(text, b), label) for a, b, label in spans]
+    assert read_spans(units, text, offsets="utf16") == read
+
+
+def test_prodigy(here):
+    spans = as_objects("start", "end", "label")
+    rows = [
+        {"text": TEXT, "_input_hash": 1, "_task_hash": 2, "spans": spans, "answer": "accept"},
+        {"text": "Rome", "_input_hash": 3, "_task_hash": 4, "tokens": [{"text": "Rome"}], "answer": "reject"},
+        {"text": "no", "_input_hash": 5, "_task_hash": 6, "meta": {"n": 1}, "answer": "accept", "_view_id": "ner"},
+        {"text": "Oslo", "_input_hash": 7, "_task_hash": 8, "spans": spans, "answer": "ignore"},
+    ]
+    read = rows_of(write_jsonl(here / "p.jsonl", rows))
+    assert [row["spans"] for row in read] == [spans, None, [], None]
+    assert len({tuple(row) for row in read}) == 1
+    classes = [{"text": "a", "label": "A", "_task_hash": 1, "answer": "accept"}]
+    assert rows_of(write_jsonl(here / "c.jsonl", classes)) == classes
+
+
+def label_studio(results, **more):
+    return {"was_cancelled": False, "result": results, **more}
+
+
+def test_label_studio(here):
+    results = [
+        {"value": {"start": start, "end": end, "text": TEXT[start:end], "labels": [label]}, "type": "labels"}
+        for start, end, label in PEOPLE
+    ]
+    choice = {"value": {"choices": ["news"]}, "type": "choices"}
+    tasks = [
+        {"id": 4, "annotations": [label_studio([*results, choice])], "data": {"text": TEXT, "url": "u"}},
+        {"id": 5, "annotations": [label_studio(results, was_cancelled=True)], "data": {"body": "b"}, "predictions": []},
+        {"id": 6, "annotations": [], "data": {"text": TEXT}},
+        {"id": 7, "annotations": [label_studio([]), label_studio(results, ground_truth=True)], "data": {"text": TEXT}},
+    ]
+    Path("ls.json").write_text(json.dumps(tasks))
+    read = rows_of("ls.json")
+    assert [row["text"] for row in read] == [TEXT, "b", TEXT, TEXT]
+    assert [row["spans"] and read_spans(row["spans"], row["text"]) for row in read] == [PEOPLE, None, None, PEOPLE]
+    tasks[3]["annotations"][1]["ground_truth"] = False
+    Path("ls.json").write_text(json.dumps(tasks))
+    with pytest.raises(DataError, match=r"the spans of 2 annotations differ \(ls.json:4, column 'annotations'\)"):
+        rows_of("ls.json")
+
+
+def test_lighttag(here):
+    annotations = [{"start": start, "end": end, "tag": label, "value": TEXT[start:end]} for start, end, label in PEOPLE]
+    example = {"example_id": "x", "content": TEXT, "annotations": annotations, "metadata": {}}
+    for key in ("examples", "annotations_and_examples"):
+        Path("l.json").write_text(json.dumps({key: [example], "name": "task"}))
+        (row,) = rows_of("l.json")
+        assert (row["id"], row["text"], read_spans(row["spans"], TEXT)) == ("x", TEXT, PEOPLE)
