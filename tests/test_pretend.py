@@ -44,12 +44,6 @@ OWN = {
 }
 """Recipe -> what else it needs to be trained for two steps."""
 
-WAITS = {
-    "sparse": ["nonzero", "tolist"],  # which of a gradient's numbers are not 0, and how many of each text
-    "late_interaction": ["item"],  # how long the longest query is
-}
-"""Task family -> what a training step waits for; nothing for the others."""
-
 SENTENCE = "1\tcats\t_\tNOUN\t_\t_\t2\tnsubj\t_\t_\n2\tran\t_\tVERB\t_\t_\t0\troot\t_\t_\n\n"
 WORDS = ("cat", "dog", "cow", "hen")
 PRETRAINING = sorted(file.stem for file in (recipe_folder() / "pretrain").glob("*.yaml"))
@@ -143,7 +137,7 @@ def numbers_of(entries) -> dict[str, float]:
 
 @pytest.fixture
 def check_training(call, small_model, record_testsuite_property):
-    """Train by recipes on both; they come to the same, and a step between two logs waits for `WAITS` alone."""
+    """Train by recipes on both; they come to the same, and a step between two logs never waits for the device."""
 
     def check(names):
         cases = [case_of(name, small_model) for name in names]
@@ -156,8 +150,7 @@ def check_training(call, small_model, record_testsuite_property):
             waits = [*itertools.chain(*on_device["steps"][1:])]
             record_testsuite_property(f"waits of a step of {name}", waits)
             print(f"{name}: {waits}")  # noqa: T201 - `pytest -s` shows the table
-            task = None if name in PRETRAINING else load_recipe(name).task
-            assert [wait.partition(":")[0] for wait in waits] == WAITS.get(task, []), (name, waits)
+            assert not waits, name
 
     return check
 

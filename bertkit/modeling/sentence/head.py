@@ -61,13 +61,17 @@ class VectorHead:
         missing = derive(inputs["attention_mask"], lambda mask: mask.sum(dim=-1) == 1)
         if row_mask is not None:
             missing = missing | ~row_mask[:, None]
-        loss = self.loss if self.training else None  # type: ignore[attr-defined]
+        loss = self._loss_of(inputs["attention_mask"]) if self.training else None  # type: ignore[attr-defined]
         if loss is not None and loss.name == "simcse":  # every text twice, so that dropout differs
             batch = [None if values is None else derive(values, _twice(loss.texts)) for values in batch]
             missing = derive(missing, _twice(loss.texts))
         vectors = self._embed_texts([None if values is None else values.flatten(0, 1) for values in batch])
         vectors = vectors.view(*missing.shape, *vectors.shape[1:])
         return self._output(None if loss is None else loss(vectors, labels, missing, row_mask is not None), vectors)
+
+    def _loss_of(self, mask: torch.Tensor) -> Any:
+        """Return the loss of a batch with this mask, (rows, texts, tokens); None where there is none."""
+        return self.loss
 
     def _output(self, loss: torch.Tensor | None, vectors: torch.Tensor) -> ModelOutput:
         return VectorOutput(loss, vectors)

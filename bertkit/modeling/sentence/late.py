@@ -5,7 +5,7 @@ Each of these counts with the token of the other text that is most similar to it
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -13,6 +13,7 @@ from torch import nn
 from torch.nn import functional
 
 from bertkit.errors import ModelError, RecipeError
+from bertkit.hardware.memory import on_host
 from bertkit.modeling.heads.generic import class_with_head
 from bertkit.modeling.info import Config, Model
 from bertkit.modeling.load import quiet_transformers
@@ -32,6 +33,8 @@ class LateLoss:
 
     scale: float = 1.0
     name: str = "mnrl"
+    query_tokens: int | None = None
+    """The tokens of a batch's longest query, which more need not be compared; None where that is not known."""
 
     def __call__(
         self, vectors: torch.Tensor, labels: torch.Tensor | None, missing: torch.Tensor, filled: bool = False
@@ -40,7 +43,7 @@ class LateLoss:
         with torch.autocast(vectors.device.type, enabled=False):
             queries = vectors[:, 0]
             if not filled:  # shapes may change
-                queries = queries[:, : int((queries != 0).any(dim=-1).sum(dim=-1).max())]
+                queries = queries[:, : self.query_tokens]
             # the first texts of all rows, then the second ones, and so on: one (rows, rows, tokens, tokens) at a time
             scores = torch.cat([score_texts(queries, each) for each in vectors[:, 1:].unbind(dim=1)], dim=1)
             scores = self.scale * scores.masked_fill(missing[:, 1:].T.flatten(), float("-inf"))
@@ -81,6 +84,9 @@ class LateHead(SentenceHead):
 
         write_late(folder, self.sentence, width, self.projection.out_features)
         save_file({"linear.weight": self.projection.weight.detach().cpu().contiguous()}, folder / PROJECTION / _WEIGHTS)
+
+    def _loss_of(self, mask: torch.Tensor) -> Any:
+        return self.loss and replace(self.loss, query_tokens=int(on_host(mask)[:, 0].sum(dim=-1).max()))
 
     def _concatenate(self, vectors: list[torch.Tensor]) -> torch.Tensor:
         longest = max(chunk.shape[1] for chunk in vectors)

@@ -18,7 +18,7 @@ from transformers import MODEL_FOR_MASKED_LM_MAPPING
 from transformers.utils import ModelOutput
 
 from bertkit.hardware.device import Device
-from bertkit.hardware.memory import derive, on_host, select
+from bertkit.hardware.memory import on_host
 from bertkit.modeling.info import Model, ModelInfo, info_of, patched_forward
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.sentence.formats import write_sparse
@@ -66,20 +66,15 @@ class SparseLoss:
                 loss = find_positives(vectors, missing, 1.0)
             else:
                 loss = margin_mse(vectors, labels, missing, 1.0, filled)
-            # (rows, 1) and (rows, texts - 1)
-            no_query = derive(missing, lambda missing: missing[:, :1])
-            no_document = derive(missing, lambda missing: missing[:, 1:])
-            penalty = self.query_weight * _mean_square(vectors[:, :1], no_query, filled)
-            penalty = penalty + self.document_weight * _mean_square(vectors[:, 1:], no_document, filled)
+            # (2, rows * texts): what each text adds to the mean of the queries, and to that of the documents
+            is_query = torch.arange(missing.shape[1], device=missing.device) == 0
+            shares = (torch.stack([is_query, ~is_query])[:, None] & ~missing).flatten(1).to(vectors)
+            means = shares / shares.sum(dim=1, keepdim=True) @ vectors.flatten(0, 1)
+            query_cost, document_cost = means.square().sum(dim=1)
+            penalty = self.query_weight * query_cost + self.document_weight * document_cost
             progress = self.info.progress if self.info else 1.0
-            return loss + min(1.0, progress / max(self.warmup, 1e-9)) ** 2 * penalty
-
-
-def _mean_square(vectors: torch.Tensor, missing: torch.Tensor, filled: bool) -> torch.Tensor:
-    if not filled:
-        return select(vectors, derive(missing, torch.logical_not)).mean(dim=0).square().sum()
-    mean = vectors.where(~missing[..., None], 0.0).sum(dim=(0, 1)) / (~missing).sum()
-    return mean.square().sum()
+            total: torch.Tensor = loss + min(1.0, progress / max(self.warmup, 1e-9)) ** 2 * penalty
+            return total
 
 
 class SparseHead(VectorHead):
@@ -152,14 +147,27 @@ class _Highest(torch.autograd.Function):
         """Compute the gradients of states, weights and bias from that of the output, (texts, vocabulary)."""
         states, weight, positions = ctx.saved_tensors
         (gradient,) = gradients
+        of_bias = gradient.sum(dim=0) if ctx.has_bias else None
+        if not Device(gradient.device.type).is_cpu:
+            return *_products(states, weight, positions, gradient), of_bias, None
         of_states, of_weight = torch.zeros_like(states, dtype=torch.float32), torch.zeros_like(weight)
-        # all rows at once: a device is waited for twice, and not for each of them
-        found = torch.split(gradient.nonzero()[:, 1], (gradient != 0).sum(dim=1).tolist())
-        for text, (row, tokens) in enumerate(zip(gradient, found, strict=True)):
+        for text, row in enumerate(gradient):
+            tokens = row.nonzero()[:, 0]
             at, factor = positions[text, tokens], row[tokens].unsqueeze(1)
             of_weight[tokens] += factor * states[text, at]
             of_states[text].index_add_(0, at, factor * weight[tokens])
-        return of_states.to(states.dtype), of_weight, gradient.sum(dim=0) if ctx.has_bias else None, None
+        return of_states.to(states.dtype), of_weight, of_bias, None
+
+
+def _products(states: Any, weight: Any, positions: Any, gradient: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Compute the same gradients of states and weights by whole products, where finding what is not 0 is waited for."""
+    of_states, of_weight = [], torch.zeros_like(weight)
+    few = max(1, _TOKENS // states.shape[1])
+    for some, at, of_highest in zip(*(values.split(few) for values in (states, positions, gradient)), strict=True):
+        of_logits = gradient.new_zeros(*some.shape[:2], len(weight)).scatter_(1, at[:, None], of_highest[:, None])
+        of_states.append((of_logits @ weight.float()).to(states.dtype))
+        of_weight += of_logits.flatten(0, 1).T @ some.flatten(0, 1).float()
+    return torch.cat(of_states), of_weight
 
 
 def load_sparse_head(

@@ -9,6 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, BertConfig, BertForMaskedLM
 
+from bertkit.hardware.device import Device
 from bertkit.modeling.info import info_of
 from bertkit.modeling.sentence.formats import SPARSE, find_format
 from bertkit.modeling.sentence.modules import SentenceModules
@@ -50,9 +51,11 @@ def plain_vectors(model, batch) -> torch.Tensor:
     return logits.amax(dim=1).unflatten(0, (4, 3))
 
 
-@pytest.mark.parametrize("tokens", [2**10, 24])  # logits of all texts at once, or of two
-def test_vectors_and_gradients_are_those_of_all_logits(masked_model, monkeypatch, tokens):
+# logits of all texts at once, or of two; gradients as a CPU computes them, or an accelerator
+@pytest.mark.parametrize(("tokens", "is_cpu"), [(2**10, True), (24, True), (24, False)])
+def test_vectors_and_gradients_are_those_of_all_logits(masked_model, monkeypatch, tokens, is_cpu):
     monkeypatch.setattr("bertkit.modeling.sentence.sparse._TOKENS", tokens)
+    monkeypatch.setattr(Device, "is_cpu", is_cpu)
     batch, missing = make_batch(), LENGTHS == 1
     loss = SparseLoss("mnrl", 0.01, 0.02)
     plain = AutoModelForMaskedLM.from_pretrained(masked_model)
