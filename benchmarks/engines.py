@@ -20,8 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import Case
-from benchmarks.load import finish, matrix_rates, peak_memory, shape_of
+from benchmarks.load import matrix_rates, peak_memory, shape_of
 from benchmarks.stages import Stages, began
+from bertkit.hardware.device import find_device
 
 SHORT = {"fp32": "training.precision=fp32", "compiled": "training.torch_compile=true", "whole-head": ""}
 """Names of some changes."""
@@ -48,8 +49,8 @@ class Gate:
     def open(self) -> None:
         """Say that training is about to begin, and wait for the first command."""
         self.batches.clear()  # of what was tried before training
-        if on_gpu():
-            sys.modules["torch"].cuda.reset_peak_memory_stats()
+        if (device := find_device()).tracks_memory:
+            device.restart_peak_memory()
         self.tell({"ready": time.monotonic() - began()})
         self._wait()
 
@@ -59,7 +60,7 @@ class Gate:
             self.done.extend(self.batches.pop(0))
         self.wanted -= 1
         if not self.wanted:
-            finish("cuda" if on_gpu() else "cpu")
+            find_device().synchronize()
             seconds = time.perf_counter() - self.began
             took = {"seconds": seconds, "cpu": time.process_time() - self.cpu, "memory": used_memory()}
             squares = sum(length * length for length in self.done)
@@ -79,8 +80,7 @@ class Gate:
         return int(json.loads(line)["steps"])
 
     def _wait(self) -> None:
-        if on_gpu():  # the next engine needs the memory that this one keeps for its next step
-            sys.modules["torch"].cuda.empty_cache()
+        find_device().empty_cache()  # the next engine needs the memory that this one keeps for its next step
         self.wanted = self.listen()
         self.done: list[int] = []
         self.began, self.cpu = time.perf_counter(), time.process_time()
@@ -104,16 +104,10 @@ class Gate:
         self.stretches.pop()
 
 
-def on_gpu() -> bool:
-    """Return whether this program trains on a GPU."""
-    return bool(sys.modules["torch"].cuda.is_available())
-
-
 def used_memory() -> float:
-    """Return the peak memory in MB: of a GPU's tensors since training began, or of this program."""
-    if on_gpu():
-        return float(sys.modules["torch"].cuda.max_memory_allocated()) / 2**20
-    return peak_memory(os.getpid())
+    """Return the peak memory in MB: of an accelerator's tensors since training began, or of this program."""
+    device = find_device()
+    return device.peak_memory() / 2**20 if device.tracks_memory else peak_memory(os.getpid())
 
 
 def run_bertkit(case: Case, changes: str, folder: str) -> None:
@@ -210,7 +204,7 @@ def run_bare(case: Case) -> None:
     gate, settings = Gate(), case.load().training
     set_seed(case.seed)
     material = load_material(case, pad=False)
-    device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = find_device().type
     model = material.load_model().to(device).train()
     known = set(inspect.signature(model.forward).parameters)
     features = [{key: value for key, value in row.items() if key in known} for row in material.train]
@@ -235,15 +229,14 @@ def run_bare(case: Case) -> None:
 
 def run_peak(case: Case) -> None:
     """Measure matrix products at the model's shapes; each command takes about half a second for each precision."""
-    import torch
-
     gate = Gate()
     shape = shape_of(json.loads(Path(case.model, "config.json").read_text(encoding="utf-8")))
     gate.tell({"ready": time.monotonic() - began()})
     while True:
         gate.listen()
         start = time.perf_counter()
-        rates = matrix_rates(shape, 0.5, *(("cuda", 16384) if torch.cuda.is_available() else ("cpu", 1024)))
+        device = find_device()
+        rates = matrix_rates(shape, 0.5, device, 1024 if device.is_cpu else 16384)
         gate.tell({"seconds": time.perf_counter() - start, "rates": rates, "memory": peak_memory(os.getpid())})
 
 

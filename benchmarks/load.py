@@ -10,6 +10,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from bertkit.hardware.device import Device
+
 _TICK = os.sysconf("SC_CLK_TCK")
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "numpy")
 
@@ -93,10 +95,11 @@ def shape_of(config: Any) -> dict[str, int]:
     return {name: next(values[key] for key in keys if key in values) for name, keys in names.items()}
 
 
-def matrix_rates(shape: dict[str, int], seconds: float, device: str = "cpu", tokens: int = 1024) -> dict[str, float]:
+def matrix_rates(shape: dict[str, int], seconds: float, computes: Device, tokens: int) -> dict[str, float]:
     """Time the matrix products of a layer for some seconds; return operations per second by precision."""
     import torch
 
+    device = computes.type
     hidden, wide = shape["hidden"], shape["intermediate"]
     dtypes = {"fp32": torch.float32, "bf16": torch.bfloat16}
     rates = {}
@@ -104,7 +107,7 @@ def matrix_rates(shape: dict[str, int], seconds: float, device: str = "cpu", tok
         state = torch.randn(tokens, hidden, dtype=dtype, device=device)
         weights = [torch.randn(hidden, width, dtype=dtype, device=device) for width in (hidden,) * 4 + (wide,)]
         middle, back = (torch.randn(size, dtype=dtype, device=device) for size in ((tokens, wide), (wide, hidden)))
-        turns = 50 if device == "cuda" else 1  # a GPU is waited for only now and then
+        turns = 1 if computes.is_cpu else 50  # an accelerator is waited for only now and then
         count, began = -3 * turns, 0.0
         while count < 1 or time.perf_counter() - began < seconds:
             if count == 0:  # the first turns have warmed up
@@ -113,19 +116,11 @@ def matrix_rates(shape: dict[str, int], seconds: float, device: str = "cpu", tok
                 for weight in weights:
                     state @ weight
                 middle @ back
-            finish(device)
+            computes.synchronize()
             count += turns
         operations = 2 * tokens * (4 * hidden**2 + 2 * hidden * wide)
         rates[name] = count * operations / (time.perf_counter() - began)
     return rates
-
-
-def finish(device: str) -> None:
-    """Wait until a GPU has finished its work."""
-    if device == "cuda":
-        import torch
-
-        torch.cuda.synchronize()
 
 
 def machine(threads: int) -> dict[str, Any]:

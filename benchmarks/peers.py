@@ -16,6 +16,7 @@ from typing import Any
 from benchmarks.cases import MANY, Case
 from benchmarks.harness import read_columns, read_options
 from benchmarks.stages import Stages, began
+from bertkit.hardware.device import find_device
 
 
 @dataclass(frozen=True)
@@ -50,17 +51,17 @@ def pads(variant: Variant, family: str) -> bool:
 
 def training_arguments(variant: Variant, output: str, **more: Any) -> Any:
     """Build the arguments of a variant."""
-    import torch
     from transformers import TrainingArguments
 
+    device = find_device()
     return TrainingArguments(
         output_dir=output,
         per_device_eval_batch_size=variant.evaluation_batch,
         bf16=variant.bf16,
         train_sampling_strategy="group_by_length" if variant.grouped else "random",
-        tf32=True if variant.bf16 and torch.cuda.is_available() else None,
+        tf32=None if device.is_cpu or not variant.bf16 else True,
         torch_compile=variant.compiled,
-        use_cpu=not torch.cuda.is_available(),
+        use_cpu=device.is_cpu,
         report_to=[],
         disable_tqdm=True,
         **more,

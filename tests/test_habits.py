@@ -247,7 +247,7 @@ def test_variables_that_live_long_say_what_they_hold():
                 if node.id in lines or (node.id in UNTELLING and isinstance(node.ctx, ast.Store)):
                     lines.setdefault(node.id, []).append(node.lineno)
             long_lived |= {(module, function.name, name) for name, at in lines.items() if max(at) - min(at) > 3}
-    assert long_lived - {("hardware/threads.py", "read_quota", "own")} == set()
+    assert long_lived == set()
 
 
 def test_docstrings_say_what_comes_out():

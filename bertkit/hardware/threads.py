@@ -127,11 +127,11 @@ def read_quota(process: Path = Path("/proc/self")) -> float:
     for line in mounts:  # 33 32 0:30 /root /point options - cgroup source cpu,cpuacct
         fields, _, system = line.partition(" - ")
         kind, _, options = system.partition(" ")
-        own = paths.get(kind)
-        if own is None or (kind == "cgroup" and "cpu" not in options.rpartition(" ")[2].split(",")):
+        group = paths.get(kind)
+        if group is None or (kind == "cgroup" and "cpu" not in options.rpartition(" ")[2].split(",")):
             continue
         root, point = fields.split()[3:5]
-        folder = Path(point, own.relative_to(root) if own.is_relative_to(root) else "")
+        folder = Path(point, group.relative_to(root) if group.is_relative_to(root) else "")
         around = [parent for parent in folder.parents if parent.is_relative_to(point)]
         quota = min(quota, *map(_quota_of, [folder, *around]))
     return quota
