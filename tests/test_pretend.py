@@ -57,6 +57,8 @@ FAMILIES = first_of_each(recipe_names(), [load_recipe(name).task for name in rec
 OBJECTIVES = first_of_each(PRETRAINING, [load_pretrain_recipe(name).objective for name in PRETRAINING])
 
 BESIDE = {
+    "ablate": "mlm --data demo --tokenizer demo --size tiny --steps 2 --limit 60 --space objective=mlm,clm "
+    "--set training.max_length=64 --set training.batch_size=4 --output made",
     "attention heads": "words.conllu --model demo",
     "bench": "cola --model demo --data demo --steps 2",
     "fill-mask": "'the [MASK] is here' --model demo",
@@ -64,11 +66,15 @@ BESIDE = {
     "predict zero-shot": "classify --zero-shot --model demo --text 'the cat is here' --set labels=[cat,dog]",
     "probe": "ner --model demo --data demo --limit 16",
     "rank": "cola demo --data demo --limit 16",
+    "search add": "index {texts}",
+    "search query": "index 'a cat' -k 2",
+    "sweep": "cola --model demo --data demo --limit 16 --space training.learning_rate=1e-4,2e-4 "
+    "--set training.steps=2 --output made",
 }
 """Commands that compute and read no run, as `COMMANDS` has those that do."""
 NO_DEVICE = {
-    *("ablate", "check", "encoders", "finetune", "sweep", "version", "search add", "search delete", "search query"),
-    *("search eval", "search passages", "recipes list", "recipes show", "recipes copy", "recipes check"),
+    *("check", "encoders", "finetune", "version", "search delete", "search eval", "search passages", "recipes list"),
+    *("recipes show", "recipes copy", "recipes check"),
     *("pretrain tokenizer", "pretrain sizes", "pretrain recipe"),
 }
 """Commands that compute nothing on a device, or what trainings and `search build` do."""
@@ -177,13 +183,16 @@ def test_two_steps_of_every_other_recipe(check_training, name):
 
 @pytest.fixture(scope="session")
 def cola_runs(device_zygote, tmp_path_factory):
-    """Two runs of the demo model, trained on the CPU."""
+    """Two runs of the demo model, trained on the CPU, and an index of texts by the first."""
     folder = tmp_path_factory.mktemp("runs")
     for seed in (1, 2):
         command = f"finetune cola --model demo --data demo --limit 24 --seed {seed} --set training.epochs=1 "
         command += f"--set training.batch_size=8 --set training.precision=fp32 --output run{seed}"
         code, text = device_zygote.run(folder, shlex.split(command))
         assert code == 0, text
+    (folder / "texts.txt").write_text("".join(f"the {word} is here\n" for word in WORDS))
+    code, text = device_zygote.run(folder, shlex.split("search build texts.txt --model run1 --output index"))
+    assert code == 0, text
     return folder
 
 
@@ -202,7 +211,6 @@ def test_a_command_ends_on_the_device_as_on_the_cpu(case, device_zygote, cola_ru
         (folder / "rows.jsonl").write_text(
             "".join(json.dumps({"sentence": f"the {word} is here"}) + "\n" for word in WORDS)
         )
-        (folder / "texts.txt").write_text("".join(f"the {word} is here\n" for word in WORDS))
         (folder / "words.conllu").write_text(SENTENCE)
         given = {"run": "run1", "again": "run2", "recipe": "cola", "model": "demo", "copied": "copied"}
         arguments = {**COMMANDS, **BESIDE}[case].format(rows="rows.jsonl", texts="texts.txt", **given)
