@@ -95,11 +95,11 @@ def work(tmp_path_factory):
 def run(work):
     """Run a command on a device in its folder."""
 
-    def command(device: str, *arguments: object) -> Ended:
+    def command(device: str, *arguments: object, devices: int = 1) -> Ended:
         start = time.perf_counter()
         ended = subprocess.run(
             [sys.executable, "-W", "ignore", "-m", "bertkit", *map(str, arguments), "--device", device],
-            env={**os.environ, **ENVIRONMENT},
+            env={**os.environ, **ENVIRONMENT, "CPU_NUM_DEVICES": str(devices)},
             cwd=work[device],
             capture_output=True,
             text=True,
@@ -153,6 +153,15 @@ def test_training_comes_to_what_it_does_on_the_cpu(command, run, table, still):
     losses = [next(entry["eval_loss"] for entry in reversed(log) if "eval_loss" in entry) for log in logs]
     note(table, command, ended, [f"loss {loss:.6f}" for loss in losses])
     assert [runs.read_record(one.folder / name)["machine"]["device"] for one in ended] == ["xla", "cpu"]
+
+
+def test_several_devices_come_to_what_one_does(run, table, still):
+    ended = [run("xla", "finetune", "cola", "--model", still, *TUNED, "-o", f"of-{n}", devices=n) for n in (4, 1)]
+    logs = [one.log(f"of-{n}") for n, one in zip((4, 1), ended, strict=True)]
+    assert numbers(logs[0]) == pytest.approx(numbers(logs[1]), rel=1e-5, abs=1e-5)
+    assert "4 x CPU (XLA)" in ended[0].text
+    losses = (f"loss {log[0]['loss']:.6f}" for log in logs)  # of 4 devices, and of one
+    table.append(("on 4 devices", str(ended[0].graphs), f"{ended[0].seconds:.0f}", "", *losses))
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(run, table, work):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from bertkit.hardware.device import Device, find_device
+from bertkit.hardware.memory import to_device
 from bertkit.hardware.threads import is_open, settle_threads
-from bertkit.tokens.feature_cache import lengths_of
+from bertkit.tokens.feature_cache import lengths_of, longest_of
 from bertkit.tokens.features import (
     TOKENS_AT_ONCE,
     Collator,
@@ -20,7 +22,7 @@ from bertkit.tokens.features import (
     static_width,
     tokens_for,
 )
-from bertkit.tokens.static_shapes import evaluation_rows, static_collator
+from bertkit.tokens.static_shapes import choose_widths, evaluation_rows, static_collator
 
 if TYPE_CHECKING:
     from torch import nn
@@ -56,14 +58,10 @@ def forward(
     process, processes = rank_and_size()
     device = next(model.parameters()).device
     computes = Device(device.type)
-    was_training = model.training
-    model.eval()
     outputs: dict[int, Output] = {}
     total, count = 0.0, 0
-    lengths = lengths_of(features).tolist()
-    collate, lengths = few_shapes(collate, lengths, computes)
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
-    with computes.inference_mode(), autocast:
+    collate, lengths = few_shapes(model, features, collate)
+    with evaluating(model, precision):
         if lengths and is_open() and computes.is_cpu:
             usual = sorted(range(len(lengths)), key=lengths.__getitem__)[len(lengths) // 2 :: -1]  # and shorter ones
             rows = min(len(usual), max(1, tokens_for(1) // lengths[usual[0]]))
@@ -71,7 +69,7 @@ def forward(
         # Every n-th batch belongs to a process. Batches are sorted by length, so all processes get long and short ones.
         for numbers in sorted_batches(lengths)[process::processes]:
             batch = without_fillers(model, collate([features[number] for number in numbers]))
-            fields = dict(run_filled(model, {name: value.to(device) for name, value in batch.items()}))
+            fields = dict(run_filled(model, {name: to_device(value, device) for name, value in batch.items()}))
             computes.end_graph()
             # the model's loss is a mean over the batch; weighted by its items, it adds up to the mean over all rows
             loss = fields.pop("loss", None)
@@ -84,13 +82,28 @@ def forward(
             for position, number in enumerate(numbers):
                 outputs[number] = {name: array[position] for name, array in arrays.items()}
             tick(len(numbers))
-    model.train(was_training)
     # outputs go by the number of their row, so those of all processes merge in any order
     shares = gather_from_all((outputs, total, count))
     merged = {number: output for share, _, _ in shares for number, output in share.items()}
     items = sum(count for _, _, count in shares)
     loss = sum(total for _, total, _ in shares) / items if items else None
     return [merged[number] for number in range(len(features))], loss
+
+
+@contextmanager
+def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
+    """Let a model of torch run without gradients and dropout, in a precision, for as long as the block lasts."""
+    import torch
+
+    from bertkit.modeling.attention import always_masked
+
+    device = Device(next(model.parameters()).device.type)
+    was_training = model.training
+    model.eval()
+    autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
+    with device.inference_mode(), autocast, always_masked(device):
+        yield
+    model.train(was_training)
 
 
 def rank_and_size() -> tuple[int, int]:
@@ -112,20 +125,27 @@ def gather_from_all(share: Item) -> list[Item]:
     return shares
 
 
-def few_shapes(collate: Collator, lengths: list[int], device: Device) -> tuple[Collator, list[int]]:
-    """Return a collator, and the lengths by which rows are sorted into batches, both as they are on most devices.
+def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple[Collator, list[int]]:
+    """Return a collator, and the lengths by which features are sorted into batches, both as they are on most devices.
 
-    Where a graph is compiled per shape, batches have few, and all that begin with a length but the last have as many
-    rows.
+    Where a graph is compiled per shape, batches have the widths of the model's earlier ones, and one more where a text
+    is longer. All of one width are filled to as many rows.
     """
-    if device.shapes_may_change or not lengths:
-        return collate, lengths
-    from bertkit.modeling.attention import always_mask
+    from bertkit.modeling.info import info_of
 
-    always_mask()
-    most = round_size(max(lengths))
-    widths = [static_width(length, most) for length in lengths]
-    return static_collator(collate, evaluation_rows(TOKENS_AT_ONCE), most), widths
+    lengths = lengths_of(features)
+    device = Device(next(model.parameters()).device.type)
+    if device.shapes_may_change or not len(lengths):
+        return collate, lengths.tolist()
+    info, longest = info_of(model), longest_of(features)
+    info.static_widths = info.static_widths or choose_widths(longest)
+    if longest.max() > info.static_widths[-1]:
+        info.static_widths += (round_size(int(longest.max())),)
+    texts = (lengths // longest).tolist()
+    widths = [static_width(length, info.static_widths) for length in longest.tolist()]
+    costs = [number * width for number, width in zip(texts, widths, strict=True)]
+    rows = evaluation_rows(TOKENS_AT_ONCE)
+    return static_collator(collate, lambda batch: device.whole_rows(rows(batch)), info.static_widths), costs
 
 
 def sorted_batches(lengths: Sequence[int], tokens: int | None = None) -> list[list[int]]:

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-import torch
 
 from bertkit.errors import DataError
-from bertkit.evaluation.forward import few_shapes, gather_from_all, rank_and_size, sorted_batches
-from bertkit.hardware.device import Device
+from bertkit.evaluation.forward import evaluating, few_shapes, gather_from_all, rank_and_size, sorted_batches
+from bertkit.hardware.memory import to_device
 from bertkit.modeling.info import Model
 from bertkit.pretraining.objectives import Objective, PretrainSetup, Totals
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.progress import Progress, stage
-from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import ROW_MASK, Collator, Feature, Features
 
 
@@ -35,23 +33,18 @@ def measure(
     """Score a model on held-out features; several processes share the work and all get the scores."""
     process, processes = rank_and_size()
     device = next(model.parameters()).device
-    computes = Device(device.type)
-    was_training = model.training
-    model.eval()
     totals: Totals = {}
-    collate, lengths = few_shapes(collate, lengths_of(features).tolist(), computes)
+    collate, lengths = few_shapes(model, features, collate)
     batches = sorted_batches(lengths)[process::processes]
-    bf16 = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
-    with stage(progress, "evaluation", len(batches)) as tick, computes.inference_mode(), bf16:
+    with stage(progress, "evaluation", len(batches)) as tick, evaluating(model, precision):
         for numbers in batches:
             batch = collate([features[number] for number in numbers])
             batch.pop(ROW_MASK, None)  # objectives go by labels, and by what tells text from padding
             # Sums and counts are added up, and `score` divides them once in the end: a mean of the batches' means would
             # weigh the items of small batches more.
-            sums = objective.accumulate(model, {name: values.to(device) for name, values in batch.items()})
+            sums = objective.accumulate(model, {name: to_device(values, device) for name, values in batch.items()})
             totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
             tick(1)
-    model.train(was_training)
     shares = gather_from_all(totals)
     # with fewer batches than processes some have no sums, but the first process always has a batch
     return objective.score({name: sum(share.get(name, 0.0) for share in shares) for name in shares[0]})

@@ -45,12 +45,18 @@ class Device:
         return self.type != "xla"
 
     @property
+    def count(self) -> int:
+        """How many devices share the rows of a batch inside one process, as those of XLA do."""
+        return int(_xla_runtime().global_runtime_device_count()) if self.type == "xla" else 1
+
+    @property
     def name(self) -> str:
         """What people call it."""
         if self.is_cpu:
             return "CPU"
         if self.type == "xla":
-            return f"{_xla_runtime().device_type()} (XLA)"
+            count = f"{self.count} x " if self.count > 1 else ""
+            return f"{count}{_xla_runtime().device_type()} (XLA)"
         if self.type == "mps":
             brand = subprocess.run(["sysctl", "-n", "machdep.cpu.brand_string"], capture_output=True, text=True)
             return f"{brand.stdout.strip() or 'Apple'} (MPS)"
@@ -145,6 +151,19 @@ class Device:
 
             torch_xla.sync()
 
+    def whole_rows(self, rows: int) -> int:
+        """Return the rows of a batch that all devices have equal shares of, at least as many."""
+        return -(-rows // self.count) * self.count
+
+    def share_rows(self, values: Any) -> None:
+        """Let several devices hold equal shares of a tensor's rows, (rows, ...), and so of all that is made of it."""
+        if self.count > 1 and values.dim() and len(values) % self.count == 0:
+            import numpy as np
+            from torch_xla.distributed import spmd
+
+            mesh = spmd.Mesh(np.arange(self.count), (self.count,), ("rows",))
+            spmd.mark_sharding(values, mesh, ("rows", *[None] * (values.dim() - 1)))
+
     def empty_cache(self) -> None:
         """Return memory that is free but kept."""
         if not self.is_cpu and hasattr(self._module, "empty_cache"):
@@ -238,28 +257,24 @@ def check_asked_device() -> None:
     """Check that a device is here which the user asks for by name, before anything is read or moved for it.
 
     Raises:
-        UnavailableError: it is not, or XLA has several.
+        UnavailableError: it is not, or there are several processes on XLA.
     """
     if asked_device() not in ("auto", "cpu"):
-        refuse_several(find_device())
+        refuse_processes(find_device())
 
 
-def refuse_several(device: Device) -> None:
-    """Refuse to train on several devices of XLA, each of which would get a share of a batch.
-
-    Its CPU client has a thread of one process for each, and no process of an XLA launch is one of torch.distributed.
+def refuse_processes(device: Device) -> None:
+    """Refuse to train in several processes on XLA, which are none of torch.distributed; one sees all devices.
 
     Raises:
-        UnavailableError: there are several, or several processes.
+        UnavailableError: there are several.
     """
     if device.shapes_may_change:
         return
-    processes, devices = int(os.environ.get("WORLD_SIZE", "1")), int(_xla_runtime().global_device_count())
+    processes = max(int(os.environ.get("WORLD_SIZE", "1")), int(_xla_runtime().process_count()))
     if processes > 1:
-        raise UnavailableError(f"bertkit trains on XLA in one process, not in {processes}", "start one alone")
-    if devices > 1:
-        remedy = "let it see one: TPU_VISIBLE_CHIPS=0 TPU_PROCESS_BOUNDS=1,1,1 TPU_CHIPS_PER_PROCESS_BOUNDS=1,1,1"
-        raise UnavailableError(f"bertkit trains on one device of XLA, and there are {devices}", remedy)
+        what = f"bertkit trains on XLA in one process, not in {processes}"
+        raise UnavailableError(what, "start one alone, which shares batches among all devices of its machine")
 
 
 def use_local_device() -> None:
@@ -274,9 +289,9 @@ def lead_accelerate(device: str) -> None:
     """Let Accelerate take this device, where it would choose another: it goes through a list of those that it knows.
 
     Raises:
-        UnavailableError: XLA has several, of which it would take all.
+        UnavailableError: there are several processes on XLA.
     """
-    refuse_several(Device(device))
+    refuse_processes(Device(device))
     from accelerate import PartialState
 
     if device == "cpu":  # which the variable would overrule
@@ -323,6 +338,9 @@ def _xla_is_accelerator() -> bool:
 
 
 def _xla_runtime() -> Any:
-    import torch_xla.runtime
+    """Return torch_xla's runtime, where several devices are one to a program, which shares tensors out among them."""
+    from torch_xla import runtime
 
-    return torch_xla.runtime
+    if not runtime.is_spmd() and runtime.global_runtime_device_count() > 1:
+        runtime.use_spmd()  # before the first tensor
+    return runtime

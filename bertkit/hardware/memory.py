@@ -11,6 +11,8 @@ import platform
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from bertkit.hardware.device import Device
+
 if TYPE_CHECKING:
     import torch
 
@@ -50,6 +52,7 @@ _COPY = "bertkit_host_copy"  # attribute of a tensor on a device
 def to_device(values: torch.Tensor, device: torch.device | str) -> torch.Tensor:
     """Move a tensor to a device, where `on_host` finds it; from pinned memory, nothing waits for it."""
     moved = values.to(device, non_blocking=True)
+    Device(moved.device.type).share_rows(moved)
     return moved if moved is values else _keep(moved, values)
 
 

@@ -13,10 +13,12 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers import AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from bertkit.errors import ModelError, RecipeError, UnavailableError
+from bertkit.hardware.device import Device
 from bertkit.hardware.memory import host_copy
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
@@ -67,10 +69,11 @@ def speed_paths(
             patches.enter_context(fast_dropout(model, dropout))
         if merge:
             patches.enter_context(merged_projections(model))
-        if model.device.type != "cpu" and model.config._attn_implementation == "sdpa":
+        device = Device(model.device.type)
+        if not device.is_cpu and device.shapes_may_change and model.config._attn_implementation == "sdpa":
             patches.enter_context(masks_of_host(model))
         if unpad:
-            varlen = torch_varlen() if model.device.type != "cpu" else None
+            varlen = None if device.is_cpu else torch_varlen()
             patches.enter_context(unpadded(model, varlen))
         embeddings = None if tokens is None else patches.enter_context(occurring_embeddings(model, tokens))
         if compiled:
@@ -135,19 +138,27 @@ def compiled_layers(model: Model) -> Iterator[None]:
             raise UnavailableError(what, f"{remedy}, or leave out training.torch_compile") from None
 
 
-def always_mask() -> None:
-    """Let models of this process mask attention in each batch; to leave it out of one without padding, they look at it.
+@contextmanager
+def always_masked(device: Device) -> Iterator[None]:
+    """Let models mask attention in each batch where a device compiles a graph per shape.
 
-    A device that compiles a graph per shape would wait for that, and have two graphs for each shape.
+    To leave the mask out of a batch without padding, they look at it. The device would be waited for, and have two
+    graphs for each shape.
     """
-    from transformers import AttentionMaskInterface
-    from transformers.masking_utils import sdpa_mask
+    if device.shapes_may_change:
+        yield
+        return
+    make_mask = AttentionMaskInterface()["sdpa"]
 
     def mask(*arguments: object, **named: object) -> Any:
         named |= {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False}
-        return sdpa_mask(*arguments, **named)
+        return make_mask(*arguments, **named)
 
     AttentionMaskInterface.register("sdpa", mask)
+    try:
+        yield
+    finally:
+        AttentionMaskInterface.register("sdpa", make_mask)
 
 
 def repeated_layers(module: nn.Module) -> list[nn.Module]:

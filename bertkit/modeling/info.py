@@ -97,6 +97,8 @@ class ModelInfo:
     """The tokens, padding included, that fit into memory of a batch that may not be split; None where all do."""
     input_gradients: bool = False
     """Whether gradients of its embeddings are asked for, even if its encoder is not trained."""
+    static_widths: tuple[int, ...] = ()
+    """The widths of its batches, where a device compiles a graph per shape; none before its first batch."""
     progress: float = 1.0
     """The share of training that is done, for losses that change with it."""
     while_training: ExitStack = field(default_factory=ExitStack)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from bertkit.hardware.memory import where
 from bertkit.modeling.info import Model
-from bertkit.tokens.features import IGNORED, STATIC_LIMIT, Batch, Tensors, static_width
+from bertkit.tokens.features import IGNORED, STATIC_WIDTHS, Batch, Tensors, static_width
 
 if TYPE_CHECKING:
     import torch
@@ -52,12 +52,12 @@ def run_at_masked(model: Model, batch: Batch) -> tuple[ModelOutput, torch.Tensor
 
 def add_label_positions(batch: Tensors) -> Tensors:
     """Add `LABEL_POSITIONS` to a batch of few shapes: where they are known, gathering tokens makes no other shape."""
-    if STATIC_LIMIT.get() is None:
+    if not STATIC_WIDTHS.get():
         return batch
     is_labeled = batch["labels"] != IGNORED
     width = is_labeled.shape[1]
     # mostly a quarter of the width, so that one width has one size
-    most = min(static_width(int(is_labeled.sum(dim=1).max()), 2 * width), width)
+    most = static_width(int(is_labeled.sum(dim=1).max()), (-(-width // 4), -(-width // 2), width))
     # a stable sort puts the labeled positions first, in their order
     order = (~is_labeled).int().argsort(dim=1, stable=True)[:, :most]
     return {**batch, LABEL_POSITIONS: order.where(is_labeled.gather(1, order), width)}

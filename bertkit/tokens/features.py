@@ -37,8 +37,8 @@ TOKENS_AT_ONCE, TOKENS_PER_THREAD = 4096, 1024
 ROW_MASK = "row_mask"
 """Name in a batch: (rows,), False for a row that only fills the batch; see `bertkit.tokens.static_shapes`."""
 
-STATIC_LIMIT: ContextVar[int | None] = ContextVar("STATIC_LIMIT", default=None)
-"""The most tokens of the batches of few shapes that are built; None where their shapes may be many."""
+STATIC_WIDTHS: ContextVar[tuple[int, ...]] = ContextVar("STATIC_WIDTHS", default=())
+"""The widths in tokens, in order, that batches of few shapes have; none where their shapes may be many."""
 
 PADDING_STEPS = ((64, 8), (32, 4), (16, 2))
 """A batch with more tokens than the first is padded to a multiple of the second, where shapes may change."""
@@ -300,9 +300,8 @@ def _padded_width(longest: int, limit: int) -> int:
     >>> [_padded_width(longest, 100) for longest in (5, 17, 33, 64, 65, 97, 100)]
     [5, 18, 36, 64, 72, 100, 100]
     """
-    static_limit = STATIC_LIMIT.get()
-    if static_limit is not None:
-        width = static_width(longest, static_limit)
+    if widths := STATIC_WIDTHS.get():
+        width = static_width(longest, widths)
         return max(longest, min(width, limit or width))
     step = next((step for above, step in PADDING_STEPS if longest > above), 1)
     return max(longest, min(-(-longest // step) * step, limit))
@@ -318,13 +317,12 @@ def round_size(number: int) -> int:
     return power * 3 // 4 if number <= power * 3 // 4 and power > 8 else power
 
 
-def static_width(longest: int, most: int) -> int:
-    """Round tokens up to one of four widths: to the most that there are, or to 1/8, 1/4 or 1/2 of it.
+def static_width(longest: int, widths: Sequence[int]) -> int:
+    """Return the first width that holds so many tokens; as many where none does.
 
-    >>> [static_width(longest, 128) for longest in (5, 17, 60, 65)], static_width(13, 100)
-    ([16, 32, 64, 128], 16)
+    >>> [static_width(longest, (16, 64)) for longest in (5, 17, 65)]
+    [16, 64, 65]
     """
-    widths = (-(-most * eighths // 64) * 8 for eighths in (1, 2, 4, 8))
     return next((width for width in widths if width >= longest), longest)
 
 

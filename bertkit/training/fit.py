@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 import transformers
 from accelerate import skip_first_batches
@@ -24,7 +23,7 @@ from bertkit.hardware.memory import to_device
 from bertkit.hardware.precision import Machine
 from bertkit.hardware.threads import is_open, settle_threads
 from bertkit.metrics.basic import rank_step
-from bertkit.modeling.attention import always_mask
+from bertkit.modeling.attention import always_masked
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.modeling.info import Model
@@ -34,22 +33,20 @@ from bertkit.recipe import CommonTraining
 from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, newest_whole, read_manifest
 from bertkit.storage.disk import disk_errors
 from bertkit.storage.files import null_for_nan
-from bertkit.tokens.features import Collator, Tensors, round_size
-from bertkit.tokens.static_shapes import static_collator, training_rows
+from bertkit.tokens.features import Collator, Tensors
 from bertkit.training import micro_batches
 from bertkit.training.arguments import make_arguments
-from bertkit.training.batching import Batches, InMemoryBatches
+from bertkit.training.batching import Batches
 from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
 from bertkit.training.losses import LoggedTerms, Terms, mean_over_processes
 from bertkit.training.own import make_callbacks
-from bertkit.training.paths import on_speed_paths, tokens_to_train, why_padding_is_computed
+from bertkit.training.paths import fitting_collator, on_speed_paths, tokens_to_train, why_padding_is_computed
 from bertkit.training.result import FitResult, load_best
 from bertkit.training.stopping import StopFlag, caught_signals
-from bertkit.training.streaming import StreamedBatches
 from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerControl, TrainingArguments
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerControl
 
 
 # the model of a step -> metric -> value on the validation rows
@@ -139,12 +136,16 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         # Processes exchange gradients once per batch, with its last micro-batch. A loss is a share of the step's mean,
         # so the micro-batches add up to that of the batch.
         rows = micro_batches.rows_at_once(inputs, self.micro_batch_tokens, self.model)
+        if not self.device.shapes_may_change:
+            rows = min(rows, self.device.whole_rows(self.args.per_device_train_batch_size))
         *others, last = micro_batches.split_batch(inputs, rows)
         losses = []
         for micro_batch in others:
             with self.accelerator.no_sync(model):
                 losses.append(super().training_step(model, micro_batch, num_items_in_batch))
+            self.device.end_graph()  # one for any micro-batch of its shape, wherever in a step it comes
         losses.append(super().training_step(model, last, num_items_in_batch))
+        self.device.end_graph()
         self.plan.drop_gradients()
         return torch.stack(losses).sum()
 
@@ -302,7 +303,7 @@ def fit(
         model.to(arguments.device)
         dropout = DropoutStream(training.seed, arguments.process_index)
         tokens = tokens_to_train(batches, arguments, trainee.tokenizer.pad_token_id)
-        trainee = _with_static_shapes(trainee, training, arguments)
+        trainee = replace(trainee, collate=fitting_collator(trainee.collate, batches, model, training, arguments))
         with on_speed_paths(model, training, machine, dropout, tokens) as embeddings:
             padding = why_padding_is_computed(model, training, machine)
             if padding and training.unpad is True:
@@ -324,27 +325,13 @@ def fit(
             trainer.add_callback(UnfreezingCallback(plan, trainer.log))
             callback.trainer = trainer
             try:
-                _train_model(trainer, folder)
+                with always_masked(trainer.device), _as_one_process(trainer.device):
+                    _train_model(trainer, folder)
             finally:
                 progress.finish()
         if flag.signal:
             raise flag.error()
     return load_best(model, folder)
-
-
-def _with_static_shapes(trainee: Trainee, training: CommonTraining, arguments: TrainingArguments) -> Trainee:
-    """Return what is trained, in batches of few shapes where a device or torch.compile compiles for each."""
-    if not Device(arguments.device.type).shapes_may_change:
-        always_mask()
-    elif not training.torch_compile:
-        return trainee
-    # those of pretraining are equally large anyway
-    batches, most = trainee.batches, training.max_length
-    fills = isinstance(batches, (InMemoryBatches, StreamedBatches))
-    rows = training_rows(arguments.per_device_train_batch_size) if fills else None
-    if isinstance(batches, InMemoryBatches):
-        most = round_size(int(np.max(batches.lengths)))
-    return replace(trainee, collate=static_collator(trainee.collate, rows, most))
 
 
 def _train_model(trainer: _Trainer, folder: Path) -> None:
@@ -356,19 +343,22 @@ def _train_model(trainer: _Trainer, folder: Path) -> None:
     if not manifest.get("finished"):
         trainer.batches.load_state(manifest.get(MANIFEST_STATE, manifest.get("place", {})))
         try:
-            if not trainer.device.shapes_may_change:
-                _skip_on_host()
             trainer.train(resume_from_checkpoint=str(start) if start else None)
         except (OSError, ResourceError):
             discard_unfinished(folder)
             raise
 
 
-def _skip_on_host() -> None:
-    """Let a resumed run on XLA skip batches of its loader, as on other devices.
+@contextmanager
+def _as_one_process(device: Device) -> Iterator[None]:
+    """Let a Trainer on XLA skip batches of its loader, and read its loss, as it does on other devices.
 
-    Accelerate expects a loader of its own there, which moves batches to the device in a thread.
+    Accelerate expects a loader of its own there, which moves batches to the device in a thread. To let all processes
+    meet, graphs would be compiled.
     """
+    if device.shapes_may_change:
+        yield
+        return
     from accelerate.state import DistributedType, PartialState
 
     def skip(loader: DataLoader[Any], count: int) -> Any:
@@ -379,4 +369,13 @@ def _skip_on_host() -> None:
         finally:
             state["distributed_type"] = with_xla
 
-    transformers.trainer.skip_first_batches = skip
+    trainer = transformers.trainer
+    with ExitStack() as patches:
+        for place, name, alone in (
+            (trainer, "skip_first_batches", skip),
+            (trainer, "nested_gather", lambda loss, *_: loss.cpu()),
+            (trainer.xm, "rendezvous", lambda *_: None),
+        ):
+            patches.callback(setattr, place, name, getattr(place, name))
+            setattr(place, name, alone)
+        yield

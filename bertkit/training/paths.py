@@ -14,7 +14,13 @@ from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.modeling.info import info_of, tagger_head
 from bertkit.modeling.unpadding.varlen import why_no_varlen
 from bertkit.recipe import CommonTraining
-from bertkit.training.batching import Batches
+from bertkit.tokens.feature_cache import longest_of
+from bertkit.tokens.features import Collator
+from bertkit.tokens.static_shapes import WIDTHS, WIDTHS_OF_SHARES, choose_widths, static_collator, training_rows
+from bertkit.training.batching import Batches, InMemoryBatches
+from bertkit.training.pretrain_batches import PretrainBatches
+from bertkit.training.streaming import StreamedBatches
+from bertkit.training.task_batches import TaskBatches
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, TrainingArguments
@@ -37,6 +43,32 @@ def on_speed_paths(
         merge=runs_once_on_cpu,
         compiled=training.torch_compile,
     )
+
+
+def fitting_collator(
+    collate: Collator, batches: Batches, model: PreTrainedModel, training: CommonTraining, arguments: TrainingArguments
+) -> Collator:
+    """Return a collator of batches of few shapes where a device or torch.compile compiles for each; else as it is.
+
+    The model then knows the widths, for its evaluations.
+    """
+    device = Device(arguments.device.type)
+    if device.shapes_may_change and not training.torch_compile:
+        return collate
+    most = training.max_length
+    if isinstance(batches, (InMemoryBatches, TaskBatches)):
+        tasks = [batches] if isinstance(batches, InMemoryBatches) else list(batches.tasks.values())
+        adds_up = training.gradient_accumulation > 1 or any(task.items is not None for task in tasks)
+        few = (WIDTHS_OF_SHARES if adds_up else WIDTHS) // len(tasks)
+        widths = choose_widths(longest_of(batches.features), max(few, 1))
+    elif isinstance(batches, StreamedBatches):
+        widths = (most // 4, most)
+    else:
+        widths = tuple(sorted({most, getattr(training, "short_length", None) or most}))
+    info_of(model).static_widths = tuple(sorted({*widths, most}))  # texts of evaluations may be longer
+    # those of pretraining have equally many rows anyway
+    share = device.whole_rows(arguments.per_device_train_batch_size)
+    return static_collator(collate, None if isinstance(batches, PretrainBatches) else training_rows(share), widths)
 
 
 def tokens_to_train(batches: Batches, arguments: TrainingArguments, padding: int) -> set[int] | None:

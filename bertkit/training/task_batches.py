@@ -164,7 +164,9 @@ def join_terms(tasks: Mapping[str, Terms]) -> Terms:
 
     def sums(model: Model, batch: Batch) -> Batch:
         name, own_batch = _open_batch(batch)
-        return {name: next(iter(tasks[name].sums(partial(model, name), own_batch).values()))}
+        run: Any = partial(model, name)
+        run.module = getattr(model, "module", model).models[name]  # by which `info_of` knows it
+        return {name: next(iter(tasks[name].sums(run, own_batch).values()))}
 
     def _open_batch(batch: Batch) -> tuple[str, Tensors]:
         return names[int(on_host(batch[_TASK])[0])], {key: value for key, value in batch.items() if key != _TASK}

@@ -74,7 +74,6 @@ def test_a_device_that_compiles_a_graph_per_shape_gets_few(monkeypatch, labels):
     model.register_forward_pre_hook(note, with_kwargs=True)
     monkeypatch.setattr(Device, "shapes_may_change", False)
     monkeypatch.setattr(Device, "end_graph", lambda self: None)
-    monkeypatch.setattr("bertkit.modeling.attention.always_mask", lambda: None)
     outputs, filled_loss = forward(model, features, collate, precision="fp32")
     assert len(shapes) <= 6
     assert len(outputs) == len(features)

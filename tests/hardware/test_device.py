@@ -6,7 +6,6 @@ import importlib.util
 import os
 import sys
 import time
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -43,11 +42,18 @@ def torch_xla(monkeypatch):
     """Let torch_xla be installed, for a type of hardware."""
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *_: name == "torch_xla" or find_spec(name))
-    monkeypatch.setenv("USE_TORCH_XLA", "as it was")
+    monkeypatch.setenv("USE_TORCH_XLA", "0")
     monkeypatch.delenv("PJRT_DEVICE", raising=False)
 
     def install(hardware: str):
-        runtime = SimpleNamespace(device_type=lambda: hardware)
+        runtime = SimpleNamespace(
+            device_type=lambda: hardware,
+            global_runtime_device_count=lambda: 1,
+            is_spmd=lambda: runtime.shares,
+            process_count=lambda: 1,
+            shares=False,
+            use_spmd=lambda: vars(runtime).update(shares=True),
+        )
         waited: list[bool] = []
         package = SimpleNamespace(runtime=runtime, sync=lambda wait: waited.append(wait), waited=waited)
         monkeypatch.setitem(sys.modules, "torch_xla", package)
@@ -124,7 +130,7 @@ def test_xla_gives_way_to_another_accelerator(torch_xla, accelerator):
     ],
 )
 def test_accelerate_is_told_where_it_would_take_another(monkeypatch, torch_xla, device, before, after):
-    torch_xla("TPU").runtime.global_device_count = lambda: 1
+    torch_xla("TPU")
     from accelerate import PartialState
 
     monkeypatch.setattr(PartialState, "default_device", property(lambda self: torch.device("mps")))
@@ -209,16 +215,31 @@ def test_the_cpu_is_timed_by_the_clock():
     assert 0.01 <= Device("cpu").seconds_between([first, Device("cpu").mark()])[0] < 10
 
 
-def test_one_device_of_xla_is_trained_on(torch_xla, monkeypatch):
-    package = torch_xla("TPU")
+def test_several_devices_of_xla_share_the_rows_of_a_batch(torch_xla, monkeypatch):
+    runtime, marked = torch_xla("TPU").runtime, []
+    assert (Device("xla").count, Device("xla").name, Device("xla").whole_rows(6)) == (1, "TPU (XLA)", 6)
+    assert not runtime.shares and Device("cuda").count == 1
+    runtime.global_runtime_device_count = lambda: 4
+    assert (Device("xla").count, Device("xla").name, Device("xla").whole_rows(6)) == (4, "4 x TPU (XLA)", 8)
+    assert runtime.shares
+    spmd = SimpleNamespace(Mesh=lambda *_: "mesh", mark_sharding=lambda *arguments: marked.append(arguments[1:]))
+    monkeypatch.setitem(sys.modules, "torch_xla.distributed", SimpleNamespace(spmd=spmd))
+    for shape in ((8, 3, 2), (6, 3), ()):
+        Device("xla").share_rows(torch.zeros(shape))
+        Device("cpu").share_rows(torch.zeros(shape))
+    assert marked == [("mesh", ("rows", None, None))]
+
+
+def test_several_processes_on_xla_are_refused(torch_xla, monkeypatch):
+    runtime = torch_xla("TPU").runtime
     monkeypatch.setenv(door.DEVICE, "xla")
     monkeypatch.delenv("WORLD_SIZE", raising=False)
-    for devices, message in ((1, None), (4, "there are 4")):
-        package.runtime.global_device_count = lambda devices=devices: devices
-        with pytest.raises(UnavailableError, match=message) if message else nullcontext():
-            door.check_asked_device()
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(UnavailableError, match="in one process, not in 2"):
+    door.check_asked_device()
+    runtime.process_count = lambda: 4
+    with pytest.raises(UnavailableError, match="in one process, not in 4"):
+        door.check_asked_device()
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    with pytest.raises(UnavailableError, match="in one process, not in 8"):
         door.check_asked_device()
     monkeypatch.setenv(door.DEVICE, "cpu")
     door.check_asked_device()

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
+from bertkit.evaluation.forward import few_shapes, sorted_batches
 from bertkit.hardware.device import Device
 from bertkit.progress import SILENT
-from bertkit.recipe import load_pretrain_recipe, load_recipe
-from bertkit.tokens.features import ROW_MASK
+from bertkit.recipe import Training, load_pretrain_recipe, load_recipe
+from bertkit.tokens.features import ROW_MASK, TOKENS_AT_ONCE, pad_features
 from bertkit.tokens.static_shapes import static_collator
+from bertkit.training.batching import InMemoryBatches
+from bertkit.training.micro_batches import split_batch
+from bertkit.training.paths import fitting_collator
 from tests.test_pretend import FAMILIES, FEW, OBJECTIVES, OWN, small_model  # noqa: F401
 
 ROWS = 8
@@ -80,7 +87,10 @@ def same(found, expected):
 def check(trainee, name, monkeypatch):
     features = some(trainee)
     features = features[:: len(features) // 5][:5]
-    plain, filled = trainee.collate(features), static_collator(trainee.collate, lambda batch: ROWS, 80)(features)
+    plain, filled = (
+        trainee.collate(features),
+        static_collator(trainee.collate, lambda batch: ROWS, (16, 32, 80))(features),
+    )
     assert len(filled["input_ids"]) == ROWS > len(plain["input_ids"]) == 5
     if name in OBJECTIVES:
         del filled[ROW_MASK]
@@ -109,3 +119,44 @@ def test_losses_are_those_of_other_batches(name, capture, monkeypatch):
 def test_losses_of_other_ways(way, capture, monkeypatch):
     name, changes = WAYS[way]
     check(capture(name, changes), name, monkeypatch)
+
+
+def texts_of(random, count, longest, tagger):
+    lengths = random.integers(1, longest + 1, count) if random.random() < 0.5 else random.geometric(0.1, count)
+    ids = [[1] * int(min(length, longest)) for length in lengths]
+    return [{"input_ids": each, **({"labels": each} if tagger else {})} for each in ids]
+
+
+@pytest.mark.parametrize(("tagger", "accumulation"), [(False, 1), (False, 2), (True, 1), (True, 2)])
+def test_a_run_of_rows_of_any_lengths_compiles_at_most_twelve_graphs(monkeypatch, tagger, accumulation):
+    """Each shape of a batch is one graph, or two where gradients add up; the others are counted in a test of XLA."""
+    monkeypatch.setattr(Device, "shapes_may_change", False)
+    random = np.random.default_rng(0)
+
+    def collate(features):
+        return {name: torch.from_numpy(each) for name, each in pad_features(features, {"input_ids": 0}, 300).items()}
+
+    most = 0
+    for _ in range(12):
+        model, share = nn.Linear(1, 1), int(random.integers(2, 17))
+        rows = texts_of(random, int(random.integers(50, 400)), int(random.integers(2, 301)), tagger)
+        named = {"batch_size": share * accumulation, "gradient_accumulation": accumulation, "max_length": 300}
+        training = Training(batching="sorted", **named)
+        arguments = SimpleNamespace(device=torch.device("cpu"), per_device_train_batch_size=share)
+        batches = InMemoryBatches(rows, training)
+        build = fitting_collator(collate, batches, model, training, arguments)
+        loader = batches.loader(build, processes=1, process=0, padding="it is")
+        steps = set()
+        for epoch in range(2):
+            loader.set_epoch(epoch)
+            steps |= {batch["input_ids"].shape for whole in loader for batch in split_batch(whole, share)}
+        scored = set()
+        for _ in range(3):
+            others = texts_of(random, int(random.integers(1, 400)), 300, tagger)
+            of_split, lengths = few_shapes(model, others, collate)
+            for numbers in sorted_batches(lengths, TOKENS_AT_ONCE):
+                scored.add(of_split([others[number] for number in numbers])["input_ids"].shape)
+        of_optimizer, of_numbers = 2, 3  # the first step and others; what begins a run, a log line, and a checkpoint
+        adds_up = tagger or accumulation > 1
+        most = max(most, len(steps) * (2 if adds_up else 1) + len(scored) + of_optimizer + of_numbers)
+    assert most == 12

@@ -85,8 +85,9 @@ class LateHead(SentenceHead):
         write_late(folder, self.sentence, width, self.projection.out_features)
         save_file({"linear.weight": self.projection.weight.detach().cpu().contiguous()}, folder / PROJECTION / _WEIGHTS)
 
-    def _loss_of(self, mask: torch.Tensor) -> Any:
-        return self.loss and replace(self.loss, query_tokens=int(on_host(mask)[:, 0].sum(dim=-1).max()))
+    def _loss_of(self, mask: torch.Tensor) -> LateLoss | None:
+        loss: LateLoss | None = self.loss
+        return loss and replace(loss, query_tokens=int(on_host(mask)[:, 0].sum(dim=-1).max()))
 
     def _concatenate(self, vectors: list[torch.Tensor]) -> torch.Tensor:
         longest = max(chunk.shape[1] for chunk in vectors)
