@@ -26,10 +26,22 @@ from hypothesis import HealthCheck, settings
 
 # a loaded machine is no fault of the code: only what an example shows may fail a test, not how long it took
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("any machine")
+settings.register_profile("quick", settings.get_profile("any machine"), max_examples=40)
 
 modules_frozen = 0
 gc.disable()  # until all tests are collected: the imports allocate millions of objects, and none of them is garbage
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Try fewer examples per property where slow tests are left out too."""
+    settings.load_profile("quick" if config.option.markexpr else "any machine")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Iterator[list[pytest.Collector]]:
+    """Look for doctests in the package alone: to look for them here, where none is, is a tenth of the collection."""
+    collectors = yield
+    return [collector for collector in collectors if type(collector) is pytest.Module]
 
 
 def pytest_collection_finish() -> None:
@@ -305,6 +317,16 @@ def _no_waiting_for_the_disk() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _versions_read_once() -> Iterator[None]:
+    """Read the version of a package once in a process: each run records those of eight."""
+    from importlib import metadata
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(metadata, "version", functools.cache(metadata.version))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _one_parser() -> Iterator[None]:
     """Build the parser of the command line once in a process, as for a user, and not again for each command."""
     import typer
@@ -359,7 +381,7 @@ def trained(tmp_path_factory, tiny_model) -> Path:
     changes = {
         "model": str(tiny_model),
         "data.source": str(folder),
-        "training.epochs": 10,
+        "training.epochs": 5,
         "training.batch_size": 16,
         "training.learning_rate": 3e-3,
         "training.precision": "fp32",

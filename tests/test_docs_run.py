@@ -20,6 +20,7 @@ import bertkit
 from bertkit.data.demo.sets import demo_rows, demo_set_for
 from bertkit.recipe.load import load_recipe, recipe_names
 from bertkit.storage.hub import find_model
+from bertkit.workflows.finetune import call
 from tests.conftest import toy_rows, write_csv, write_jsonl
 
 ROOT = Path(__file__).parent.parent
@@ -204,16 +205,17 @@ def run_commands(zygote, folder: Path, block: Block, environment: dict[str, str]
 
 
 def run_python(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a block with few rows."""
+    """Run a block with few rows, whether it loads a recipe or names it."""
+    short = {"data.limit": 40, "training.epochs": 1, "training.precision": "fp32"}
 
     def load_short(name, changes=None):
-        short = {"data.source": "demo", "data.limit": 40, "training.epochs": 1, "training.precision": "fp32"}
-        if changes and "distillation.student_layers" in changes:
-            short["distillation.student_layers"] = 1
-        return load_recipe(name, {**(changes or {}), **short})
+        layers = {"distillation.student_layers": 1} if "distillation.student_layers" in (changes or {}) else {}
+        return load_recipe(name, {**(changes or {}), **short, **layers, "data.source": "demo"})
 
     with monkeypatch.context() as patched:
         patched.setattr(bertkit, "load_recipe", load_short)
+        load_named = call.load_one_or_several
+        patched.setattr(call, "load_one_or_several", lambda name, changes: load_named(name, {**changes, **short}))
         patched.syspath_prepend(".")
         exec(compile(block.text, "block", "exec"), {"__name__": "block"})
 

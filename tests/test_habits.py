@@ -50,8 +50,22 @@ def trees() -> dict[str, ast.Module]:
     return {str(file.relative_to(PACKAGE)): ast.parse(file.read_text(encoding="utf-8")) for file in CODE}
 
 
+@cache
+def nodes() -> dict[str, list[ast.AST]]:
+    """List the nodes of each module, once as well: to walk the trees takes longer than to look at what is there."""
+    return {module: list(ast.walk(tree)) for module, tree in trees().items()}
+
+
 def functions(module: str) -> list[ast.FunctionDef]:
-    return [node for node in ast.walk(trees()[module]) if isinstance(node, ast.FunctionDef)]
+    return [node for node in nodes()[module] if isinstance(node, ast.FunctionDef)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _no_trees_afterwards() -> Iterator[None]:
+    """Drop the trees after these tests: each later training would look for garbage among a million nodes."""
+    yield
+    trees.cache_clear()
+    nodes.cache_clear()
 
 
 def load_tool(name: str):
@@ -111,9 +125,9 @@ def test_files_are_split_at_line_feeds_alone():
 def test_one_module_names_accelerators():
     """All others ask `bertkit.hardware.device` what a device can do."""
     named = re.compile(r"(cuda|mps|xpu|npu|hpu|xla)(:\d+)?")
-    for module, tree in trees().items():
-        words = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-        words |= {node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and type(node.value) is str}
+    for module, inside in nodes().items():
+        words = {node.attr for node in inside if isinstance(node, ast.Attribute)}
+        words |= {node.value for node in inside if isinstance(node, ast.Constant) and type(node.value) is str}
         if module != "hardware/device.py":
             assert [word for word in words if named.fullmatch(word)] == [], module
 
@@ -146,8 +160,8 @@ def test_no_imports_go_in_a_circle():
     names = {module: module.removesuffix(".py").removesuffix("/__init__").replace("/", ".") for module in trees()}
     modules = {f"bertkit.{name}": module for module, name in names.items()} | {"bertkit": "__init__.py"}
     imports = {module: set() for module in trees()}
-    for module, tree in trees().items():
-        for node in ast.walk(tree):
+    for module, inside in nodes().items():
+        for node in inside:
             if isinstance(node, ast.ImportFrom) and node.module in modules:
                 inner = [f"{node.module}.{alias.name}" for alias in node.names]
                 imports[module] |= {modules[name if name in modules else node.module] for name in inner}
@@ -196,8 +210,8 @@ def test_models_are_patched_in_one_package():
 def test_the_ignored_label_has_one_name():
     literals = [
         module
-        for module, tree in trees().items()
-        for node in ast.walk(tree)
+        for module, inside in nodes().items()
+        for node in inside
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and getattr(node.operand, "value", 0) == 100
     ]
     assert literals == ["tokens/features.py"]
@@ -207,14 +221,14 @@ def test_the_ignored_label_has_one_name():
 
 
 def test_class_names_are_unique():
-    classes = [node.name for tree in trees().values() for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    classes = [node.name for inside in nodes().values() for node in inside if isinstance(node, ast.ClassDef)]
     assert [name for name, count in Counter(classes).items() if count > 1 and not name.startswith("_")] == []
 
 
 def test_retired_words_are_not_defined():
     names = set()
-    for module, tree in trees().items():
-        for node in ast.walk(tree):
+    for module, inside in nodes().items():
+        for node in inside:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
                 names.add((node.name, module))
             elif isinstance(node, ast.arg):
@@ -254,8 +268,8 @@ def test_docstrings_say_what_comes_out():
     """Return, build, compute, find, read or yield: the verb that is true, and never "Give"."""
     found = [
         (module, text)
-        for module, tree in trees().items()
-        for node in ast.walk(tree)
+        for module, inside in nodes().items()
+        for node in inside
         if isinstance(node, (ast.Module, ast.FunctionDef, ast.ClassDef))
         and (text := ast.get_docstring(node) or "").startswith("Give ")
     ]
@@ -266,8 +280,8 @@ def test_notes_of_fields_stand_alone():
     """A note that begins with "Of" needs the name of its field to be understood."""
     notes = [
         (module, node.value.value)
-        for module, tree in trees().items()
-        for node in ast.walk(tree)
+        for module, inside in nodes().items()
+        for node in inside
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and type(node.value.value) is str
     ]
     assert len(notes) > 1000

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import gc
 import importlib
 import io
@@ -22,28 +23,62 @@ import sys
 import threading
 import time
 
+# What a training imports. Each child would import anew what is left out here, which takes longer than its training.
+MODULES = (
+    "accelerate",
+    "rich.progress",
+    "rich.table",
+    "sklearn.feature_extraction.text",
+    "sklearn.linear_model",
+    "bertkit.evaluation.forward",
+    "bertkit.metrics.linear",
+    "bertkit.modeling.heads.generic",
+    "bertkit.reports.html",
+    "bertkit.runtime.forward",
+    "bertkit.training.fit",
+    "bertkit.workflows.evaluate",
+    "bertkit.workflows.finetune.publish",
+    "bertkit.workflows.pretrain",
+)
+
 
 def import_everything() -> None:
     """Import what every training imports, and load a model once, which fills transformers' tables."""
-    import accelerate  # noqa: F401
-    import jinja2  # noqa: F401
     import torch
     import transformers
 
-    import bertkit.reports.html
-    import bertkit.training.fit
-    import bertkit.workflows.evaluate
-    import bertkit.workflows.finetune
-    import bertkit.workflows.pretrain  # noqa: F401
+    from bertkit.hardware import speed
     from bertkit.metrics.intervals import bootstrap_intervals, find_intervals
+    from bertkit.pretraining.objectives import objective_names
     from bertkit.storage.hub import find_model
+    from bertkit.tasks import task_names
 
+    tasks = [f"bertkit.tasks.{name}" for name in task_names()]
+    objectives = [f"bertkit.pretraining.objectives.{name}" for name in objective_names()]
+    for module in (*MODULES, *tasks, *objectives):
+        importlib.import_module(module)
     with contextlib.redirect_stderr(io.StringIO()):  # of a progress bar
         for name in ("AutoTokenizer", "AutoModelForMaskedLM"):
             getattr(transformers, name).from_pretrained(find_model("demo"))
     torch.set_num_threads(1)
     for function in (bootstrap_intervals, find_intervals):  # few resamples: see conftest.few_resamples
         function.__kwdefaults__["samples"] = 100
+    speed._ROUNDS, speed._LEAST_SECONDS = 1, 0.0  # see conftest.timed_once
+    keep_versions_and_templates()
+
+
+def keep_versions_and_templates() -> None:
+    """Read the versions of packages before a child does, and let each child compile templates that no other has."""
+    from importlib import metadata
+
+    from jinja2 import Environment, FileSystemBytecodeCache
+
+    from bertkit.storage.runs import versions
+
+    metadata.version = functools.cache(metadata.version)
+    versions()
+    templates = FileSystemBytecodeCache(os.environ["BERTKIT_CACHE"])
+    Environment.__init__ = functools.partialmethod(Environment.__init__, bytecode_cache=templates)
 
 
 def arm(fault: dict) -> None:
@@ -179,11 +214,15 @@ def answer(request: dict) -> list[int]:
 
 
 def serve() -> None:
-    import bertkit.cli.main  # noqa: F401
+    import typer
+
+    from bertkit.cli.main import app
     from bertkit.hardware import threads
 
     threads._WINDOW = math.inf  # what takes the cores beside the tests is not told
     gc.disable()
+    typer.main.get_command = functools.cache(typer.main.get_command)  # see conftest._one_parser
+    typer.main.get_command(app)
     if "--pretend" in sys.argv:
         import pretend
 

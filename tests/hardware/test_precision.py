@@ -37,7 +37,7 @@ def test_a_kernel_that_rounds_to_bf16_is_refused(monkeypatch):
 def test_the_trial_leaves_the_setting_as_it_was():
     before = torch.backends.mkldnn.matmul.fp32_precision
     precision.onednn_is_exact()
-    precision.detect_hardware("auto")
+    precision.detect_hardware("auto", widths=(128, 512))
     assert torch.backends.mkldnn.matmul.fp32_precision == before
 
 
@@ -114,7 +114,7 @@ def test_another_device_than_before_is_named_beside_the_precision_that_stays():
 
 def test_a_device_without_bf16_computes_in_fp32_or_says_so(monkeypatch):
     monkeypatch.setattr(Device, "has_bf16", False)
-    assert precision.detect_hardware("auto").reason.partition("; ")[0].endswith(": fp32 (it has no bf16")
+    assert precision.detect_hardware("auto", widths=(128, 512)).reason.partition("; ")[0].endswith(": fp32 (it has no bf16")
     for ask in (
         lambda: precision.detect_hardware("bf16"),
         lambda: precision.restore_hardware({"device": "cpu", "precision": "bf16"}, "as before"),

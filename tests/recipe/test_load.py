@@ -221,7 +221,11 @@ def test_named_training_files_bring_their_own_documents(changes):
 
 
 @pytest.mark.parametrize("value", [True, 1, -1.5, "x", [1], {"x": 1}, {1: 2}, None, "\ud800", {"\ud800": 1}])
-@pytest.mark.parametrize("base", [{}, {"data.source": "demo", "model": "demo"}], ids=["own", "demo"])
+@pytest.mark.parametrize(
+    "base",
+    [{}, pytest.param({"data.source": "demo", "model": "demo"}, marks=pytest.mark.slow)],
+    ids=["own", "demo"],
+)
 def test_any_value_of_any_key_is_taken_or_refused_in_one_line(value, base):
     recipe = load_recipe("sst2")
     keys = [*type(recipe).model_fields, *(f"data.{name}" for name in type(recipe.data).model_fields)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
@@ -179,21 +180,15 @@ def test_several_labels_at_once(run, tiny_model):
 
 
 def test_regression_on_pairs(run, tiny_model):
-    import random
-
-    rng = random.Random(0)
     words = ["good", "bad", "film", "book"]
-    rows = []
-    for _ in range(300):
-        first, second = rng.choice(words), rng.choice(words)
-        rows.append({"a": first, "b": second, "score": 5.0 if first == second else 1.0})
-    write_csv(Path("pairs.csv"), rows)
+    pairs = list(itertools.product(words, words)) * 8
+    write_csv(Path("pairs.csv"), [{"a": a, "b": b, "score": 5.0 if b in ("good", "film") else 1.0} for a, b in pairs])
     columns = ["--set", "data.columns={text: a, text_pair: b, label: score}"]
     files = ["--data", "pairs.csv", "--set", "data.files.validation=pairs.csv"]  # equal pairs would be on one side
     options = ["--model", tiny_model, *files, *columns, "--epochs", 20, *LEARN]
     ended = run("finetune", "regress", *options, "--learning-rate", "2e-3", "--json")
     assert ended.code == 0, ended.err
-    assert json.loads(ended.out)["results"][0]["scores"]["pearsonr"] > 0.6  # 0.87 with this seed
+    assert json.loads(ended.out)["results"][0]["scores"]["pearsonr"] > 0.6
     kept = json.loads(Path("runs/regress/predictions.jsonl").read_text().splitlines()[0])
     row = ["--row", f"text={kept['text']}", "--row", f"text_pair={kept['text_pair']}"]
     predicted = json.loads(run("predict", "regress", "--model", "runs/regress", *row).out)
@@ -206,7 +201,7 @@ def test_a_run_that_named_its_batches_goes_on_with_them_where_the_recipe_is_auto
     from bertkit.workflows.finetune.inputs import read_inputs
 
     begun, now = (
-        read_inputs(load_recipe("tag", {"model": "demo", "data.source": "demo", **changes}), "run")
+        read_inputs(load_recipe("tag", {"model": "demo", "data.source": "demo", "data.limit": 40, **changes}), "run")
         for changes in ({"training.batching": "random"}, {})
     )
     assert now.recipe.training.batching == "auto"
