@@ -36,7 +36,7 @@ def test_a_model_that_is_far_better_is_always_chosen_and_keeps_its_score():
 
 
 def correlate(gold, answers) -> float:
-    """Return the Matthews correlation, which is Pearson's of two columns of 0 and 1; 0 where all answers are the same."""
+    """Return the Matthews correlation, which is Pearson's of columns of 0 and 1; 0 where all answers are the same."""
     gold, answers = gold - gold.mean(), answers - answers.mean()
     spread = np.sqrt((gold @ gold) * (answers @ answers))
     return float(gold @ answers / spread) if spread else 0.0
