@@ -240,6 +240,18 @@ def test_the_page_runs(page, zygote, tmp_path, monkeypatch):
             assert isinstance(yaml.safe_load(block.text), dict)
 
 
+@pytest.mark.slow
+def test_the_notebook_runs_from_its_first_cell_to_its_last(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    notebook = json.loads((ROOT / "docs" / "own-rows.ipynb").read_text(encoding="utf-8"))
+    cells = ["".join(cell["source"]) for cell in notebook["cells"] if cell["cell_type"] == "code"]
+    assert not any(cell.get("outputs") for cell in notebook["cells"])  # nothing that a machine has printed is kept
+    names: dict[str, object] = {"__name__": "notebook"}
+    for number, cell in enumerate(cells, 1):
+        exec(compile(cell, f"cell {number}", "exec"), names)
+    assert "<table>" in names["trained"]._repr_html_()
+
+
 def test_the_workflow_files_run_the_steps_that_the_page_runs():
     blocks = blocks_of("docs/ci.md")
     steps = {line for block in blocks if block.language == "bash" for line in block.text.splitlines()}
