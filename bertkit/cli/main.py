@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import atexit
+import difflib
 import errno
 import gc
 import importlib
 import logging
 import os
 import pkgutil
+import re
 import sys
 import traceback
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import Any, NoReturn, TextIO
 
 import typer
 
@@ -22,10 +25,8 @@ from bertkit.cli import commands, stdio
 from bertkit.cli.help import ReadableCommand, ReadableGroup
 from bertkit.cli.interrupts import ignore_interrupts
 from bertkit.cli.output import printable
+from bertkit.errors import BertkitError, ResourceError, UnavailableError, UsageError, closest, pip_install
 from bertkit.storage.runs import is_main_process
-
-if TYPE_CHECKING:
-    from bertkit.errors import BertkitError
 
 # ClickException, which typer has moved between releases
 _ClickError: Any = typer.BadParameter.__mro__[2]
@@ -102,9 +103,6 @@ def main() -> NoReturn:
 
 
 def _run_command() -> int:
-    from bertkit.cli.mistakes import refuse_undecodable
-    from bertkit.errors import BertkitError
-
     try:
         refuse_undecodable(sys.argv)
         with stdio.interruptible():
@@ -118,7 +116,6 @@ def _run_command() -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             return 2
-        from bertkit.cli.mistakes import usage_error
 
         return _print_refusal(usage_error(error))
     except KeyboardInterrupt:
@@ -160,8 +157,6 @@ def _is_interrupt(error: BaseException) -> bool:
 
 def _name_missing_package(error: Exception) -> BertkitError | None:
     """Build the error for a package that bertkit needs and that is not installed; None for any other error."""
-    from bertkit.errors import UnavailableError, pip_install
-
     if not isinstance(error, ModuleNotFoundError) or error.name is None or error.name.startswith("bertkit"):
         return None
     what = f"the Python module {error.name} is missing, which bertkit needs"
@@ -170,8 +165,7 @@ def _name_missing_package(error: Exception) -> BertkitError | None:
 
 def _name_error(error: OSError) -> BertkitError:
     """Build the error that tells a user why the system refused something."""
-    from bertkit.errors import ResourceError, UsageError
-    from bertkit.storage.disk import disk_error, is_disk_error
+    from bertkit.storage.files import disk_error, is_disk_error
 
     if error.errno == errno.ENAMETOOLONG:  # of whatever option: no file has such a name
         return UsageError(f"a name or path is too long: {str(error.filename)[:60]}...", "give a shorter one")
@@ -182,7 +176,6 @@ def _name_error(error: OSError) -> BertkitError:
 
 def _name_memory_error(error: Exception) -> BertkitError | None:
     """Build the error of a machine without enough memory, whoever has noticed it; None for any other error."""
-    from bertkit.errors import ResourceError
     from bertkit.hardware.device import missing_operation
     from bertkit.hardware.memory import is_memory_error
 
@@ -269,3 +262,91 @@ def _log_to_stderr() -> None:
     logger.handlers = [handler]
     logger.setLevel(logging.INFO if is_main_process() else logging.ERROR)
     logger.propagate = False
+
+
+_OTHER_NAMES = {
+    **dict.fromkeys(("train", "fit", "fine-tune", "fine_tune", "run"), "finetune"),
+    **dict.fromkeys(("evaluate", "score", "validate"), "eval"),
+    **dict.fromkeys(("infer", "inference", "classify", "tag"), "predict"),
+    **dict.fromkeys(("encode", "vectorize", "embeddings"), "embed"),
+    **dict.fromkeys(("tune", "hpo", "search-space", "optimize"), "sweep"),
+    **dict.fromkeys(("api", "server", "deploy"), "serve"),
+    **dict.fromkeys(("diff", "significance"), "compare"),
+    **dict.fromkeys(("onnx", "convert"), "export"),
+    "benchmark": "bench",
+    **dict.fromkeys(("dedupe", "deduplicate"), "dedup"),
+    "compress": "prune",
+    "mlm": "pretrain",
+}
+"""What other tools call a command -> bertkit's command."""
+
+
+def refuse_undecodable(arguments: Sequence[str]) -> None:
+    """Refuse arguments that are not UTF-8, since no tokenizer, recipe or record could take them.
+
+    Raises:
+        UsageError: one is not.
+    """
+    for argument in arguments:
+        if any("\ud800" <= character <= "\udfff" for character in argument):
+            shown = argument.encode("utf-8", "backslashreplace").decode()[:80]
+            raise UsageError(f"an argument is not UTF-8: {shown}", "convert the text, or rename the file")
+
+
+def usage_error(error: Any) -> UsageError:
+    """Return an error of the parser of the command line as one of ours, with what to type instead."""
+    context: Any = getattr(error, "ctx", None)
+    command = context.command_path if context else "bertkit"
+    what, remedy = error.format_message().removesuffix("."), f"see `{command} --help`"
+    if option := getattr(error, "option_name", None):
+        if what.startswith("No such option"):
+            what, remedy = f"no option is called {option[:80]}", _suggest_option(option, context) or remedy
+        elif what.endswith("requires an argument"):
+            what, remedy = f"{option} needs a value", f"write {option} VALUE"
+    elif hasattr(error.__cause__, "errors"):  # typer has pydantic convert the values
+        from bertkit.recipe.validation import rule_of, shown
+
+        (fault, *_) = error.__cause__.errors()
+        what = f"{'/'.join(error.param.opts)} = {shown(fault['input'])} is wrong: {rule_of(fault)}"
+    elif unknown := re.match("No such command '(.*?)'", what):
+        what = f"no command is called {unknown[1][:80]!r}"
+        remedy = _suggest_command(unknown[1], context)
+    return UsageError(what, remedy)
+
+
+def _suggest_command(typed: str, context: Any) -> str:
+    commands = context.command.list_commands(context)
+    meant = _OTHER_NAMES.get(typed.lower(), "")
+    return f"write {context.command_path} {meant}" if meant in commands else closest(typed, commands)
+
+
+def _suggest_option(typed: str, context: Any) -> str:
+    """Suggest the command's options for an unknown one, or the key of a recipe; empty where nothing is close."""
+    from bertkit.recipe.values import other_options
+
+    options = [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
+    name = typed.lower().replace("_", "-")
+    if not name.startswith("--"):
+        return ""
+    # First the names of other libraries, then keys of recipes, then what is spelled alike.
+    meant = other_options().get(name[2:].replace("-", "_"), name)
+    if meant in options:
+        return f"write {meant}"
+    key = _recipe_key(meant) if meant.startswith("--") else meant
+    trains = "--fresh" in options
+    if key and "--set" in options and (trains or not key.startswith("training.")):
+        return f"write --set {key}=..."
+    words = set(name[2:].split("-"))
+    matches = [option for option in options if words <= set(option[2:].split("-"))][:2]
+    matches = matches or difflib.get_close_matches(name, options, n=2, cutoff=0.7)
+    return f"did you mean {' or '.join(matches)}?" if matches else ""
+
+
+def _recipe_key(option: str) -> str:
+    """Find the key in `data` or `training` of a recipe that an option is called like; empty where there is none."""
+    from bertkit.recipe import Corpus, Data, Pretraining, Training
+
+    name = option.removeprefix("--").replace("-", "_")
+    sections = {"training": {**Training.model_fields, **Pretraining.model_fields}}
+    sections["data"] = {**Data.model_fields, **Corpus.model_fields}
+    return next((f"{section}.{name}" for section, keys in sections.items() if name in keys), "")

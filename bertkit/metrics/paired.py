@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import Literal
 
 import numpy as np
 
-from bertkit.metrics.intervals import Interval, Setting, bootstrap_intervals, wilson_interval
+from bertkit.metrics.intervals import Interval, Judged, Setting, bootstrap_intervals, count_units, take, wilson_interval
 
 LEVEL = 0.05  # of two-sided tests
 POWER = 0.8
 
-Judged = Mapping[str, np.ndarray]
-"""Predictions beside gold values: arrays whose first axis is units, that is rows or queries."""
 
 Score = Callable[[Judged], dict[str, float]]
 
@@ -82,16 +80,6 @@ def compare_paired(score: Score, first: Judged, second: Judged, *, samples: int 
             mcnemar=mcnemar(*discordant[name]) if name in discordant else None,
         )
     return compared
-
-
-def count_units(judged: Judged) -> int:
-    """Return how many units there are: rows or queries."""
-    return len(next(iter(judged.values())))
-
-
-def take(judged: Judged, numbers: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the arrays at some units."""
-    return {name: values[numbers] for name, values in judged.items()}
 
 
 def swap(first: Judged, second: Judged, numbers: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from bertkit.metrics.intervals import Setting
-from bertkit.metrics.paired import LEVEL, POWER, Difference, Judged, Score, count_units, take
+from bertkit.metrics.intervals import Judged, Setting, count_units, take
+from bertkit.metrics.paired import LEVEL, POWER, Difference, Score
 
 
 def compare_seeds(

@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from bertkit.metrics import Numbers
 from bertkit.recipe import Recipe
 from bertkit.recipe.options import Option, read_option
-from bertkit.storage.columns import Numbers
 from bertkit.tokens.answer_spans import window_slices
 from bertkit.tokens.features import (
     Feature,

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import DataError, ModelError
-from bertkit.storage.columns import Numbers
+from bertkit.metrics import Numbers
 from bertkit.tokens.features import Tokenizer, tokenize_texts
 
 _LIST = re.compile(r"""\s*\[(\s*["']\S.*|[^][\s,]+(,\s*[^][\s,]+)+\s*\]\s*|[\s0-9]*\]\s*)""", re.DOTALL)

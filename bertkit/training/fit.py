@@ -29,8 +29,7 @@ from bertkit.modeling.weights import restore_weights, weights_to_save
 from bertkit.progress import Progress, log
 from bertkit.recipe import CommonTraining
 from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, newest_whole, read_manifest
-from bertkit.storage.disk import disk_errors
-from bertkit.storage.files import null_for_nan
+from bertkit.storage.files import disk_errors, null_for_nan
 from bertkit.tokens.features import Collator, round_size
 from bertkit.tokens.static_shapes import static_collator, training_rows
 from bertkit.training import micro_batches
@@ -39,9 +38,8 @@ from bertkit.training.batching import Batches, InMemoryBatches
 from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
 from bertkit.training.losses import LoggedTerms, Terms, mean_over_processes
 from bertkit.training.paths import on_speed_paths, tokens_to_train, why_padding_is_computed
-from bertkit.training.result import FitResult, load_best
+from bertkit.training.run import FitResult, load_best
 from bertkit.training.signals import StopFlag, caught_signals
-from bertkit.training.streaming import StreamedBatches
 from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
 
 if TYPE_CHECKING:
@@ -334,6 +332,8 @@ def _with_static_shapes(trainee: Trainee, training: CommonTraining, arguments: A
         always_mask()
     elif not training.torch_compile:
         return trainee
+    from bertkit.training.streaming import StreamedBatches
+
     # those of pretraining are equally large anyway
     batches, most = trainee.batches, training.max_length
     fills = isinstance(batches, (InMemoryBatches, StreamedBatches))

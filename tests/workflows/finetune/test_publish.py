@@ -16,7 +16,7 @@ from huggingface_hub.utils import filter_repo_objects
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertkit.recipe import load_recipe
-from bertkit.training.result import FitResult
+from bertkit.training.run import FitResult
 from bertkit.workflows.finetune.publish import _find_warnings, _remedy
 from tests.kills import read_lines
 
