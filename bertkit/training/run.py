@@ -1,4 +1,4 @@
-"""A run from its first claim on a folder to its last record: how it opens, what training leaves, and how it finishes."""
+"""A run from its first claim on a folder to its last record: how it opens, what training leaves, how it finishes."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ def _fit_calibration(
 
     from bertkit.metrics import calibration as metrics
     from bertkit.metrics import statistics
-    from bertkit.reports.calibration import write_calibration_page
+    from bertkit.reports.confidence import write_calibration_page
 
     raw, gold, numbers, per = decisions
     is_per_row, labels = per == "row", scored.setup.labels

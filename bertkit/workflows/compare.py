@@ -88,7 +88,7 @@ def compare(
     on: str | None = None,
     progress: Progress = SILENT,
 ) -> Comparison:
-    """Compare runs with the first of them; see `bertkit.metrics.paired` and `bertkit.metrics.paired_seeds`.
+    """Compare runs with the first of them; see `bertkit.metrics.paired` and `bertkit.metrics.paired`.
 
     Args:
         paths: run folders, folders of seeds, or what `bertkit eval --output` has written; at least two.

@@ -78,8 +78,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     from transformers import set_seed
 
     from bertkit.hardware.precision import use_matmul_backend
-    from bertkit.modeling.layerwise.adapters import merge_adapters
-    from bertkit.modeling.layerwise.prepare import prepare_depths
+    from bertkit.modeling.layerwise.adapters import merge_adapters, prepare_depths
 
     recipe = inputs.recipe
     use_matmul_backend(run.machine)

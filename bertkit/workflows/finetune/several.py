@@ -147,7 +147,7 @@ def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> l
 
     from bertkit.hardware.precision import use_matmul_backend
     from bertkit.modeling.heads.several import join_heads
-    from bertkit.modeling.layerwise.prepare import prepare_depths
+    from bertkit.modeling.layerwise.adapters import prepare_depths
 
     use_matmul_backend(run.machine)
     with stage(progress, f"loading {inputs.recipe.model}"):
