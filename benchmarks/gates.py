@@ -17,8 +17,8 @@ import numpy as np
 from benchmarks.harness import RESULTS, Report, measure_once, read_options, table
 from benchmarks.paired import score_right
 from bertkit.evaluation.gates import GatedDifference, WorseGate, judge_worse
-from bertkit.metrics.intervals import wilson_interval
-from bertkit.metrics.paired import Judged, compare_paired, take
+from bertkit.metrics.intervals import Judged, take, wilson_interval
+from bertkit.metrics.paired import compare_paired
 
 SLICES = 5
 PERMUTATIONS = 500  # where the command has 2,000, which costs a little power

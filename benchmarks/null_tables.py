@@ -96,7 +96,7 @@ def errors_draw(rows: Sequence[dict[str, Any]], share: float, draw: np.random.Ge
 
 def rank_draw(vectors: Sequence[np.ndarray], share: float, draw: np.random.Generator) -> dict[str, bool]:
     """Tell whether encoders are told apart, or from shuffled labels, by labels that are random."""
-    from bertkit.insight.ranking.logme import log_me
+    from bertkit.insight.ranking.measure import log_me
     from bertkit.insight.ranking.uncertainty import are_alike, deal_blocks, interval_of, leave_blocks_out
 
     labels = draw_labels(RANKED, share, draw)

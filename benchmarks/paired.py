@@ -17,9 +17,8 @@ import numpy as np
 
 from benchmarks.harness import RESULTS, measure_once, read_options
 from bertkit.metrics.basic import accuracy, f1, matthews_correlation, pearsonr, spearmanr
-from bertkit.metrics.intervals import bootstrap_intervals
-from bertkit.metrics.paired import Judged, compare_paired, permutation_test, rows_for_power, standard_error
-from bertkit.metrics.paired_seeds import compare_seeds
+from bertkit.metrics.intervals import Judged, bootstrap_intervals
+from bertkit.metrics.paired import compare_paired, compare_seeds, permutation_test, rows_for_power, standard_error
 
 SAMPLES = 200
 POPULATION = 200_000  # rows, which show the true difference

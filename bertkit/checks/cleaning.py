@@ -14,7 +14,7 @@ from bertkit.data.rows import NO_LABEL, NO_TEXT, Split
 from bertkit.data.sources import files_by_split, single_file
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe import Data
-from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import refuse_existing, staged
 
 _SAME_FORMAT = (".csv", ".tsv", ".jsonl", ".parquet")

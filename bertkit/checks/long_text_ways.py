@@ -15,9 +15,8 @@ from bertkit.evaluation.scoring import run_model
 from bertkit.metrics import Numbers
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.calibration import gold_losses
-from bertkit.metrics.intervals import bootstrap_intervals
+from bertkit.metrics.intervals import bootstrap_intervals, take
 from bertkit.metrics.linear import sample
-from bertkit.metrics.paired import take
 from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import SILENT, Progress
 from bertkit.tasks import Compared, Task, with_options

@@ -15,7 +15,7 @@ import warnings
 from itertools import groupby
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -23,11 +23,10 @@ import bertkit
 from bertkit.cli import commands, logs, stdio
 from bertkit.cli.help import ReadableCommand, ReadableGroup
 from bertkit.cli.interrupts import ignore_interrupts
+from bertkit.cli.mistakes import refuse_undecodable, usage_error
 from bertkit.cli.output import print_line
+from bertkit.errors import BertkitError, ResourceError, UnavailableError, UsageError, pip_install
 from bertkit.storage.runs import is_main_process
-
-if TYPE_CHECKING:
-    from bertkit.errors import BertkitError
 
 # ClickException, which typer has moved between releases
 _ClickError: Any = typer.BadParameter.__mro__[2]
@@ -138,9 +137,6 @@ def main() -> NoReturn:
 
 
 def _run_command() -> int:
-    from bertkit.cli.mistakes import refuse_undecodable
-    from bertkit.errors import BertkitError
-
     try:
         refuse_undecodable(sys.argv)
         with stdio.interruptible():
@@ -154,7 +150,6 @@ def _run_command() -> int:
         if type(error).__name__ == "NoArgsIsHelpError":
             error.show()
             return 2
-        from bertkit.cli.mistakes import usage_error
 
         return _print_refusal(usage_error(error))
     except KeyboardInterrupt:
@@ -196,8 +191,6 @@ def _is_interrupt(error: BaseException) -> bool:
 
 def _name_missing_package(error: Exception) -> BertkitError | None:
     """Build the error for a package that bertkit needs and that is not installed; None for any other error."""
-    from bertkit.errors import UnavailableError, pip_install
-
     if not isinstance(error, ModuleNotFoundError) or error.name is None or error.name.startswith("bertkit"):
         return None
     what = f"the Python module {error.name} is missing, which bertkit needs"
@@ -206,8 +199,7 @@ def _name_missing_package(error: Exception) -> BertkitError | None:
 
 def _name_error(error: OSError) -> BertkitError:
     """Build the error that tells a user why the system refused something."""
-    from bertkit.errors import ResourceError, UsageError
-    from bertkit.storage.disk import disk_error, is_disk_error
+    from bertkit.storage.files import disk_error, is_disk_error
 
     if error.errno == errno.ENAMETOOLONG:  # of whatever option: no file has such a name
         return UsageError(f"a name or path is too long: {str(error.filename)[:60]}...", "give a shorter one")
@@ -218,7 +210,6 @@ def _name_error(error: OSError) -> BertkitError:
 
 def _name_memory_error(error: Exception) -> BertkitError | None:
     """Build the error of a machine without enough memory, whoever has noticed it; None for any other error."""
-    from bertkit.errors import ResourceError
     from bertkit.hardware.device import missing_operation
     from bertkit.hardware.memory import is_memory_error
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from bertkit.cli.completion import complete_recipe, complete_run, complete_split
+from bertkit.errors import RecipeError, UsageError
 
 if TYPE_CHECKING:
     from bertkit.recipe import Data, Recipe
@@ -37,7 +38,6 @@ def refuse_rows(context: typer.Context, recipe: str | None) -> str | None:
     Raises:
         UsageError: it is.
     """
-    from bertkit.errors import UsageError
     from bertkit.recipe.load import is_other_file
 
     if recipe is None or not is_other_file(recipe):
@@ -231,8 +231,6 @@ def refuse_options(options: Mapping[str, object], why: str, remedy: str) -> None
     Raises:
         UsageError: one was.
     """
-    from bertkit.errors import UsageError
-
     for name, value in options.items():
         if not (value is None or value is False or value == []):
             raise UsageError(f"{name} {why}", remedy)
@@ -244,7 +242,6 @@ def find_trained(name: str, model: str | None) -> tuple[str, str]:
     Raises:
         UsageError: a run folder and --model, or a recipe without it.
     """
-    from bertkit.errors import UsageError
     from bertkit.recipe import find_recipe, recipe_names, typed_path
     from bertkit.storage.recipes import names_hub_model, recipe_of
 
@@ -272,7 +269,6 @@ def zero_shot_task(name: str) -> str:
     Raises:
         UsageError: the recipe does not classify texts.
     """
-    from bertkit.errors import UsageError
     from bertkit.recipe.load import read_values
 
     family = read_values(name).get("task")
@@ -285,8 +281,6 @@ def zero_shot_task(name: str) -> str:
 
 def parse_row(text: str | None, assignments: list[str] | None) -> dict[str, Any] | None:
     """Return the row of --text and of the --row assignments; a column that is assigned repeatedly is a list."""
-    from bertkit.errors import UsageError
-
     row: dict[str, Any] = {} if text is None else {"text": text}
     for assignment in assignments or []:
         column, equals, value = assignment.partition("=")
@@ -338,7 +332,6 @@ def read_data_options(column: str, changes: list[str] | None) -> Data:
     Raises:
         RecipeError: a key that is not of `data`, or an unknown one.
     """
-    from bertkit.errors import RecipeError
     from bertkit.recipe import load_recipe, parse_changes
 
     settings = parse_changes(changes or [])
@@ -347,3 +340,44 @@ def read_data_options(column: str, changes: list[str] | None) -> Data:
         raise RecipeError(f"--set {other}: there is no recipe here", "only the keys of data can be set")
     texts = {"data.columns.text": column} if column != "text" else {}
     return load_recipe("classify", {**texts, **settings}).data
+
+
+_MOST = 100
+
+
+def choose_seeds(seeds: str | None, seed: int | None, changes: Sequence[str] | None) -> tuple[int, ...]:
+    """Return the seeds that `--seeds` names; none without it.
+
+    Raises:
+        UsageError: a seed is given beside them, or what `parse_seeds` raises.
+    """
+    if seeds is None:
+        return ()
+    if seed is not None or any(change.startswith("training.seed=") for change in changes or ()):
+        raise UsageError("one seed and --seeds are both given", "name all seeds in a list: --seeds 1,2,7")
+    return parse_seeds(seeds)
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """Return the seeds that `--seeds` names: a number of them, counted from 1, or a list.
+
+    Raises:
+        UsageError: neither of the two, more than a hundred, or a seed named twice.
+
+    >>> parse_seeds("3"), parse_seeds("1,2,7")
+    ((1, 2, 3), (1, 2, 7))
+    """
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 0 or max(numbers) >= 2**32 or numbers == [0]:
+        raise UsageError(
+            f"--seeds {text!r} is neither a number of seeds nor a list", "write --seeds 5 or --seeds 1,2,7"
+        )
+    if len(numbers) == 1 and numbers[0] > _MOST:
+        remedy = f"--seed {numbers[0]} trains once with this seed"
+        raise UsageError(f"--seeds {text} asks for {numbers[0]:,} runs, of at most {_MOST}", remedy)
+    if len(numbers) > _MOST or len(set(numbers)) < len(numbers):
+        raise UsageError(f"--seeds {text}: a seed is named twice, or more than {_MOST}", "name each seed once")
+    return tuple(range(1, numbers[0] + 1)) if len(numbers) == 1 else tuple(numbers)

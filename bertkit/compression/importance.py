@@ -17,8 +17,7 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.forward import sorted_batches
 from bertkit.evaluation.scoring import Scored, score_split
-from bertkit.metrics.intervals import Interval, bootstrap_intervals
-from bertkit.metrics.paired import count_units, take
+from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import count_items

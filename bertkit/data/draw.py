@@ -1,15 +1,131 @@
-"""Other training rows, drawn by their content and a seed: fewer, as many of each label, or rare ones repeated."""
+"""Rows drawn by their content: held out where there is no validation split; fewer for training, or rare ones again."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import cycle, islice
 
+from bertkit.data.checks import share_of
+from bertkit.data.labels import spelled_names
+from bertkit.data.row_digests import digest_text
 from bertkit.data.rows import Columns, Split, feed_row
 from bertkit.errors import DataError, RecipeError, closest
-from bertkit.recipe import Recipe
+from bertkit.recipe import Data, Recipe, Row
 from bertkit.storage.cache import say_once
+
+DRAWS = {"by_hash": "by hash of text", "by_label": "by text and label"}
+"""``data.hold_out`` -> what a run calls it in its identity, so that no run is resumed or scored with other rows."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """The rows with one text, which stay together: their indices, their draw, and how many have each label."""
+
+    rows: list[int]
+    draw: bytes
+    labels: Counter[str]
+
+
+def hold_out(split: Split, data: Data, columns: Columns, *, named: bool) -> dict[str, Split]:
+    """Split rows into ``train`` and ``validation``, which holds about a share of them (``data.validation_share``).
+
+    A row is drawn by a hash of its text, so that neither order nor limit nor seed decides. Rows with one text are on
+    one side, and a larger share holds out the same rows and more. A label never leaves training.
+
+    ``data.hold_out`` says which rows. `by_hash`: those whose hash, as a number from 0 to 1, is below the share, and at
+    least one. So no row changes sides when others join it, but the share is met only about. `by_label`: an even share
+    of each label, to the row. Each row that joins may move others.
+
+    Args:
+        split: the rows.
+        data: how many to hold out, and how.
+        columns: those of the task family.
+        named: whether gold answers are label names, or lists of them.
+
+    Raises:
+        DataError: no row can be held out.
+    """
+    count = len(split.rows)
+    if count < 2:
+        what = "one row cannot be split into training and validation"
+        raise DataError(what, "give more rows", file=split.source)
+    groups = _group_by_text(split.rows, columns, named)
+    held_out = set(_choose_rows(groups, data, count))
+    if not held_out:
+        what = "no row can be held out: each text is the only one of its label" if len(groups) > 1 else "one text only"
+        remedy = "check which column holds the labels, give more rows, or name a validation file"
+        raise DataError(what, remedy, file=split.source)
+    say_once(f"no validation split: {share_of(len(held_out), count)} rows of {split.source} are held out for it")
+    train = [index for index in range(count) if index not in held_out]
+    return {
+        name: replace(split.select(indices), name=name, is_held_out=True)
+        for name, indices in (("train", train), ("validation", sorted(held_out)))
+    }
+
+
+def _group_by_text(rows: Sequence[Row], columns: Columns, named: bool) -> list[_Group]:
+    groups: dict[bytes, _Group] = {}
+    for index, row in enumerate(rows):
+        # Equal texts stay together: one of them in training would tell the other's answer.
+        names = columns.together or [name for name in row if name not in columns.beside]
+        draw = digest_text({name: row[name] for name in names}, columns.gold)
+        group = groups.setdefault(draw, _Group([], draw, Counter()))
+        group.rows.append(index)
+        group.labels.update(set(spelled_names(row.get(columns.gold))) if named else ())
+    return list(groups.values())
+
+
+def _choose_rows(groups: Sequence[_Group], data: Data, count: int) -> Iterator[int]:
+    """Yield the indices of rows to hold out, whole groups of them."""
+    left = Counter(label for group in groups for label in group.labels.elements())
+    by_hash, share = data.hold_out == "by_hash", data.validation_share
+    ordered = sorted(groups, key=lambda group: group.draw) if by_hash else _in_order(groups, left.copy())
+    most = min(max(1, round(count * share)), count - 1)
+    kept_labels: set[str] = set()
+    rest, chosen = len(groups), 0
+    for group in ordered:
+        # By hash, a text is held out whatever other rows there are; by label, until the share is reached.
+        is_enough = chosen > 0 and _as_share(group.draw) >= share if by_hash else chosen >= most
+        if is_enough or rest == 1:
+            break
+        # A label must stay in training: what is never trained is never predicted.
+        last = {label for label, rows in group.labels.items() if left[label] == rows}
+        if last:
+            kept_labels |= last
+            continue
+        left -= group.labels
+        rest, chosen = rest - 1, chosen + len(group.rows)
+        yield from group.rows
+    if kept_labels:
+        names = ", ".join(sorted(kept_labels)[:5]) + (
+            f" and {len(kept_labels) - 5:,} more" if len(kept_labels) > 5 else ""
+        )
+        say_once(f"all {len(left):,} labels are in training, so fewer rows of {names} are held out")
+
+
+def _as_share(draw: bytes) -> float:
+    """Return a draw as a number from 0 to 1; all draws are spread evenly between them."""
+    return float(int.from_bytes(draw, "big") / (1 << 8 * len(draw)))
+
+
+def _in_order(groups: Sequence[_Group], rows_of: Counter[str]) -> Iterable[_Group]:
+    """Order groups so that the first of them are an even share of each label (of a row's labels, its rarest)."""
+    strata: dict[str, list[_Group]] = {}
+    for group in groups:
+        rarest = min(group.labels, key=lambda label: (rows_of[label], label), default="")
+        strata.setdefault(rarest, []).append(group)
+    placed = []
+    for stratum in strata.values():
+        total, before = sum(len(group.rows) for group in stratum), 0
+        for group in sorted(stratum, key=lambda group: group.draw):
+            # The middle of a group, as a share of its label's rows. Cut at any share, an ordered list of all groups has
+            # given up about that share of each label (the divisor method of Webster and Sainte-Laguë).
+            placed.append(((before + len(group.rows) / 2) / total, group.draw, group))
+            before += len(group.rows)
+    return [group for _, _, group in sorted(placed, key=lambda entry: entry[:2])]
 
 
 def check_draw(recipe: Recipe, columns: Columns, *, named: bool) -> None:

@@ -19,8 +19,7 @@ from bertkit.data.layout import PLAIN, SEPARATED, FileLayout
 from bertkit.errors import DataError, ResourceError, UsageError, closest
 from bertkit.progress import log
 from bertkit.recipe import typed_path
-from bertkit.storage.disk import disk_error, is_disk_error
-from bertkit.storage.files import replacing, to_json
+from bertkit.storage.files import disk_error, is_disk_error, replacing, to_json
 from bertkit.storage.outputs import claimed, refuse_inputs, sweep_temporaries
 
 if TYPE_CHECKING:

@@ -17,8 +17,7 @@ from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.scoring import Scored, describe_scores, measure_ece
 from bertkit.metrics.baselines import strongest
 from bertkit.metrics.basic import LOWER_IS_BETTER
-from bertkit.metrics.intervals import Interval, bootstrap_intervals
-from bertkit.metrics.paired import count_units, take
+from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
 from bertkit.progress import log
 from bertkit.storage.files import to_json, write_json
 from bertkit.storage.fingerprints import json_fingerprint

@@ -6,18 +6,16 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.data.demo.sets import demo_rows, demo_set_for
 from bertkit.data.labels import match_names, placeholder_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError, UsageError
-from bertkit.evaluation.calibration import SavedCalibration, read_calibration
 from bertkit.hardware.device import asked_device
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
-from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.modeling.weights import read_json_object
 from bertkit.progress import log
 from bertkit.recipe import Recipe, Row, load_recipe, typed_path
@@ -28,6 +26,9 @@ from bertkit.storage.records import RunRecord
 from bertkit.tasks import Task, load_task, with_options
 from bertkit.tokens import long_texts
 from bertkit.tokens.features import Setup
+
+if TYPE_CHECKING:
+    from bertkit.evaluation.calibration import SavedCalibration
 
 
 @dataclass(frozen=True)
@@ -93,6 +94,8 @@ class SavedCheckpoint:
 
     def read_calibration(self) -> SavedCalibration | None:
         """Read its calibration; see `bertkit.evaluation.calibration.read_calibration`."""
+        from bertkit.evaluation.calibration import read_calibration
+
         return read_calibration(self.calibration_folder, self.recipe.task, self.member_folders)
 
     def load(self, machine: Machine | None = None, *, inference: bool = False, calibrated: bool = True) -> Checkpoint:
@@ -265,6 +268,8 @@ def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint
     """Check the trained checkpoint of a folder; raises as `find_checkpoint` does."""
     if is_exported(folder):
         return _open_exported(recipe, task, folder)
+    from bertkit.modeling.sentence.modules import is_sentence_folder
+
     config = read_config(folder)
     # an encoder for sentence vectors has no head, which only labels need
     if task.find_labels is None and (task.NAMED or not is_sentence_folder(folder)):

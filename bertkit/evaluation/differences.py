@@ -16,7 +16,8 @@ from bertkit.errors import DataError, shorten
 from bertkit.evaluation.stored import Scorer
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.entities import ENTITY_METRICS, count_errors, entity_types
-from bertkit.metrics.paired import Judged, count_units, find_changed, swap, take
+from bertkit.metrics.intervals import Judged, count_units, take
+from bertkit.metrics.paired import find_changed, swap
 from bertkit.metrics.statistics import quantile_bins
 from bertkit.recipe import Row
 from bertkit.reports.svg import thin

@@ -16,9 +16,8 @@ from bertkit.evaluation.seeds import SeedsSummary
 from bertkit.evaluation.stored import Scorer
 from bertkit.metrics.baselines import Scores
 from bertkit.metrics.basic import BESIDE_SCORES, LOWER_IS_BETTER
-from bertkit.metrics.intervals import Interval
-from bertkit.metrics.paired import Difference, compare_paired, count_units, holm, judge_difference, take
-from bertkit.metrics.paired_seeds import compare_seeds
+from bertkit.metrics.intervals import Interval, count_units, take
+from bertkit.metrics.paired import Difference, compare_paired, compare_seeds, holm, judge_difference
 from bertkit.metrics.slices import LEAST_UNITS
 from bertkit.modeling.load import weight_bytes
 from bertkit.recipe import Gates

@@ -12,23 +12,22 @@ from bertkit.data.labels import spelled_names
 from bertkit.data.output import write_records
 from bertkit.data.rows import Split
 from bertkit.errors import RecipeError, closest
-from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibration_rows
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.ensemble import combine_outputs
 from bertkit.metrics import intervals
 from bertkit.metrics.baselines import strongest, strongest_scores
 from bertkit.metrics.basic import why_undefined
-from bertkit.metrics.intervals import Interval, Intervals
-from bertkit.metrics.paired import count_units, take
+from bertkit.metrics.intervals import Interval, Intervals, count_units, take
 from bertkit.progress import Progress, stage
 from bertkit.recipe import Recipe
-from bertkit.reports.cases import Case
 from bertkit.storage.files import null_for_nan, write_json
 from bertkit.tasks import Compared, Details, Prediction, Predictions, Task, drop_private_keys, with_options
 from bertkit.tokens.features import Features, Rows, Setup
 
 if TYPE_CHECKING:
     from torch import nn
+
+    from bertkit.reports.cases import Case
 
 Decoded = tuple[list[Prediction], list[str]]
 """The predictions of a split, and what a reader of their scores must know."""
@@ -171,6 +170,8 @@ def _decode_outputs(checkpoint: Checkpoint, split: Split, features: Features, ou
     predictions = task.decode(outputs, features, split.rows, setup)
     if calibration is None:
         return predictions, []
+    from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibration_rows
+
     count = 0
     for indices, options in find_calibration_rows(calibration, split.rows, task.COLUMNS.gold, setup.recipe.options):
         # A temperature looks better on the rows it was fitted to. These get the one of a fold that left them out.

@@ -16,7 +16,7 @@ from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.scoring import predictions_file, score_split, write_predictions
 from bertkit.metrics.baselines import Baselines, find_unbeaten, strongest
 from bertkit.metrics.basic import LOWER_IS_BETTER
-from bertkit.metrics.paired import count_units, take
+from bertkit.metrics.intervals import count_units, take
 from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resample_mean
 from bertkit.progress import SILENT, log
 from bertkit.recipe import load_recipe

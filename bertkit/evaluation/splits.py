@@ -1,12 +1,28 @@
-"""The rows of a recipe, read with the columns and the checks of its task family."""
+"""The rows of a recipe for its task family, and those that a model is trained on: noted, refused or left out."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from bertkit.data.checks import share_of
+from bertkit.data.labels import name_row
+from bertkit.data.row_digests import digest_trained, mark_training_rows, read_digests, write_digests
 from bertkit.data.rows import Columns, Split
-from bertkit.data.sources import Choose, read_splits
-from bertkit.errors import DataError
-from bertkit.recipe import Recipe
+from bertkit.data.sources import ALL, Choose, is_validation, read_splits
+from bertkit.data.streams import SORT_WINDOW, RowStream, open_stream
+from bertkit.errors import DataError, RecipeError, UsageError, closest
+from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.progress import log
+from bertkit.recipe import Recipe, Row
+from bertkit.storage import checkpoints, runs
 from bertkit.tasks import Task
+
+if TYPE_CHECKING:
+    from bertkit.data.row_digests import Digests
 
 
 def read_task_splits(
@@ -28,3 +44,168 @@ def read_task_splits(
         check_rest=check_rest,
         collected=collected,
     )
+
+
+Choice = Literal["refuse", "drop", "keep"]
+"""What becomes of rows to score that the model was trained on."""
+
+_RECURRING = 0.1
+"""Share of a named split whose texts may recur in training, as 4% do of CoNLL-2003's test rows, which others score."""
+
+
+def find_training_rows(
+    splits: Mapping[str, Split], gold: str, models: Mapping[Path, str]
+) -> tuple[dict[str, Split], Digests, list[str]]:
+    """Find the rows that a run is trained on, itself or before it began.
+
+    Args:
+        splits: ``train`` and what validates it.
+        gold: the column of gold answers.
+        models: folder -> name of those that the run starts or learns from.
+
+    Returns:
+        the splits, with these rows marked; their digests; and a warning for each model that was trained on validation
+        rows, unless these are training rows of this run too.
+    """
+    import numpy as np
+
+    # Rows are known by digests of their inputs, with case and white space folded in a second one.
+    today = trained = digest_trained(splits["train"].rows, gold)
+    warnings = []
+    for folder, model in models.items():
+        earlier = read_digests(folder)
+        if earlier is None:
+            continue
+        trained = np.unique(np.concatenate([trained, earlier]), axis=0)
+        # Rows that this run trains on too are marked below; here it is those that came with the model.
+        for name in filter(is_validation, splits):
+            split = mark_training_rows(splits[name], gold, earlier[~np.isin(earlier[:, 1], today[:, 1])])
+            if split.training_rows:
+                share = share_of(len(split.training_rows), len(split.rows))
+                example = f"{split.source}:{split.lines[min(split.training_rows)]}"
+                what = f"{share} {name} rows are rows that {model} was trained on, such as {example}."
+                warnings.append(f"{what} Scores may be too high.")
+    marked = {
+        name: mark_training_rows(split, gold, trained) if is_validation(name) else split
+        for name, split in splits.items()
+    }
+    return marked, trained, warnings
+
+
+def write_training_rows(folder: Path, trained: Digests) -> None:
+    """Write the digests of the rows that a run is trained on into its folder, before anything is trained on them."""
+    if runs.is_main_process():
+        write_digests(folder, trained)
+
+
+def add_streamed_rows(folder: Path, trained: Digests, stream: RowStream, gold: str, steps: int) -> None:
+    """Write the digests of a run that has streamed its training rows for so many steps: these are read once more."""
+    import numpy as np
+
+    # The stream is read ahead by buffers of so many batches; all rows of a begun buffer may have been trained on.
+    count = -(-steps // SORT_WINDOW) * stream.buffer_rows
+
+    def read() -> Iterator[Row]:
+        with suppress(DataError):  # of a row that training has not reached
+            yield from (row for _, row in islice(stream.open(), count))
+
+    write_digests(folder, np.concatenate([trained, digest_trained(read(), gold)]))
+
+
+def open_training_rows(recipe: Recipe, task: Task) -> RowStream:
+    """Open the training rows of a recipe that states what is otherwise found in the rows.
+
+    Raises:
+        RecipeError: it does not.
+    """
+    if recipe.training.steps is None:
+        raise RecipeError("training.steps is missing: the length of a stream is unknown", "--set training.steps=20000")
+    if task.NAMED and not recipe.labels:
+        raise RecipeError("labels is missing: label names are not found in a stream", "--set 'labels=[no, yes]'")
+    if recipe.training.class_weights == "balanced":
+        what = "training.class_weights = balanced needs all labels counted, which a stream does not allow"
+        raise RecipeError(what, "name the weights: --set 'training.class_weights={no: 1, yes: 9}'")
+
+    def read(row: Row) -> Row | None:
+        checked = task.read(row, recipe)
+        if checked and task.NAMED and recipe.labels:
+            return name_row(checked, task.COLUMNS.gold, recipe.labels)
+        return checked
+
+    return open_stream(recipe.data, task.COLUMNS, read, recipe.training.batch_size)
+
+
+def report_head(recipe: Recipe, task: Task, head: Split) -> None:
+    """Log what is known of streamed training rows, of which only the first buffer is read."""
+    log.info(f"training rows are streamed: the baseline knows only the first {len(head.rows):,} of them")
+    labels = {str(row[task.COLUMNS.gold]) for row in head.rows}
+    if task.NAMED and len(labels) == 1 and len(head.rows) > 1:
+        log.info(f"all of these have the label {min(labels)!r}: rows are read in order, so shuffle them on disk")
+
+
+def count_trained(folders: Mapping[str, Path]) -> list[dict[str, str]]:
+    """Count the texts that runs were trained on, and those that each shares with the first, as a row of settings.
+
+    There is no row where all were trained on the same texts, or where one run does not tell.
+    """
+    import numpy as np
+
+    digests = {name: found for name, folder in folders.items() if (found := read_digests(folder)) is not None}
+    first, known = next(iter(folders)), list(digests.values())
+    if len(digests) < len(folders) or all(np.array_equal(found, known[0]) for found in known):
+        return []
+    counts = {
+        name: f"{len(found):,}, {len(np.intersect1d(found[:, 0], digests[first][:, 0])):,} of them {first}'s"
+        for name, found in digests.items()
+    }
+    return [{"setting": "texts trained on", **counts, first: f"{len(digests[first]):,}"}]
+
+
+def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], choice: Choice) -> dict[str, Split]:
+    """Return the splits to score with the rows marked that the checkpoint was trained on, or without them.
+
+    What a run was validated on, it has been warned of, so eval scores it as training did.
+
+    Raises:
+        UsageError: the choice is none.
+        DataError: there are such rows, and they may be neither scored nor left out; or there are no others.
+    """
+    if choice not in get_args(Choice):
+        raise UsageError(f"training_rows is {choice!r}", closest(choice, get_args(Choice)))
+    trained = read_digests(saved.folder)
+    if trained is None:
+        # Silence would look like "no row was trained on", which is not known.
+        if saved.record or (saved.folder / checkpoints.MANIFEST).is_file():
+            why = "it was pushed without them, an earlier bertkit wrote it, or it streams them and is not finished"
+            log.info(f"{saved.folder} does not tell its training rows ({why}), so none is noticed among those to score")
+        return dict(splits)
+    gold, data = saved.task.COLUMNS.gold, saved.record.get("identity", {}).get("data", {})
+    validated = {fingerprint for name, fingerprint in data.items() if is_validation(name)}
+    return {
+        name: _judge_split(mark_training_rows(split, gold, trained), choice, validated)
+        for name, split in splits.items()
+    }
+
+
+def describe_nearly(split: Split) -> str:
+    """Say how many of the training rows in a split are so but for case and white space; nothing where none is."""
+    near = split.nearly_trained
+    count = f"{near:,} of them " if near < len(split.training_rows) else ""
+    return f" ({count}but for case and white space)" if near else ""
+
+
+def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Split:
+    seen, count = split.training_rows, len(split.rows)
+    is_named = not split.is_held_out and split.name not in (ALL, "train")
+    what = f"{share_of(len(seen), count)} rows to score are training rows of the model{describe_nearly(split)}"
+    drop = "" if len(seen) == count else "leave these out (--training-rows drop), "
+    remedy = f"score others (--data FILE), {drop}or have their scores marked (--training-rows keep)"
+    is_refused = choice == "refuse" and len(seen) > (_RECURRING * count if is_named else 0)
+    if (is_refused and split.fingerprint() not in validated) or (choice == "drop" and not drop):
+        raise DataError(what, remedy, file=split.source, row=split.lines[min(seen)])
+    if choice != "drop" or not seen:
+        if split.nearly_trained:
+            log.info(what)
+        return split
+    log.info(f"{what}: they are left out")
+    return split.select(index for index in range(count) if index not in seen)

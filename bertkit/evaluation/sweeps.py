@@ -13,8 +13,7 @@ from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.seeds import read_compared
 from bertkit.metrics.basic import LOWER_IS_BETTER
-from bertkit.metrics.intervals import Interval
-from bertkit.metrics.paired import count_units, take
+from bertkit.metrics.intervals import Interval, count_units, take
 from bertkit.metrics.seeds import expected_best, mean_interval, resample_mean
 from bertkit.metrics.selection import Selection, estimate_selection, explained_share
 from bertkit.recipe.space import Axis, Point, Search, name_point, name_value

@@ -16,7 +16,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row
 from bertkit.storage.cache import cache_folder
 from bertkit.storage.columns import ColumnWriter, map_or_write
-from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import disk_errors
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.embedding.units import UNITS, UnitVectors

@@ -262,3 +262,17 @@ def _tail(level: float) -> float:
     if not 0 < level < 1:
         raise ValueError(f"a level lies between 0 and 1, got {level}")
     return (1 - level) / 2
+
+
+Judged = Mapping[str, np.ndarray]
+"""Predictions beside gold values: arrays whose first axis is units, that is rows or queries."""
+
+
+def count_units(judged: Judged) -> int:
+    """Return how many units there are: rows or queries."""
+    return len(next(iter(judged.values())))
+
+
+def take(judged: Judged, numbers: np.ndarray) -> dict[str, np.ndarray]:
+    """Return the arrays at some units."""
+    return {name: values[numbers] for name, values in judged.items()}

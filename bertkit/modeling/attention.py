@@ -5,7 +5,7 @@ A path that does not fit a model, or what is patched already, leaves it as it is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Literal
@@ -24,10 +24,69 @@ from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import OccurringEmbeddings, occurring_embeddings
 from bertkit.modeling.info import Forward, LayerOutput, Model, info_of, patched_attention, patched_forward
-from bertkit.modeling.projections import merged_projections
 from bertkit.modeling.unpadding.layers import unpadded
-from bertkit.modeling.unpadding.varlen import torch_varlen
+from bertkit.modeling.unpadding.layout import torch_varlen
 from bertkit.tokens.features import Batch
+
+# not those of DeBERTa, which project distances too
+_NAMES = (("query", "key", "value"), ("q_lin", "k_lin", "v_lin"), ("q_proj", "k_proj", "v_proj"), ("q", "k", "v"))
+
+
+class _Projections:
+    """Computes all projections when the first is called, and hands the others out when they are called."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        self.layers = layers
+        self.states: torch.Tensor | None = None
+        self.projected: Sequence[torch.Tensor] = ()
+
+    def project(self, number: int, states: torch.Tensor) -> torch.Tensor:
+        """Return what layer `number` makes of the states, (..., width)."""
+        if number == 0:
+            self.states, self.projected = states, self._project_all(states)
+        if states is not self.states:
+            return functional.linear(states, self.layers[number].weight, self.layers[number].bias)
+        projected = self.projected[number]
+        if number == len(self.layers) - 1:
+            self.states, self.projected = None, ()
+        return projected
+
+    def _project_all(self, states: torch.Tensor) -> Sequence[torch.Tensor]:
+        weights: list[torch.Tensor] = [layer.weight for layer in self.layers]
+        biases: list[torch.Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
+        # cast before they are joined, which moves half the bytes
+        if torch.is_autocast_enabled(states.device.type):
+            dtype = torch.get_autocast_dtype(states.device.type)
+            weights, biases = ([each.to(dtype) for each in parameters] for parameters in (weights, biases))
+        merged = functional.linear(states, torch.cat(weights), torch.cat(biases) if biases else None)
+        return torch.split(merged, [len(weight) for weight in weights], dim=-1)
+
+
+@contextmanager
+def merged_projections(model: Model) -> Iterator[None]:
+    """Let attention compute queries, keys and values together, but for a last layer that reads one query only."""
+    paths = info_of(model).speed_paths
+    alone = set() if paths.cls_only_layer is None else set(paths.cls_only_layer.modules())
+    with ExitStack() as patches:
+        for module in model.base_model.modules():
+            layers = [] if module in alone else _projections_of(module)
+            projections = _Projections(layers)
+            for number, layer in enumerate(layers):
+                patches.enter_context(patched_forward(layer, partial(projections.project, number)))
+            paths.merged_projections += bool(layers)
+        patches.callback(setattr, paths, "merged_projections", 0)
+        yield
+
+
+def _projections_of(module: nn.Module) -> list[nn.Linear]:
+    """Find the three projections of an attention, in the order in which it calls them; none in other modules."""
+    for names in _NAMES:
+        layers = [getattr(module, name, None) for name in names]
+        if all(type(layer) is nn.Linear for layer in layers):
+            biased = {layer.bias is not None for layer in layers}  # type: ignore[union-attr]
+            return layers if len(biased) == 1 else []  # type: ignore[return-value]
+    return []
+
 
 _KEEPING, _OF_HOST = "bertkit-keeping", "bertkit-masks-of-host"
 

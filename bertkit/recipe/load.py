@@ -7,20 +7,20 @@ import shlex
 from collections.abc import Iterable, Mapping
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
 
 from bertkit.errors import RecipeError, closest, shorten
 from bertkit.recipe.plugins import trusts_folders
-from bertkit.recipe.sections import typed_path
+from bertkit.recipe.records import PretrainRecipe, Recipe, SeveralRecipe, SeveralTasks
+from bertkit.recipe.sections import Auto, Section, typed_path
+from bertkit.recipe.training import Training
 from bertkit.recipe.validation import describe
 from bertkit.recipe.values import Origin, fill_language, names_language, rename_changes, rename_keys, settle
 from bertkit.recipe.yaml import Lines, read_value, read_yaml
 
-if TYPE_CHECKING:
-    from bertkit.recipe.records import PretrainRecipe, Recipe
-    from bertkit.recipe.sections import Section
-
-_Record = TypeVar("_Record", bound="Section")
+_Record = TypeVar("_Record", bound=Section)
 
 FOLDER_RECIPE = "recipe.yaml"
 """The name of the recipe that comes with a model; one that names code to run is not the user's word."""
@@ -104,22 +104,16 @@ def load_recipe(name: str, changes: Mapping[str, Any] | None = None) -> Recipe:
         RecipeError: no such recipe, bad YAML, an unknown key, or a value out of range; it names the file and line, or
             the override, and the closest key.
     """
-    from bertkit.recipe.records import Recipe
-
     return load_record("finetune", Recipe, name, changes or {})
 
 
 def load_pretrain_recipe(name: str, changes: Mapping[str, Any] | None = None) -> PretrainRecipe:
     """Load a recipe for pretraining with its parents and with changes; raises what `load_recipe` does."""
-    from bertkit.recipe.records import PretrainRecipe
-
     return load_record("pretrain", PretrainRecipe, name, changes or {})
 
 
 def load_record(command: str, record: type[_Record], name: str, changes: Mapping[str, Any]) -> _Record:
     """Load the recipe of a command as one of the records; raises what `load_recipe` does."""
-    from pydantic import ValidationError
-
     file = find_recipe(name, command)
     values, lines, own_values, is_own = _read_with_parents(file, command, ())
     if "tasks" in values and "tasks" not in record.model_fields:
@@ -283,3 +277,73 @@ def _set_value(values: dict[str, Any], key: str, value: object) -> None:
         values[section] = dict(content) if isinstance(content, dict) else {}
         values = values[section]
     values[last] = value
+
+
+_OWN = ("max_length", "batching", "class_weights", "label_smoothing")
+"""Keys of `training` that each task may have for itself."""
+
+
+def load_one_or_several(name: str, changes: Mapping[str, Any]) -> Recipe | SeveralTasks:
+    """Load a recipe, of one task or of several, with changes; raises as `load_recipe` does."""
+    return load_several(name, changes) if names_several(name) else load_recipe(name, changes)
+
+
+def names_several(name: str) -> bool:
+    """Tell whether a recipe is one of several tasks; raises what `load_recipe` does of files."""
+    return "tasks" in read_values(name)
+
+
+def load_several(name: str, changes: Mapping[str, Any] | None = None) -> SeveralTasks:
+    """Load a recipe of several tasks with changes (dotted key -> value).
+
+    Changes of `data` are those of all tasks. A change that begins with the name of a task is one of its recipe.
+
+    Raises:
+        RecipeError: as `load_recipe` does; or a task asks for what cannot be trained together with others.
+    """
+    changes = changes or {}
+    tasks = read_values(name, "finetune").get("tasks")
+    names = tasks if isinstance(tasks, dict) else {}
+    shared = {key: value for key, value in changes.items() if key.split(".")[0] not in ("data", *names)}
+    recipe = load_record("finetune", SeveralRecipe, name, shared)
+    data = {f"data.{key}": value for key, value in recipe.data.items()}
+    data |= {key: value for key, value in changes.items() if key.split(".")[0] == "data"}
+    folder = find_recipe(name, "finetune").parent
+    recipes = {}
+    for task, reference in recipe.tasks.items():
+        beside = folder / reference
+        changes_of_task = {key.partition(".")[2]: value for key, value in changes.items() if key.split(".")[0] == task}
+        _check_own(task, changes_of_task)
+        file = str(beside) if beside.suffix in (".yaml", ".yml") and beside.is_file() else reference
+        loaded = load_recipe(file, {"name": task, "model": recipe.model, **data, **changes_of_task})
+        recipes[task] = _with_training_of_all(loaded, recipe.training, changes_of_task)
+        _check_recipe(task, recipes[task])
+    return SeveralTasks(recipe, recipes)
+
+
+def _check_own(task: str, changes: Mapping[str, Any]) -> None:
+    """Check that a task changes nothing that all tasks have in common."""
+    for key in changes:
+        section, _, name = key.partition(".")
+        if section == "model" or (section == "training" and name not in _OWN):
+            raise RecipeError(f"{task}.{key}: all tasks share it", f"--set {key}=... changes it for all")
+
+
+def _with_training_of_all(recipe: Recipe, training: Training, own: Mapping[str, Any]) -> Recipe:
+    """Return a task's recipe with the training of all tasks, but for what it may have for itself."""
+    given = training.model_fields_set
+    kept = {key: getattr(recipe.training, key) for key in _OWN if key not in given or f"training.{key}" in own}
+    # the last layer is shared by heads that read other tokens than the first
+    return recipe.model_copy(update={"training": training}).changed("training", **kept, cls_only_last_layer=False)
+
+
+def _check_recipe(task: str, recipe: Recipe) -> None:
+    together = "cannot be trained together with other tasks"
+    if recipe.distillation:
+        raise RecipeError(f"tasks.{task}: distillation {together}", "leave it out")
+    if recipe.data.streaming:
+        raise RecipeError(f"tasks.{task}: streamed rows {together}", "leave data.streaming out")
+    if isinstance(recipe.training.epochs, Auto) or isinstance(recipe.training.learning_rate, Auto):
+        raise RecipeError("training: auto is for one task at a time", "give training.epochs and training.learning_rate")
+    if recipe.training.lora is not None:
+        raise RecipeError("training.lora: adapters are trained for one task at a time", "leave it out")

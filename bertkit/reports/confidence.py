@@ -1,14 +1,19 @@
-"""Pictures of how sure a model is, and how often it is right then."""
+"""Pictures of how sure a model is and how often it is right then, and calibration.html, which shows them."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
 from bertkit.metrics import Numbers, calibration, statistics
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.reports import svg
+from bertkit.reports.templates import write_page
+from bertkit.reports.text import score_text
 
 _POINTS = 100  # of a curve
 
@@ -45,3 +50,27 @@ def draw_risk(confidence: Numbers, right: Numbers) -> tuple[float, Markup] | Non
     lines = {"by confidence": curve, "at random": [(0.0, error), (1.0, error)]}
     area = calibration.area_under_risk(confidence, right)
     return area, svg.line_chart(lines, name="Risk and coverage", x="share answered")
+
+
+CALIBRATION_PAGE = "calibration.html"
+
+
+def write_calibration_page(
+    folder: Path, result: Mapping[str, Any], confidence: Mapping[str, Numbers], right: Numbers
+) -> None:
+    """Write calibration.html into the folder of a model.
+
+    Args:
+        folder: the model's.
+        result: the fields of a `bertkit.workflows.calibrate.CalibrationResult`.
+        confidence: ``before`` and ``after`` -> the probability of the label that was chosen, (decisions,).
+        right: whether it was right, (decisions,).
+    """
+    pictures = []
+    for side, values in confidence.items():
+        pictures.append((f"Reliability {side}", draw_reliability(values, right)[1]))
+    risk = draw_risk(confidence["after"], right) if result["per"] == "row" else None
+    if risk is not None:
+        pictures.append((f"Risk and coverage · mean risk {score_text(risk[0])}", risk[1]))
+    page = folder / CALIBRATION_PAGE
+    write_page(page, "calibration.html.j2", result=result, pictures=pictures, has_risk=risk is not None)

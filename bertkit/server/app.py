@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
 from datetime import datetime
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request
@@ -14,18 +17,46 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.security import HTTPBearer
 from starlette.exceptions import HTTPException
-from starlette.responses import JSONResponse, Response
+from starlette.responses import HTMLResponse, JSONResponse, Response
 
 from bertkit import __version__
 from bertkit.errors import BertkitError, UsageError
+from bertkit.reports.templates import hash_script
 from bertkit.server.batching import Limits
 from bertkit.server.guard import Guard
-from bertkit.server.page import page_response
 from bertkit.server.refusals import RefusedError, refuse
 from bertkit.server.routes import add_routes
 from bertkit.server.runs import find_models
 from bertkit.server.schemas import describe_faults, form_fields
 from bertkit.server.service import ServedModel, Service, load_service
+
+_FILE = Path(__file__).with_name("page.html")
+
+
+@cache
+def read_page() -> tuple[str, dict[str, str]]:
+    """Read the page, and build the headers by which a browser runs nothing but its own script and style."""
+    text = _FILE.read_text(encoding="utf-8")
+    script, style = (
+        hash_script(re.findall(f"<{tag}>(.*?)</{tag}>", text, re.DOTALL)[0]) for tag in ("script", "style")
+    )
+    # Scripts are named by their hash, so that a text on the page can never become one.
+    policy = (
+        f"default-src 'none'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; "
+        f"frame-ancestors 'none'; script-src 'sha256-{script}'; style-src 'sha256-{style}'"
+    )
+    return text, {
+        "Content-Security-Policy": policy,
+        "X-Content-Type-Options": "nosniff",
+        "Referrer-Policy": "no-referrer",
+    }
+
+
+def page_response() -> HTMLResponse:
+    """Build the answer that holds the page."""
+    text, headers = read_page()
+    return HTMLResponse(text, headers=headers)
+
 
 RUNS, KEY = "BERTKIT_RUNS", "BERTKIT_API_KEY"
 """Variables of the environment: the runs that `from_environment` serves, and the key that requests must carry."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from bertkit.errors import ResourceError, UsageError
 from bertkit.storage import files, runs
 from bertkit.storage.checkpoints import trim
-from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import disk_errors
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
 
 _PREFIX = ".removed-"

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.storage.columns import Numbers
+from bertkit.metrics import Numbers
 
 Logits = Sequence[Numbers]
 """Numbers of the tokens of each window, one array per window."""

@@ -21,9 +21,9 @@ import pyarrow as pa
 
 import bertkit
 from bertkit.data.rows import Split
+from bertkit.metrics import Numbers
 from bertkit.progress import log
 from bertkit.storage.cache import cache_folder, say_once, touch, writing
-from bertkit.storage.columns import Numbers
 from bertkit.storage.fingerprints import feed_file, package_fingerprint, tokenizer_content, without_digest
 from bertkit.tokens.features import (
     IGNORED,

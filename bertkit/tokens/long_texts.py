@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from bertkit.metrics import Numbers
 from bertkit.recipe import Recipe
 from bertkit.recipe.options import Option, read_option
-from bertkit.storage.columns import Numbers
 from bertkit.tokens.answer_spans import window_slices
 from bertkit.tokens.features import (
     Feature,

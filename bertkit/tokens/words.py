@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.errors import DataError, ModelError
-from bertkit.storage.columns import Numbers
+from bertkit.metrics import Numbers
 from bertkit.tokens.features import Tokenizer, tokenize_texts
 
 if TYPE_CHECKING:

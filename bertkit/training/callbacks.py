@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -14,13 +14,14 @@ from bertkit.errors import DivergedError
 from bertkit.hardware.threads import StepWatch
 from bertkit.modeling.info import info_of
 from bertkit.progress import Progress
-from bertkit.recipe import CommonTraining
+from bertkit.recipe import CommonTraining, Pretraining
 from bertkit.storage import checkpoints
-from bertkit.storage.disk import check_space
-from bertkit.storage.files import to_json, write_text
+from bertkit.storage.files import check_space, to_json, write_text
 from bertkit.training.batching import Batches
-from bertkit.training.pretrain_batches import PretrainBatches
 from bertkit.training.stopping import StopFlag
+
+if TYPE_CHECKING:
+    from bertkit.training.pretrain_batches import PretrainBatches
 
 MANIFEST_LOSSES = "losses"
 MANIFEST_STATE = "state"
@@ -84,8 +85,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         """Decide what follows this step."""
         self.trainer.device.end_graph()
         self.steps.add(time.perf_counter() - self.step_began)
-        if isinstance(self.batches, PretrainBatches):  # the Trainer takes all steps for one epoch
-            state.epoch = self.batches.epochs(state.global_step)
+        if isinstance(self.training, Pretraining):  # the Trainer takes all steps for one epoch
+            state.epoch = cast("PretrainBatches", self.batches).epochs(state.global_step)
         if self.budget:
             self.budget.read()
             control.should_training_stop = control.should_training_stop or self.budget.is_over

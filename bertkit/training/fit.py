@@ -31,8 +31,7 @@ from bertkit.modeling.weights import restore_weights, weights_to_save
 from bertkit.progress import Progress, log
 from bertkit.recipe import CommonTraining
 from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, newest_whole, read_manifest
-from bertkit.storage.disk import disk_errors
-from bertkit.storage.files import null_for_nan
+from bertkit.storage.files import disk_errors, null_for_nan
 from bertkit.tokens.features import Collator, Tensors
 from bertkit.training import micro_batches
 from bertkit.training.arguments import make_arguments
@@ -41,7 +40,7 @@ from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpo
 from bertkit.training.losses import LoggedTerms, Terms, mean_over_processes
 from bertkit.training.own import make_callbacks
 from bertkit.training.paths import fitting_collator, on_speed_paths, tokens_to_train, why_padding_is_computed
-from bertkit.training.result import FitResult, load_best
+from bertkit.training.run import FitResult, load_best
 from bertkit.training.stopping import StopFlag, caught_signals
 from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
 

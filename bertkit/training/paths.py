@@ -12,7 +12,7 @@ from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.modeling.info import info_of, tagger_head
-from bertkit.modeling.unpadding.varlen import why_no_varlen
+from bertkit.modeling.unpadding.layout import why_no_varlen
 from bertkit.recipe import CommonTraining
 from bertkit.tokens.feature_cache import longest_of
 from bertkit.tokens.features import Collator

@@ -32,8 +32,7 @@ from bertkit.recipe import PretrainRecipe, Recipe, load_pretrain_recipe, load_re
 from bertkit.recipe.space import Point, Search
 from bertkit.storage import runs
 from bertkit.storage import seeds as seeds_storage
-from bertkit.storage.disk import disk_errors
-from bertkit.storage.files import write_json
+from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.outputs import claimed
 from bertkit.storage.records import without_folder
 from bertkit.training.child_runs import first_failure, keep_going, refuse_failed, refuse_launch

@@ -21,7 +21,7 @@ from bertkit.evaluation.calibration import (
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
 from bertkit.evaluation.scoring import Scored, score_split
-from bertkit.evaluation.training_rows import Choice, judge_training_rows
+from bertkit.evaluation.splits import Choice, judge_training_rows
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.outputs import claimed
@@ -113,7 +113,7 @@ def _fit_calibration(
 
     from bertkit.metrics import calibration as metrics
     from bertkit.metrics import statistics
-    from bertkit.reports.calibration import write_calibration_page
+    from bertkit.reports.confidence import write_calibration_page
 
     raw, gold, numbers, per = decisions
     is_per_row, labels = per == "row", scored.setup.labels

@@ -79,7 +79,7 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
     from bertkit.checks.repeats import find_repeats
     from bertkit.data.rows import find_unread
     from bertkit.evaluation.checkpoint import find_checkpoint
-    from bertkit.evaluation.training_rows import judge_training_rows
+    from bertkit.evaluation.splits import judge_training_rows
     from bertkit.workflows.evaluate import splits_to_score
 
     # What the options ask for is looked for before any row is read, and the copy is claimed before the work.

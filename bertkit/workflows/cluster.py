@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.output import write_records, writer_for
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import SILENT, Progress, log, stage
-from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import claimed, claimed_folder, refuse_existing, refuse_inputs, staged
 from bertkit.vectors.groups.cluster_folder import (
     SavedClusters,

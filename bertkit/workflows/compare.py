@@ -12,8 +12,8 @@ from bertkit.data.sources import ALL, unsplit_file
 from bertkit.errors import DataError, UsageError, shorten
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
+from bertkit.evaluation.splits import judge_training_rows
 from bertkit.evaluation.stored import StoredRun, StoredSystem, recipe_of
-from bertkit.evaluation.training_rows import judge_training_rows
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.storage.records import RunRecord
@@ -88,7 +88,7 @@ def compare(
     on: str | None = None,
     progress: Progress = SILENT,
 ) -> Comparison:
-    """Compare runs with the first of them; see `bertkit.metrics.paired` and `bertkit.metrics.paired_seeds`.
+    """Compare runs with the first of them; see `bertkit.metrics.paired` and `bertkit.metrics.paired`.
 
     Args:
         paths: run folders, folders of seeds, or what `bertkit eval --output` has written; at least two.
@@ -141,8 +141,8 @@ def _compare_systems(
 ) -> Comparison:
     from bertkit.evaluation.differences import Side, find_changes
     from bertkit.evaluation.gates import compare_sides, judge_systems
-    from bertkit.evaluation.training_rows import count_trained
-    from bertkit.metrics.paired import count_units
+    from bertkit.evaluation.splits import count_trained
+    from bertkit.metrics.intervals import count_units
 
     # Predictions are compared with gold values once; all resamples below only index and add up these arrays.
     sides = [
@@ -229,8 +229,7 @@ def _describe_system(scorer: Scorer, name: str, system: StoredSystem, side: Side
     """Collect the scores of a system, with the intervals over rows of a single run."""
     import numpy as np
 
-    from bertkit.metrics.intervals import find_intervals
-    from bertkit.metrics.paired import count_units, take
+    from bertkit.metrics.intervals import count_units, find_intervals, take
 
     per_run = [scorer.score(judged) for judged in side.judged]
     scores = {metric: float(np.mean([scores[metric] for scores in per_run])) for metric in per_run[0]}

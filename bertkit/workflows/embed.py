@@ -13,7 +13,7 @@ import bertkit
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import typed_path
-from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.training.child_runs import refuse_launch
 from bertkit.vectors.embedding.sources import Part, TextSource, read_row_parts

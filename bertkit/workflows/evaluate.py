@@ -34,9 +34,8 @@ from bertkit.evaluation.scoring import (
     score_split,
     write_predictions,
 )
-from bertkit.evaluation.splits import read_task_splits
+from bertkit.evaluation.splits import Choice, judge_training_rows, read_task_splits
 from bertkit.evaluation.stored.folder import begin_evaluation, check_output, finish_evaluation
-from bertkit.evaluation.training_rows import Choice, judge_training_rows
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs

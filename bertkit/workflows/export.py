@@ -17,9 +17,8 @@ from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Row, typed_path, write_yaml
 from bertkit.reports.cases import Case
 from bertkit.storage import hub, runs
-from bertkit.storage.disk import disk_errors
 from bertkit.storage.exports import MANIFEST, Export, refuse_exported, write_export
-from bertkit.storage.files import write_json
+from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.outputs import building, refuse_existing
 from bertkit.storage.records import take

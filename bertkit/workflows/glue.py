@@ -29,8 +29,7 @@ from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.storage import hub, runs
 from bertkit.storage import seeds as seeds_storage
-from bertkit.storage.disk import disk_errors
-from bertkit.storage.files import write_json, write_text
+from bertkit.storage.files import disk_errors, write_json, write_text
 from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
 from bertkit.storage.records import without_folder
 from bertkit.training.child_runs import first_failure, keep_going, refuse_failed

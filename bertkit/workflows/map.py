@@ -19,8 +19,7 @@ from bertkit.insight.maps.separation import most_frequent_share
 from bertkit.modeling.layers import count_layers
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
-from bertkit.storage.disk import disk_errors
-from bertkit.storage.files import write_text
+from bertkit.storage.files import disk_errors, write_text
 from bertkit.storage.outputs import claimed, is_own, refuse_inputs, sweep_locks, was_interrupted
 from bertkit.vectors.embedding.sources import TextSource
 

@@ -18,7 +18,7 @@ from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
 from bertkit.evaluation.gates import judge_scores
 from bertkit.evaluation.scoring import Scored, measure_ece
-from bertkit.evaluation.training_rows import judge_training_rows
+from bertkit.evaluation.splits import judge_training_rows
 from bertkit.modeling.load import load_tokenizer, read_config, weight_bytes
 from bertkit.modeling.sentence.formats import SPARSE, find_format
 from bertkit.progress import SILENT, Progress, stage
@@ -26,7 +26,7 @@ from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.recipe.load import recipe_command
 from bertkit.reports.cases import Case
 from bertkit.storage import hub
-from bertkit.storage.disk import check_space, disk_errors
+from bertkit.storage.files import check_space, disk_errors
 from bertkit.storage.outputs import building, refuse_existing
 from bertkit.tasks import load_task
 from bertkit.workflows.evaluate import splits_to_score

@@ -13,7 +13,7 @@ from bertkit.pretraining.deduplicate import find_duplicates, split_documents
 from bertkit.pretraining.documents import find_corpus
 from bertkit.progress import SILENT, Progress, log
 from bertkit.recipe import Corpus, typed_path
-from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import claimed_folder, refuse_existing, staged
 from bertkit.tokens.splitting import Splitting
 from bertkit.tokens.train import TokenizerSpec, train_from_texts

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertkit.compression.drop_layers import choose_layers, loss_with_layers
+from bertkit.compression.choose_units import choose_layers, loss_with_layers
 from tests.compression.measured import load_measured
 
 

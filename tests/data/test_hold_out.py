@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from bertkit.data.hold_out import DRAWS, hold_out
+from bertkit.data.draw import DRAWS, hold_out
 from bertkit.data.rows import Split
 from bertkit.data.sources import as_recorded, is_validation, read_splits
 from bertkit.errors import DataError

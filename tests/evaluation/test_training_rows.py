@@ -15,7 +15,7 @@ from bertkit.data.row_digests import digest_trained, read_digests, write_digests
 from bertkit.data.rows import Split
 from bertkit.data.streams import RowStream
 from bertkit.errors import DataError, UsageError
-from bertkit.evaluation.training_rows import add_streamed_rows, find_training_rows, judge_training_rows
+from bertkit.evaluation.splits import add_streamed_rows, find_training_rows, judge_training_rows
 from tests.conftest import toy_rows, write_csv
 
 

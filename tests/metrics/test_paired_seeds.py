@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from benchmarks.paired import reject_seeds
-from bertkit.metrics.paired_seeds import compare_seeds
+from bertkit.metrics.paired import compare_seeds
 
 
 def mean(judged):

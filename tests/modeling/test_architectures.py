@@ -43,13 +43,12 @@ from bertkit.modeling.architectures import (
     make_causal,
     types_with,
 )
-from bertkit.modeling.attention import keep_windows
+from bertkit.modeling.attention import keep_windows, merged_projections
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.embeddings import occurring_embeddings
 from bertkit.modeling.info import SpeedPaths, info_of
 from bertkit.modeling.masked_head import run_at_masked
-from bertkit.modeling.projections import merged_projections
 from bertkit.modeling.students.distilbert import choose_layers, make_student
 from bertkit.modeling.unpadding.layers import unpadded
 from bertkit.tokens.features import IGNORED

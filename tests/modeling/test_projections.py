@@ -6,9 +6,9 @@ import torch
 from torch.nn import functional
 from transformers import AutoModel, AutoModelForSequenceClassification
 
+from bertkit.modeling.attention import merged_projections
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.info import SpeedPaths, info_of
-from bertkit.modeling.projections import merged_projections
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 

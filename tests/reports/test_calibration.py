@@ -6,7 +6,7 @@ from dataclasses import asdict, replace
 
 import numpy as np
 
-from bertkit.reports.calibration import write_calibration_page
+from bertkit.reports.confidence import write_calibration_page
 from tests.cli.commands.test_calibrate import ONE
 from tests.reports.test_html import Balance
 

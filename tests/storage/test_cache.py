@@ -13,7 +13,7 @@ import pytest
 
 from bertkit.errors import ResourceError
 from bertkit.storage.cache import cache_folder, sweep, touch, writing
-from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import disk_errors
 from tests.conftest import toy_rows, write_csv
 
 

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from bertkit.errors import BertkitError, DataError, ResourceError
-from bertkit.storage import disk
+from bertkit.storage import files
 
 Usage = namedtuple("Usage", "total used free")
 TORCH = "[enforce fail at inline_container.cc:672] . unexpected pos 576 vs 534"
@@ -35,11 +35,11 @@ def refuse_files(monkeypatch, number):
     def open_file(*_, **__):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(disk.tempfile, "TemporaryFile", open_file)
+    monkeypatch.setattr(files.tempfile, "TemporaryFile", open_file)
 
 
 def line_of(error, folder, **keywords) -> str:
-    with pytest.raises(ResourceError) as raised, disk.disk_errors(folder, **keywords):
+    with pytest.raises(ResourceError) as raised, files.disk_errors(folder, **keywords):
         raise error
     assert raised.value.__cause__ is error
     return str(raised.value)
@@ -89,16 +89,16 @@ def test_a_write_that_torch_alone_was_refused_is_told_without_a_reason(here):
     ids=lambda error: type(error).__name__,
 )
 def test_other_errors_are_let_through(here, error):
-    with pytest.raises(type(error)) as raised, disk.disk_errors(here):
+    with pytest.raises(type(error)) as raised, files.disk_errors(here):
         raise error
     assert raised.value is error
     assert isinstance(error, DataError) or not isinstance(raised.value, BertkitError)
 
 
 def test_a_disk_that_is_too_small_is_refused(here):
-    disk.check_space(here / "not" / "yet", 2_000_000)
+    files.check_space(here / "not" / "yet", 2_000_000)
     with pytest.raises(ResourceError) as raised:
-        disk.check_space(here / "run", 2_000_001)
+        files.check_space(here / "run", 2_000_001)
     assert raised.value.what == "the disk is too small: 2.0 MB are free, up to 2.0 MB are needed"
     assert raised.value.remedy == "free some space, choose another --output, or set BERTKIT_SKIP_DISK_CHECK=1"
 
@@ -106,6 +106,6 @@ def test_a_disk_that_is_too_small_is_refused(here):
 def test_nothing_is_refused_where_the_sizes_are_unknown_or_the_user_knows_better(here, monkeypatch):
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 0))
-        disk.check_space(here, 10**12)
+        files.check_space(here, 10**12)
     monkeypatch.setenv("BERTKIT_SKIP_DISK_CHECK", "1")
-    disk.check_space(here, 10**12)
+    files.check_space(here, 10**12)

@@ -18,8 +18,7 @@ ROWS = make_rows(40)
 
 @pytest.fixture(autouse=True)
 def _few_resamples(monkeypatch):
-    from bertkit.metrics.paired import compare_paired
-    from bertkit.metrics.paired_seeds import compare_seeds
+    from bertkit.metrics.paired import compare_paired, compare_seeds
 
     few_resamples(monkeypatch)
     for function in (compare_paired, compare_seeds):

@@ -12,8 +12,7 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.ranking.cost import EncoderCost
 from bertkit.insight.ranking.examples import LayerFeatures, RankedExamples
-from bertkit.insight.ranking.h_score import h_score
-from bertkit.insight.ranking.measure import score_encoder
+from bertkit.insight.ranking.measure import h_score, score_encoder
 from bertkit.recipe import load_recipe
 from bertkit.reports.insight.rank import write_ranking
 from bertkit.workflows import rank as ranking

@@ -15,7 +15,7 @@ from bertkit.cli.commands.pretrain.recipe import (
     StepsOption,
     TokenizerOption,
 )
-from bertkit.cli.options import DryRunOption, SeedOption, SetOption, merge_changes, output_option
+from bertkit.cli.options import DryRunOption, SeedOption, SetOption, merge_changes, output_option, parse_seeds
 from bertkit.cli.output import (
     difference_cells,
     format_count,
@@ -31,7 +31,7 @@ from bertkit.cli.output import (
     print_text,
 )
 from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.seeds import name_seeds, parse_seeds
+from bertkit.cli.seeds import name_seeds
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text

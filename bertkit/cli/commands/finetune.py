@@ -22,6 +22,7 @@ from bertkit.cli.options import (
     SeedOption,
     SeedsOption,
     SetOption,
+    choose_seeds,
     common_settings,
     flag,
     load,
@@ -31,7 +32,7 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import format_splits, print_gated, print_line, print_next, print_plan, print_result
 from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.seeds import choose_seeds, print_seeds
+from bertkit.cli.seeds import print_seeds
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 

@@ -20,6 +20,7 @@ from bertkit.cli.options import (
     SeedOption,
     SeedsOption,
     SetOption,
+    choose_seeds,
     common_settings,
     merge_changes,
     output_option,
@@ -32,7 +33,6 @@ from bertkit.cli.output import (
     print_text,
 )
 from bertkit.cli.progress import TerminalProgress
-from bertkit.cli.seeds import choose_seeds
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 
 if TYPE_CHECKING:

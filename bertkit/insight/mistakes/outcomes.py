@@ -13,7 +13,7 @@ from bertkit.evaluation.differences import Side, as_text, count_words, group_row
 from bertkit.evaluation.stored import Scorer, StoredRun
 from bertkit.metrics import Numbers
 from bertkit.metrics.basic import LOWER_IS_BETTER
-from bertkit.metrics.paired import count_units, take
+from bertkit.metrics.intervals import count_units, take
 from bertkit.recipe import Row
 from bertkit.reports.examples import Example, confidence_of, find_named, make_example
 from bertkit.reports.text import is_finite

@@ -10,21 +10,90 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
 from bertkit.data.rows import Columns
 from bertkit.data.sources import read_splits
 from bertkit.errors import DataError
-from bertkit.insight.probing import trees
-from bertkit.insight.probing.items import Control, ProbeItems, ProbeTask, one_per_text
+from bertkit.insight.probing.items import Control, ProbeItems, ProbeTask, one_per_text, one_per_word
 from bertkit.insight.probing.recipe_labels import choose_metric
 from bertkit.insight.probing.rows import choose_rows, is_needed
-from bertkit.insight.syntax import depth_of
+from bertkit.insight.syntax import depth_of, read_column, read_heads
 from bertkit.metrics.statistics import quantile_bins
 from bertkit.recipe import Recipe, Row
 from bertkit.tokens.features import Rows
 from bertkit.vectors.embedding.units import UNITS
+
+ARC, NO_ARC = "arc", "no arc"
+
+
+def _read_features(value: object, count: int) -> list[dict[str, str]]:
+    """Read features as CoNLL-U writes them, ``Number=Sing|Person=3``; ``_`` stands for none."""
+    pairs = [str(text or "_").split("|") for text in read_column(value, count, "feats")]
+    return [dict(pair.split("=", 1) for pair in of_word if "=" in pair) for of_word in pairs]
+
+
+READ: Mapping[str, Callable[[Any, int], list[Any]]] = {
+    "head": read_heads,
+    "deprel": lambda value, count: list(map(str, read_column(value, count, "deprel"))),
+    "feats": _read_features,
+}
+"""Column -> what reads its value in a row with so many words."""
+
+
+def relations(rows: Sequence[Row], seed: int) -> ProbeItems:
+    """Return each word with its head; the label is their relation, without its subtype."""
+    pairs = [
+        (number, word, head - 1, row["deprel"][word].partition(":")[0])
+        for number, row in enumerate(rows)
+        for word, head in enumerate(row["head"])
+        if head
+    ]
+    return _pairs(rows, pairs)
+
+
+def arcs(rows: Sequence[Row], seed: int) -> ProbeItems:
+    """Return words with their heads, and as many pairs of words without an arc, at the same distances.
+
+    The other pair of an arc is from the same row, and its second word stands as far from its first, on the same side:
+    so neither distance nor direction tells an arc. An arc without such a pair is left out.
+    """
+    rng = np.random.default_rng(seed)
+    pairs = []
+    for number, row in enumerate(rows):
+        heads = row["head"]
+        for word, head in enumerate(heads):
+            distance = head - 1 - word
+            others = [
+                other
+                for other in range(max(0, -distance), min(len(heads), len(heads) - distance))
+                if heads[other] - 1 != other + distance
+            ]
+            if head and others:
+                other = int(rng.choice(others))
+                pairs.append((number, word, head - 1, ARC))
+                pairs.append((number, other, other + distance, NO_ARC))
+    return _pairs(rows, pairs)
+
+
+def feature(name: str, rows: Sequence[Row], seed: int) -> ProbeItems:
+    """Return the words that have a feature, with its value."""
+    words = [
+        (number, word, features[name])
+        for number, row in enumerate(rows)
+        for word, features in enumerate(row["feats"])
+        if name in features
+    ]
+    return one_per_word([row["words"] for row in rows], [word[:2] for word in words], [value for *_, value in words])
+
+
+def _pairs(rows: Sequence[Row], pairs: Sequence[tuple[int, int, int, str]]) -> ProbeItems:
+    """Return pairs of a row, a word, another word and a label as items of an edge probe."""
+    places = [((number, word), (number, other)) for number, word, other, _ in pairs]
+    return one_per_word([row["words"] for row in rows], places, [label for *_, label in pairs], "edge")
+
 
 _SEED = 0  # of the draws that make a task; the seeds of probes are others
 _LEAST_ROWS = 10  # with a word, for it to be one of those to find
@@ -91,7 +160,7 @@ def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None
 def _read_columns(row: Row, columns: Sequence[str]) -> Row | None:
     """Check the words of a row and its other columns, which have a value per word; None for a row without words."""
     words = UNITS["word"].read(row)
-    checked = {name: trees.READ[name](row[name], len(words)) for name in columns}
+    checked = {name: READ[name](row[name], len(words)) for name in columns}
     return {"words": words, **checked} if words else None
 
 
@@ -180,7 +249,7 @@ def _each(make: Callable[[Rows, int], ProbeItems], train: Rows, held_out: Rows) 
 
 
 def _feature(name: str) -> Callable[[Rows, Rows], Both]:
-    return partial(_each, partial(trees.feature, name))
+    return partial(_each, partial(feature, name))
 
 
 _ARCS = "Does the first word depend on the second? (as many pairs that do not, at the same distances)"
@@ -190,8 +259,8 @@ BUILT_IN: Mapping[str, BuiltInTask] = {
     "content": BuiltInTask("Which of some words is in the text?", _content),
     "shift": BuiltInTask("Were two neighboring words swapped?", _shift_words),
     "depth": BuiltInTask("How deep is the dependency tree of the text?", _depth, ("head",), "length"),
-    "arcs": BuiltInTask(_ARCS, partial(_each, trees.arcs), ("head",), "word", "types"),
-    "relations": BuiltInTask(_RELATIONS, partial(_each, trees.relations), ("head", "deprel"), "word", "types"),
+    "arcs": BuiltInTask(_ARCS, partial(_each, arcs), ("head",), "word", "types"),
+    "relations": BuiltInTask(_RELATIONS, partial(_each, relations), ("head", "deprel"), "word", "types"),
     "tense": BuiltInTask("Which tense has the verb?", _feature("Tense"), ("feats",), "word", "types"),
     "number": BuiltInTask("Which number has the word?", _feature("Number"), ("feats",), "word", "types"),
 }

@@ -5,22 +5,172 @@ Embeddings and heads see padded batches as before, and logits and gradients are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
+from torch.nn import functional
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.utils import ModelOutput
 
 from bertkit.hardware.memory import on_host
 from bertkit.modeling.architectures import architecture_of, layers_of, shares_layers
-from bertkit.modeling.info import LayerOutput, Model, info_of, patched_attention
-from bertkit.modeling.unpadding.layout import Attend, Layout
-from bertkit.modeling.unpadding.relative import relative_attention
-from bertkit.modeling.unpadding.varlen import VarlenAttention, VarlenLayout
+from bertkit.modeling.info import LayerOutput, Model, info_of, patched_attention, patched_forward
+from bertkit.modeling.unpadding.layout import Attend, Layout, States, VarlenAttention, VarlenLayout
+from bertkit.tokens.features import Tensors
+
+if TYPE_CHECKING:
+    from transformers.models.deberta_v2.modeling_deberta_v2 import DisentangledSelfAttention
+    from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
+
+
+class HasLayout(Protocol):
+    """What knows how the batch at hand lies."""
+
+    layout: Layout | None
+
+
+@contextmanager
+def relative_attention(layers: Sequence[nn.Module], batch: HasLayout) -> Iterator[None]:
+    """Let layers attend group by group in training where padding is left out."""
+    with ExitStack() as patches:
+        for layer in layers:
+            for module in layer.modules():
+                attend = _biased if hasattr(module, "o") else _disentangled if hasattr(module, "pos_att_type") else None
+                if attend is not None:
+                    patches.enter_context(patched_forward(module, partial(attend, module, module.forward, batch)))
+        yield
+
+
+def _biased(
+    module: MPNetSelfAttention,
+    forward: Callable[..., tuple[torch.Tensor, ...]],
+    batch: HasLayout,
+    states: torch.Tensor,
+    mask: torch.Tensor,
+    bias: torch.Tensor,
+    **named: object,
+) -> tuple[torch.Tensor, ...]:
+    """Attend with a bias of each head and distance, (rows, heads, tokens, tokens), as MPNet does."""
+    layout = batch.layout
+    if layout is None:
+        return forward(states, mask, bias, **named)
+    projected = [_split_heads(layer(states), module.num_attention_heads) for layer in (module.q, module.k, module.v)]
+    longer = max(max(group.length for group in layout.groups) - bias.shape[-1], 0)
+    bias = functional.pad(bias[:1], (0, longer, 0, longer))  # nobody attends to what rounding up adds
+    attended = [
+        _attend(module.dropout, states, bias[..., : states[0].shape[2], : states[0].shape[2]], mask)
+        for states, mask in _in_groups(layout, projected)
+    ]
+    return (module.o(layout.join(attended).flatten(2)),)
+
+
+def _disentangled(
+    module: DisentangledSelfAttention,
+    forward: Callable[..., tuple[torch.Tensor, None]],
+    batch: HasLayout,
+    states: torch.Tensor,
+    mask: torch.Tensor,
+    output_attentions: bool = False,
+    *,
+    rel_embeddings: torch.Tensor | None = None,
+    **named: object,
+) -> tuple[torch.Tensor, None]:
+    """Attend with products of tokens and distances, as DeBERTa-v2 does.
+
+    transformers multiplies each token by all distances that the model knows, 512 in DeBERTa-v3, and looks up those that
+    occur. Here only the distances that a group has are multiplied.
+    """
+    layout = batch.layout
+    if layout is None and (not module.training or output_attentions or rel_embeddings is None):
+        return forward(states, mask, output_attentions, rel_embeddings=rel_embeddings, **named)
+    projections = module.query_proj, module.key_proj, module.value_proj
+    query, key, value = (_split_heads(project(states), module.num_attention_heads) for project in projections)
+    groups = [((query, key, value), mask.bool())] if layout is None else _in_groups(layout, (query, key, value))
+    longest = max(query.shape[2] for (query, *_), _ in groups)
+    distances = {} if rel_embeddings is None else _project_distances(module, rel_embeddings, longest)
+    scale = (module.attention_head_size * (1 + len({"c2p", "p2c"} & {*module.pos_att_type}))) ** -0.5
+    attended = []
+    for (query, key, value), mask in groups:
+        length, bias = query.shape[2], torch.zeros(())
+        query = query * scale
+        if "c2p" in distances:  # from key to key, the distance of a query falls
+            near = distances["c2p"][:, longest - length : longest + length].flip(1)
+            bias = bias + _at_distances(query, near)
+        if "p2c" in distances:
+            near = distances["p2c"][:, longest - length + 1 : longest + length + 1]
+            bias = bias + _at_distances(key, near * scale).transpose(2, 3)
+        attended.append(_attend(module.dropout, (query, key, value), bias, mask, scale=1.0))
+    joined = attended[0] if layout is None else layout.join(attended)
+    return joined.flatten(2), None
+
+
+def _split_heads(values: torch.Tensor, heads: int) -> torch.Tensor:
+    """Turn (rows, tokens, heads * width) into (rows, heads, tokens, width)."""
+    return values.view(*values.shape[:-1], heads, -1).transpose(1, 2)
+
+
+def _in_groups(layout: Layout, projected: Sequence[torch.Tensor]) -> list[tuple[States, torch.Tensor]]:
+    """Split queries, keys and values into groups, each with its mask."""
+    query, key, value = map(layout.split, projected)
+    masks = [group.is_attended for group in layout.groups]
+    return list(zip(zip(query, key, value, strict=True), masks, strict=True))
+
+
+def _project_distances(module: DisentangledSelfAttention, embeddings: torch.Tensor, longest: int) -> Tensors:
+    """Compute the keys (c2p) and queries (p2c) of the distances from -longest to longest, (heads, distances, width)."""
+    from transformers.models.deberta_v2.modeling_deberta_v2 import make_log_bucket_position
+
+    span, distances = module.pos_ebd_size, torch.arange(-longest, longest + 1)
+    if module.position_buckets > 0:
+        distances = make_log_bucket_position(distances, module.position_buckets, module.max_relative_positions)
+    rows = (distances.long() + span).clamp(0, 2 * span - 1)
+    known = module.pos_dropout(embeddings[rows[0] : rows[-1] + 1])[None]
+    projections: dict[str, Any] = (
+        {"c2p": module.key_proj, "p2c": module.query_proj}
+        if module.share_att_key
+        else {"c2p": getattr(module, "pos_key_proj", None), "p2c": getattr(module, "pos_query_proj", None)}
+    )
+    return {
+        kind: _split_heads(project(known), module.num_attention_heads)[0].index_select(1, rows - rows[0])
+        for kind, project in projections.items()
+        if kind in module.pos_att_type
+    }
+
+
+def _at_distances(states: torch.Tensor, distances: torch.Tensor) -> torch.Tensor:
+    """Multiply tokens by their distances to all others of a row: (rows, heads, length, length).
+
+    Args:
+        states: (rows, heads, length, width).
+        distances: (heads, 2 * length, width); that of token i to token j is number length - 1 - i + j.
+
+    >>> states, distances = torch.ones(1, 1, 4, 1), torch.arange(8.0).view(1, 8, 1)
+    >>> _at_distances(states, distances)[0, 0].int().tolist()
+    [[3, 4, 5, 6], [2, 3, 4, 5], [1, 2, 3, 4], [0, 1, 2, 3]]
+    """
+    rows, heads, length, _ = states.shape
+    # One product per head over the tokens of all rows, (heads, rows * length, 2 * length). A row of it is one longer
+    # than a step along the diagonal, so a view with rows one shorter moves what row i needs to its beginning.
+    products = states.transpose(0, 1).flatten(1, 2) @ distances.transpose(1, 2)
+    shifted = products.view(heads, rows, -1)[..., length - 1 : -1]
+    return shifted.view(heads, rows, length, -1)[..., :length].transpose(0, 1)
+
+
+def _attend(
+    dropout: nn.Module, states: States, bias: torch.Tensor, mask: torch.Tensor, *, scale: float | None = None
+) -> torch.Tensor:
+    """Attend as plain products do, (rows, heads, length, width) to (rows, length, heads, width)."""
+    query, key, value = states
+    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    scores = torch.matmul(query if scale == 1 else query * scale, key.transpose(2, 3)) + bias
+    # not -inf: softmax over nothing is NaN
+    scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    return torch.matmul(dropout(scores.softmax(dim=-1).to(value.dtype)), value).transpose(1, 2)
+
 
 _NAME = "bertkit-unpadded"  # of the attention, as transformers registers it
 _WORTHWHILE = 0.85  # share of real tokens above which a batch stays padded

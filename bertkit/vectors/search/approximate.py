@@ -23,7 +23,7 @@ from bertkit.metrics import Numbers
 from bertkit.metrics.linear import draw_rows
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe.plugins import import_extra
-from bertkit.storage.disk import REMEDIES
+from bertkit.storage.files import REMEDIES
 from bertkit.storage.fingerprints import list_files
 from bertkit.vectors.search.exact import exact_search, gather, rank
 from bertkit.vectors.search.shard import Shard

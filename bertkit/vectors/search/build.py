@@ -12,8 +12,7 @@ from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, Progress
 from bertkit.storage.columns import JOURNAL
-from bertkit.storage.disk import disk_errors
-from bertkit.storage.files import sync_folder
+from bertkit.storage.files import disk_errors, sync_folder
 from bertkit.vectors.search.approximate import build_approximate, check_method
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.index import Index

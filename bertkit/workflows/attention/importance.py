@@ -57,7 +57,7 @@ def rank_by_importance(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     from bertkit.evaluation.checkpoint import find_checkpoint
-    from bertkit.evaluation.training_rows import judge_training_rows
+    from bertkit.evaluation.splits import judge_training_rows
     from bertkit.modeling.load import read_config
     from bertkit.workflows.evaluate import splits_to_score
 

@@ -58,8 +58,7 @@ def show(
     check_output(output, model, {})
     folder = hub.find_model(model)
     with stage(progress, f"loading {model}"):
-        from bertkit.insight.attention.rollout import entropies, roll_out
-        from bertkit.insight.attention.weights import attend, load_attention_model
+        from bertkit.insight.attention.weights import attend, entropies, load_attention_model, roll_out
 
         loaded = load_attention_model(folder, model)
     attended = attend(loaded, text, pair, max_tokens=max_tokens)

@@ -11,20 +11,18 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import shorten
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, read_results
-from bertkit.evaluation.training_rows import write_training_rows
+from bertkit.evaluation.splits import write_training_rows
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import info_of
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.runs import is_main_process
-from bertkit.training.run import Run, open_run
+from bertkit.training.run import FitResult, Run, open_run, untrained
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.finetune.scorer import StepScorer, load_scorer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from bertkit.training.result import FitResult
 
 
 Compare = Callable[[Checkpoint, Scored, Path | None], list[dict[str, Any]]]
@@ -80,10 +78,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     from transformers import set_seed
 
     from bertkit.hardware.precision import use_matmul_backend
-    from bertkit.modeling.layerwise.adapters import merge_adapters
-    from bertkit.modeling.layerwise.prepare import prepare_depths
-    from bertkit.training.result import untrained
-    from bertkit.workflows.finetune.publish import publish
+    from bertkit.modeling.layerwise.adapters import merge_adapters, prepare_depths
 
     recipe = inputs.recipe
     use_matmul_backend(run.machine)
@@ -103,6 +98,8 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
         merge_adapters(model, inputs.plan.folder if is_main_process() else None, recipe.model_name)
     chosen = scored[inputs.validation.name]
     compared = compare(replace(scorer.checkpoint, setup=chosen.setup), chosen, fit_result.best) if compare else []
+    from bertkit.workflows.finetune.publish import publish  # pages and cards, which no step needs
+
     return publish(scorer, run, fit_result, scored, compared)
 
 

@@ -19,15 +19,13 @@ from bertkit.data.checks import (
     share_of,
 )
 from bertkit.data.columns import PAIR, describe_unread
-from bertkit.data.draw import check_draw, draw_training_rows, oversample
-from bertkit.data.hold_out import DRAWS
+from bertkit.data.draw import DRAWS, check_draw, draw_training_rows, oversample
 from bertkit.data.labels import find_names, name_split, with_unseen
 from bertkit.data.rows import Split, find_unread
 from bertkit.data.sources import as_recorded, is_validation, missing_split, unsplit_file
 from bertkit.data.streams import RowStream
 from bertkit.errors import UnavailableError, pip_install
-from bertkit.evaluation.splits import read_task_splits
-from bertkit.evaluation.training_rows import find_training_rows, open_training_rows, report_head
+from bertkit.evaluation.splits import find_training_rows, open_training_rows, read_task_splits, report_head
 from bertkit.hardware.device import check_asked_device
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.layers import check_layers, count_layers
@@ -37,7 +35,7 @@ from bertkit.recipe import WHAT_IS_KEPT, Recipe, typed_path, write_yaml
 from bertkit.storage import hub, runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.checkpoints import most_bytes, written_bytes
-from bertkit.storage.disk import check_space
+from bertkit.storage.files import check_space
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
 from bertkit.tokens.features import Setup, max_tokens

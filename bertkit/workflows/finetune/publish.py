@@ -18,7 +18,7 @@ from bertkit.evaluation.baselines import (
 )
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.scoring import Result, Scored, suffix_of, write_predictions
-from bertkit.evaluation.training_rows import add_streamed_rows
+from bertkit.evaluation.splits import add_streamed_rows
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.basic import why_undefined
 from bertkit.recipe import Recipe
@@ -33,13 +33,12 @@ from bertkit.storage.records import RunRecord, without_folder
 from bertkit.tasks import Answer, Compared, Details, example_row
 from bertkit.tokens.features import count_tokens
 from bertkit.training.automatic import choose_epochs
-from bertkit.training.run import Run, export_model, finish, finished_record, write_settings
+from bertkit.training.run import FitResult, Run, export_model, finish, finished_record, write_settings
 from bertkit.workflows.finetune.inputs import FinetuneInputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from bertkit.training.result import FitResult
     from bertkit.workflows.finetune.scorer import StepScorer
 
 

@@ -22,7 +22,7 @@ from bertkit.reports.seeds import write_seeds_report
 from bertkit.storage import runs
 from bertkit.storage import seeds as storage
 from bertkit.storage.checksums import check_model
-from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import disk_errors
 from bertkit.storage.records import without_folder
 from bertkit.tasks import Task
 from bertkit.tokens.features import Setup

@@ -12,26 +12,24 @@ from typing import TYPE_CHECKING
 from bertkit.data.sources import as_recorded
 from bertkit.errors import RecipeError
 from bertkit.evaluation.scoring import Result, Scored, read_results
-from bertkit.evaluation.training_rows import write_training_rows
+from bertkit.evaluation.splits import write_training_rows
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import info_of, tagger_head
 from bertkit.modeling.load import loaded_weight_bytes
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import WHAT_IS_KEPT, SeveralRecipe, SeveralTasks, write_yaml
-from bertkit.recipe.several import MEAN
+from bertkit.recipe.records import MEAN
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.storage.records import take, without_folder
-from bertkit.training.run import Run, RunPlan, finish, finished_record, open_run, write_settings
+from bertkit.training.run import FitResult, Run, RunPlan, finish, finished_record, open_run, write_settings
 from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, check_batches, load_setup, plan_steps, read_inputs
 from bertkit.workflows.finetune.publish import publish
 from bertkit.workflows.finetune.scorer import StepScorer, load_scorer
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from bertkit.training.result import FitResult
 
 
 @dataclass(frozen=True)
@@ -149,7 +147,7 @@ def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> l
 
     from bertkit.hardware.precision import use_matmul_backend
     from bertkit.modeling.heads.several import join_heads
-    from bertkit.modeling.layerwise.prepare import prepare_depths
+    from bertkit.modeling.layerwise.adapters import prepare_depths
 
     use_matmul_backend(run.machine)
     with stage(progress, f"loading {inputs.recipe.model}"):

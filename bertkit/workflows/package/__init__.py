@@ -14,8 +14,8 @@ from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
-from bertkit.storage.disk import disk_errors
 from bertkit.storage.exports import is_exported, read_export
+from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import building, refuse_existing
 from bertkit.workflows.export import export
 from bertkit.workflows.package.cold_start import ColdStart, measure_cold_start

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 from bertkit.data.layout import PLAIN, FileLayout
 from bertkit.data.sources import ALL, ROWS
 from bertkit.errors import UsageError
-from bertkit.evaluation.training_rows import Choice, judge_training_rows
+from bertkit.evaluation.splits import Choice, judge_training_rows
 from bertkit.progress import Progress, pick_progress
 from bertkit.recipe import Recipe, SeveralTasks, load_one_or_several, typed_path
 from bertkit.storage.recipes import find_run, recipe_of

@@ -13,7 +13,7 @@ from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.training import Pretraining
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import most_bytes, written_bytes
-from bertkit.storage.disk import check_space
+from bertkit.storage.files import check_space
 from bertkit.workflows.pretrain.inputs import PretrainInputs, read_inputs
 
 if TYPE_CHECKING:

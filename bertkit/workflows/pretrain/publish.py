@@ -12,13 +12,11 @@ from bertkit.reports.html import Facts, write_report
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
 from bertkit.storage.records import RunRecord, without_folder
-from bertkit.training.run import Run, export_model, finish, finished_record, write_settings
+from bertkit.training.run import FitResult, Run, export_model, finish, finished_record, write_settings
 from bertkit.workflows.pretrain.inputs import PretrainInputs
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
-
-    from bertkit.training.result import FitResult
 
 
 @dataclass(frozen=True)

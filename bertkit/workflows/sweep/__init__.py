@@ -32,7 +32,7 @@ from bertkit.recipe.space import Point, Search, name_point
 from bertkit.reports.sweep import write_sweep_report
 from bertkit.storage import runs
 from bertkit.storage import sweeps as storage
-from bertkit.storage.disk import disk_errors
+from bertkit.storage.files import disk_errors
 from bertkit.storage.records import RunRecord, without_folder
 from bertkit.tasks import load_task
 from bertkit.tokens.features import Setup

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.distance import jensenshannon
 
-from bertkit.insight.attention.distances import DistanceCounter, choose_rows
+from bertkit.insight.attention.heads import DistanceCounter, choose_rows
 from tests.insight.attention.made_up import draw_attention, make_row
 
 ROWS = [make_row([7, 8, 9]), make_row([7])]

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from bertkit.insight.attention.rollout import entropies, roll_out
+from bertkit.insight.attention.weights import entropies, roll_out
 
 
 def draw_weights(shape):

@@ -7,8 +7,8 @@ import itertools
 import numpy as np
 import pytest
 
-from bertkit.insight.probing.description_length import DescriptionLength, measure_code
 from bertkit.insight.probing.linear import Scaling, gram_of
+from bertkit.insight.probing.probes import DescriptionLength, measure_code
 
 
 def test_a_code_is_the_sum_of_its_parts():

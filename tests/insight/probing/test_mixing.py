@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bertkit.insight.probing.mixing import center_of_gravity, mix_layers, read_all_layers
+from bertkit.insight.probing.layers import center_of_gravity, mix_layers, read_all_layers
 from tests.insight.probing.made_up import WIDTH, make_task, make_vectors
 
 

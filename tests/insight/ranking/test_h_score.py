@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.covariance import ledoit_wolf_shrinkage
 
-from bertkit.insight.ranking.h_score import h_score
+from bertkit.insight.ranking.measure import h_score
 
 
 def make(count, width, classes=3, apart=1.0):

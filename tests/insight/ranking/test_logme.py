@@ -7,7 +7,7 @@ import pytest
 from scipy.stats import multivariate_normal
 from sklearn.linear_model import BayesianRidge
 
-from bertkit.insight.ranking.logme import evidence, log_me
+from bertkit.insight.ranking.measure import evidence, log_me
 
 
 def make(count, width, noise=0.5):

@@ -6,9 +6,7 @@ import numpy as np
 import pytest
 
 from bertkit.insight.ranking.examples import LayerFeatures, RankedExamples
-from bertkit.insight.ranking.h_score import h_score
-from bertkit.insight.ranking.logme import log_me
-from bertkit.insight.ranking.measure import score_encoder
+from bertkit.insight.ranking.measure import h_score, log_me, score_encoder
 from bertkit.insight.ranking.uncertainty import deal_blocks
 
 

@@ -17,7 +17,7 @@ from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.info import info_of
 from bertkit.modeling.unpadding.layers import unpadded
-from bertkit.modeling.unpadding.varlen import VarlenLayout, torch_varlen, why_no_varlen
+from bertkit.modeling.unpadding.layout import VarlenLayout, torch_varlen, why_no_varlen
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 TYPES = [name for name, known in ARCHITECTURES.items() if known.can_unpad and not known.attends_relatively]

@@ -13,8 +13,7 @@ import zlib
 import numpy as np
 import pytest
 
-from bertkit.insight.attention.rollout import roll_out
-from bertkit.insight.attention.weights import AttendedText, AttendedToken
+from bertkit.insight.attention.weights import AttendedText, AttendedToken, roll_out
 from bertkit.reports.insight.attention import MOST_BYTES, pack, quantize, write_attention
 
 HOSTILE = '</script><script>document.title = "run"</script><img src=x onerror=alert(1)>'

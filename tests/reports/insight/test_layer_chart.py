@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from bertkit.reports.insight.layer_chart import LayerPoint, layer_chart
+from bertkit.reports.insight.probe import LayerPoint, layer_chart
 
 
 def test_lines_have_bands_whiskers_and_a_ring_at_the_best_layer():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.vectors.search.fusion import fuse_rankings
+from bertkit.vectors.search.retrieval import fuse_rankings
 
 
 def test_scores_are_sums_of_reciprocal_ranks():

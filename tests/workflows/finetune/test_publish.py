@@ -13,7 +13,7 @@ from huggingface_hub import CommitOperationAdd, HfApi
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertkit.recipe import load_recipe
-from bertkit.training.result import FitResult
+from bertkit.training.run import FitResult
 from bertkit.workflows.finetune.publish import _find_warnings, _remedy
 from tests.kills import read_lines
 
@@ -48,7 +48,7 @@ def test_the_run_folder_holds_all_it_should(trained):
     assert results["train_samples"] == 400
     assert results["eval_samples"] == 60
     state = json.loads((trained / "trainer_state.json").read_text())
-    assert state["global_step"] == record["steps"] == 250
+    assert state["global_step"] == record["steps"] == 125
     best = record["best_step"]
     kept = {folder.name for folder in trained.glob("checkpoint-*")}
     assert kept == {f"checkpoint-{best}", "checkpoint-250"}
