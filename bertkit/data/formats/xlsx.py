@@ -18,6 +18,8 @@ from bertkit.recipe.records import Data
 def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     """Yield the rows of the first sheet, with values of cells as Excel has computed them; blank rows are skipped.
 
+    A blank cell is an empty text, as in csv.
+
     Raises:
         UnavailableError: openpyxl is not installed.
         DataError: it is no workbook, or a column has no name, or that of another.
@@ -50,7 +52,8 @@ def _read_rows(openpyxl: Any, source: Source, data: Data, name: str) -> Iterator
     for number, cells in rows:
         if any(map(_is_filled, cells[len(header) :])):
             raise DataError("more cells than columns with a name", "name the column", file=name, row=number)
-        yield number, dict(zip(header, (*cells, *[None] * len(header)), strict=False))
+        filled = ("" if cell is None else cell for cell in (*cells, *[None] * len(header)))
+        yield number, dict(zip(header, filled, strict=False))
     if not number:
         raise DataError("the file has columns but no rows", "add rows", file=name)
 

@@ -29,8 +29,8 @@ def test_the_first_sheet_is_read(here, caplog):
     read = list(read_records(write_book("a.xlsx", ROWS, notes=["x"]), Data()))
     assert read == [
         (2, {"text": "so fine", "label": "good", "stars": 4.5}),
-        (4, {"text": "bad é", "label": None, "stars": 1}),
-        (5, {"text": "ok", "label": "good", "stars": None}),
+        (4, {"text": "bad é", "label": "", "stars": 1}),
+        (5, {"text": "ok", "label": "good", "stars": ""}),
     ]
     names = {"header": ["a", "b", "c"]}
     assert next(iter(read_records("a.xlsx", Data(**names))))[1] == {"a": "text", "b": "label", "c": "stars"}
