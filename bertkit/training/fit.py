@@ -41,8 +41,9 @@ from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpo
 from bertkit.training.losses import LoggedTerms, Terms, mean_over_processes
 from bertkit.training.own import make_callbacks
 from bertkit.training.paths import fitting_collator, on_speed_paths, tokens_to_train, why_padding_is_computed
-from bertkit.training.result import FitResult, load_best
+from bertkit.training.run import FitResult, load_best
 from bertkit.training.stopping import StopFlag, caught_signals
+from bertkit.training.trackers import session_of
 from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
 
 if TYPE_CHECKING:
@@ -318,7 +319,7 @@ def fit(
                 plan=plan,
                 args=arguments,
                 train_dataset=batches,
-                callbacks=[callback, *own_callbacks],
+                callbacks=[callback, *own_callbacks, *filter(None, [session_of(folder)])],
             )
             for unused in (transformers.PrinterCallback, transformers.ProgressCallback):
                 trainer.remove_callback(unused)

@@ -24,7 +24,7 @@ from bertkit.workflows.finetune.scorer import StepScorer, load_scorer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from bertkit.training.result import FitResult
+    from bertkit.training.run import FitResult
 
 
 Compare = Callable[[Checkpoint, Scored, Path | None], list[dict[str, Any]]]
@@ -82,7 +82,7 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, com
     from bertkit.hardware.precision import use_matmul_backend
     from bertkit.modeling.layerwise.adapters import merge_adapters
     from bertkit.modeling.layerwise.prepare import prepare_depths
-    from bertkit.training.result import untrained
+    from bertkit.training.run import untrained
     from bertkit.workflows.finetune.publish import publish
 
     recipe = inputs.recipe

@@ -39,7 +39,7 @@ from bertkit.workflows.finetune.inputs import FinetuneInputs
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from bertkit.training.result import FitResult
+    from bertkit.training.run import FitResult
     from bertkit.workflows.finetune.scorer import StepScorer
 
 

@@ -31,7 +31,7 @@ from bertkit.workflows.finetune.scorer import StepScorer, load_scorer
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from bertkit.training.result import FitResult
+    from bertkit.training.run import FitResult
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from bertkit.workflows.pretrain.inputs import PretrainInputs
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from bertkit.training.result import FitResult
+    from bertkit.training.run import FitResult
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from huggingface_hub import CommitOperationAdd, HfApi
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertkit.recipe import load_recipe
-from bertkit.training.result import FitResult
+from bertkit.training.run import FitResult
 from bertkit.workflows.finetune.publish import _find_warnings, _remedy
 from tests.kills import read_lines
 
@@ -64,7 +64,8 @@ def test_the_run_folder_holds_all_it_should(trained):
 def test_the_resolved_recipe_runs_again(trained, run):
     printed = json.loads(run("recipes", "show", trained / "recipe.yaml", "--json").out)["recipe"]
     identity = json.loads((trained / "run.json").read_text())["identity"]["recipe"]
-    assert printed["training"] == {**identity["training"], "keep_all_checkpoints": False, "keep_optimizer": False}
+    kept = {"keep_all_checkpoints": False, "keep_optimizer": False, "report_to": []}
+    assert printed["training"] == {**identity["training"], **kept}
     assert printed["data"]["columns"] == identity["data"]["columns"]
 
 

@@ -10,8 +10,7 @@ import pytest
 from bertkit.evaluation.scoring import Result
 from bertkit.recipe import load_several
 from bertkit.storage import runs
-from bertkit.training.result import untrained
-from bertkit.training.run import Run, RunPlan
+from bertkit.training.run import Run, RunPlan, untrained
 from bertkit.workflows.finetune.several import publish_run
 
 

@@ -9,7 +9,7 @@ from safetensors.torch import save_model
 
 from bertkit.errors import ModelError
 from bertkit.storage import checkpoints
-from bertkit.training.result import FitResult, load_best, untrained
+from bertkit.training.run import FitResult, load_best, untrained
 
 
 def test_the_training_loss_is_the_mean_over_all_steps():
