@@ -145,6 +145,10 @@ SeedsOption = Annotated[
     str | None,
     option("Train with several seeds and summarize them: a number of seeds, or a list such as 1,2,7.", "N|LIST"),
 ]
+ReportToOption = Annotated[
+    list[str] | None,
+    option("Report losses and scores to tensorboard, wandb, mlflow or trackio; repeatable.", "TRACKER", FROM_RECIPE),
+]
 DryRunOption = Annotated[bool, flag("--dry-run", "Check everything and print the plan; train nothing.")]
 FreshOption = Annotated[bool, flag("--fresh", "Start over; an earlier run in the folder is moved aside.")]
 ZeroShotOption = Annotated[
@@ -197,6 +201,7 @@ def common_settings(
     batch_size: int | None,
     max_length: int | None,
     seed: int | None,
+    report_to: list[str] | None = None,
 ) -> dict[str, Any]:
     """Return the options that all training commands have as recipe keys and values."""
     return {
@@ -207,6 +212,7 @@ def common_settings(
         "training.batch_size": batch_size,
         "training.max_length": max_length,
         "training.seed": seed,
+        "training.report_to": report_to or None,
     }
 
 

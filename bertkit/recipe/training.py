@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from bertkit.recipe.sections import Epochs, Finite, Rate, Section
 
@@ -87,8 +87,15 @@ class LayerTraining(Section):
         return value
 
 
-WHAT_IS_KEPT = {"keep_all_checkpoints", "keep_optimizer"}
-"""Keys of `training` that change no result, only what of it stays on disk."""
+WHAT_IS_KEPT = {"keep_all_checkpoints", "keep_optimizer", "report_to"}
+"""Keys of `training` that change no result, only what of it is kept, and where."""
+
+
+def _as_list(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+Trackers = Annotated[list[Literal["tensorboard", "wandb", "mlflow", "trackio"]], BeforeValidator(_as_list)]
 
 
 class CommonTraining(Section):
@@ -133,6 +140,8 @@ class CommonTraining(Section):
     """Steps between logged losses."""
     callbacks: list[str] | None = None
     """Classes of callbacks for transformers' Trainer, `package.module.Class`."""
+    report_to: Trackers = Field([])
+    """Experiment trackers that get losses and scores."""
     extra: dict[str, Any] = Field({})
     """Any other fields of transformers' TrainingArguments."""
 

@@ -51,6 +51,8 @@ class RunRecord(TypedDict, total=False):
     """What each split scored: the fields of `bertkit.evaluation.scoring.Result`."""
     budget_settings: dict[str, Any]
     """Settings that the first process of a pretraining by the clock has timed."""
+    trackers: dict[str, str]
+    """Experiment tracker -> what it calls the run; ``run`` is the part of its name that no other run has."""
     format: int
     """Number of the form that an evaluation is recorded in."""
     tasks: list[str]

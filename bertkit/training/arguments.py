@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import math
 from pathlib import Path
 
 from transformers import TrainingArguments
-from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-from bertkit.errors import RecipeError, UnavailableError, UsageError, closest
+from bertkit.errors import RecipeError, UsageError, closest
 from bertkit.hardware.device import Device, check_accelerate, lead_accelerate
 from bertkit.hardware.precision import Machine
 from bertkit.recipe import CommonTraining
 from bertkit.recipe.values import decided_arguments, other_names
-
-_PACKAGES = {"azure_ml": "azureml-sdk", "comet_ml": "comet-ml", "flyte": "flytekit"}
-"""Tracker -> the package to install, where its name is another."""
-_MODULES = {"azure_ml": ["azureml"], "dagshub": ["dagshub", "mlflow"], "flyte": ["flytekit"], "kubeflow": []}
-"""Tracker -> the modules that it imports, where these are not one of its own name."""
+from bertkit.training.trackers import tracking_arguments
 
 
 def make_arguments(
@@ -35,8 +29,7 @@ def make_arguments(
     Raises:
         RecipeError: `training.extra` is wrong.
         UsageError: the batch size cannot be divided.
-        UnavailableError: it asks for a tracker whose package is not installed, Accelerate takes another device, or
-            XLA has several.
+        UnavailableError: Accelerate takes another device, or XLA has several.
     """
     check_extra(training)
     lead_accelerate(machine.device)
@@ -61,9 +54,10 @@ def make_arguments(
         "greater_is_better": greater_is_better,
         "disable_tqdm": True,
         "remove_unused_columns": False,
+        "report_to": [],  # `fit` adds the callbacks
     }
     fused = {} if Device(machine.device).has_fused_optimizer else {"optim": "adamw_torch"}
-    defaults = {"report_to": [], "ddp_find_unused_parameters": False, **fused}
+    defaults = {"ddp_find_unused_parameters": False, **fused, **tracking_arguments(folder)}
     try:
         arguments = TrainingArguments(**{**decided, **defaults, **training.extra})
     except (TypeError, ValueError) as error:
@@ -82,28 +76,6 @@ def make_arguments(
     arguments.per_device_train_batch_size //= arguments.world_size * training.gradient_accumulation
     arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs are used by launching several processes
     return arguments
-
-
-def _check_trackers(report_to: object) -> None:
-    """Check that the experiment trackers that `training.extra` asks for can be imported.
-
-    Raises:
-        RecipeError: there is no such tracker.
-        UnavailableError: its package is not installed.
-    """
-    names = [report_to] if isinstance(report_to, str) else report_to if isinstance(report_to, list) else []
-    for name in names:
-        if name in ("all", "none"):
-            continue
-        if name not in INTEGRATION_TO_CALLBACK:
-            raise RecipeError(
-                f"training.extra.report_to: no tracker is called {name!r}", closest(str(name), INTEGRATION_TO_CALLBACK)
-            )
-        is_installed = all(importlib.util.find_spec(module) for module in _MODULES.get(name, [name]))
-        if not is_installed and not (name == "tensorboard" and importlib.util.find_spec("tensorboardX")):
-            raise UnavailableError(
-                f"training.extra.report_to: {name} is not installed", f"pip install {_PACKAGES.get(name, name)}"
-            )
 
 
 def check_batch(training: CommonTraining, rows: int | None, processes: int) -> None:
@@ -129,8 +101,7 @@ def check_extra(training: CommonTraining) -> None:
     """Check that `training.extra` names fields of TrainingArguments that nothing else decides.
 
     Raises:
-        RecipeError: an unknown field or tracker, or a field that a recipe key sets.
-        UnavailableError: the package of a tracker is not installed.
+        RecipeError: an unknown field, or one that a recipe key sets.
     """
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     for name in training.extra:
@@ -139,4 +110,3 @@ def check_extra(training: CommonTraining) -> None:
         if name not in fields:
             remedy = f"write {other_names()[name]}" if name in other_names() else closest(name, fields)
             raise RecipeError(f"TrainingArguments has no field {name!r}", remedy)
-    _check_trackers(training.extra.get("report_to"))

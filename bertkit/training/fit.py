@@ -42,6 +42,7 @@ from bertkit.training.own import make_callbacks
 from bertkit.training.paths import fitting_collator, on_speed_paths, tokens_to_train, why_padding_is_computed
 from bertkit.training.run import FitResult, load_best
 from bertkit.training.stopping import StopFlag, caught_signals
+from bertkit.training.trackers import session_of
 from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
 
 if TYPE_CHECKING:
@@ -317,7 +318,7 @@ def fit(
                 plan=plan,
                 args=arguments,
                 train_dataset=batches,
-                callbacks=[callback, *own_callbacks],
+                callbacks=[callback, *own_callbacks, *filter(None, [session_of(folder)])],
             )
             for unused in (transformers.PrinterCallback, transformers.ProgressCallback):
                 trainer.remove_callback(unused)

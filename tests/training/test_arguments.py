@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
 from bertkit.errors import RecipeError, UnavailableError
 from bertkit.hardware.precision import Machine
@@ -28,29 +27,6 @@ def test_extra_arguments_reach_the_trainer_unless_the_recipe_decides_them(run, t
     unknown = finetune(run, tiny_model, toy_data, "--set", "training.extra={adam_beta: 1}", "--output", "c")
     assert unknown.code == 2
     assert "has no field 'adam_beta' - did you mean adam_beta2 or adam_beta1?" in unknown.last
-
-
-@pytest.mark.parametrize(
-    ("trackers", "code", "line"),
-    [
-        ("clearml", 5, "training.extra.report_to: clearml is not installed - pip install clearml"),
-        ("[comet_ml]", 5, "training.extra.report_to: comet_ml is not installed - pip install comet-ml"),
-        ("tensorbord", 2, "training.extra.report_to: no tracker is called 'tensorbord' - did you mean tensorboard?"),
-    ],
-)
-def test_a_tracker_that_is_not_installed_is_named_with_its_package(run, tiny_model, toy_data, trackers, code, line):
-    ended = finetune(run, tiny_model, toy_data, "--set", f"training.extra={{report_to: {trackers}}}")
-    assert (ended.code, ended.last) == (code, f"error: {line}")
-
-
-@pytest.mark.parametrize("tracker", sorted(INTEGRATION_TO_CALLBACK))
-def test_every_tracker_is_installed_or_missing(tracker, monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    if tracker == "kubeflow":
-        return arguments._check_trackers(tracker)
-    with pytest.raises(UnavailableError, match=f"{tracker} is not installed - pip install "):
-        arguments._check_trackers([tracker])
-    return None
 
 
 def test_the_trainer_writes_where_the_run_is(tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from bertkit.cli.options import (
     LimitOption,
     MaxLengthOption,
     RecipeArgument,
+    ReportToOption,
     SeedOption,
     SetOption,
     common_settings,
@@ -79,6 +80,7 @@ def command(
     max_length: MaxLengthOption = None,
     seed: SeedOption = None,
     limit: LimitOption = None,
+    report_to: ReportToOption = None,
     changes: SetOption = None,
     dry_run: DryRunOption = False,
     smoke: SmokeOption = False,
@@ -94,7 +96,7 @@ def command(
     if model is not None and student_layers is not None:
         remedy = "give one: a student model, or layers of the first teacher"
         raise UsageError("--model and --student-layers are both given", remedy)
-    common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
+    common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed, report_to)
     from bertkit.recipe import load_pretrain_recipe, recipe_command
 
     if smoke:

@@ -19,6 +19,7 @@ from bertkit.cli.options import (
     MaxLengthOption,
     ModelOption,
     RecipeArgument,
+    ReportToOption,
     SeedOption,
     SeedsOption,
     SetOption,
@@ -64,6 +65,7 @@ def command(
     jobs: JobsOption = 1,
     soup: SoupOption = False,
     limit: LimitOption = None,
+    report_to: ReportToOption = None,
     changes: SetOption = None,
     dry_run: DryRunOption = False,
     smoke: SmokeOption = False,
@@ -75,7 +77,7 @@ def command(
     After an interruption, the same command resumes the run. A finished run is not trained again; its scores are
     printed. Options override the recipe.
     """
-    common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed)
+    common = common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed, report_to)
     from bertkit.recipe import load_several, names_several
 
     if smoke:

@@ -42,6 +42,7 @@ from bertkit.tokens.features import Setup, max_tokens
 from bertkit.training.automatic import choose_training
 from bertkit.training.own import check_own
 from bertkit.training.run import RunPlan, check_pinned, find_machine
+from bertkit.training.trackers import check_trackers
 from bertkit.workflows.finetune.supervision import Supervision, make_supervision
 
 if TYPE_CHECKING:
@@ -258,6 +259,7 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
     if recipe.training.lora and not find_spec("peft"):
         raise UnavailableError("training.lora needs the package peft", f"`{pip_install('lora')}`")
     check_asked_device()
+    check_trackers(recipe.training)
 
 
 def as_begun(recipe: Recipe, folders: Iterable[Path]) -> Recipe:

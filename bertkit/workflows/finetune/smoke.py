@@ -156,7 +156,7 @@ def with_few_rows(inputs: FinetuneInputs) -> FinetuneInputs:
     """Return the inputs of a run of two steps, whose splits have a few rows with every label."""
     gold = inputs.task.COLUMNS.gold if inputs.task.NAMED else ""
     changes = {"steps": STEPS, "evaluate_every": 1, "patience": None, "batch_size": ROWS // STEPS}
-    recipe = inputs.recipe.changed("training", **changes)
+    recipe = inputs.recipe.changed("training", **changes, report_to=[])
     splits = {name: choose_rows(split, gold) for name, split in inputs.splits.items()}
     return replace(inputs, splits=splits, recipe=recipe, plan=replace(inputs.plan, recipe=recipe))
 

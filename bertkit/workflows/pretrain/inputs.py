@@ -21,6 +21,7 @@ from bertkit.tokens.features import Feature
 from bertkit.tokens.vocabulary import report_foreign
 from bertkit.training.own import check_own
 from bertkit.training.run import RunPlan
+from bertkit.training.trackers import check_trackers
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -76,6 +77,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     _check_tokenizer_and_model(recipe)
     check_own(recipe.training, may_run_code=recipe._may_run_code)
     check_asked_device()
+    check_trackers(recipe.training)
     # a missing file ends in its error before anything heavy is imported
     source = find_corpus(recipe.data)
     model_folder, tokenizer_folder = _find_folders(recipe)

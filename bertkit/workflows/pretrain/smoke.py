@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from bertkit.errors import BertkitError
 from bertkit.progress import SILENT, Progress
@@ -32,6 +33,13 @@ def smoke_pretrain(recipe: PretrainRecipe, *, progress: Progress = SILENT) -> tu
 
 def with_few_documents(recipe: PretrainRecipe) -> PretrainRecipe:
     """Return a recipe that trains for two steps, on a few documents."""
-    changes = {"steps": STEPS, "budget": None, "evaluate_every": 1, "batch_size": 2, "short_length": None}
+    changes: dict[str, Any] = {
+        "steps": STEPS,
+        "budget": None,
+        "evaluate_every": 1,
+        "batch_size": 2,
+        "short_length": None,
+        "report_to": [],
+    }
     few = recipe.changed("training", **changes)
     return few.changed("data", limit=min(recipe.data.limit or _DOCUMENTS, _DOCUMENTS))

@@ -179,7 +179,7 @@ def test_runs_beside_those_of_an_earlier_draw_hold_out_the_same_rows(tmp_path):
     ("extra", "message"),
     [
         ("{warmup: 1}", "TrainingArguments has no field 'warmup' - write training.warmup_ratio"),
-        ("{report_to: wandbb}", "training.extra.report_to: no tracker is called 'wandbb' - did you mean wandb"),
+        ("{report_to: wandb}", "training.extra.report_to is decided by training.report_to - leave it out"),
         ("{num_train_epochs: 3}", "training.extra.num_train_epochs is decided by training.epochs - leave it out"),
     ],
 )

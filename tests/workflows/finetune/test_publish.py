@@ -64,7 +64,8 @@ def test_the_run_folder_holds_all_it_should(trained):
 def test_the_resolved_recipe_runs_again(trained, run):
     printed = json.loads(run("recipes", "show", trained / "recipe.yaml", "--json").out)["recipe"]
     identity = json.loads((trained / "run.json").read_text())["identity"]["recipe"]
-    assert printed["training"] == {**identity["training"], "keep_all_checkpoints": False, "keep_optimizer": False}
+    kept = {"keep_all_checkpoints": False, "keep_optimizer": False, "report_to": []}
+    assert printed["training"] == {**identity["training"], **kept}
     assert printed["data"]["columns"] == identity["data"]["columns"]
 
 

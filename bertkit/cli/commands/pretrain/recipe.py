@@ -12,6 +12,7 @@ from bertkit.cli.options import (
     LearningRateOption,
     MaxLengthOption,
     OutputOption,
+    ReportToOption,
     SeedOption,
     SetOption,
     argument,
@@ -78,6 +79,7 @@ def command(
     workers: Annotated[
         int | None, option("Processes that prepare batches; the result is the same.", default=FROM_RECIPE)
     ] = None,
+    report_to: ReportToOption = None,
     changes: SetOption = None,
     dry_run: Annotated[
         bool, flag("--dry-run", "Prepare the text, time some steps and estimate the whole run.")
@@ -91,7 +93,7 @@ def command(
     Options override the recipe.
     """
     settings = {
-        **common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed),
+        **common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed, report_to),
         "model": model,
         "size": size,
         "tokenizer": tokenizer,
