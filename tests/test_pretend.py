@@ -75,8 +75,8 @@ BESIDE = {
 }
 """Commands that compute and read no run, as `COMMANDS` has those that do."""
 NO_DEVICE = {
-    *("check", "encoders", "finetune", "version", "search delete", "search eval", "search passages", "recipes list"),
-    *("recipes show", "recipes copy", "recipes check"),
+    *("check", "encoders", "finetune", "push", "version", "search delete", "search eval", "search passages"),
+    *("recipes list", "recipes show", "recipes copy", "recipes check"),
     *("pretrain tokenizer", "pretrain sizes", "pretrain recipe"),
 }
 """Commands that compute nothing on a device, or what trainings and `search build` do."""

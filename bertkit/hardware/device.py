@@ -253,14 +253,21 @@ def find_device() -> Device:
     raise UnavailableError(f"--device {asked}: none is found, but {' and '.join(types)}", f"it takes {needs}")
 
 
-def check_asked_device() -> None:
+def check_asked_device(**reruns: object) -> None:
     """Check that a device is here which the user asks for by name, before anything is read or moved for it.
 
+    Args:
+        reruns: setting of a recipe, with ``__`` for a dot -> its value, with which layers run twice in a step if any.
+
     Raises:
-        UnavailableError: it is not, or there are several processes on XLA.
+        UnavailableError: it is not, or there are several processes on XLA, whose layers torch cannot run twice.
     """
-    if asked_device() not in ("auto", "cpu"):
-        refuse_processes(find_device())
+    used = next((name.replace("__", ".") for name, value in reruns.items() if value), None)
+    if asked_device() != "cpu" and (used or asked_device() != "auto"):
+        device = find_device()
+        refuse_processes(device)
+        if used and device.type == "xla":
+            raise UnavailableError(f"{used}: torch runs no layer twice in a step on XLA", "leave it out")
 
 
 def refuse_processes(device: Device) -> None:

@@ -91,6 +91,8 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         self.batches, self.collate, self.terms = trainee.batches, trainee.collate, trainee.terms
         self.evaluate_with, self.dropout, self.padding = evaluate, dropout, padding
         self.embeddings, self.plan, self.device = embeddings, plan, Device(self.args.device.type)
+        if self.args.bf16:  # on XLA, Accelerate sets a variable in its place, which torch_xla has read before
+            self.accelerator.native_amp = True
         # items are counted over all micro-batches and processes of a step, and the loss below is divided by that count
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self.finite = torch.tensor(True, device=self.args.device)

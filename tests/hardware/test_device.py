@@ -245,6 +245,19 @@ def test_several_processes_on_xla_are_refused(torch_xla, monkeypatch):
     door.check_asked_device()
 
 
+def test_what_runs_layers_twice_is_refused_on_xla(torch_xla, monkeypatch):
+    torch_xla("TPU")
+    for device in ("xla", "auto"):
+        monkeypatch.setenv(door.DEVICE, device)
+        door.check_asked_device(training__gradient_checkpointing=False, options__mini_batch=None)
+        with pytest.raises(
+            UnavailableError, match=r"^options\.mini_batch: torch runs no layer twice .* on XLA - leave"
+        ):
+            door.check_asked_device(training__gradient_checkpointing=False, options__mini_batch=32)
+    monkeypatch.setenv(door.DEVICE, "cpu")
+    door.check_asked_device(options__mini_batch=32)
+
+
 def test_graphs_are_counted_where_a_device_needs_them(torch_xla, monkeypatch):
     assert door.count_graphs() == (0, 0.0)
     torch_xla("TPU")

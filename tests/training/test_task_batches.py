@@ -99,6 +99,10 @@ def test_the_largest_remainders_get_what_rounding_leaves():
 
 
 class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.models = {"a": "model of a", "b": "model of b"}
+
     def forward(self, task, input_ids):
         self.ran = task
         return float(input_ids.sum())
@@ -109,7 +113,7 @@ def test_a_batch_counts_and_sums_for_its_own_task():
         return Terms(
             {"gold": 1.0},
             lambda batch: {"gold": len(batch["input_ids"])},
-            lambda model, batch: {"gold": factor * model(**batch)},
+            lambda model, batch: {"gold": factor * model(**batch) * (model.module == "model of b")},
         )
 
     joined, model = join_terms({"a": terms(1), "b": terms(10)}), Model()

@@ -16,7 +16,6 @@ from transformers import MODEL_MAPPING
 from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.hardware.device import Device
 from bertkit.hardware.memory import derive, on_host
 from bertkit.modeling.dropout import set_dropout
 from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head
@@ -86,12 +85,11 @@ class VectorHead:
         # Texts of one length together, each chunk as wide as its longest. Between the two passes a chunk leaves nothing
         # but its vectors, as in GradCache (Gao et al. 2021): the loss sees the whole batch, and gradients are the same.
         lengths = on_host(batch[1]).sum(dim=-1)
-        may_change = Device(batch[0].device.type).shapes_may_change
         order = lengths.argsort(stable=True)
         vectors = []
         with set_checkpoint_early_stop(False):  # layers without padding have to run to their end
             for numbers in torch.split(order, at_once):
-                pick = partial(_pick_texts, numbers, int(lengths[numbers[-1]]) if may_change else width)
+                pick = partial(_pick_texts, numbers, int(lengths[numbers[-1]]))
                 chunk = [None if values is None else derive(values, pick) for values in batch]
                 vectors.append(checkpoint(self._embed, *chunk, use_reentrant=False, context_fn=self._same_dropout()))
         return self._concatenate(vectors)[order.argsort().to(batch[0].device, non_blocking=True)]

@@ -258,7 +258,8 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
     check_own(recipe.training, task, may_run_code=recipe._may_run_code)
     if recipe.training.lora and not find_spec("peft"):
         raise UnavailableError("training.lora needs the package peft", f"`{pip_install('lora')}`")
-    check_asked_device()
+    checkpoints, chunks = recipe.training.gradient_checkpointing, recipe.options.get("mini_batch")
+    check_asked_device(training__gradient_checkpointing=checkpoints, options__mini_batch=chunks)
     check_trackers(recipe.training)
 
 

@@ -76,7 +76,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     objective = load_objective(recipe)
     _check_tokenizer_and_model(recipe)
     check_own(recipe.training, may_run_code=recipe._may_run_code)
-    check_asked_device()
+    check_asked_device(training__gradient_checkpointing=recipe.training.gradient_checkpointing)
     check_trackers(recipe.training)
     # a missing file ends in its error before anything heavy is imported
     source = find_corpus(recipe.data)
