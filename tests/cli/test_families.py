@@ -47,6 +47,7 @@ COMMANDS = {
     "fill-mask": "'a [MASK]' --model {run}",
     "attention show": "cat --model {run}",
     "attention importance": "{run} --data demo --rows 4",
+    "push": "{run} me/run --dry-run",
     "runs list": "{run}",
     "runs show": "{run}",
     "runs table": "{run} {again}",
