@@ -59,7 +59,7 @@ COMMANDS = {
 OF_NO_RUN = (
     "ablate attention_heads bench check finetune glue rank sweep probe encoders version search_add search_delete "
     "search_query search_eval search_passages pretrain_tokenizer pretrain_sizes pretrain_recipe "
-    "recipes_list recipes_show recipes_copy recipes_check"
+    "recipes_guess recipes_list recipes_show recipes_copy recipes_check"
 )
 """Commands that read no run, or as any folder of a model; `bench --deploy` exports it as `export` and `quantize` do."""
 

@@ -1,0 +1,136 @@
+"""A recipe for a file of rows, guessed from its first rows: which recipe, which column is what, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from statistics import fmean
+from typing import Any
+
+from bertkit.data.files import read_records
+from bertkit.data.labels import spelled
+from bertkit.data.spans import SPAN_COLUMNS
+from bertkit.errors import DataError
+from bertkit.recipe import Data
+
+_READ = 1000
+_MOST_CLASSES = 50
+# in the order in which they are preferred
+_LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "topic", "stars", "rating", "score")
+_BY_NAME = {
+    "qa": ("question", "context", "answers"),
+    "rerank": ("query", "passage", "relevance"),
+    "choose": ("context", "choices", "label"),
+}
+_PAIRS = (
+    *(("premise", "hypothesis"), ("sentence1", "sentence2"), ("text1", "text2"), ("question1", "question2")),
+    *(("text", "text_pair"), ("sentence_a", "sentence_b")),
+)
+
+
+@dataclass(frozen=True)
+class Guess:
+    """A recipe for a file, and what was seen in it."""
+
+    extends: str
+    columns: dict[str, str]
+    why: dict[str, str]
+    """Canonical column -> why that column of the file was taken."""
+    rows: int
+    others: list[str] = field(default_factory=list)
+    """Columns that might be meant as well."""
+
+
+def guess_recipe(file: str) -> Guess:
+    """Guess the recipe of a file from its first 1,000 rows.
+
+    Raises:
+        DataError: no column looks like a text, or none like what is to be predicted.
+        BertkitError: the file cannot be read.
+    """
+    records = [values for _, values in islice(read_records(file, Data()), _READ)]
+    names = list(dict.fromkeys(name for record in records for name in record))
+    values = {name: [record.get(name) for record in records] for name in names}
+    lower = {name.lower(): name for name in reversed(names)}
+    for known in (
+        ("question", "context", "answers"),
+        ("query", "passage", "relevance"),
+        ("context", "choices", "label"),
+    ):
+        if all(name in lower for name in known):
+            recipe = {"question": "qa", "query": "rerank", "context": "choose"}[known[0]]
+            return Guess(recipe, {name: lower[name] for name in known}, dict.fromkeys(known, "its name"), len(records))
+    return _guess_tags(values, len(records)) or _guess_label(values, lower, file, len(records))
+
+
+def _guess_tags(values: dict[str, list[Any]], rows: int) -> Guess | None:
+    """Guess the columns of words with tags, or of a text with spans; None where there are none."""
+    lists = [name for name, column in values.items() if column and all(isinstance(value, list) for value in column)]
+    words = next((name for name in lists if all(isinstance(word, str) for row in values[name] for word in row)), None)
+    for spans in SPAN_COLUMNS:
+        if "text" in values and spans in lists and any(isinstance(span, (dict, list)) for span in _flat(values[spans])):
+            why = {"text": "its name", "spans": "lists of spans"}
+            return Guess("tag", {"text": "text", "spans": spans}, why, rows)
+    fitting = [name for name in lists if words and name != words and _lengths(values[name]) == _lengths(values[words])]
+    if words is None or not fitting:
+        return None
+    counts = {name: len(set(map(str, _flat(values[name])))) for name in fitting}
+    tags = min(fitting, key=lambda name: ("tag" not in name.lower(), counts[name]))
+    why = {"tokens": "lists of words", "tags": f"as many values as words, {counts[tags]} different ones"}
+    others = [f"{name} ({counts[name]} values)" for name in fitting if name != tags]
+    return Guess("tag", {"tokens": words, "tags": tags}, why, rows, others)
+
+
+def _guess_label(values: dict[str, list[Any]], lower: dict[str, str], file: str, rows: int) -> Guess:
+    """Guess one text or two, and a label or a number."""
+    texts = {name: fmean(len(str(value).split()) for value in column) for name, column in values.items() if column}
+    words = {name: mean for name, mean in texts.items() if mean >= 2 and not _is_number(values[name])}
+    counts = {name: len({spelled(value) for value in column} - {None}) for name, column in values.items()}
+    labels = [name for name in values if 2 <= counts[name] <= _MOST_CLASSES and counts[name] < max(rows, 3)]
+    labels += [name for name in values if name not in labels and _is_number(values[name]) and name.lower() in _LABELS]
+    if not words:
+        raise DataError(f"no column looks like text: {', '.join(values)}", "--set data.columns names it", file=file)
+    pair = next((pair for pair in _PAIRS if all(lower.get(name) in words for name in pair)), None)
+    chosen = [lower[name] for name in pair] if pair else [max(words, key=lambda name: words[name])]
+    labels = [name for name in labels if name not in chosen]
+    if not labels:
+        what = f"no column looks like a label: {', '.join(name for name in values if name not in chosen)}"
+        raise DataError(what, f"one has 2 to {_MOST_CLASSES} values, or is a number called label or score", file=file)
+    label = min(labels, key=lambda name: (_rank(name), counts[name]))
+    is_number = _is_number(values[label]) and not _is_class(values[label], counts[label])
+    why = {name: "its name" if pair else f"{words[name]:.0f} words on average" for name in chosen}
+    texts_of = dict(zip(("text", "text_pair"), chosen, strict=False))
+    found = {canonical: why[name] for canonical, name in texts_of.items()}
+    found["label"] = "numbers" if is_number else f"{counts[label]} values: {_list(values[label])}"
+    others = [f"{name} ({counts[name]} values)" for name in labels if name != label]
+    return Guess("regress" if is_number else "classify", {**texts_of, "label": label}, found, rows, others)
+
+
+def _rank(name: str) -> int:
+    return _LABELS.index(name.lower()) if name.lower() in _LABELS else len(_LABELS)
+
+
+def _is_number(column: Sequence[Any]) -> bool:
+    try:
+        return all(value is None or (not isinstance(value, list) and float(value) == float(value)) for value in column)
+    except (TypeError, ValueError):
+        return False
+
+
+def _is_class(column: Sequence[Any], count: int) -> bool:
+    """Tell whether numbers are classes: few, and all whole."""
+    return count <= 20 and all(value is None or float(value).is_integer() for value in column)
+
+
+def _lengths(lists: Sequence[Sequence[Any]]) -> list[int]:
+    return [len(row) for row in lists]
+
+
+def _flat(lists: Sequence[Sequence[Any]]) -> list[Any]:
+    return [value for row in lists for value in row]
+
+
+def _list(column: Sequence[Any]) -> str:
+    names = sorted({name for value in column if (name := spelled(value)) is not None})
+    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
