@@ -126,7 +126,7 @@ class SavedCheckpoint:
 
         if machine is None:
             machine = self._detect_hardware()
-            log.info(machine.reason)
+            machine.announce()
         use_matmul_backend(machine)
         tokenizer = load_tokenizer(self.folder)
         setup = self._set_up(Setup(self.recipe, tokenizer, self.labels, inference))

@@ -42,6 +42,16 @@ class Machine:
     reason: str
     matmul_backend: str = "torch"
 
+    @property
+    def summary(self) -> str:
+        """Device, threads and precision, without the reasons for them."""
+        return f"{self.reason.partition(f': {self.precision}')[0]}: {self.precision}"
+
+    def announce(self, action: str = "") -> None:
+        """Log what computes, and at level DEBUG why so."""
+        log.info(f"{action}{self.summary}")
+        log.debug(self.reason)
+
 
 def detect_hardware(
     precision: str, *, avoid_bf16: bool = False, widths: tuple[int, int] | None = None, threads: int | None = None

@@ -195,7 +195,7 @@ def tell_choice(listener: Callable[[Threads], None]) -> Iterator[None]:
 
 
 def settle_threads(step: Callable[[int], object], rows: int) -> None:
-    """Choose the number of threads by a trial of the step that follows, once in a process, and say why.
+    """Choose the number of threads by a trial of the step that follows, once in a process, and log why at level DEBUG.
 
     Args:
         step: does what most of the time will be spent on, for so many rows, and leaves no trace.
@@ -206,7 +206,7 @@ def settle_threads(step: Callable[[int], object], rows: int) -> None:
     _PROCESS.is_open = False
     threads = choose_threads(step, rows, _PROCESS.count, _set_threads)
     _set_threads(threads.number)
-    log.info(f"{threads.text}: {threads.why}")
+    log.debug(f"{threads.text}: {threads.why}")
     if _PROCESS.listener:
         _PROCESS.listener(threads)
 

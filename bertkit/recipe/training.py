@@ -87,6 +87,7 @@ class LayerTraining(Section):
         return value
 
 
+LEAST_LOGS = 30  # of a run with as many steps
 WHAT_IS_KEPT = {"keep_all_checkpoints", "keep_optimizer", "report_to"}
 """Keys of `training` that change no result, only what of it is kept, and where."""
 
@@ -136,8 +137,8 @@ class CommonTraining(Section):
     """Keep the optimizer states in the checkpoints of a finished run."""
     patience: int | None = Field(None, ge=1)
     """Stop after this many evaluations without improvement."""
-    log_every: int = Field(50, ge=1)
-    """Steps between logged losses."""
+    log_every: Literal["auto"] | int = "auto"
+    """Steps between logged losses; `auto` logs at least 30 times, and at least every 50 steps."""
     callbacks: list[str] | None = None
     """Classes of callbacks for transformers' Trainer, `package.module.Class`."""
     report_to: Trackers = Field([])
@@ -160,6 +161,14 @@ class CommonTraining(Section):
         if self.evaluate_every != "epoch":
             return int(self.evaluate_every)
         return -(-self.total_steps(None) // 10) if rows is None else self.steps_per_epoch(rows)
+
+    def steps_per_log(self, steps: int) -> int:
+        """Return the steps from one logged loss of a run of so many steps to the next.
+
+        >>> [CommonTraining().steps_per_log(steps) for steps in (20, 600, 100_000)]
+        [1, 20, 50]
+        """
+        return max(1, min(50, steps // LEAST_LOGS)) if self.log_every == "auto" else self.log_every
 
     def evaluations(self, steps: int, rows: int | None) -> int:
         """Return how often a run of so many steps is evaluated, and so saved; its last step is, too."""
@@ -191,11 +200,13 @@ class CommonTraining(Section):
             raise ValueError("does not go with training.unpad = true: leave one of them out")
         return value
 
-    @field_validator("evaluate_every")
+    @field_validator("evaluate_every", "log_every")
     @classmethod
-    def _steps_are_positive(cls, value: int | str) -> int | str:
+    def _steps_are_positive(cls, value: int | str, info: ValidationInfo) -> int | str:
         if isinstance(value, int) and value < 1:
-            raise ValueError("must be `epoch` or a number of steps of at least 1")
+            raise ValueError(
+                f"must be `{cls.model_fields[str(info.field_name)].default}` or a number of steps of at least 1"
+            )
         return value
 
 

@@ -49,6 +49,8 @@ class Facts:
     averaged: bool = False
     """Whether the weights are the mean of those of several runs."""
     seconds: float | None = None
+    peak_memory: int | None = None
+    """In bytes."""
     device: str = ""
     seed: int | None = None
     intervals: Mapping[str, tuple[float, float] | None] = field(default_factory=dict)

@@ -26,6 +26,8 @@ class RunRecord(TypedDict, total=False):
     resumed: list[str]
     """When each later process went on."""
     seconds: float
+    peak_memory_bytes: int | None
+    """The most memory that its last process used; None where that is unknown."""
     identity: dict[str, Any]
     """What makes the run the run it is: ``recipe``, checksums of ``data`` and ``model``, ``labels``."""
     versions: dict[str, str]
@@ -83,6 +85,7 @@ _SHAPE = {
     "command?": str,
     "finished?": str,
     "seconds?": (int, float),
+    "peak_memory_bytes?": (int, type(None)),
     "identity?": {"recipe?": {"training?": dict}, "data?": dict},
     "versions?": dict,
     "machine?": {"device": str, "precision": str, "threads": int, "reason": str},

@@ -36,6 +36,7 @@ _NAME, _SEVERAL = "the run folder", "the folder of the runs"
 _CONTINUED = {
     *(f"recipe.training.batching: {choice} there, auto asked" for choice in ("sorted", "random")),
     "recipe.training.unpad: True there, auto asked",
+    "recipe.training.log_every: 50 there, auto asked",
     "recipe.training.torch_compile: None there, False asked",
 }
 """Differences, as `differences` names them, that do not make another run: earlier recipes had none of these."""

@@ -46,7 +46,6 @@ def make_arguments(
         "seed": training.seed,
         "use_cpu": machine.device == "cpu",
         "gradient_accumulation_steps": training.gradient_accumulation,
-        "logging_steps": training.log_every,
         "logging_nan_inf_filter": False,
         "save_strategy": "steps",
         "save_steps": 2**40,  # `TrainingCallback` says when

@@ -15,6 +15,7 @@ from bertkit.hardware.threads import StepWatch
 from bertkit.modeling.info import info_of
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining, Pretraining
+from bertkit.recipe.training import LEAST_LOGS
 from bertkit.storage import checkpoints
 from bertkit.storage.files import check_space, to_json, write_text
 from bertkit.training.batching import Batches
@@ -62,6 +63,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             self.trainer.load_loss_state(manifest[MANIFEST_LOSSES])
             used, tokens = manifest.get(MANIFEST_SECONDS, 0.0), manifest.get(MANIFEST_TOKENS)
         self.trainer.limit_micro_batches(tokens)
+        state.logging_steps = self.training.steps_per_log(state.max_steps)
         if not self.training.torch_compile:  # it would compile for the rows of the trial too
             self.trainer.choose_threads()
         self.began = time.perf_counter()
@@ -88,7 +90,11 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         if isinstance(self.training, Pretraining):  # the Trainer takes all steps for one epoch
             state.epoch = cast("PretrainBatches", self.batches).epochs(state.global_step)
         if self.budget:
+            before = int(LEAST_LOGS * self.budget.share)
             self.budget.read()
+            # by the clock, a short run has an unknown number of steps
+            if self.training.log_every == "auto" and int(LEAST_LOGS * self.budget.share) > before:
+                control.should_log = True
             control.should_training_stop = control.should_training_stop or self.budget.is_over
         is_due = self._is_time_to_evaluate(state)
         if is_due:

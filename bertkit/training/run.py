@@ -10,12 +10,14 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from bertkit.errors import BertkitError, DataError, DivergedError, ModelError, ResourceError, StoppedError
 from bertkit.hardware.device import find_device
 from bertkit.hardware.precision import Machine, restore_hardware
+from bertkit.hardware.speed import peak_memory, restart_peak_memory
 from bertkit.hardware.threads import Threads, asked_threads, tell_choice
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.weights import restore_weights, weights_to_save
@@ -85,7 +87,9 @@ class Run:
     def note_threads(self, threads: Threads) -> None:
         """Write the number of threads that a trial has chosen into its record, which a resumed process follows."""
         machine = self.record["machine"]
-        reason = f"{machine['reason']}; {threads.text}: {threads.why}"
+        most = machine["threads"]
+        reason = machine["reason"].replace(f"up to {most}", f"{threads.number} of {most}", 1)
+        reason = f"{reason}; {threads.text}: {threads.why}"
         self.record["machine"] = {**machine, "threads": threads.number, "reason": reason}
         runs.write_record(self.plan.folder, self.record)
 
@@ -93,6 +97,11 @@ class Run:
     def seconds(self) -> float:
         """The seconds that it has taken so far."""
         return time.perf_counter() - self.start
+
+    @property
+    def peak_memory(self) -> int | None:
+        """The most bytes of memory that this process has used for it, on a GPU of the GPU's; None where unknown."""
+        return peak_memory(self.machine.device)
 
 
 @contextmanager
@@ -125,6 +134,10 @@ def open_run(plan: RunPlan, *, fresh: bool, progress: Progress = SILENT) -> Iter
                 tracked(plan.folder, plan.recipe, record),
             ):
                 yield run
+            if not run.is_finished:
+                memory = run.peak_memory
+                most = "" if memory is None else f" and at most {memory / 1e6:,.0f} MB of memory"
+                log.info(f"took {timedelta(seconds=round(run.seconds))}{most}")
         except BertkitError as error:
             status = {StoppedError: "stopped", DivergedError: "diverged"}.get(type(error), "failed")
             seconds = round(run.seconds, 3)
@@ -209,6 +222,7 @@ def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: ob
         "status": "finished",
         "finished": runs.now(),
         "seconds": seconds,
+        "peak_memory_bytes": run.peak_memory,
         "steps": fit_result.steps,
         "best_step": fit_result.best_step,
         "best_checkpoint": fit_result.best.name if fit_result.best else None,
@@ -296,13 +310,13 @@ def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progres
         import bertkit.training.fit  # noqa: F401
     if record is None:
         machine = find_machine(plan)
-        log.info(machine.reason)
+        machine.announce()
         record = runs.new_record(plan.identity, machine=asdict(machine), seconds=0.0, **plan.facts)
     else:
         before = record["machine"]
         threads = None if asked_threads() else before["threads"]
         machine = restore_hardware(before, "as before", threads)
-        log.info(f"resuming {folder}; {machine.reason}")
+        machine.announce(f"resuming {folder}; ")
         _report_changes(record, asdict(machine))
         # the backend of before may not be exact on this machine; of another device, nothing holds but the precision
         backend = {**record["machine"], "matmul_backend": machine.matmul_backend}
@@ -311,6 +325,7 @@ def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progres
         record = {**record, "status": "running", "resumed": resumed, "machine": hardware}
         record.pop("error", None)  # of the process before, which this one may get over
     runs.write_record(folder, record)
+    restart_peak_memory(record["machine"]["device"])
     return record
 
 

@@ -17,7 +17,7 @@ from bertkit.modeling.sentence.modules import (
     is_sentence_folder,
     with_options,
 )
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.storage import hub
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.vectors.embedding.library import find_unknown, open_library, read_known
@@ -152,7 +152,7 @@ class Embedder:
         from bertkit.modeling.sentence.states import ChosenLayers
 
         machine = detect_machine(self.precision, self.config["model_type"], product_widths(self.config))
-        log.info(machine.reason)
+        machine.announce()
         encoder, autocast = load_for_vectors(self.folder / self.modules.subfolder, self.modules, machine)
         if self.layers != "last":
             encoder.encoder = ChosenLayers(encoder.encoder, read_layer_choice(self.layers))

@@ -13,7 +13,7 @@ from bertkit.evaluation.calibration import CALIBRATION_FILE, read_calibration, w
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.evaluation.gates import judge_scores
 from bertkit.modeling.sentence.modules import SETTINGS, is_sentence_folder
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row, typed_path, write_yaml
 from bertkit.reports.cases import Case
 from bertkit.storage import hub, runs
@@ -177,7 +177,7 @@ def load_plain(saved: SavedCheckpoint) -> Checkpoint:
 
     plain = replace(saved, recipe=saved.recipe.changed("training", cls_only_last_layer=False))
     machine = Machine("cpu", "fp32", torch.get_num_threads(), "CPU: fp32 (as models are traced)")
-    log.info(machine.reason)
+    machine.announce()
     return plain.load(machine)
 
 

@@ -102,6 +102,17 @@ def test_a_gpu_multiplies_fp32_in_tf32(monkeypatch):
     assert chosen == ["high"]
 
 
+def test_a_machine_is_announced_in_one_short_line_and_its_reasons_only_when_asked_for(caplog):
+    machine = precision.Machine("cpu", "fp32", 2, "CPU, 2 threads (OMP_NUM_THREADS): fp32 (it has no bf16; more)")
+    with caplog.at_level("DEBUG", logger="bertkit"):
+        machine.announce("resuming runs/x; ")
+    lines = [(record.levelname, record.message) for record in caplog.records]
+    assert lines == [
+        ("INFO", "resuming runs/x; CPU, 2 threads (OMP_NUM_THREADS): fp32"),
+        ("DEBUG", machine.reason),
+    ]
+
+
 def test_records_without_a_choice_of_products_still_load():
     assert precision.restore_hardware({"device": "cpu", "precision": "bf16"}, "as before").matmul_backend == "torch"
 

@@ -161,7 +161,7 @@ def test_a_trial_settles_the_number_of_a_process_once_and_tells_it(monkeypatch, 
     assert threads.is_open()
     clock, heard = Clock(monkeypatch, lambda count: 0.01 * count), []
     monkeypatch.setattr(torch, "set_num_threads", clock.set_threads)
-    with threads.tell_choice(heard.append), caplog.at_level("INFO", "bertkit"):
+    with threads.tell_choice(heard.append), caplog.at_level("DEBUG", "bertkit"):
         threads.settle_threads(clock.step, 4)
         threads.settle_threads(clock.step, 4)
     assert [found.number for found in heard] == [1] == [process.count]

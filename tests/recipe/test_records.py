@@ -79,6 +79,19 @@ def test_the_last_step_is_evaluated_too():
     assert [training.evaluations(steps, 100) for steps in (5, 10, 15)] == [1, 1, 2]
 
 
+@pytest.mark.parametrize("steps", [1, 20, 59, 60, 700, 1499, 1500, 10**6])
+def test_a_run_logs_at_least_thirty_losses_if_it_has_the_steps(steps):
+    logged = [step for step in range(1, min(steps, 3000) + 1) if step % Training().steps_per_log(steps) == 0]
+    assert len(logged) >= min(30, steps)
+    assert Training(log_every=7).steps_per_log(steps) == 7
+    assert Training().steps_per_log(steps) <= 50
+
+
+def test_steps_between_logs_are_positive():
+    with pytest.raises(ValidationError, match="must be `auto` or a number of steps of at least 1"):
+        Training(log_every=0)
+
+
 def test_compiled_layers_compute_padding():
     assert Training(torch_compile=True, unpad=False).unpad is False
     with pytest.raises(ValidationError, match=r"does not go with training\.unpad = true: leave one of them out"):

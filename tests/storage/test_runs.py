@@ -99,6 +99,8 @@ def test_a_folder_of_another_run_is_refused_with_what_differs(tmp_path):
         ({"unpad": True}, {"unpad": "auto", "torch_compile": False}, 0),
         ({"unpad": False}, {"unpad": "auto"}, 1),
         ({}, {"torch_compile": True}, 1),
+        ({"log_every": 50}, {"log_every": "auto"}, 0),
+        ({"log_every": 20}, {"log_every": "auto"}, 1),
     ],
 )
 def test_a_run_of_an_earlier_recipe_goes_on_with_what_its_keys_are_now(tmp_path, there, asked, is_refused):

@@ -21,7 +21,7 @@ from bertkit.hardware.memory import is_memory_error
 from bertkit.hardware.speed import fastest_products, peak_memory, restart_peak_memory, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
 from bertkit.modeling.load import load_tokenizer, read_config
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Setup, text_lengths
 from bertkit.training.automatic import choose_training
@@ -165,7 +165,7 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
 def _choose_machines(precision: str, plan: RunPlan) -> list[Machine]:
     """Detect the hardware; where ``auto`` is bf16, return it in both precisions, to compare them."""
     machine = detect_machine(precision, plan.model_type, plan.widths)
-    log.info(machine.reason)
+    machine.announce()
     both = precision == "auto" and machine.precision == "bf16"
     return [detect_machine("fp32", plan.model_type, plan.widths), machine] if both else [machine]
 

@@ -19,6 +19,7 @@ from bertkit.evaluation.baselines import (
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.scoring import Result, Scored, suffix_of, write_predictions
 from bertkit.evaluation.splits import add_streamed_rows
+from bertkit.hardware.precision import Machine
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.basic import why_undefined
 from bertkit.recipe import Recipe
@@ -225,7 +226,8 @@ def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
         split=split.name,
         rows=first.rows,
         seconds=record["seconds"],
-        device=record["machine"]["reason"],
+        peak_memory=record["peak_memory_bytes"],
+        device=Machine(**record["machine"]).summary,
         averaged=not inputs.supervision.trains,
         seed=recipe.training.seed if inputs.supervision.trains else None,
         best_metric=recipe.best_metric,

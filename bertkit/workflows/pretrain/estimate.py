@@ -73,7 +73,7 @@ def estimate(
     inputs = read_inputs(recipe, output, progress)
     runs.foresee_claim(inputs.plan.folder, inputs.plan.identity, fresh=fresh)
     machine = detect_machine(recipe.training.precision, inputs.plan.model_type, inputs.plan.widths)
-    log.info(machine.reason)
+    machine.announce()
     use_matmul_backend(machine)
     inputs = inputs.with_training(settings := fit_to_budget(inputs, machine, progress))
     setup, training = inputs.setup, inputs.setup.recipe.training

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from bertkit.hardware.precision import Machine
 from bertkit.metrics.baselines import strongest_scores, tabulate
 from bertkit.recipe import PretrainRecipe
 from bertkit.reports.card import pretrained_card
@@ -86,7 +87,8 @@ def _gather_facts(
         split="held-out text",
         rows=result.corpus["validation"]["documents"],
         seconds=result.seconds,
-        device=record["machine"]["reason"],
+        peak_memory=record["peak_memory_bytes"],
+        device=Machine(**record["machine"]).summary,
         seed=recipe.training.seed,
         best_metric=best_metric,
         scores=result.scores,

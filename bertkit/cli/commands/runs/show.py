@@ -47,7 +47,7 @@ def command(
 
 
 def _facts(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
-    machine = record.get("machine", {})
+    machine, memory = record.get("machine", {}), record.get("peak_memory_bytes")
     facts = {
         "run": run.folder,
         "state": run.state,
@@ -58,6 +58,7 @@ def _facts(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
         "seeds": str(run.seeds or ""),
         "steps": str(run.steps or ""),
         "time": "" if run.seconds is None else duration_text(run.seconds),
+        "memory": "" if memory is None else f"{memory / 1e6:,.0f} MB at peak",
         "size": f"{run.bytes / 1e6:,.1f} MB",
         "date": run.date,
         "machine": ", ".join(f"{key} {value}" for key, value in machine.items() if key != "reason"),
