@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 VENV_XLA ?= .venv-xla
 BIN_XLA := $(VENV_XLA)/bin
 
-.PHONY: help install demo check format test test-all test-xla bench bench-gpu demo-model demo-table docs reliability scores build clean
+.PHONY: help install demo check format test test-all test-xla bench bench-gpu demo-model demo-table docs site reliability scores build clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -77,6 +77,13 @@ docs: install ## write docs/cli.md, the table of docs/encoders.md and the pictur
 	$(BIN)/python tools/make_encoders_table.py
 	$(BIN)/python tools/make_architecture_picture.py
 
+site: docs $(VENV)/site ## write those pages, and build all of docs/ as a site in site/
+	$(BIN)/zensical build --strict --clean
+
+$(VENV)/site: $(VENV)/installed
+	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@touch $@
+
 reliability: install ## run the tests of docs/reliability.md and write that page, about ten minutes
 	$(BIN)/python tools/make_reliability_page.py
 
@@ -89,4 +96,4 @@ build: install ## build the wheel
 	$(BIN)/python -m build --wheel
 
 clean: ## remove the environment and build leftovers
-	rm -rf $(VENV) $(VENV_XLA) build dist *.egg-info
+	rm -rf $(VENV) $(VENV_XLA) build dist site .cache *.egg-info

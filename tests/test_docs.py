@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 import types
+from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import yaml
 
+import bertkit
 from bertkit.metrics.basic import CLASSIFICATION, REGRESSION
 from bertkit.modeling.sizes import find_size, size_names
 from bertkit.pretraining.objectives import objective_names
@@ -54,9 +62,60 @@ def test_every_link_leads_to_a_file_and_a_heading(page):
             assert anchor in anchors(target), link
 
 
-def test_the_index_lists_every_page():
-    linked = set(re.findall(r"\]\(([\w-]+\.md)\)", read("index.md")))
-    assert linked == {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+Page = tuple[str, tuple[str, ...]]
+"""A page and the headings that it stands under."""
+
+
+def pages_of_the_index() -> Iterator[Page]:
+    headings: list[str] = []
+    for line in read("index.md").splitlines():
+        if heading := re.match(r"##(#*) (.*)", line):
+            headings[len(heading[1]) :] = [heading[2]]
+        elif page := re.match(r"\* \[.*?\]\(([\w.-]+)\)", line):
+            yield page[1], tuple(headings)
+
+
+def pages_of_the_site(entries: list[str | dict], headings: tuple[str, ...] = ()) -> Iterator[Page]:
+    for entry in entries:
+        if isinstance(entry, str):
+            yield entry, headings
+        else:
+            ((title, below),) = entry.items()
+            yield from [(below, headings)] if isinstance(below, str) else pages_of_the_site(below, (*headings, title))
+
+
+def test_the_index_lists_every_page_once():
+    pages = {page.name for page in (ROOT / "docs").iterdir() if page.is_file()} - {"index.md"}
+    assert sorted(page for page, _ in pages_of_the_index()) == sorted(pages)
+
+
+def test_the_site_has_the_pages_and_the_order_of_the_index():
+    site = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert list(pages_of_the_site(site["nav"])) == [("index.md", ()), *pages_of_the_index()]
+
+
+def test_the_python_reference_has_every_public_name():
+    assert sorted(re.findall(r"^::: bertkit\.(\w+)$", read("api.md"), re.MULTILINE)) == sorted(bertkit.__all__)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not find_spec("zensical"), reason="needs the extra `docs`: `make site` installs it")
+def test_the_site_builds_without_warnings_and_loads_nothing_from_elsewhere(tmp_path):
+    shutil.copy(ROOT / "mkdocs.yml", tmp_path)
+    for folder in ("docs", "bertkit"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    build = [sys.executable, "-m", "zensical", "build", "--strict"]
+    subprocess.run(build, cwd=tmp_path, check=True, capture_output=True, timeout=300)
+    site = tmp_path / "site"
+    for page in (ROOT / "docs").glob("*.md"):
+        text = (site / page.name).with_suffix(".html").read_text(encoding="utf-8")
+        loaded = re.findall(r'<(?:script|img|iframe)[^>]* src="([^"]+)"|<link rel="stylesheet" href="([^"]+)"', text)
+        assert [name for names in loaded for name in names if name and not (site / name).is_file()] == [], page
+    assert all((site / page.name).is_file() for page in (ROOT / "docs").glob("*.ipynb"))
+    reference = (site / "api.html").read_text(encoding="utf-8")
+    assert [name for name in bertkit.__all__ if f'id="bertkit.{name}"' not in reference] == []
+    index = json.loads((site / "search.json").read_text(encoding="utf-8"))
+    assert any(item["location"].startswith("training.html#") and "focal" in item["text"] for item in index["items"])
 
 
 def keys(section: type[Section]) -> set[str]:

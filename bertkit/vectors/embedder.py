@@ -47,9 +47,10 @@ class Embedder:
     Called with a batch of columns, it returns the batch with a column of vectors. So it is what ``datasets.map`` (with
     ``batched=True``), Ray Data and Spark take. A copy in another process loads the model there.
 
-    >>> embedder = Embedder("demo")
-    >>> embedder.encode(["The cat sleeps.", "A dog barks."]).shape
-    (2, 128)
+    Examples:
+        >>> embedder = Embedder("demo")
+        >>> embedder.encode(["The cat sleeps.", "A dog barks."]).shape
+        (2, 128)
     """
 
     model: str

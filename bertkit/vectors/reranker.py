@@ -29,9 +29,10 @@ class Reranker:
     says so. Those of late interaction are what MultiVectorEncoder computes: sums over the query's tokens. Either way,
     the higher, the more relevant.
 
-    >>> Reranker("runs/rerank").score([("Who sleeps?", "The cat sleeps."), ("Who sleeps?", "It rains.")])
-    ... # doctest: +SKIP
-    array([0.93, 0.02])
+    Examples:
+        >>> Reranker("runs/rerank").score([("Who sleeps?", "The cat sleeps."), ("Who sleeps?", "It rains.")])
+        ... # doctest: +SKIP
+        array([0.93, 0.02])
     """
 
     model: str

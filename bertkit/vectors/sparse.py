@@ -26,10 +26,11 @@ class SparseEmbedder:
     A vector's product with another is how well two texts fit, so a product of sparse matrices is a search. Called with
     a batch of columns, it returns the batch with two more, for ``datasets.map`` and the like.
 
-    >>> embedder = SparseEmbedder("runs/sparse")  # doctest: +SKIP
-    >>> documents = embedder.encode(["The cat sleeps.", "A dog barks."])  # doctest: +SKIP
-    >>> (embedder.encode(["Who sleeps?"], "query") @ documents.T).toarray()  # doctest: +SKIP
-    array([[8.31, 0.42]])
+    Examples:
+        >>> embedder = SparseEmbedder("runs/sparse")  # doctest: +SKIP
+        >>> documents = embedder.encode(["The cat sleeps.", "A dog barks."])  # doctest: +SKIP
+        >>> (embedder.encode(["Who sleeps?"], "query") @ documents.T).toarray()  # doctest: +SKIP
+        array([[8.31, 0.42]])
     """
 
     model: str
