@@ -249,10 +249,10 @@ def find_trained(name: str, model: str | None) -> tuple[str, str]:
         UsageError: a run folder and --model, or a recipe without it.
     """
     from bertkit.recipe import find_recipe, recipe_names, typed_path
-    from bertkit.storage.recipes import names_hub_model, recipe_of
+    from bertkit.storage.recipes import brings_recipe, recipe_of
 
     # A shipped recipe comes first, so that a folder called `cola` changes no command.
-    if name in recipe_names() or not (typed_path(name).is_dir() or names_hub_model(name)):
+    if name in recipe_names() or not brings_recipe(name):
         if model is None:
             if "/" in name and not typed_path(name).exists():
                 raise UsageError(f"no such run: {name}", "`bertkit runs list` shows those below runs/")

@@ -8,7 +8,6 @@ import math
 import os
 import re
 import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -296,6 +295,8 @@ def _name_error(error: Exception, folder: Path, needed: int) -> ResourceError | 
 def _try_to_write(folder: Path) -> int | None:
     """Return the errno with which a folder refuses a file of a mebibyte; None if it does not."""
     try:
+        import tempfile  # late: it takes a tenth of the start
+
         with tempfile.TemporaryFile(dir=folder) as stream:
             stream.write(bytes(1 << 20))
             stream.flush()

@@ -51,6 +51,11 @@ def names_hub_model(name: str) -> bool:
     return bool(slash) and not is_path and (bool(revision) or not Path(owner).is_dir()) and hub.is_name(repository)
 
 
+def brings_recipe(name: str) -> bool:
+    """Tell whether a name is that of a folder, or is meant for a model of the hub: what may bring a recipe along."""
+    return typed_path(name).is_dir() or names_hub_model(name)
+
+
 def recipe_of(model: str, remedy: str = "name a run folder, or say --recipe RECIPE") -> str:
     """Return the recipe that a trained model on disk or of the hub brings along.
 
@@ -59,7 +64,9 @@ def recipe_of(model: str, remedy: str = "name a run folder, or say --recipe RECI
         UnavailableError: a model that the hub does not give, and that is not in the cache.
         UsageError: it has none; the remedy says how to name one.
     """
-    folder = typed_path(model) if typed_path(model).exists() else hub.find_model(model)
+    folder = typed_path(model)
+    if names_hub_model(model) and not folder.exists():
+        folder = hub.find_model(model)
     file = find_recipe(folder)
     if file is None:
         check_model(folder)

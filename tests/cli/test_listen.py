@@ -38,8 +38,9 @@ OTHERS = {
 """Commands that read no run -> their arguments."""
 UNHEARD = {
     *("attention heads", "rank", "search add", "search delete", "search eval", "search passages", "search query"),
+    "recipes guess",
 }
-"""Commands that need parses, models of the hub, or an index."""
+"""Commands that need parses, models of the hub, an index, or rows of one's own."""
 
 
 def test_every_command_is_heard_or_named():

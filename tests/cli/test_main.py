@@ -25,7 +25,7 @@ MODULES = sorted(Path(commands.__file__).parent.rglob("*.py"))
 
 NEW_COMMAND = '''"""`bertkit shout`."""
 
-ORDER = 2
+ORDER = 12
 EXAMPLE = "bertkit shout hello"
 
 
@@ -45,7 +45,7 @@ def help_of(app: typer.Typer, *path: str) -> str:
 
 
 def listed(text: str) -> list[str]:
-    return re.findall(r"^  ([a-z-]+)  ", text.partition("Commands:\n")[2], flags=re.MULTILINE)
+    return re.findall(r"^  ([a-z-]+)  ", re.split("^(?:Train|Commands):\n", text, flags=re.M)[1], flags=re.MULTILINE)
 
 
 def test_a_module_that_is_dropped_into_the_folder_is_a_command(tmp_path, monkeypatch, capsys):
@@ -53,8 +53,8 @@ def test_a_module_that_is_dropped_into_the_folder_is_a_command(tmp_path, monkeyp
     monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path)])
     app = main.make_app()
     text = help_of(app)
-    assert "shout      Shout a word." in text
-    order = ["finetune", "distill", "shout", "eval"]
+    assert "  shout     Shout a word." in text
+    order = ["rank", "finetune", "shout", "glue", "eval"]
     assert [name for name in listed(text) if name in order] == order
     assert "Example: bertkit shout hello" in help_of(app, "shout")
     app(["shout", "hello"], standalone_mode=False)
@@ -62,11 +62,11 @@ def test_a_module_that_is_dropped_into_the_folder_is_a_command(tmp_path, monkeyp
 
 
 def test_commands_are_listed_in_the_order_of_work():
-    order = ["check", "finetune", "distill", "compare", "eval", "predict", "fill-mask", "bench", "pretrain", "recipes"]
-    order += ["runs", "version"]
+    order = ["check", "finetune", "pretrain", "predict", "eval", "compare", "fill-mask", "embed", "distill", "bench"]
+    order += ["push", "recipes", "runs", "version"]
     assert [name for name in listed(help_of(main.app)) if name in order] == order
     assert listed(help_of(main.app, "pretrain")) == ["tokenizer", "sizes", "recipe"]
-    assert listed(help_of(main.app, "recipes")) == ["list", "show", "copy", "check"]
+    assert listed(help_of(main.app, "recipes")) == ["list", "show", "copy", "check", "guess"]
     assert listed(help_of(main.app, "runs")) == ["list", "show", "table", "trim", "rm"]
 
 
@@ -196,7 +196,7 @@ def test_a_full_disk_that_is_not_known_has_no_free_space(run, monkeypatch):
 def test_no_arguments_print_the_help(run):
     ended = run()
     assert ended.code == 2
-    assert "Commands:" in ended.out + ended.err
+    assert "Predict and score:" in ended.out + ended.err
 
 
 @pytest.mark.parametrize("number", [errno.EACCES, errno.ENOSPC])

@@ -115,7 +115,10 @@ def command(
         refuse_options(options, "with --benchmark", "leave it out: a benchmark has its own rows")
         _score_benchmark(benchmark, model, max_length)
         return
-    run, model = (model, None) if run is None else (run, model)
+    from bertkit.storage.recipes import brings_recipe
+
+    if run is None and model and brings_recipe(model):
+        run, model = model, None
     if run is None:
         raise UsageError("no run", "name one, e.g. `bertkit eval runs/cola`")
     if languages is None:
