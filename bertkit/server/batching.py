@@ -144,7 +144,11 @@ class Lane:
         self._encode_inputs([one for one in taken if one.is_wanted])
         self.encoded.extend(one for one in taken if one.encoded is not None and one.is_wanted)
         batch = self._next_batch()
-        self._answer_inputs(batch)
+        now = time.perf_counter()
+        for one in batch:
+            one.ticket.begun = one.ticket.begun or now
+        if batch:
+            self._do_safely(batch, self._answer_batch)
         seconds = time.perf_counter() - began
         if batch:
             # A moving average: recent batches tell best how long the queue will take.
@@ -179,13 +183,6 @@ class Lane:
         for one, encoded in zip(group, self.engine.encode([one.value for one in group]), strict=True):
             one.encoded = encoded
             one.ticket.tokens += encoded.tokens
-
-    def _answer_inputs(self, batch: Sequence[_Input]) -> None:
-        now = time.perf_counter()
-        for one in batch:
-            one.ticket.begun = one.ticket.begun or now
-        if batch:
-            self._do_safely(batch, self._answer_batch)
 
     def _answer_batch(self, batch: Sequence[_Input]) -> None:
         encoded = [one.encoded for one in batch if one.encoded is not None]
@@ -265,18 +262,14 @@ class Computer:
             finished, count = lane.compute(taken)
             with self._changed:
                 lane.rows -= count
-            _wake_loops(finished)
+            # Tell each event loop which of its tickets are done.
+            loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+            for ticket in finished:
+                loops.setdefault(ticket.done.get_loop(), []).append(ticket.done)
+            for loop, futures in loops.items():
+                with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+                    loop.call_soon_threadsafe(_finish_futures, futures)
             cores.look()
-
-
-def _wake_loops(tickets: Sequence[Ticket]) -> None:
-    """Tell each event loop which of its tickets are done."""
-    loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-    for ticket in tickets:
-        loops.setdefault(ticket.done.get_loop(), []).append(ticket.done)
-    for loop, futures in loops.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
-            loop.call_soon_threadsafe(_finish_futures, futures)
 
 
 def _finish_futures(futures: Sequence[asyncio.Future[None]]) -> None:

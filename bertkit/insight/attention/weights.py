@@ -102,7 +102,7 @@ def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tok
         UsageError: a text has no tokens, or both are longer than `max_tokens` or than the model reads.
         ModelError: the model has no weights to show.
     """
-    from bertkit.modeling.attention import attention_weights
+    from bertkit.modeling.attention import attention_weights, queries_and_keys
 
     feature, tokens = _as_tokens(model.tokenizer, text, pair)
     if len(tokens) > model.max_tokens:
@@ -112,8 +112,16 @@ def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tok
         raise UsageError(f"{len(tokens):,} tokens, more than --max-length {max_tokens:,}", remedy)
     batch = model.collate([feature])
     weights = np.stack([one[0].float().cpu().numpy() for one in attention_weights(model.model, batch)])
-    queries, keys = _queries_and_keys(model, batch, weights)
-    return AttendedText(model.name, tokens, weights, queries, keys)
+    # Scaled, and left out where their products are not all that the weights are made of.
+    if (found := queries_and_keys(model.model, batch)) is not None:
+        queries, keys = (np.stack([pair[side][0].float().cpu().numpy() for pair in found]) for side in (0, 1))
+        # The softmax leaves a constant per token: score - log(weight) is the same for all that the token attends to.
+        scores = queries @ keys.swapaxes(-1, -2)
+        constants = np.where(weights > _LEAST_WEIGHT, scores - np.log(np.maximum(weights, _LEAST_WEIGHT)), np.nan)
+        spread = np.nanmax(constants, axis=-1) - np.nanmin(constants, axis=-1)
+        if spread.max() < _CLOSE:
+            return AttendedText(model.name, tokens, weights, queries, keys)
+    return AttendedText(model.name, tokens, weights, None, None)
 
 
 def _as_tokens(tokenizer: PreTrainedTokenizerFast, text: str, pair: str | None) -> tuple[Feature, list[AttendedToken]]:
@@ -139,23 +147,6 @@ def _describe_tokens(encoding: Encoding, text: str, segment: int) -> list[Attend
         described.append(AttendedToken(token, f"##{shown}" if word == before else shown, segment))
         before = word
     return described
-
-
-def _queries_and_keys(
-    model: AttentionModel, batch: dict[str, torch.Tensor], weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
-    """Compute scaled queries and keys, unless their products are not all that the weights are made of."""
-    from bertkit.modeling.attention import queries_and_keys
-
-    found = queries_and_keys(model.model, batch)
-    if found is None:
-        return None, None
-    queries, keys = (np.stack([pair[side][0].float().cpu().numpy() for pair in found]) for side in (0, 1))
-    # The softmax leaves a constant per token: score - log(weight) is the same for all that the token attends to.
-    scores = queries @ keys.swapaxes(-1, -2)
-    constants = np.where(weights > _LEAST_WEIGHT, scores - np.log(np.maximum(weights, _LEAST_WEIGHT)), np.nan)
-    spread = np.nanmax(constants, axis=-1) - np.nanmin(constants, axis=-1)
-    return (queries, keys) if spread.max() < _CLOSE else (None, None)
 
 
 def roll_out(weights: np.ndarray) -> np.ndarray:

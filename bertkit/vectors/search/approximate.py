@@ -164,7 +164,13 @@ def _widen_search(search: ApproximateSearch, shards: Sequence[Shard], given: Num
     for width in _WIDTHS[search.method]:
         search.width = width
         _, found = search.search(shards, queries, k, none)
-        recall = _recall(nearest, found, chosen)
+        # Compute the share of the nearest rows that are found, without each query's own row.
+        hits = total = 0
+        for truth, answer, own in zip(nearest, found, chosen, strict=True):
+            wanted = set(truth.tolist()) - {own}
+            hits += len(wanted & set(answer.tolist()))
+            total += len(wanted)
+        recall = hits / total if total else 1.0
         if recall >= TARGET:
             break
     times = []
@@ -178,16 +184,6 @@ def _widen_search(search: ApproximateSearch, shards: Sequence[Shard], given: Num
         "queries_are_rows": given is None,
         "milliseconds_per_query": round(1000 * statistics.median(times), 3),
     }
-
-
-def _recall(nearest: Numbers, found: Numbers, rows: Numbers) -> float:
-    """Compute the share of the nearest rows that are found, without each query's own row."""
-    hits = total = 0
-    for truth, answer, own in zip(nearest, found, rows, strict=True):
-        wanted = set(truth.tolist()) - {own}
-        hits += len(wanted & set(answer.tolist()))
-        total += len(wanted)
-    return hits / total if total else 1.0
 
 
 def _build_floats(shards: Sequence[Shard], method: str, total: int) -> object:

@@ -142,7 +142,31 @@ def predict_records(
     if together is None:
         say_unread(first[0][0][0], list(saved.values()))
         together = load_models(saved, progress)
-    return _predict_chunks(itertools.chain([first], chunks), together, progress, source, columns)
+    from bertkit.tokens.lost import Truncation
+
+    tasks, number = together.tasks, itertools.count()
+    truncations = {name: Truncation(of_task.setup, of_task.task.encode) for name, of_task in tasks.items()}
+    predict = together.predict
+
+    def answer() -> Iterator[dict[str, Any]]:
+        for chunk in itertools.chain([first], chunks):
+            rows = dict(zip(tasks, (rows for _, rows in chunk), strict=True))
+            features = {name: of_task.task.encode(rows[name], of_task.setup) for name, of_task in tasks.items()}
+            for name, truncation in truncations.items():
+                truncation.add(features[name], rows[name])
+            predicted = predict(features, rows, progress)
+            predictions = [predicted[name] for name in tasks]
+            # of a stream, tasks may have read up to different faults
+            for original, *of_row in zip(chunk[0][0], zip(*rows.values(), strict=False), *predictions, strict=False):
+                canonical, *answers = of_row
+                fields = _name_fields(dict(zip(tasks, answers, strict=True)), columns)
+                refuse_clash(original, fields, source)  # also those that only some predictions have
+                given = next((row["id"] for row in canonical if "id" in row), None)
+                yield {**_id_field(next(number), original, given, columns), **original, **fields}
+        for truncation in truncations.values():
+            truncation.say()
+
+    return answer()
 
 
 def load_models(saved: Mapping[str, SavedCheckpoint], progress: Progress) -> Together:
@@ -273,35 +297,6 @@ def _hold_back(rows: Iterable[_Read], faults: list[DataError]) -> Iterator[_Read
         yield from rows
     except DataError as error:
         faults.append(error)
-
-
-def _predict_chunks(
-    chunks: Iterable[Sequence[tuple[list[dict[str, Any]], list[Row]]]],
-    together: Together,
-    progress: Progress,
-    source: str,
-    columns: FileLayout | None,
-) -> Iterator[dict[str, Any]]:
-    from bertkit.tokens.lost import Truncation
-
-    tasks, number = together.tasks, itertools.count()
-    truncations = {name: Truncation(of_task.setup, of_task.task.encode) for name, of_task in tasks.items()}
-    for chunk in chunks:
-        rows = dict(zip(tasks, (rows for _, rows in chunk), strict=True))
-        features = {name: of_task.task.encode(rows[name], of_task.setup) for name, of_task in tasks.items()}
-        for name, truncation in truncations.items():
-            truncation.add(features[name], rows[name])
-        predicted = together.predict(features, rows, progress)
-        predictions = [predicted[name] for name in tasks]
-        # of a stream, tasks may have read up to different faults
-        for original, *of_row in zip(chunk[0][0], zip(*rows.values(), strict=False), *predictions, strict=False):
-            canonical, *answers = of_row
-            fields = _name_fields(dict(zip(tasks, answers, strict=True)), columns)
-            refuse_clash(original, fields, source)  # also those that only some predictions have
-            given = next((row["id"] for row in canonical if "id" in row), None)
-            yield {**_id_field(next(number), original, given, columns), **original, **fields}
-    for truncation in truncations.values():
-        truncation.say()
 
 
 def _id_field(number: int, original: Row, given: object, columns: FileLayout | None) -> dict[str, Any]:

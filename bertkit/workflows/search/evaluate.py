@@ -98,34 +98,19 @@ def evaluate(
     with stage(progress, "searching", len(relevance)) as tick:
         queries = iter(relevance)
         while chunk := list(islice(queries, _CHUNK)):
-            for way, rankings in _rank_queries(index, embedder, chunk, reranker, candidates, progress):
+            words = rank_by_words(index, chunk, DEPTH)
+            vectors = rank_by_vectors(index, embedder.encode(chunk), DEPTH)
+            hybrid = fuse(words, vectors)
+            rankings_of = {"words (BM25)": words, "vectors": vectors, "hybrid": [ranking[:DEPTH] for ranking in hybrid]}
+            if reranker is not None:
+                best = rerank(reranker, chunk, [ranking[:candidates] for ranking in hybrid], index, progress)
+                rest = [ranking[candidates:DEPTH] for ranking in hybrid]
+                rankings_of["hybrid and rerank"] = [[*first, *others] for first, others in zip(best, rest, strict=True)]
+            for way, rankings in rankings_of.items():
                 ways.setdefault(way, []).extend(map(find_ids, rankings))
             tick(len(chunk))
     scored = list(_score_ways(ways, list(relevance.values())))
     return SearchScores(folder, len(relevance), len(index), by_document, scored)
-
-
-def _rank_queries(
-    index: Index,
-    embedder: Embedder,
-    queries: Sequence[str],
-    reranker: Reranker | None,
-    candidates: int,
-    progress: Progress,
-) -> Iterator[tuple[str, list[Ranking]]]:
-    words = rank_by_words(index, queries, DEPTH)
-    vectors = rank_by_vectors(index, embedder.encode(queries), DEPTH)
-    hybrid = fuse(words, vectors)
-    yield "words (BM25)", words
-    yield "vectors", vectors
-    yield "hybrid", [ranking[:DEPTH] for ranking in hybrid]
-    if reranker is not None:
-        first = [ranking[:candidates] for ranking in hybrid]
-        found = sorted({hit.row for ranking in first for hit in ranking})
-        texts = {row: record["text"] for row, record in zip(found, index.rows(found), strict=True)}
-        reranked = rerank(reranker, queries, first, texts, progress)
-        rest = [ranking[candidates:DEPTH] for ranking in hybrid]
-        yield "hybrid and rerank", [[*best, *others] for best, others in zip(reranked, rest, strict=True)]
 
 
 def _find_ids(ranking: Ranking, index: Index, column: str, known: dict[int, str]) -> list[str]:

@@ -74,7 +74,12 @@ def convert(
             what = f"transformers cannot export a {type(model).__name__} to {backend}: {reason}"
             raise ModelError(what, "try the other --to") from error
         exporter.save_program(program, file)
-    info, kept = info_of(model), _input_names(program, backend, names)
+    # The inputs that a graph has kept; one that nothing depends on is dropped.
+    if backend == "onnx":
+        left = {value.name for value in program.graph.inputs}
+    else:
+        left = {name for port in program.inputs for name in port.get_names()}
+    info, kept = info_of(model), tuple(name for name in names if name in left)
     return Converted(file.name, kept, outputs, info.reads, info.gives_probabilities)
 
 
@@ -109,15 +114,6 @@ def _quantizer(backend: str, calibration: Sequence[Batch]) -> Any:
 
     config = exporters.NNCFQuantizationConfig(subset_size=len(calibration))
     return exporters.NNCFOpenVINOQuantizer(config, calibration_dataset=[dict(texts) for texts in calibration])
-
-
-def _input_names(program: Any, backend: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the inputs that a graph has kept; one that nothing depends on is dropped."""
-    if backend == "onnx":
-        kept = {value.name for value in program.graph.inputs}
-    else:
-        kept = {name for port in program.inputs for name in port.get_names()}
-    return tuple(name for name in names if name in kept)
 
 
 @contextlib.contextmanager
