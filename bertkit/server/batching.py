@@ -88,22 +88,13 @@ def _tokens(one: _Input) -> int:
     return one.encoded.tokens if one.encoded is not None else 0
 
 
-@dataclass(frozen=True)
-class Batch:
-    """What was computed at a time, for the metrics."""
-
-    rows: int
-    tokens: int
-    seconds: float
-
-
 @dataclass(eq=False)
 class Lane:
     """The inputs of one model, and what computes them."""
 
     engine: Engine
     limits: Limits
-    observe: Callable[[Batch], None] = lambda batch: None
+    observe: Callable[[int, int, float], None] = lambda rows, tokens, seconds: None
     waiting: deque[_Input] = field(default_factory=deque)
     """Inputs as they came; the event loop adds to them, the computing thread takes them."""
     encoded: deque[_Input] = field(default_factory=deque)
@@ -143,22 +134,7 @@ class Lane:
         began, before = time.perf_counter(), len(self.encoded) + len(taken)
         self._encode_inputs([one for one in taken if one.is_wanted])
         self.encoded.extend(one for one in taken if one.encoded is not None and one.is_wanted)
-        batch = self._next_batch()
-        now = time.perf_counter()
-        for one in batch:
-            one.ticket.begun = one.ticket.begun or now
-        if batch:
-            self._do_safely(batch, self._answer_batch)
-        seconds = time.perf_counter() - began
-        if batch:
-            # A moving average: recent batches tell best how long the queue will take.
-            self.seconds_per_row += 0.2 * (seconds / len(batch) - self.seconds_per_row)
-            self.observe(Batch(len(batch), sum(map(_tokens, batch)), seconds))
-        done = {one.ticket: None for one in (*taken, *batch) if one.ticket.error or not one.ticket.missing}
-        return list(done), before - len(self.encoded)
-
-    def _next_batch(self) -> list[_Input]:
-        """Take inputs of one group, in their order, up to the token budget; drop those that nobody waits for."""
+        # Take inputs of one group, in their order, up to the token budget; drop those that nobody waits for.
         batch, tokens = list[_Input](), 0
         while self.encoded:
             first = self.encoded[0]
@@ -169,7 +145,18 @@ class Lane:
             self.encoded.popleft()
             if first.is_wanted:
                 batch.append(first)
-        return batch
+        now = time.perf_counter()
+        for one in batch:
+            one.ticket.begun = one.ticket.begun or now
+        if batch:
+            self._do_safely(batch, self._answer_batch)
+        seconds = time.perf_counter() - began
+        if batch:
+            # A moving average: recent batches tell best how long the queue will take.
+            self.seconds_per_row += 0.2 * (seconds / len(batch) - self.seconds_per_row)
+            self.observe(len(batch), sum(map(_tokens, batch)), seconds)
+        done = {one.ticket: None for one in (*taken, *batch) if one.ticket.error or not one.ticket.missing}
+        return list(done), before - len(self.encoded)
 
     def _encode_inputs(self, inputs: Sequence[_Input]) -> None:
         """Encode inputs group by group; where one of a group is wrong, each alone."""

@@ -11,7 +11,7 @@ import numpy as np
 from bertkit.errors import UsageError
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules
-from bertkit.tokens.features import Feature, find_template, pad_features, tokenize_texts
+from bertkit.tokens.features import find_template, pad_features, tokenize_texts
 
 if TYPE_CHECKING:
     import torch
@@ -104,7 +104,18 @@ def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tok
     """
     from bertkit.modeling.attention import attention_weights, queries_and_keys
 
-    feature, tokens = _as_tokens(model.tokenizer, text, pair)
+    # Tokenize a text or a pair as in training: special tokens that a text spells are read as characters.
+    texts = [text] if pair is None else [text, pair]
+    encodings = [tokenize_texts(model.tokenizer, [one])[0] for one in texts]
+    if not all(encoding.ids for encoding in encodings):
+        raise UsageError("a text without tokens", "write something in it")
+    template = find_template(model.tokenizer, pair=pair is not None)
+    feature = template.fill(*(encoding.ids for encoding in encodings))
+    tokens = [AttendedToken(name, name, None) for name in model.tokenizer.convert_ids_to_tokens(feature["input_ids"])]
+    start = len(template.before)
+    for segment, (encoding, own) in enumerate(zip(encodings, texts, strict=True)):
+        tokens[start : start + len(encoding.ids)] = _describe_tokens(encoding, own, segment)
+        start += len(encoding.ids) + len(template.between)
     if len(tokens) > model.max_tokens:
         raise UsageError(f"{len(tokens):,} tokens, and the model reads {model.max_tokens:,}", "give a shorter text")
     if len(tokens) > max_tokens:
@@ -122,22 +133,6 @@ def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tok
         if spread.max() < _CLOSE:
             return AttendedText(model.name, tokens, weights, queries, keys)
     return AttendedText(model.name, tokens, weights, None, None)
-
-
-def _as_tokens(tokenizer: PreTrainedTokenizerFast, text: str, pair: str | None) -> tuple[Feature, list[AttendedToken]]:
-    """Tokenize a text or a pair as in training: special tokens that a text spells are read as characters."""
-    texts = [text] if pair is None else [text, pair]
-    encodings = [tokenize_texts(tokenizer, [one])[0] for one in texts]
-    if not all(encoding.ids for encoding in encodings):
-        raise UsageError("a text without tokens", "write something in it")
-    template = find_template(tokenizer, pair=pair is not None)
-    feature = template.fill(*(encoding.ids for encoding in encodings))
-    tokens = [AttendedToken(name, name, None) for name in tokenizer.convert_ids_to_tokens(feature["input_ids"])]
-    start = len(template.before)
-    for segment, (encoding, own) in enumerate(zip(encodings, texts, strict=True)):
-        tokens[start : start + len(encoding.ids)] = _describe_tokens(encoding, own, segment)
-        start += len(encoding.ids) + len(template.between)
-    return feature, tokens
 
 
 def _describe_tokens(encoding: Encoding, text: str, segment: int) -> list[AttendedToken]:

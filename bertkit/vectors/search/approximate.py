@@ -144,7 +144,12 @@ def build_approximate(
     with stage(progress, "measuring its recall"):
         measured = _widen_search(search, shards, queries)
     file = f"{method}.faiss"
-    _write_index(built, folder / file, binary=method == "binary")
+    write = _load_faiss().write_index_binary if method == "binary" else _load_faiss().write_index
+    try:
+        write(built, str(folder / file))
+    except RuntimeError as error:  # which says why in words alone
+        number = next((number for number in REMEDIES if os.strerror(number) in str(error)), errno.EIO)
+        raise OSError(number, os.strerror(number), str(folder / file)) from None
     return {"method": method, "rows": total, "width": search.width, **measured, "files": list_files(folder, [file])}
 
 
@@ -216,15 +221,6 @@ def _build_binary(shards: Sequence[Shard]) -> object:
 
 def _blocks(shards: Sequence[Shard]) -> Iterator[Numbers]:
     return (shard.vectors[start : start + _BLOCK] for shard in shards for start in range(0, shard.info.rows, _BLOCK))
-
-
-def _write_index(built: object, file: Path, *, binary: bool) -> None:
-    faiss = _load_faiss()
-    try:
-        (faiss.write_index_binary if binary else faiss.write_index)(built, str(file))
-    except RuntimeError as error:  # which says why in words alone
-        number = next((number for number in REMEDIES if os.strerror(number) in str(error)), errno.EIO)
-        raise OSError(number, os.strerror(number), str(file)) from None
 
 
 def _load_faiss() -> ModuleType:

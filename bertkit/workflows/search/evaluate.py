@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -21,7 +21,6 @@ from bertkit.vectors.search.retrieval import DEPTH, Ranking, fuse, rank_by_vecto
 
 if TYPE_CHECKING:
     from bertkit.metrics.intervals import Interval
-    from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.reranker import Reranker
 
 
@@ -93,7 +92,9 @@ def evaluate(
     find_ids = partial(_find_ids, index=index, column="document" if by_document else "id", known=known)
     with stage(progress, f"loading {model or index.manifest.model}"):
         embedder = embedder_of(index.manifest, "query", folder=folder, model=model)
-    _point_out_truncated(list(relevance), embedder)
+    if truncated := find_truncated(list(relevance), embedder):
+        limits = f"than {embedder.tokenizer.model_max_length} tokens: only their beginning counts"
+        log.info(f"{len(truncated):,} queries are longer {limits}")
     ways: dict[str, list[list[str]]] = {}
     with stage(progress, "searching", len(relevance)) as tick:
         queries = iter(relevance)
@@ -153,13 +154,6 @@ def _is_by_document(index: Index, relevance: Relevance, file: Path) -> bool:
     if without:
         log.info(f"{without:,} of {len(relevance):,} queries have nothing relevant: they are left out")
     return bool(documents)
-
-
-def _point_out_truncated(queries: Sequence[str], embedder: Embedder) -> None:
-    truncated = find_truncated(queries, embedder)
-    if truncated:
-        limit = embedder.tokenizer.model_max_length
-        log.info(f"{len(truncated):,} queries are longer than {limit} tokens: only their beginning counts")
 
 
 def _score_ways(ways: Mapping[str, list[list[str]]], relevance: list[Any]) -> Iterator[RankingScores]:
