@@ -13,7 +13,7 @@ from bertkit.errors import DataError
 from bertkit.evaluation.forward import sorted_batches
 from bertkit.insight.attention.patterns import PATTERNS, PatternCounter, PatternTable
 from bertkit.insight.attention.relations import RelationCounter, RelationScore
-from bertkit.insight.attention.rows import TextOrWords, encode_rows
+from bertkit.insight.attention.rows import HeadRow, TextOrWords, encode_rows
 from bertkit.progress import SILENT, Progress, stage
 
 if TYPE_CHECKING:
