@@ -45,7 +45,14 @@ def find_shortcuts(splits: Mapping[str, Split], task: Task, recipe: Recipe, labe
         findings.append(_describe_gain("length", "the lengths of the texts", by_length))
         findings.append(_describe_gain("row_order", "the order of the rows", _measure_order(classes, rows)))
         if "id" in chosen[0]:
-            findings.append(_describe_gain("ids", "the ids", _measure_ids([row["id"] for row in chosen], of_rows)))
+            # Predict the labels of rows from the letters of their ids, or from the rank of their number.
+            names = list(map(str, [row["id"] for row in chosen]))
+            letters = [dict.fromkeys(_LETTERS.findall(name), 1.0) for name in names]
+            numbers = np.array([[float((re.sub(r"\D", "", name) or "0")[:15])] for name in names])
+            by_number, by_letters = measure_numbers(numbers, of_rows), measure_words(letters, of_rows)[0]
+            findings.append(
+                _describe_gain("ids", "the ids", max(by_number, by_letters, key=lambda gain: gain.accuracy))
+            )
     return [*findings, *_find_partial(splits, task, recipe, labels)]
 
 
@@ -109,15 +116,6 @@ def _measure_order(classes: Sequence[int], rows: Sequence[int]) -> Gain:
         for row in rows
     ]
     return measure_words(features, [classes[row] for row in rows])[0]
-
-
-def _measure_ids(ids: Sequence[Any], classes: Sequence[int]) -> Gain:
-    """Predict the labels of rows from the letters of their ids, or from the rank of their number."""
-    names = list(map(str, ids))
-    letters = [dict.fromkeys(_LETTERS.findall(name), 1.0) for name in names]
-    numbers = np.array([[float((re.sub(r"\D", "", name) or "0")[:15])] for name in names])
-    by_number, by_letters = measure_numbers(numbers, classes), measure_words(letters, classes)[0]
-    return max(by_number, by_letters, key=lambda gain: gain.accuracy)
 
 
 def _find_partial(splits: Mapping[str, Split], task: Task, recipe: Recipe, labels: Sequence[str]) -> list[Finding]:

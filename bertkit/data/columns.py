@@ -111,3 +111,14 @@ def _has_lines(source: str, data: Data) -> bool:
     """Tell whether a source is read as one text per line."""
     found = format_of(source)[0]
     return (found.name if found and data.format == "auto" else data.format) in ("txt", "lines")
+
+
+def refuse_clash(row: Mapping[str, Any], names: Iterable[str], whose: str, file: object) -> None:
+    """Check that no column of a row has one of these names, which belong to what is written.
+
+    Raises:
+        DataError: one has.
+    """
+    if (clash := next((name for name in names if name in row), None)) is not None:
+        what = f"the rows have a column that {whose} too"
+        raise DataError(what, "rename it, so that nothing is lost", file=file, column=clash)

@@ -10,7 +10,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from itertools import accumulate, chain
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -111,15 +111,10 @@ def _share(first: Mapping[str, float], second: Mapping[str, float]) -> dict[str,
 
 
 def _as_matrix(features: Sequence[Features], names: Sequence[str]) -> csr_array:
-    """Return a sparse matrix of shape (rows, names)."""
-    from scipy.sparse import csr_array
+    """Return a sparse matrix of shape (rows, names), whose names are sorted; other features are left out."""
+    from sklearn.feature_extraction import DictVectorizer
 
-    number = {name: index for index, name in enumerate(names)}
-    known = [[name for name in row if name in number] for row in features]
-    columns = [number[name] for row in known for name in row]
-    values = [row[name] for row, own in zip(features, known, strict=True) for name in own]
-    content = np.array(values, dtype=float), np.array(columns, dtype=np.int64), [0, *accumulate(map(len, known))]
-    return csr_array(content, shape=(len(features), len(names)))
+    return DictVectorizer().fit([dict.fromkeys(names, 1.0)]).transform(features)
 
 
 def most_rows(outputs: int) -> int:

@@ -53,20 +53,17 @@ def score_rankings(
         if ideal.size and ideal[-1] < 0:
             raise ValueError(f"relevance {ideal[-1]:g} in query {query} is below 0")
         if ideal.size:
-            scores[:, query] = _score_gains(gains, ideal, cutoff, recall_cutoffs)
+            # Score the relevance of ranked documents, (ranked,), given that of all relevant ones, the highest
+            # first.
+            ranks = np.flatnonzero(gains) + 1  # of relevant documents, from 1
+            precisions = np.arange(1, len(ranks) + 1) / ranks
+            scores[:, query] = [
+                _sum_discounted(gains[:cutoff]) / _sum_discounted(ideal[:cutoff]),
+                float(1 / ranks[0]) if ranks.size and ranks[0] <= cutoff else 0.0,
+                float(precisions.sum()) / len(ideal),
+                *(int((ranks <= number).sum()) / len(ideal) for number in recall_cutoffs),
+            ]
     return dict(zip(names, scores, strict=True))
-
-
-def _score_gains(gains: np.ndarray, ideal: np.ndarray, cutoff: int, recall_cutoffs: Sequence[int]) -> list[float]:
-    """Score the relevance of ranked documents, (ranked,), given that of all relevant ones, the highest first."""
-    ranks = np.flatnonzero(gains) + 1  # of relevant documents, from 1
-    precisions = np.arange(1, len(ranks) + 1) / ranks
-    return [
-        _sum_discounted(gains[:cutoff]) / _sum_discounted(ideal[:cutoff]),
-        float(1 / ranks[0]) if ranks.size and ranks[0] <= cutoff else 0.0,
-        float(precisions.sum()) / len(ideal),
-        *(int((ranks <= number).sum()) / len(ideal) for number in recall_cutoffs),
-    ]
 
 
 def _sum_discounted(gains: np.ndarray) -> float:

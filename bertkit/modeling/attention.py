@@ -43,23 +43,20 @@ class _Projections:
     def project(self, number: int, states: torch.Tensor) -> torch.Tensor:
         """Return what layer `number` makes of the states, (..., width)."""
         if number == 0:
-            self.states, self.projected = states, self._project_all(states)
+            weights: list[torch.Tensor] = [layer.weight for layer in self.layers]
+            biases: list[torch.Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
+            # cast before they are joined, which moves half the bytes
+            if torch.is_autocast_enabled(states.device.type):
+                dtype = torch.get_autocast_dtype(states.device.type)
+                weights, biases = ([each.to(dtype) for each in parameters] for parameters in (weights, biases))
+            merged = functional.linear(states, torch.cat(weights), torch.cat(biases) if biases else None)
+            self.states, self.projected = states, torch.split(merged, [len(weight) for weight in weights], dim=-1)
         if states is not self.states:
             return functional.linear(states, self.layers[number].weight, self.layers[number].bias)
         projected = self.projected[number]
         if number == len(self.layers) - 1:
             self.states, self.projected = None, ()
         return projected
-
-    def _project_all(self, states: torch.Tensor) -> Sequence[torch.Tensor]:
-        weights: list[torch.Tensor] = [layer.weight for layer in self.layers]
-        biases: list[torch.Tensor] = [layer.bias for layer in self.layers if layer.bias is not None]
-        # cast before they are joined, which moves half the bytes
-        if torch.is_autocast_enabled(states.device.type):
-            dtype = torch.get_autocast_dtype(states.device.type)
-            weights, biases = ([each.to(dtype) for each in parameters] for parameters in (weights, biases))
-        merged = functional.linear(states, torch.cat(weights), torch.cat(biases) if biases else None)
-        return torch.split(merged, [len(weight) for weight in weights], dim=-1)
 
 
 @contextmanager

@@ -142,28 +142,20 @@ def restore_weights(model: Model, file: Path) -> None:
         if Device(model.device.type).shapes_may_change:
             load_model(saved, file)  # by way of the CPU: safetensors reads to a few devices only
         else:
-            _load_by_name(saved, file)
+            # Load weights as safetensors does, which looks at storages, into a model whose tensors have none.
+            from safetensors.torch import load_file
+
+            weights, names = load_file(file), saved.state_dict(keep_vars=True)
+            loaded = {id(names[name]) for name in weights if name in names}
+            missing = [name for name, value in names.items() if id(value) not in loaded]
+            _, unexpected = saved.load_state_dict(weights, strict=False)
+            if missing or unexpected:
+                raise RuntimeError(f"missing: {', '.join(missing)}; unexpected: {', '.join(unexpected)}")
         if restore := getattr(model, "restore_projection", None):  # which is in a file of its own
             restore(file.parent)
     except RuntimeError as error:
         what = f"the weights do not fit the model: {first_line(error)}"
         raise ModelError(what, "--fresh starts over", file=file) from None
-
-
-def _load_by_name(model: Model, file: Path) -> None:
-    """Load weights as safetensors does, which looks at storages, into a model whose tensors have none.
-
-    Raises:
-        RuntimeError: names or shapes differ.
-    """
-    from safetensors.torch import load_file
-
-    weights, names = load_file(file), model.state_dict(keep_vars=True)
-    loaded = {id(names[name]) for name in weights if name in names}
-    missing = [name for name, value in names.items() if id(value) not in loaded]
-    _, unexpected = model.load_state_dict(weights, strict=False)
-    if missing or unexpected:
-        raise RuntimeError(f"missing: {', '.join(missing)}; unexpected: {', '.join(unexpected)}")
 
 
 def load_pickle(file: Path, device: str = "cpu") -> dict[str, Any]:

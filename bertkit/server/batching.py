@@ -88,22 +88,13 @@ def _tokens(one: _Input) -> int:
     return one.encoded.tokens if one.encoded is not None else 0
 
 
-@dataclass(frozen=True)
-class Batch:
-    """What was computed at a time, for the metrics."""
-
-    rows: int
-    tokens: int
-    seconds: float
-
-
 @dataclass(eq=False)
 class Lane:
     """The inputs of one model, and what computes them."""
 
     engine: Engine
     limits: Limits
-    observe: Callable[[Batch], None] = lambda batch: None
+    observe: Callable[[int, int, float], None] = lambda rows, tokens, seconds: None
     waiting: deque[_Input] = field(default_factory=deque)
     """Inputs as they came; the event loop adds to them, the computing thread takes them."""
     encoded: deque[_Input] = field(default_factory=deque)
@@ -143,18 +134,7 @@ class Lane:
         began, before = time.perf_counter(), len(self.encoded) + len(taken)
         self._encode_inputs([one for one in taken if one.is_wanted])
         self.encoded.extend(one for one in taken if one.encoded is not None and one.is_wanted)
-        batch = self._next_batch()
-        self._answer_inputs(batch)
-        seconds = time.perf_counter() - began
-        if batch:
-            # A moving average: recent batches tell best how long the queue will take.
-            self.seconds_per_row += 0.2 * (seconds / len(batch) - self.seconds_per_row)
-            self.observe(Batch(len(batch), sum(map(_tokens, batch)), seconds))
-        done = {one.ticket: None for one in (*taken, *batch) if one.ticket.error or not one.ticket.missing}
-        return list(done), before - len(self.encoded)
-
-    def _next_batch(self) -> list[_Input]:
-        """Take inputs of one group, in their order, up to the token budget; drop those that nobody waits for."""
+        # Take inputs of one group, in their order, up to the token budget; drop those that nobody waits for.
         batch, tokens = list[_Input](), 0
         while self.encoded:
             first = self.encoded[0]
@@ -165,7 +145,18 @@ class Lane:
             self.encoded.popleft()
             if first.is_wanted:
                 batch.append(first)
-        return batch
+        now = time.perf_counter()
+        for one in batch:
+            one.ticket.begun = one.ticket.begun or now
+        if batch:
+            self._do_safely(batch, self._answer_batch)
+        seconds = time.perf_counter() - began
+        if batch:
+            # A moving average: recent batches tell best how long the queue will take.
+            self.seconds_per_row += 0.2 * (seconds / len(batch) - self.seconds_per_row)
+            self.observe(len(batch), sum(map(_tokens, batch)), seconds)
+        done = {one.ticket: None for one in (*taken, *batch) if one.ticket.error or not one.ticket.missing}
+        return list(done), before - len(self.encoded)
 
     def _encode_inputs(self, inputs: Sequence[_Input]) -> None:
         """Encode inputs group by group; where one of a group is wrong, each alone."""
@@ -179,13 +170,6 @@ class Lane:
         for one, encoded in zip(group, self.engine.encode([one.value for one in group]), strict=True):
             one.encoded = encoded
             one.ticket.tokens += encoded.tokens
-
-    def _answer_inputs(self, batch: Sequence[_Input]) -> None:
-        now = time.perf_counter()
-        for one in batch:
-            one.ticket.begun = one.ticket.begun or now
-        if batch:
-            self._do_safely(batch, self._answer_batch)
 
     def _answer_batch(self, batch: Sequence[_Input]) -> None:
         encoded = [one.encoded for one in batch if one.encoded is not None]
@@ -265,18 +249,14 @@ class Computer:
             finished, count = lane.compute(taken)
             with self._changed:
                 lane.rows -= count
-            _wake_loops(finished)
+            # Tell each event loop which of its tickets are done.
+            loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+            for ticket in finished:
+                loops.setdefault(ticket.done.get_loop(), []).append(ticket.done)
+            for loop, futures in loops.items():
+                with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+                    loop.call_soon_threadsafe(_finish_futures, futures)
             cores.look()
-
-
-def _wake_loops(tickets: Sequence[Ticket]) -> None:
-    """Tell each event loop which of its tickets are done."""
-    loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
-    for ticket in tickets:
-        loops.setdefault(ticket.done.get_loop(), []).append(ticket.done)
-    for loop, futures in loops.items():
-        with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
-            loop.call_soon_threadsafe(_finish_futures, futures)
 
 
 def _finish_futures(futures: Sequence[asyncio.Future[None]]) -> None:

@@ -99,7 +99,9 @@ class Guard:
 
     def _check_request(self, scope: Message, headers: dict[bytes, bytes]) -> None:
         """Refuse what can be refused before the body is read."""
-        path = _below_root(scope)
+        # The address of a request without the prefix under which a proxy shows the server, if it has left it.
+        path, root = str(scope["path"]), str(scope["root_path"])
+        path = path.removeprefix(root) if path.startswith(f"{root}/") else path
         is_open = scope["method"] == "OPTIONS" or (scope["method"] == "GET" and path in OPEN_TO_ALL)
         if not is_open:
             authorization = headers.get(b"authorization", b"").decode("latin-1")
@@ -152,12 +154,6 @@ class Guard:
             return message
 
         return receive_limited
-
-
-def _below_root(scope: Message) -> str:
-    """Return the address of a request without the prefix under which a proxy shows the server, if it has left it."""
-    path, root = str(scope["path"]), str(scope["root_path"])
-    return path.removeprefix(root) if path.startswith(f"{root}/") else path
 
 
 def _request_id(given: bytes) -> str:

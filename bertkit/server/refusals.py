@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
 
@@ -29,9 +27,6 @@ CLIENT_GONE = 499
 
 class RefusedError(HTTPException):
     """A request that gets a status other than 200."""
-
-    def __init__(self, status: int, message: str, headers: Mapping[str, str] | None = None) -> None:
-        super().__init__(status, message, dict(headers or {}))
 
 
 def refusal_of(error: Exception) -> RefusedError:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.columns import refuse_clash
 from bertkit.data.output import write_records, writer_for
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import SILENT, Progress, log, stage
@@ -202,10 +203,7 @@ def _read_texts(texts: TextFile) -> list[str]:
     contents: list[str] = []
     for row in texts:
         if not contents:
-            for name in ("cluster", "topic"):
-                if name in row.record:
-                    what = "the rows have a column that the output has too"
-                    raise DataError(what, "rename it, so that nothing is lost", file=texts.path, column=name)
+            refuse_clash(row.record, ("cluster", "topic"), "the output has", texts.path)
         contents.append(row.text)
     empty = sum(not text for text in contents)
     if empty == len(contents):

@@ -92,7 +92,13 @@ def embed_to_file(
             held.enter_context(claimed(output))
             held.callback(folder.delete_if_empty)
         # One precision for all parts, also those of an interrupted command: vectors of two would differ in rounding.
-        embedder = _settle_precision(embedder, folder, fresh, launch, progress)
+        before = folder.open(fresh=fresh) if launch.rank == 0 else launch.wait_for("precision")
+        if before is not None:
+            embedder = replace(embedder, precision=before)
+        precision = _load_embedder(embedder, progress)
+        if launch.rank == 0:
+            folder.begin(precision)
+            launch.publish("precision", precision)
         written = _compute_parts(unit_kind, embedder, parts, folder, source, launch, progress)
         launch.finish()
         if launch.rank > 0:
@@ -157,20 +163,6 @@ def _compute_parts(
                 kept_parts = 0
             write_part(file, part.ids, _encode_part(unit, embedder, part, source, progress))
     return files
-
-
-def _settle_precision(
-    embedder: Embedder, folder: PartFolder, fresh: bool, launch: Launch, progress: Progress
-) -> Embedder:
-    """Load the model in the precision of the parts that are there, or else of this machine, in all processes alike."""
-    before = folder.open(fresh=fresh) if launch.rank == 0 else launch.wait_for("precision")
-    if before is not None:
-        embedder = replace(embedder, precision=before)
-    precision = _load_embedder(embedder, progress)
-    if launch.rank == 0:
-        folder.begin(precision)
-        launch.publish("precision", precision)
-    return embedder
 
 
 def _load_embedder(embedder: Embedder, progress: Progress) -> str:

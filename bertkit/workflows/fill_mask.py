@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import DataError, ModelError, UsageError
@@ -133,8 +132,20 @@ def fill_mask(
     # a text without a mask ends in its error before weights are loaded
     queries = _find_masks(chunk, tokenizer)
     with stage(progress, f"loading {model}"):
-        filler = _MaskFiller(_load_trained(folder), tokenizer, top, target_ids)
-    return _fill_chunks(filler, chunk, queries, numbered)
+        from transformers import AutoModelForMaskedLM
+
+        trained = load_to_pretrain(AutoModelForMaskedLM, folder, load_config(folder))
+        if new := info_of(trained).new_weights:
+            what = f"no trained head for masked words (the checkpoint lacks {new[0]})"
+            raise ModelError(what, "name one that was pretrained on masked words", file=folder)
+        filler = _MaskFiller(trained.eval().to(compute_as_stored()), tokenizer, top, target_ids)
+
+    def answer() -> Iterator[dict[str, Any]]:
+        yield from filler.fill(chunk, queries)
+        while later := list(islice(numbered, _CHUNK)):
+            yield from filler.fill(later, _find_masks(later, tokenizer))
+
+    return answer()
 
 
 def find_targets(tokenizer: PreTrainedTokenizerFast, words: Sequence[str]) -> dict[int, str]:
@@ -154,27 +165,6 @@ def find_targets(tokenizer: PreTrainedTokenizerFast, words: Sequence[str]) -> di
             raise UsageError(f"--targets: {word!r} is not in the vocabulary", "give words that the model knows")
         targets[ids[0]] = word
     return targets
-
-
-def _load_trained(folder: Path) -> PreTrainedModel:
-    """Load a model whose masked language modeling head comes from the checkpoint."""
-    from transformers import AutoModelForMaskedLM
-
-    model = load_to_pretrain(AutoModelForMaskedLM, folder, load_config(folder))
-    if new := info_of(model).new_weights:
-        what = f"no trained head for masked words (the checkpoint lacks {new[0]})"
-        raise ModelError(what, "name one that was pretrained on masked words", file=folder)
-    return model.eval().to(compute_as_stored())
-
-
-def _fill_chunks(
-    filler: _MaskFiller, chunk: list[tuple[int, str]], queries: list[_Query], rest: Iterator[tuple[int, str]]
-) -> Iterator[dict[str, Any]]:
-    """Fill texts chunk by chunk; the masks of the first chunk are found already."""
-    while chunk:
-        yield from filler.fill(chunk, queries)
-        chunk = list(islice(rest, _CHUNK))
-        queries = _find_masks(chunk, filler.tokenizer)
 
 
 def _find_masks(texts: Sequence[tuple[int, str]], tokenizer: PreTrainedTokenizerFast) -> list[_Query]:

@@ -155,49 +155,33 @@ def smoke_glue(
 
 
 def _load_tasks(model: str, tasks: Sequence[str], changes: Mapping[str, Any]) -> _State:
-    """Load the recipes of the tasks, and find those that have no data."""
+    """Load the recipes of the tasks, and find those that have no folder in a directory of data.
+
+    Raises:
+        DataError: one of them is asked for by its name, or all are missing.
+    """
     changes = dict(changes)
     data = changes.pop("data.source", None)
-    state = _State(_load_recipes(model, tasks, data, changes))
-    state.missing = _find_missing(state.recipes, data, tasks)
-    return state
-
-
-def _summarize_tasks(model: str, state: _State, folder: Path) -> GlueSummary:
-    summary = summarize(model, str(folder), state.recipes, state.finished, state.unfinished, state.spreads)
-    return dataclasses.replace(summary, seeds=sorted(state.seeds))
-
-
-def _load_recipes(model: str, tasks: Sequence[str], data: str | None, changes: dict[str, Any]) -> dict[str, Recipe]:
     for name in tasks:
         if name not in TASKS:
             raise UsageError(f"no task of GLUE is called {name!r}", closest(name, TASKS))
     folder = typed_path(data) if data not in (None, "demo") else None
     if folder is not None and not folder.is_dir():
         raise DataError("no such directory", "name one with a folder for each task: cola, sst2, ...", file=data)
-    recipes = {}
+    state = _State({})
     for name in [name for name in TASKS if name in tasks or not tasks]:
         source = {} if data is None else {"data.source": "demo" if folder is None else str(folder / name)}
-        recipes[name] = load_recipe(name, {"model": model, **source, **changes})
-    return recipes
+        state.recipes[name] = recipe = load_recipe(name, {"model": model, **source, **changes})
+        if folder is not None and not Path(recipe.data.source).is_dir():
+            state.missing[name] = DataError(f"no folder for {name}", "each task has one", file=recipe.data.source)
+    if state.missing and (tasks or len(state.missing) == len(state.recipes)):
+        raise next(iter(state.missing.values()))
+    return state
 
 
-def _find_missing(recipes: Mapping[str, Recipe], data: str | None, tasks: Sequence[str]) -> dict[str, DataError]:
-    """Find the tasks that have no folder in a directory of data.
-
-    Raises:
-        DataError: one of them is asked for by its name, or all are missing.
-    """
-    if data in (None, "demo"):
-        return {}
-    missing = {
-        name: DataError(f"no folder for {name}", "each task has one", file=recipe.data.source)
-        for name, recipe in recipes.items()
-        if not Path(recipe.data.source).is_dir()
-    }
-    if missing and (tasks or len(missing) == len(recipes)):
-        raise next(iter(missing.values()))
-    return missing
+def _summarize_tasks(model: str, state: _State, folder: Path) -> GlueSummary:
+    summary = summarize(model, str(folder), state.recipes, state.finished, state.unfinished, state.spreads)
+    return dataclasses.replace(summary, seeds=sorted(state.seeds))
 
 
 def _train_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool, progress: Progress) -> None:
@@ -336,9 +320,12 @@ def _make_file(
         # this raises what would be wrong before anything is predicted
         submission_lines(task, file, (), [values for _, values in records])
     run, target = folder / task.name, folder / _FOLDER / file.name
+    digest = hashlib.sha256()
+    for row in (values for _, values in records):
+        feed_row(digest, dict(row))
     identity = {
         "model": json_fingerprint((runs.read_record(run) or {})["files"]),
-        "rows": _digest_rows(values for _, values in records),
+        "rows": digest.hexdigest(),
     }
     before = made.get(file.name, {})
     if target.is_file() and before == {**identity, "sha256": file_fingerprint(target)}:
@@ -370,13 +357,6 @@ def _read_rows(recipe: Recipe, file: LeaderboardFile) -> Iterable[Record]:
     if not paths:
         raise DataError(f"no {file.split} rows in {source}")
     return chain.from_iterable(read_records(path, settings) for path in paths)
-
-
-def _digest_rows(rows: Iterable[Mapping[str, Any]]) -> str:
-    digest = hashlib.sha256()
-    for row in rows:
-        feed_row(digest, dict(row))
-    return digest.hexdigest()
 
 
 def _read_made(folder: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.columns import refuse_clash
 from bertkit.data.files import read_records
 from bertkit.data.output import write_new
 from bertkit.errors import DataError
@@ -71,9 +72,7 @@ def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair"
             if not text.strip():
                 raise DataError("no text", "fill it in, or remove the row", file=file, row=line, column=column)
             texts.append(text)
-        if _RESULT in row:
-            what = "the rows have a column that results have too"
-            raise DataError(what, "rename it, so that nothing is lost", file=file, column=_RESULT)
+        refuse_clash(row, [_RESULT], "results have", file)
         yield row, texts[0], texts[1]
 
 

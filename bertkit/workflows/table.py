@@ -120,7 +120,9 @@ def _short_names(models: Sequence[str]) -> dict[str, str]:
 def _describe_cell(row: str, run: RunSummary) -> TableCell:
     """Return the cell of a run or of a folder of seeds, not yet compared with others."""
     folder = Path(run.folder)
-    record = _first_record(run)
+    # of a folder of seeds, the first finished run
+    records = filter(None, map(runs.read_record, seed_folders(folder) if run.seeds else [folder]))
+    record = next(record for record in records if record["status"] == "finished")
     result: Mapping[str, Any] = (record.get("results") or [{}])[0]
     digest = record["identity"].get("data", {}).get(result.get("split", "validation"), "")
     interval = (run.interval[0], run.interval[1]) if run.interval else None
@@ -139,14 +141,6 @@ def _describe_cell(row: str, run: RunSummary) -> TableCell:
         seeds=spread["runs"],
         standard_deviation=spread["standard_deviation"],
     )
-
-
-def _first_record(run: RunSummary) -> Mapping[str, Any]:
-    """Read the record of a run, or of the first finished one of a folder of seeds."""
-    folder = Path(run.folder)
-    folders = seed_folders(folder) if run.seeds else [folder]
-    records = filter(None, map(runs.read_record, folders))
-    return next(record for record in records if record["status"] == "finished")
 
 
 def _check_pairs(column: Sequence[TableCell]) -> None:

@@ -19,7 +19,7 @@ from bertkit.tokens.splitting import Splitting
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
+    pass
 
 
 _BATCH = 256  # documents
@@ -75,7 +75,13 @@ def train_tokenizer(
         log.info(f"training a {spec.type} tokenizer of {spec.vocabulary_size:,} tokens")
         quiet_transformers()
         tokenizer = train_from_texts(spec, lambda: read_texts("train"))
-        splitting = _measure_splitting(tokenizer, read_texts("validation"))
+        # Count the tokens and words of held-out texts.
+        texts = read_texts("validation")
+        splitting = Splitting()
+        while batch := list(islice(texts, _BATCH)):
+            encoded = tokenizer(batch, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+            for text, ids, offsets in zip(batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
+                splitting.add(text, ids, offsets, tokenizer.unk_token_id)
         with disk_errors(folder), staged(folder) as staging:
             tokenizer.save_pretrained(staging)
         return TokenizerReport(
@@ -90,16 +96,6 @@ def train_tokenizer(
             unseen_share=1 - len(splitting.seen) / len(tokenizer),
             warnings=_find_warnings(spec, len(tokenizer), splitting),
         )
-
-
-def _measure_splitting(tokenizer: PreTrainedTokenizerFast, texts: Iterator[str]) -> Splitting:
-    """Count the tokens and words of held-out texts."""
-    splitting = Splitting()
-    while batch := list(islice(texts, _BATCH)):
-        encoded = tokenizer(batch, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        for text, ids, offsets in zip(batch, encoded["input_ids"], encoded["offset_mapping"], strict=True):
-            splitting.add(text, ids, offsets, tokenizer.unk_token_id)
-    return splitting
 
 
 def _find_warnings(spec: TokenizerSpec, size: int, splitting: Splitting) -> list[str]:

@@ -150,7 +150,22 @@ def measure_heads(
     if not encoded:
         what = f"no row has text of up to {limit:,} tokens"
         raise DataError(what, "name another --column or --max-length", file=file)
-    table, distances, relations = _count_attention(model, encoded, progress)
+    # No more than the attention of one batch is in memory.
+    from bertkit.modeling.attention import attention_weights
+
+    patterns, distances, relations = PatternCounter(encoded, model.tokenizer), DistanceCounter(), RelationCounter()
+    chosen = choose_rows(encoded, _DISTANCE_TOKENS, _SEED)
+    with stage(progress, "measuring heads", len(encoded)) as tick:
+        for numbers in sorted_batches([len(row.is_special) for row in encoded], _TOKENS):
+            batch = [encoded[number] for number in numbers]
+            weights = attention_weights(model.model, model.collate([row.feature for row in batch]))
+            patterns.add(batch, weights)
+            relations.add(numbers, batch, weights)
+            inside = [position for position, number in enumerate(numbers) if number in chosen]
+            distances.add([batch[position] for position in inside], [layer[inside] for layer in weights])
+            tick(len(numbers))
+    with stage(progress, "choosing the heads of relations", total=1):
+        table, scores = patterns.table(), relations.scores(_SEED)
     layers, heads, _ = table.shares.shape
     matrix = distances.distances()
     return MeasuredHeads(
@@ -166,29 +181,8 @@ def measure_heads(
         measured=[_measure_head(table, matrix, layer, head) for layer in range(layers) for head in range(heads)],
         distances=matrix.round(4).tolist(),
         distance_tokens=distances.tokens,
-        relations=relations,
+        relations=scores,
     )
-
-
-def _count_attention(
-    model: AttentionModel, encoded: Sequence[HeadRow], progress: Progress
-) -> tuple[PatternTable, DistanceCounter, list[RelationScore]]:
-    """Add up what heads attend to, batch by batch, so that no more than the attention of one is in memory."""
-    from bertkit.modeling.attention import attention_weights
-
-    patterns, distances, relations = PatternCounter(encoded, model.tokenizer), DistanceCounter(), RelationCounter()
-    chosen = choose_rows(encoded, _DISTANCE_TOKENS, _SEED)
-    with stage(progress, "measuring heads", len(encoded)) as tick:
-        for numbers in sorted_batches([len(row.is_special) for row in encoded], _TOKENS):
-            batch = [encoded[number] for number in numbers]
-            weights = attention_weights(model.model, model.collate([row.feature for row in batch]))
-            patterns.add(batch, weights)
-            relations.add(numbers, batch, weights)
-            inside = [position for position, number in enumerate(numbers) if number in chosen]
-            distances.add([batch[position] for position in inside], [layer[inside] for layer in weights])
-            tick(len(numbers))
-    with stage(progress, "choosing the heads of relations", total=1):
-        return patterns.table(), distances, relations.scores(_SEED)
 
 
 def _measure_head(table: PatternTable, matrix: np.ndarray, layer: int, head: int) -> MeasuredHead:

@@ -10,7 +10,8 @@ chosen on one half of the rows, and scored on the other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -75,7 +76,9 @@ class RelationCounter:
         import torch
 
         for position, (number, row) in enumerate(zip(numbers, rows, strict=True)):
-            words = [word for word, head in enumerate(row.heads) if head and _is_found(row, word)]
+            # of the words, those that have tokens, and depend on one that has
+            has_tokens = [start < end for start, end in row.spans]
+            words = [word for word, head in enumerate(row.heads) if head and has_tokens[word] and has_tokens[head - 1]]
             if not words:
                 continue
             heads = [row.heads[word] - 1 for word in words]
@@ -90,9 +93,12 @@ class RelationCounter:
         if not self.hits:
             return []
         rows, distances, hits = np.array(self.rows), np.array(self.distances), np.concatenate(self.hits)
-        chosen_on = _draw_half(rows, seed)
-        names = np.array(self.relations)
-        masks = {ALL: names != _PUNCTUATION, **{name: names == name for name in _by_frequency(self.relations)}}
+        # Tell for each word whether its row is of the half that heads are chosen on.
+        numbers = np.unique(rows)
+        half = np.random.default_rng(seed).permutation(numbers)[: len(numbers) // 2]
+        chosen_on = np.isin(rows, half)
+        names, by_frequency = np.array(self.relations), dict(Counter(sorted(self.relations)).most_common())
+        masks = {ALL: names != _PUNCTUATION, **{name: names == name for name in by_frequency}}
         scored = []
         for name, mask in masks.items():
             first, second = mask & chosen_on, mask & ~chosen_on
@@ -137,24 +143,6 @@ def find_hits(attention: torch.Tensor, words: Sequence[int], heads: Sequence[int
     predicted = torch.stack([others.argmax(dim=-1), others.argmax(dim=-2)], dim=-1)
     hits = predicted[:, :, list(words)] == torch.tensor(heads, device=attention.device)[:, None]
     return np.asarray(hits.permute(2, 0, 1, 3).cpu().numpy())
-
-
-def _is_found(row: HeadRow, word: int) -> bool:
-    """Tell whether a word and the one it depends on have tokens."""
-    ends = (row.spans[word], row.spans[row.heads[word] - 1])
-    return all(start < end for start, end in ends)
-
-
-def _draw_half(rows: np.ndarray, seed: int) -> np.ndarray:
-    """Tell for each word whether its row is of the half that heads are chosen on."""
-    numbers = np.unique(rows)
-    half = np.random.default_rng(seed).permutation(numbers)[: len(numbers) // 2]
-    return np.isin(rows, half)
-
-
-def _by_frequency(relations: Iterable[str]) -> list[str]:
-    names, counts = np.unique(list(relations), return_counts=True)
-    return [str(names[number]) for number in np.argsort(-counts, kind="stable")]
 
 
 def _score_relation(

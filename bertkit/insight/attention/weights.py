@@ -11,7 +11,7 @@ import numpy as np
 from bertkit.errors import UsageError
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules
-from bertkit.tokens.features import Feature, find_template, pad_features, tokenize_texts
+from bertkit.tokens.features import find_template, pad_features, tokenize_texts
 
 if TYPE_CHECKING:
     import torch
@@ -102,9 +102,20 @@ def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tok
         UsageError: a text has no tokens, or both are longer than `max_tokens` or than the model reads.
         ModelError: the model has no weights to show.
     """
-    from bertkit.modeling.attention import attention_weights
+    from bertkit.modeling.attention import attention_weights, queries_and_keys
 
-    feature, tokens = _as_tokens(model.tokenizer, text, pair)
+    # Tokenize a text or a pair as in training: special tokens that a text spells are read as characters.
+    texts = [text] if pair is None else [text, pair]
+    encodings = [tokenize_texts(model.tokenizer, [one])[0] for one in texts]
+    if not all(encoding.ids for encoding in encodings):
+        raise UsageError("a text without tokens", "write something in it")
+    template = find_template(model.tokenizer, pair=pair is not None)
+    feature = template.fill(*(encoding.ids for encoding in encodings))
+    tokens = [AttendedToken(name, name, None) for name in model.tokenizer.convert_ids_to_tokens(feature["input_ids"])]
+    start = len(template.before)
+    for segment, (encoding, own) in enumerate(zip(encodings, texts, strict=True)):
+        tokens[start : start + len(encoding.ids)] = _describe_tokens(encoding, own, segment)
+        start += len(encoding.ids) + len(template.between)
     if len(tokens) > model.max_tokens:
         raise UsageError(f"{len(tokens):,} tokens, and the model reads {model.max_tokens:,}", "give a shorter text")
     if len(tokens) > max_tokens:
@@ -112,24 +123,16 @@ def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tok
         raise UsageError(f"{len(tokens):,} tokens, more than --max-length {max_tokens:,}", remedy)
     batch = model.collate([feature])
     weights = np.stack([one[0].float().cpu().numpy() for one in attention_weights(model.model, batch)])
-    queries, keys = _queries_and_keys(model, batch, weights)
-    return AttendedText(model.name, tokens, weights, queries, keys)
-
-
-def _as_tokens(tokenizer: PreTrainedTokenizerFast, text: str, pair: str | None) -> tuple[Feature, list[AttendedToken]]:
-    """Tokenize a text or a pair as in training: special tokens that a text spells are read as characters."""
-    texts = [text] if pair is None else [text, pair]
-    encodings = [tokenize_texts(tokenizer, [one])[0] for one in texts]
-    if not all(encoding.ids for encoding in encodings):
-        raise UsageError("a text without tokens", "write something in it")
-    template = find_template(tokenizer, pair=pair is not None)
-    feature = template.fill(*(encoding.ids for encoding in encodings))
-    tokens = [AttendedToken(name, name, None) for name in tokenizer.convert_ids_to_tokens(feature["input_ids"])]
-    start = len(template.before)
-    for segment, (encoding, own) in enumerate(zip(encodings, texts, strict=True)):
-        tokens[start : start + len(encoding.ids)] = _describe_tokens(encoding, own, segment)
-        start += len(encoding.ids) + len(template.between)
-    return feature, tokens
+    # Scaled, and left out where their products are not all that the weights are made of.
+    if (found := queries_and_keys(model.model, batch)) is not None:
+        queries, keys = (np.stack([pair[side][0].float().cpu().numpy() for pair in found]) for side in (0, 1))
+        # The softmax leaves a constant per token: score - log(weight) is the same for all that the token attends to.
+        scores = queries @ keys.swapaxes(-1, -2)
+        constants = np.where(weights > _LEAST_WEIGHT, scores - np.log(np.maximum(weights, _LEAST_WEIGHT)), np.nan)
+        spread = np.nanmax(constants, axis=-1) - np.nanmin(constants, axis=-1)
+        if spread.max() < _CLOSE:
+            return AttendedText(model.name, tokens, weights, queries, keys)
+    return AttendedText(model.name, tokens, weights, None, None)
 
 
 def _describe_tokens(encoding: Encoding, text: str, segment: int) -> list[AttendedToken]:
@@ -139,23 +142,6 @@ def _describe_tokens(encoding: Encoding, text: str, segment: int) -> list[Attend
         described.append(AttendedToken(token, f"##{shown}" if word == before else shown, segment))
         before = word
     return described
-
-
-def _queries_and_keys(
-    model: AttentionModel, batch: dict[str, torch.Tensor], weights: np.ndarray
-) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
-    """Compute scaled queries and keys, unless their products are not all that the weights are made of."""
-    from bertkit.modeling.attention import queries_and_keys
-
-    found = queries_and_keys(model.model, batch)
-    if found is None:
-        return None, None
-    queries, keys = (np.stack([pair[side][0].float().cpu().numpy() for pair in found]) for side in (0, 1))
-    # The softmax leaves a constant per token: score - log(weight) is the same for all that the token attends to.
-    scores = queries @ keys.swapaxes(-1, -2)
-    constants = np.where(weights > _LEAST_WEIGHT, scores - np.log(np.maximum(weights, _LEAST_WEIGHT)), np.nan)
-    spread = np.nanmax(constants, axis=-1) - np.nanmin(constants, axis=-1)
-    return (queries, keys) if spread.max() < _CLOSE else (None, None)
 
 
 def roll_out(weights: np.ndarray) -> np.ndarray:

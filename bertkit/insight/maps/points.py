@@ -65,7 +65,9 @@ def read_occurrences(
     unit_of(unit, words)
     if source.file is None:
         raise UsageError("nothing to map", "name a FILE, or `-`")
-    search = _search_for(words)
+    # What finds words, whole: no letter, digit or underscore is beside them; of two, the longer one.
+    listed = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    search = re.compile(rf"(?<!\w)(?:{listed})(?!\w)", re.IGNORECASE)
     columns = UNITS["word" if words and unit == "text" else unit].columns
     read_text = partial(_find_words, search=search) if words else _read_whole
     read: Callable[[Row], list[tuple[str, Span | None, Row]]] = _read_target if unit == "target" else read_text
@@ -80,12 +82,6 @@ def read_occurrences(
             occurrences.append(Occurrence(row_id, text, span, word if label is None and len(words) > 1 else value, row))
     _check_points(occurrences, [word for word in words if word not in present], source.name)
     return occurrences
-
-
-def _search_for(words: Sequence[str]) -> re.Pattern[str]:
-    """Return what finds words, whole: no letter, digit or underscore is beside them; of two, the longer one."""
-    listed = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
-    return re.compile(rf"(?<!\w)(?:{listed})(?!\w)", re.IGNORECASE)
 
 
 @cache

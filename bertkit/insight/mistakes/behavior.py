@@ -264,7 +264,14 @@ def run_plans(saved: SavedCheckpoint, plans: Sequence[Plan], progress: Progress)
         if not plan.rows:
             continue
         if plan.changed is None:
-            trials = _judge_answers(saved, plan, old)
+            # Compare answers with gold values as the task family does.
+            records = [{**row, **answer} for row, answer in zip(plan.rows, old, strict=True)]
+            scorer = Scorer(saved.recipe, saved.task, saved.labels)
+            outcomes = find_outcomes(scorer, StoredRun(plan.test.name, Path(plan.test.name), {}, records), plan.rows)
+            trials = [
+                BehaviorTrial(one.id, "", one.text, one.gold, one.predicted, one.error > plan.test.tolerance, one.error)
+                for one in outcomes.answers
+            ]
         else:
             pairs = zip(plan.rows, plan.changed, old, new, strict=True)
             trials = [_judge_pair(plan, *pair, moved) for pair in pairs]
@@ -278,17 +285,6 @@ def run_plans(saved: SavedCheckpoint, plans: Sequence[Plan], progress: Progress)
 
 def _is_text(value: object) -> bool:
     return isinstance(value, str) or (isinstance(value, list) and all(isinstance(word, str) for word in value))
-
-
-def _judge_answers(saved: SavedCheckpoint, plan: Plan, answers: Sequence[Prediction]) -> list[BehaviorTrial]:
-    """Compare answers with gold values as the task family does."""
-    records = [{**row, **answer} for row, answer in zip(plan.rows, answers, strict=True)]
-    scorer = Scorer(saved.recipe, saved.task, saved.labels)
-    outcomes = find_outcomes(scorer, StoredRun(plan.test.name, Path(plan.test.name), {}, records), plan.rows)
-    return [
-        BehaviorTrial(one.id, "", one.text, one.gold, one.predicted, one.error > plan.test.tolerance, one.error)
-        for one in outcomes.answers
-    ]
 
 
 def _judge_pair(

@@ -16,7 +16,7 @@ from bertkit.evaluation.differences import Extra, Groups, slice_values
 from bertkit.evaluation.stored import Scorer
 from bertkit.insight.mistakes.outcomes import Outcomes
 from bertkit.metrics import Numbers
-from bertkit.metrics.slices import SliceDifference, compare_slices
+from bertkit.metrics.slices import compare_slices
 from bertkit.recipe import Row
 
 _WORD = re.compile(r"\w+(?:['’]\w+)?")
@@ -97,20 +97,13 @@ def compare_groups(outcomes: Outcomes, groups: Groups, *, errors: Numbers | None
         [np.array(members, dtype=int) for *_, members in named],
         two_sided=errors is not None,
     )
-    tested = [
-        _as_tested(by, value, members, found, outcomes)
-        for (by, value, members), found in zip(named, compared, strict=True)
-        if found is not None
-    ]
+    tested = []
+    for (by, value, members), found in zip(named, compared, strict=True):
+        if found is not None:
+            wrong = [outcomes.answers[unit].id for unit in members if outcomes.errors[unit] > 0]
+            facts = {name: getattr(found, name) for name in _OF_DIFFERENCE}
+            tested.append(ComparedSlice(by=by, value=shorten(str(value), 40), **facts, ids=wrong[:20]))
     return sorted(tested, key=lambda one: (one.p is None, one.p_holm or 0.0, one.p or 0.0))
-
-
-def _as_tested(
-    by: str, value: str, members: Sequence[int], difference: SliceDifference, outcomes: Outcomes
-) -> ComparedSlice:
-    wrong = [outcomes.answers[unit].id for unit in members if outcomes.errors[unit] > 0]
-    facts = {name: getattr(difference, name) for name in _OF_DIFFERENCE}
-    return ComparedSlice(by=by, value=shorten(str(value), 40), **facts, ids=wrong[:20])
 
 
 def words_of(rows: Sequence[Row], columns: Columns) -> set[str]:

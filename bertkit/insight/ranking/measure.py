@@ -212,17 +212,13 @@ def score_encoder(
             everything,
         )
         # The more dimensions, the higher a score by chance alone; so encoders are ordered by what lies above it.
-        shuffled = _score_shuffled(vectors, examples, ORDERS[by])
+        # Gold values are shuffled among the examples that are compared with one another.
+        random = np.random.default_rng(0)
+
+        def score_shuffled(part: Numbers) -> float:
+            return ORDERS[by](vectors[part], random.permutation(examples.gold[part]))
+
+        shuffled = float(np.mean([examples.score(score_shuffled, everything) for _ in range(_SHUFFLES)]))
         tick(_SHUFFLES + 1)
     ordered = {name: scores[name] for name in (H_SCORE, LOGME, NEIGHBORS, PROBE) if name in scores}
     return EncoderScores(ordered, interval_of(best, left_out), left_out, layer, shuffled)
-
-
-def _score_shuffled(vectors: Numbers, examples: RankedExamples, score: Callable[[Numbers, Numbers], float]) -> float:
-    """Compute the mean score over shuffles of gold values among the examples that are compared with one another."""
-    random, everything = np.random.default_rng(0), np.ones(len(examples.gold), dtype=bool)
-
-    def score_once(part: Numbers) -> float:
-        return score(vectors[part], random.permutation(examples.gold[part]))
-
-    return float(np.mean([examples.score(score_once, everything) for _ in range(_SHUFFLES)]))

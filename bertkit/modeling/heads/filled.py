@@ -47,7 +47,7 @@ def sum_over_rows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, is_row
     if not labels.is_floating_point():
         return loss(logits, labels)
     # all others get the same logits and labels, so each adds as much as one of these alone; no gradient reaches them
-    logits, labels = (values.where(_along(is_row, values), 0.0) for values in (logits, labels))
+    logits, labels = (values.where(is_row.view(-1, *[1] * (values.dim() - 1)), 0.0) for values in (logits, labels))
     of_one = loss(torch.zeros_like(logits[:1]), torch.zeros_like(labels[:1]))
     return loss(logits, labels) - (~is_row).sum() * of_one
 
@@ -73,10 +73,6 @@ def _answer_loss(outputs: ModelOutput, inputs: Batch) -> torch.Tensor:
         for end in ("start", "end")
     ]
     return torch.stack(losses).mean()
-
-
-def _along(is_row: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
-    return is_row.view(-1, *[1] * (values.dim() - 1))
 
 
 def _leaves_out(model: Model, batch: Batch) -> bool:

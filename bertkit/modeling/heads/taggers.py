@@ -7,8 +7,7 @@ trained, and an epoch costs next to nothing.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -148,7 +147,15 @@ def cache_states(model: Model, features: Features, run: Callable[..., Any], cont
 
     def write() -> None:
         nonlocal is_written
-        _write_states(compute_states(model, features, run), folder)
+        # Write states one after the other, (tokens of all features, ...), as a column that is complete or not
+        # there.
+        count, size, shape = 0, 0, list[int]()
+        with ColumnWriter(folder, {"states": "<f2"}, "states") as writer:
+            for of_feature in compute_states(model, features, run):
+                writer.append("states", of_feature.reshape(-1))
+                count, size, shape = count + 1, size + of_feature.size, list(of_feature.shape[1:])
+            writer.finish({"shape": shape})
+        log.info(f"hidden states of {count:,} texts: {2 * size / 1e6:,.0f} MB in {folder}")
         is_written = True
 
     columns, facts = map_or_write(folder, write)
@@ -159,17 +166,6 @@ def cache_states(model: Model, features: Features, run: Callable[..., Any], cont
     # when a batch needs them, so states may be larger than memory.
     states = columns["states"].reshape(-1, *facts["shape"])
     add_values(features, "states", np.split(states, np.cumsum(lengths_of(features))[:-1]))
-
-
-def _write_states(states: Iterable[Any], folder: Path) -> None:
-    """Write states one after the other, (tokens of all features, ...), as a column that is complete or not there."""
-    count, size, shape = 0, 0, list[int]()
-    with ColumnWriter(folder, {"states": "<f2"}, "states") as writer:
-        for of_feature in states:
-            writer.append("states", of_feature.reshape(-1))
-            count, size, shape = count + 1, size + of_feature.size, list(of_feature.shape[1:])
-        writer.finish({"shape": shape})
-    log.info(f"hidden states of {count:,} texts: {2 * size / 1e6:,.0f} MB in {folder}")
 
 
 def state_collator(pad: Collator) -> Collator:

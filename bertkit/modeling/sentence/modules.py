@@ -109,9 +109,18 @@ def read_modules(folder: Path) -> SentenceModules:
     pooling_file = folder / pooling_path / "config.json"
     pooling = read_optional(pooling_file)
     encoder = read_encoder_settings(folder / subfolder)
+    # The pooling modes of a config, which older ones switch on one by one.
+    old = [mode for key, mode in OLD_MODES.items() if pooling.get(key)]
+    found = pooling.get("pooling_mode") or old or "mean"
+    modes = (found,) if isinstance(found, str) else tuple(found)
+    for mode in modes:
+        if mode not in POOLING_MODES:
+            raise ModelError(
+                f"pooling mode {mode!r} is not known", f"one of {', '.join(POOLING_MODES)}", file=pooling_file
+            )
     return replace(
         read_settings(folder),
-        pooling=_pooling_modes(pooling, pooling_file),
+        pooling=modes,
         include_prompt=bool(pooling.get("include_prompt", True)),
         after=tuple(read_later(folder, name, path) for name, path in later if name != "Dropout"),
         max_length=encoder.get("max_seq_length"),
@@ -211,17 +220,6 @@ def read_encoder_settings(folder: Path) -> dict[str, Any]:
     """Read the first file of the encoder's settings that is there; its name once had the model type in it."""
     others = sorted(file.name for file in folder.glob(_ANY_ENCODER_SETTINGS))
     return next(filter(None, (read_optional(folder / name) for name in (ENCODER_SETTINGS, *others))), {})
-
-
-def _pooling_modes(config: Mapping[str, Any], file: Path) -> tuple[str, ...]:
-    """Return the pooling modes of a config, which older ones switch on one by one."""
-    old = [mode for key, mode in OLD_MODES.items() if config.get(key)]
-    found = config.get("pooling_mode") or old or "mean"
-    modes = (found,) if isinstance(found, str) else tuple(found)
-    for mode in modes:
-        if mode not in POOLING_MODES:
-            raise ModelError(f"pooling mode {mode!r} is not known", f"one of {', '.join(POOLING_MODES)}", file=file)
-    return modes
 
 
 def read_later(folder: Path, name: str, path: str) -> Dense | Normalize:

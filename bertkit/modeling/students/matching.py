@@ -198,7 +198,10 @@ def matched(
             modules = [matching.module(student, student_number), matching.module(teacher, teacher_number)]
             patches.enter_context(kept_outputs(modules, matching.states))
         if {"attention", "attention_scores"} & set(pairs):
-            _refuse_other_heads(student, teacher)
+            heads = student.config.num_attention_heads, teacher.config.num_attention_heads
+            if heads[0] != heads[1]:
+                what = f"attention cannot be matched: the student has {heads[0]} heads, the teacher {heads[1]}"
+                raise ModelError(what, "match hidden states alone")
             scores = matching.reads_scores
             of_student = kept_attention(student, "student", in_training_only=in_training_only, scores=scores)
             matching.attention[student] = patches.enter_context(of_student)
@@ -218,10 +221,3 @@ def _width(model: Model, number: int) -> int:
     """Return the width of a layer, or of the embeddings, which may have one of their own."""
     own = getattr(model.config, "embedding_size", None) if number == _EMBEDDINGS else None
     return own or model.config.hidden_size  # type: ignore[no-any-return]
-
-
-def _refuse_other_heads(student: Model, teacher: Model) -> None:
-    heads = student.config.num_attention_heads, teacher.config.num_attention_heads
-    if heads[0] != heads[1]:
-        what = f"attention cannot be matched: the student has {heads[0]} heads, the teacher {heads[1]}"
-        raise ModelError(what, "match hidden states alone")

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -16,9 +16,6 @@ from bertkit.metrics import Numbers
 from bertkit.storage.files import sync_folder, to_json
 from bertkit.vectors.embedding.parts import VECTOR, read_parts, vector_column, vectors_of
 from bertkit.vectors.embedding.quantize import find_ranges, to_bits, to_int8
-
-if TYPE_CHECKING:
-    import pyarrow
 
 DTYPES = ("float32", "float16", "int8", "binary")
 RESCORE = "int8"
@@ -114,7 +111,8 @@ def _write_parquet(vectors: Vectors, files: Sequence[Path]) -> None:
     from pyarrow import parquet
 
     writer = None
-    id_type = _common_id_type(vectors)
+    types = {table.schema.field("id").type for table in read_parts(vectors.parts)}
+    id_type = types.pop() if len(types) == 1 else pyarrow.string()
     for table in read_parts(vectors.parts):
         floats = vectors_of(table)
         columns = {name: table.column(name) for name in table.column_names if name != VECTOR}
@@ -128,13 +126,6 @@ def _write_parquet(vectors: Vectors, files: Sequence[Path]) -> None:
         writer.write_table(table.cast(schema))
     if writer is not None:
         writer.close()
-
-
-def _common_id_type(vectors: Vectors) -> pyarrow.DataType:
-    import pyarrow
-
-    types = {table.schema.field("id").type for table in read_parts(vectors.parts)}
-    return types.pop() if len(types) == 1 else pyarrow.string()
 
 
 def _write_npy(vectors: Vectors, files: Sequence[Path]) -> None:

@@ -151,24 +151,7 @@ def _search_index(vectors: Matrix, threshold: float, fixed: int, progress: Progr
     index.cp.seed, index.cp.niter = 42, 10
     index.train(vectors[np.random.default_rng(42).choice(rows, min(rows, 40 * lists), replace=False)])
     index.add(vectors)
-    recall = _choose_lists(index, vectors, threshold)
-    similar_to, cosines = np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32)
-    for start in range(fixed, rows, _BLOCK):
-        limits, values, neighbors = index.range_search(vectors[start : start + _BLOCK], threshold)
-        # each row finds at least itself
-        for position in np.flatnonzero(np.diff(limits.astype(np.int64)) > 1):
-            row, near = start + int(position), slice(limits[position], limits[position + 1])
-            others = neighbors[near]
-            is_kept = (others < row) & (similar_to[others] < 0)
-            if is_kept.any():
-                best = np.where(is_kept, values[near], -2).argmax()
-                similar_to[row], cosines[row] = others[best], values[near][best]
-        progress.update(min(start + _BLOCK, rows), {})
-    return Similar(similar_to, cosines, recall)
-
-
-def _choose_lists(index: Any, vectors: Matrix, threshold: float) -> float:
-    """Let an index search as few lists as find enough of a sample's pairs; return the share that they find."""
+    # The index searches as few lists as find enough of a sample's pairs.
     sample = np.random.default_rng(42).choice(len(vectors), min(_SAMPLE, len(vectors)), replace=False)
     # the pair of a row with itself is always found, and does not count
     pairs = -len(sample) + sum(
@@ -183,7 +166,20 @@ def _choose_lists(index: Any, vectors: Matrix, threshold: float) -> float:
             break
     searched = f"{index.nprobe} of {index.nlist} lists"
     log.info(f"an index finds {pairs_found:,} of {pairs:,} similar pairs of {len(sample):,} rows, in {searched}")
-    return pairs_found / pairs if pairs > 0 else 1.0
+    recall = pairs_found / pairs if pairs > 0 else 1.0
+    similar_to, cosines = np.full(rows, -1, dtype=np.int64), np.ones(rows, dtype=np.float32)
+    for start in range(fixed, rows, _BLOCK):
+        limits, values, neighbors = index.range_search(vectors[start : start + _BLOCK], threshold)
+        # each row finds at least itself
+        for position in np.flatnonzero(np.diff(limits.astype(np.int64)) > 1):
+            row, near = start + int(position), slice(limits[position], limits[position + 1])
+            others = neighbors[near]
+            is_kept = (others < row) & (similar_to[others] < 0)
+            if is_kept.any():
+                best = np.where(is_kept, values[near], -2).argmax()
+                similar_to[row], cosines[row] = others[best], values[near][best]
+        progress.update(min(start + _BLOCK, rows), {})
+    return Similar(similar_to, cosines, recall)
 
 
 def _fast_dtype(rows: int) -> torch.dtype:

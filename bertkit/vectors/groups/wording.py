@@ -109,7 +109,15 @@ def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixe
         best = int(np.argmax(shares)) if shares else -1
         return (int(near[best]), shares[best]) if shares and shares[best] >= threshold else None
 
-    keys = _shared_bands(table)
+    # Return, for each row, the numbers of the bands that another row has too; most rows have none.
+    bands = np.ascontiguousarray(table).view(np.dtype((np.void, 4 * _HASHES // _BANDS)))  # (rows, bands)
+    keys: list[list[int]] = [[] for _ in range(len(table))]
+    numbered = 0
+    for band in range(_BANDS):
+        _, inverse, counts = np.unique(bands[:, band], return_inverse=True, return_counts=True)
+        for row in np.flatnonzero(counts[inverse] > 1).tolist():
+            keys[row].append(numbered + int(inverse[row]))
+        numbered += len(counts)
     with stage(progress, "comparing long texts", len(rows)):
         _compare_in_order(range(len(rows)), keys, fixed, estimate, progress)
     if not involved:
@@ -141,16 +149,3 @@ def _compare_in_order(
 def _jaccard(one: Shingles, other: Shingles) -> float:
     shared = len(np.intersect1d(one, other, assume_unique=True))
     return shared / (len(one) + len(other) - shared)
-
-
-def _shared_bands(table: np.ndarray[Any, np.dtype[np.uint32]]) -> list[list[int]]:
-    """Return, for each row, the numbers of the bands that another row has too; most rows have none."""
-    bands = np.ascontiguousarray(table).view(np.dtype((np.void, 4 * _HASHES // _BANDS)))  # (rows, bands)
-    keys: list[list[int]] = [[] for _ in range(len(table))]
-    numbered = 0
-    for band in range(_BANDS):
-        _, inverse, counts = np.unique(bands[:, band], return_inverse=True, return_counts=True)
-        for row in np.flatnonzero(counts[inverse] > 1).tolist():
-            keys[row].append(numbered + int(inverse[row]))
-        numbered += len(counts)
-    return keys

@@ -144,7 +144,12 @@ def build_approximate(
     with stage(progress, "measuring its recall"):
         measured = _widen_search(search, shards, queries)
     file = f"{method}.faiss"
-    _write_index(built, folder / file, binary=method == "binary")
+    write = _load_faiss().write_index_binary if method == "binary" else _load_faiss().write_index
+    try:
+        write(built, str(folder / file))
+    except RuntimeError as error:  # which says why in words alone
+        number = next((number for number in REMEDIES if os.strerror(number) in str(error)), errno.EIO)
+        raise OSError(number, os.strerror(number), str(folder / file)) from None
     return {"method": method, "rows": total, "width": search.width, **measured, "files": list_files(folder, [file])}
 
 
@@ -164,7 +169,13 @@ def _widen_search(search: ApproximateSearch, shards: Sequence[Shard], given: Num
     for width in _WIDTHS[search.method]:
         search.width = width
         _, found = search.search(shards, queries, k, none)
-        recall = _recall(nearest, found, chosen)
+        # Compute the share of the nearest rows that are found, without each query's own row.
+        hits = total = 0
+        for truth, answer, own in zip(nearest, found, chosen, strict=True):
+            wanted = set(truth.tolist()) - {own}
+            hits += len(wanted & set(answer.tolist()))
+            total += len(wanted)
+        recall = hits / total if total else 1.0
         if recall >= TARGET:
             break
     times = []
@@ -178,16 +189,6 @@ def _widen_search(search: ApproximateSearch, shards: Sequence[Shard], given: Num
         "queries_are_rows": given is None,
         "milliseconds_per_query": round(1000 * statistics.median(times), 3),
     }
-
-
-def _recall(nearest: Numbers, found: Numbers, rows: Numbers) -> float:
-    """Compute the share of the nearest rows that are found, without each query's own row."""
-    hits = total = 0
-    for truth, answer, own in zip(nearest, found, rows, strict=True):
-        wanted = set(truth.tolist()) - {own}
-        hits += len(wanted & set(answer.tolist()))
-        total += len(wanted)
-    return hits / total if total else 1.0
 
 
 def _build_floats(shards: Sequence[Shard], method: str, total: int) -> object:
@@ -220,15 +221,6 @@ def _build_binary(shards: Sequence[Shard]) -> object:
 
 def _blocks(shards: Sequence[Shard]) -> Iterator[Numbers]:
     return (shard.vectors[start : start + _BLOCK] for shard in shards for start in range(0, shard.info.rows, _BLOCK))
-
-
-def _write_index(built: object, file: Path, *, binary: bool) -> None:
-    faiss = _load_faiss()
-    try:
-        (faiss.write_index_binary if binary else faiss.write_index)(built, str(file))
-    except RuntimeError as error:  # which says why in words alone
-        number = next((number for number in REMEDIES if os.strerror(number) in str(error)), errno.EIO)
-        raise OSError(number, os.strerror(number), str(file)) from None
 
 
 def _load_faiss() -> ModuleType:

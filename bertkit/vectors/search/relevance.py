@@ -58,11 +58,8 @@ def _read_row(record: Mapping[str, Any]) -> tuple[str, list[str], float]:
     ids = relevant if isinstance(relevant, list) else [relevant]
     if not all(isinstance(name, (str, int)) for name in ids):
         raise DataError(f"{relevant!r} is no id, and no list of ids", "write ids as text or integers", column=RELEVANT)
-    return query, [str(name) for name in ids], _read_grade(record.get(GRADE, 1))
-
-
-def _read_grade(value: object) -> float:
+    value = record.get(GRADE, 1)
     grade = as_number(value)
     if not 0 <= grade < math.inf:
         raise DataError(f"{value!r} is no grade", "a number from 0 (not relevant) up", column=GRADE)
-    return grade
+    return query, [str(name) for name in ids], grade

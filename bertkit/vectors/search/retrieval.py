@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -105,7 +105,7 @@ def rerank(
     reranker: Reranker,
     queries: Sequence[str],
     rankings: Sequence[Ranking],
-    texts: Mapping[int, str],
+    index: Index,
     progress: Progress,
 ) -> list[Ranking]:
     """Rank rows anew by the scores of a reranker; of equal scores, the row that was better before comes first.
@@ -114,9 +114,11 @@ def rerank(
         reranker: scores each query with each of its rows.
         queries: as many as rankings.
         rankings: the rows of each query, all of which are scored.
-        texts: the text of each row.
+        index: has the rows.
         progress: shows how far the work is.
     """
+    found = sorted({hit.row for ranking in rankings for hit in ranking})
+    texts = {row: record["text"] for row, record in zip(found, index.rows(found), strict=True)}
     pairs = [(query, texts[hit.row]) for query, ranking in zip(queries, rankings, strict=True) for hit in ranking]
     scores = iter(reranker.score(pairs, progress=progress).tolist())
     scored = ([Hit(hit.row, next(scores)) for hit in ranking] for ranking in rankings)
@@ -145,7 +147,5 @@ def search(
         rankings = fuse(rank_by_words(index, queries, both), rank_by_vectors(index, vectors, both))
     if method.reranker is not None:
         rankings = [ranking[: method.candidates] for ranking in rankings]
-        found = sorted({hit.row for ranking in rankings for hit in ranking})
-        texts = {row: record["text"] for row, record in zip(found, index.rows(found), strict=True)}
-        rankings = rerank(method.reranker, queries, rankings, texts, progress)
+        rankings = rerank(method.reranker, queries, rankings, index, progress)
     return [ranking[: method.k] for ranking in rankings]

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bertkit.data.columns import refuse_clash
 from bertkit.data.files import read_records
 from bertkit.data.formats import format_of
 from bertkit.errors import DataError, UsageError
@@ -167,10 +168,7 @@ class TextRows:
 
     def _check_columns(self, values: Mapping[str, Any]) -> None:
         reserved = self.reserved + (_PASSAGE_FIELDS if self.splitter else ())
-        clash = next((name for name in reserved if name in values), None)
-        if clash is not None:
-            what = "the rows have a column that results have too"
-            raise DataError(what, "rename it, so that nothing is lost", file=self.file, column=clash)
+        refuse_clash(values, reserved, "results have", self.file)
         if self.column != "text" and "text" in values:
             what = f"the rows have a column 'text' beside {self.column!r}"
             raise DataError(what, "rename or remove it, so that nothing is lost", file=self.file, column="text")

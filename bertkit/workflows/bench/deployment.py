@@ -92,7 +92,13 @@ def deploy(
     # All ways answer the same rows, those of the first model, so their scores can be compared row by row.
     changes = {"data.source": data, "data.limit": limit}
     saved = [open_trained(model, recipe, changes) for model in models]
-    _refuse_unlike(models, saved)
+    folders = [run.folder.resolve() for run in saved]
+    for number, (model, run) in enumerate(zip(models, saved, strict=True)):
+        if folders[number] in folders[:number]:
+            raise UsageError(f"{model} is named twice", "name each model once")
+        if (run.recipe.task, run.labels) != (saved[0].recipe.task, saved[0].labels):
+            what = f"{model} answers something else than {models[0]}: {run.recipe.task}, {len(run.labels)} labels"
+            raise UsageError(what, "measure models of one task together")
     split = next(iter(splits_to_score(saved[0], None).values()))
     notes: list[str] = []
     with ExitStack() as stack:
@@ -119,16 +125,6 @@ def deploy(
     threads = checkpoints[0].machine.threads
     ways = mark_best(ways, lower_is_better=metric in LOWER_IS_BETTER)
     return Deployment(saved[0].recipe.name, metric, split.name, len(split.rows), threads, ways, notes)
-
-
-def _refuse_unlike(models: Sequence[str], saved: Sequence[SavedCheckpoint]) -> None:
-    folders = [run.folder.resolve() for run in saved]
-    for number, (model, run) in enumerate(zip(models, saved, strict=True)):
-        if folders[number] in folders[:number]:
-            raise UsageError(f"{model} is named twice", "name each model once")
-        if (run.recipe.task, run.labels) != (saved[0].recipe.task, saved[0].labels):
-            what = f"{model} answers something else than {models[0]}: {run.recipe.task}, {len(run.labels)} labels"
-            raise UsageError(what, "measure models of one task together")
 
 
 def _load_ways(

@@ -97,7 +97,10 @@ def package(
     saved, parity = open_trained(model, recipe), None
     source, is_graph = saved.folder, is_exported(saved.folder)
     if is_graph:
-        _check_backend(source, to)
+        backend = read_export(source).backend
+        if to is not None and to != backend:
+            what = f"--to {to}, and the model is exported to {backend} already"
+            raise UsageError(what, "leave it out, or name the run that it was exported from", file=source)
     else:
         refuse_family(saved)
     # A package runs a graph: a checkpoint is exported first, into a folder that is gone afterwards.
@@ -180,10 +183,3 @@ def _module_name(model: str, folder: Path) -> str:
         if word:
             return f"{word}_model"
     return "packaged_model"
-
-
-def _check_backend(folder: Path, to: str | None) -> None:
-    backend = read_export(folder).backend
-    if to is not None and to != backend:
-        what = f"--to {to}, and the model is exported to {backend} already"
-        raise UsageError(what, "leave it out, or name the run that it was exported from", file=folder)

@@ -39,8 +39,17 @@ def write_wheel(folder: Path, name: str, version: str, requirements: Sequence[st
     """
     wheel = folder / f"{name}-{version}-py3-none-any.whl"
     info = f"{name}-{version}.dist-info"
+    lines = [
+        "Metadata-Version: 2.4",
+        f"Name: {name}",
+        f"Version: {version}",
+        f"Requires-Python: {_PYTHON}",
+        *(f"Requires-Dist: {line}" for line in requirements),
+        "License-File: LICENSE",
+        "Description-Content-Type: text/markdown",
+    ]
     heads = {
-        f"{info}/METADATA": _metadata(name, version, requirements) + (folder / "README.md").read_text(encoding="utf-8"),
+        f"{info}/METADATA": ("\n".join(lines) + "\n\n") + (folder / "README.md").read_text(encoding="utf-8"),
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: bertkit\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/licenses/LICENSE": (folder / "LICENSE").read_text(encoding="utf-8"),
     }
@@ -60,19 +69,6 @@ def write_wheel(folder: Path, name: str, version: str, requirements: Sequence[st
             listed[path] = (hashlib.sha256(text.encode()).digest(), len(text.encode()))
         archive.writestr(_entry(f"{info}/RECORD"), _record(listed, f"{info}/RECORD"))
     return wheel
-
-
-def _metadata(name: str, version: str, requirements: Sequence[str]) -> str:
-    lines = [
-        "Metadata-Version: 2.4",
-        f"Name: {name}",
-        f"Version: {version}",
-        f"Requires-Python: {_PYTHON}",
-        *(f"Requires-Dist: {line}" for line in requirements),
-        "License-File: LICENSE",
-        "Description-Content-Type: text/markdown",
-    ]
-    return "\n".join(lines) + "\n\n"
 
 
 def _entry(path: str) -> ZipInfo:

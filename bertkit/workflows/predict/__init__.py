@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.columns import describe_unread, source_columns
+from bertkit.data.columns import describe_unread, refuse_clash, source_columns
 from bertkit.data.files import read_records
 from bertkit.data.layout import PLAIN, FileLayout, check_layout, follow_source
 from bertkit.data.output import as_columns, write_records, writer_for
@@ -138,11 +138,36 @@ def predict_records(
     # a file that cannot be read, or whose columns would be lost, ends in its error before the model is loaded
     first = next(chunks)
     fields = {name: _predicted_fields(of_task) for name, of_task in saved.items()}
-    refuse_clash(first[0][0][0], _name_fields(fields, columns and replace(columns, digits=None)), source)
+    names = _name_fields(fields, columns and replace(columns, digits=None))
+    refuse_clash(first[0][0][0], names, "predictions have", source)
     if together is None:
         say_unread(first[0][0][0], list(saved.values()))
         together = load_models(saved, progress)
-    return _predict_chunks(itertools.chain([first], chunks), together, progress, source, columns)
+    from bertkit.tokens.lost import Truncation
+
+    tasks, number = together.tasks, itertools.count()
+    truncations = {name: Truncation(of_task.setup, of_task.task.encode) for name, of_task in tasks.items()}
+    predict = together.predict
+
+    def answer() -> Iterator[dict[str, Any]]:
+        for chunk in itertools.chain([first], chunks):
+            rows = dict(zip(tasks, (rows for _, rows in chunk), strict=True))
+            features = {name: of_task.task.encode(rows[name], of_task.setup) for name, of_task in tasks.items()}
+            for name, truncation in truncations.items():
+                truncation.add(features[name], rows[name])
+            predicted = predict(features, rows, progress)
+            predictions = [predicted[name] for name in tasks]
+            # of a stream, tasks may have read up to different faults
+            for original, *of_row in zip(chunk[0][0], zip(*rows.values(), strict=False), *predictions, strict=False):
+                canonical, *answers = of_row
+                fields = _name_fields(dict(zip(tasks, answers, strict=True)), columns)
+                refuse_clash(original, fields, "predictions have", source)  # also those that only some predictions have
+                given = next((row["id"] for row in canonical if "id" in row), None)
+                yield {**_id_field(next(number), original, given, columns), **original, **fields}
+        for truncation in truncations.values():
+            truncation.say()
+
+    return answer()
 
 
 def load_models(saved: Mapping[str, SavedCheckpoint], progress: Progress) -> Together:
@@ -174,18 +199,6 @@ def _name_fields(predictions: Mapping[str, Prediction], columns: FileLayout | No
         for name, prediction in predictions.items()
         for field, value in as_columns(prediction, columns.digits).items()
     }
-
-
-def refuse_clash(original: Row, predicted: Iterable[str], source: str) -> None:
-    """Check that no column of a row has the name of a field of its prediction.
-
-    Raises:
-        DataError: one has.
-    """
-    clash = next((name for name in predicted if name in original), None)
-    if clash is not None:
-        what, remedy = "the rows have a column that predictions have too", "rename it, so that nothing is lost"
-        raise DataError(what, remedy, file=source, column=clash)
 
 
 def say_unread(original: Row, saved: Sequence[SavedCheckpoint]) -> None:
@@ -273,35 +286,6 @@ def _hold_back(rows: Iterable[_Read], faults: list[DataError]) -> Iterator[_Read
         yield from rows
     except DataError as error:
         faults.append(error)
-
-
-def _predict_chunks(
-    chunks: Iterable[Sequence[tuple[list[dict[str, Any]], list[Row]]]],
-    together: Together,
-    progress: Progress,
-    source: str,
-    columns: FileLayout | None,
-) -> Iterator[dict[str, Any]]:
-    from bertkit.tokens.lost import Truncation
-
-    tasks, number = together.tasks, itertools.count()
-    truncations = {name: Truncation(of_task.setup, of_task.task.encode) for name, of_task in tasks.items()}
-    for chunk in chunks:
-        rows = dict(zip(tasks, (rows for _, rows in chunk), strict=True))
-        features = {name: of_task.task.encode(rows[name], of_task.setup) for name, of_task in tasks.items()}
-        for name, truncation in truncations.items():
-            truncation.add(features[name], rows[name])
-        predicted = together.predict(features, rows, progress)
-        predictions = [predicted[name] for name in tasks]
-        # of a stream, tasks may have read up to different faults
-        for original, *of_row in zip(chunk[0][0], zip(*rows.values(), strict=False), *predictions, strict=False):
-            canonical, *answers = of_row
-            fields = _name_fields(dict(zip(tasks, answers, strict=True)), columns)
-            refuse_clash(original, fields, source)  # also those that only some predictions have
-            given = next((row["id"] for row in canonical if "id" in row), None)
-            yield {**_id_field(next(number), original, given, columns), **original, **fields}
-    for truncation in truncations.values():
-        truncation.say()
 
 
 def _id_field(number: int, original: Row, given: object, columns: FileLayout | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
@@ -21,7 +21,6 @@ from bertkit.vectors.search.retrieval import DEPTH, Ranking, fuse, rank_by_vecto
 
 if TYPE_CHECKING:
     from bertkit.metrics.intervals import Interval
-    from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.reranker import Reranker
 
 
@@ -93,39 +92,26 @@ def evaluate(
     find_ids = partial(_find_ids, index=index, column="document" if by_document else "id", known=known)
     with stage(progress, f"loading {model or index.manifest.model}"):
         embedder = embedder_of(index.manifest, "query", folder=folder, model=model)
-    _point_out_truncated(list(relevance), embedder)
+    if truncated := find_truncated(list(relevance), embedder):
+        limits = f"than {embedder.tokenizer.model_max_length} tokens: only their beginning counts"
+        log.info(f"{len(truncated):,} queries are longer {limits}")
     ways: dict[str, list[list[str]]] = {}
     with stage(progress, "searching", len(relevance)) as tick:
         queries = iter(relevance)
         while chunk := list(islice(queries, _CHUNK)):
-            for way, rankings in _rank_queries(index, embedder, chunk, reranker, candidates, progress):
+            words = rank_by_words(index, chunk, DEPTH)
+            vectors = rank_by_vectors(index, embedder.encode(chunk), DEPTH)
+            hybrid = fuse(words, vectors)
+            rankings_of = {"words (BM25)": words, "vectors": vectors, "hybrid": [ranking[:DEPTH] for ranking in hybrid]}
+            if reranker is not None:
+                best = rerank(reranker, chunk, [ranking[:candidates] for ranking in hybrid], index, progress)
+                rest = [ranking[candidates:DEPTH] for ranking in hybrid]
+                rankings_of["hybrid and rerank"] = [[*first, *others] for first, others in zip(best, rest, strict=True)]
+            for way, rankings in rankings_of.items():
                 ways.setdefault(way, []).extend(map(find_ids, rankings))
             tick(len(chunk))
     scored = list(_score_ways(ways, list(relevance.values())))
     return SearchScores(folder, len(relevance), len(index), by_document, scored)
-
-
-def _rank_queries(
-    index: Index,
-    embedder: Embedder,
-    queries: Sequence[str],
-    reranker: Reranker | None,
-    candidates: int,
-    progress: Progress,
-) -> Iterator[tuple[str, list[Ranking]]]:
-    words = rank_by_words(index, queries, DEPTH)
-    vectors = rank_by_vectors(index, embedder.encode(queries), DEPTH)
-    hybrid = fuse(words, vectors)
-    yield "words (BM25)", words
-    yield "vectors", vectors
-    yield "hybrid", [ranking[:DEPTH] for ranking in hybrid]
-    if reranker is not None:
-        first = [ranking[:candidates] for ranking in hybrid]
-        found = sorted({hit.row for ranking in first for hit in ranking})
-        texts = {row: record["text"] for row, record in zip(found, index.rows(found), strict=True)}
-        reranked = rerank(reranker, queries, first, texts, progress)
-        rest = [ranking[candidates:DEPTH] for ranking in hybrid]
-        yield "hybrid and rerank", [[*best, *others] for best, others in zip(reranked, rest, strict=True)]
 
 
 def _find_ids(ranking: Ranking, index: Index, column: str, known: dict[int, str]) -> list[str]:
@@ -168,13 +154,6 @@ def _is_by_document(index: Index, relevance: Relevance, file: Path) -> bool:
     if without:
         log.info(f"{without:,} of {len(relevance):,} queries have nothing relevant: they are left out")
     return bool(documents)
-
-
-def _point_out_truncated(queries: Sequence[str], embedder: Embedder) -> None:
-    truncated = find_truncated(queries, embedder)
-    if truncated:
-        limit = embedder.tokenizer.model_max_length
-        log.info(f"{len(truncated):,} queries are longer than {limit} tokens: only their beginning counts")
 
 
 def _score_ways(ways: Mapping[str, list[list[str]]], relevance: list[Any]) -> Iterator[RankingScores]:

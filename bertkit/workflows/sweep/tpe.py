@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from bertkit.errors import UnavailableError, pip_install
+from bertkit.recipe.plugins import import_extra
 from bertkit.recipe.space import Axis, Point, Search, name_point
 
 
@@ -26,9 +25,7 @@ def check_optuna() -> None:
     Raises:
         UnavailableError: it is not.
     """
-    if importlib.util.find_spec("optuna") is None:
-        remedy = f"`{pip_install('sweep')}`, or --search random"
-        raise UnavailableError("--search tpe needs Optuna, which is not installed", remedy)
+    import_extra("optuna", "--search tpe needs Optuna, which is not installed", "sweep", "--search random")
 
 
 def propose(search: Search, seed: int, tried: Sequence[Tried], *, lower_is_better: bool) -> Point:

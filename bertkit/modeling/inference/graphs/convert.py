@@ -60,7 +60,11 @@ def convert(
     with _quiet(), plain_precision(), torch.no_grad():
         outputs = tuple(graph(**inputs))
         try:
-            exporter, config = _exporter(backend)
+            from transformers import exporters
+
+            is_onnx = backend == "onnx"
+            exporter = exporters.OnnxExporter() if is_onnx else exporters.OpenVINOExporter()
+            config = exporters.OnnxConfig if is_onnx else exporters.OpenVINOConfig
             quantizer = None if calibration is None else _quantizer(backend, calibration)
             settings = config(dynamic=True, dynamic_shapes=dynamic, quantizer=quantizer)
             program = exporter.export(graph, dict(inputs), settings).program
@@ -74,7 +78,12 @@ def convert(
             what = f"transformers cannot export a {type(model).__name__} to {backend}: {reason}"
             raise ModelError(what, "try the other --to") from error
         exporter.save_program(program, file)
-    info, kept = info_of(model), _input_names(program, backend, names)
+    # The inputs that a graph has kept; one that nothing depends on is dropped.
+    if backend == "onnx":
+        left = {value.name for value in program.graph.inputs}
+    else:
+        left = {name for port in program.inputs for name in port.get_names()}
+    info, kept = info_of(model), tuple(name for name in names if name in left)
     return Converted(file.name, kept, outputs, info.reads, info.gives_probabilities)
 
 
@@ -91,14 +100,6 @@ def example_inputs(names: Sequence[str], vocabulary: int, *, reads_rows: bool) -
     return {name: inputs[name].unsqueeze(0).repeat(2, 1, 1) if reads_rows else inputs[name] for name in names}
 
 
-def _exporter(backend: str) -> tuple[Any, Any]:
-    from transformers import exporters
-
-    if backend == "onnx":
-        return exporters.OnnxExporter(), exporters.OnnxConfig
-    return exporters.OpenVINOExporter(), exporters.OpenVINOConfig
-
-
 def _quantizer(backend: str, calibration: Sequence[Batch]) -> Any:
     """Return the quantizer of a backend; OpenVINO's reads the ranges of activations off the texts."""
     if backend == "onnx":
@@ -109,15 +110,6 @@ def _quantizer(backend: str, calibration: Sequence[Batch]) -> Any:
 
     config = exporters.NNCFQuantizationConfig(subset_size=len(calibration))
     return exporters.NNCFOpenVINOQuantizer(config, calibration_dataset=[dict(texts) for texts in calibration])
-
-
-def _input_names(program: Any, backend: str, names: Sequence[str]) -> tuple[str, ...]:
-    """Return the inputs that a graph has kept; one that nothing depends on is dropped."""
-    if backend == "onnx":
-        kept = {value.name for value in program.graph.inputs}
-    else:
-        kept = {name for port in program.inputs for name in port.get_names()}
-    return tuple(name for name in names if name in kept)
 
 
 @contextlib.contextmanager
