@@ -241,8 +241,10 @@ def score(compared: Mapping[str, Any], setup: Setup) -> dict[str, float]:
     The ``_strict`` ones count only predicted entities that are valid IOB2, ``accuracy`` is the share of words,
     ``f1_macro`` the mean over entity types (or tags).
     """
-    if set(entities.ENTITY_METRICS) & set(setup.recipe.metrics) and "entities" not in compared:
-        raise RecipeError("f1, precision and recall are for entity tags (B-PER, I-PER, O)", "use accuracy or f1_macro")
+    of_entities = [name for name in setup.recipe.metrics if name in entities.ENTITY_METRICS]
+    if of_entities and "entities" not in compared:
+        what = f"for entity tags (B-PER, I-PER, O) alone: {', '.join(of_entities)}"
+        raise RecipeError(what, "use accuracy or f1_macro")
     return {name: entities.METRICS[name].compute(compared) for name in setup.recipe.metrics}
 
 
