@@ -24,6 +24,7 @@ FEW = {
     "training.fast_dropout": False,  # the CPU then draws what other devices do
     "training.precision": "fp32",
     "training.steps": 2,
+    "training.log_every": 50,  # reading a loss waits
     "training.unpad": False,  # and has the same batches
 }
 NEW = {"model": None, "tokenizer": "demo", "size": "tiny"}
@@ -76,7 +77,7 @@ BESIDE = {
 """Commands that compute and read no run, as `COMMANDS` has those that do."""
 NO_DEVICE = {
     *("check", "encoders", "finetune", "push", "version", "search delete", "search eval", "search passages"),
-    *("recipes list", "recipes show", "recipes copy", "recipes check"),
+    *("recipes guess", "recipes list", "recipes show", "recipes copy", "recipes check"),
     *("pretrain tokenizer", "pretrain sizes", "pretrain recipe"),
 }
 """Commands that compute nothing on a device, or what trainings and `search build` do."""
