@@ -6,3 +6,6 @@ import numpy as np
 
 Numbers = np.ndarray[Any, Any]
 """An array of any shape and dtype."""
+
+LabeledSpan = tuple[int, int, str]
+"""First character of a text, last + 1, and the label of what is between."""

@@ -121,13 +121,10 @@ def describe_entities(
 
 def as_spans(described: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return described entities as annotation tools read them: start, end, label and score of each."""
-    names = {
-        "start": "start",
-        "end": "end",
-        "label": "type",
-        "score": "probability",
-    }
-    return [{name: entity[key] for name, key in names.items()} for entity in described]
+    return [
+        {"start": entity["start"], "end": entity["end"], "label": entity["type"], "score": entity["probability"]}
+        for entity in described
+    ]
 
 
 def tag_spans(words: Sequence[tuple[int, int]], spans: Iterable[tuple[int, int, str]]) -> list[str]:
@@ -180,6 +177,16 @@ def show_wrong_words(
     return with_gold, with_tags, not wrong, max((one[3] for one in wrong), default=None) or None
 
 
+def comparable_spans(gold: Sequence[str | None], tags: Sequence[str]) -> tuple[list[Span], list[Span]]:
+    """Return the gold spans, and of the predicted ones those of labelled words.
+
+    >>> comparable_spans(["B-PER", None], ["B-LOC", "B-PER"])
+    ([('PER', 0, 1)], [('LOC', 0, 1)])
+    """
+    predicted = [span for span in find_spans(tags) if None not in gold[span[1] : span[2]]]
+    return find_spans([tag or "O" for tag in gold]), predicted
+
+
 def show_entities(
     words: Sequence[str], gold: Sequence[str | None], tags: Sequence[str], probabilities: Sequence[float | None]
 ) -> tuple[str, str, bool, float | None]:
@@ -187,8 +194,7 @@ def show_entities(
 
     How sure is the highest probability of a wrong entity, whose words' lowest counts; None where none is known.
     """
-    spans = find_spans([tag or "O" for tag in gold])
-    predicted = [span for span in find_spans(tags) if None not in gold[span[1] : span[2]]]
+    spans, predicted = comparable_spans(gold, tags)
     confidence = [value or 0.0 for value in probabilities]
     highest = max((min(confidence[span[1] : span[2]]) for span in predicted if span not in spans), default=None)
     return list_spans(spans, words), list_spans(predicted, words), set(spans) == set(predicted), highest or None

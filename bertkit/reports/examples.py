@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from bertkit.metrics import LabeledSpan
 from bertkit.reports.text import is_finite
 
 AnswerValue = str | float | list[str]
 """A label name or other text, a number, or the label names of a multi-label row."""
 
-MAX_MISTAKES = 10
+_AROUND = 120  # characters on each side of a span that a page shows
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,8 @@ class Example:
     right: bool | None = None
     """Whether the prediction counts as right, where comparing it with the gold answer cannot tell."""
     confidence: float | None = None
+    marked: tuple[str, list[LabeledSpan], list[LabeledSpan]] | None = None
+    """A text with its gold and its predicted spans, where these are the answers."""
 
 
 def make_example(number: int, row: Mapping[str, Any], gold: str, prediction: Mapping[str, Any], answer: Any) -> Example:
@@ -35,7 +38,25 @@ def make_example(number: int, row: Mapping[str, Any], gold: str, prediction: Map
     id = str(row.get("id", number))
     if answer is None:
         return Example(id, [], row.get(gold, ""), prediction["prediction"], prediction.get("probabilities"))
-    return Example(id, [], answer.gold, answer.predicted, right=answer.right, confidence=answer.confidence)
+    return Example(id, [], **vars(answer))
+
+
+def cut_spans(text: str, spans: Iterable[LabeledSpan], others: Collection[LabeledSpan]) -> list[tuple[str, ...]]:
+    """Cut a text at its spans, which `others`, gold or predicted, may have too; a long piece between them is shortened.
+
+    Returns:
+        pieces, and of each that is a span its label, ``good`` or ``bad``, and its characters.
+
+    >>> cut_spans("Ada met", [(0, 3, "PER")], [(0, 3, "LOC")])[:3]
+    [('', '', '', ''), ('Ada', 'PER', 'bad', '0:3'), (' met', '', '', '')]
+    """
+    pieces, last = list[tuple[str, ...]](), 0
+    for start, end, label in [*sorted(spans), (len(text), len(text), "")]:
+        between, last = text[last:start], end
+        short = f"{between[:_AROUND]} … {between[-_AROUND:]}" if len(between) > 3 * _AROUND else between
+        verdict = "good" if (start, end, label) in others else "bad"
+        pieces += [(short, "", "", ""), (text[start:end], label, verdict, f"{start}:{end}")]
+    return pieces
 
 
 NamedAnswer = tuple[Example, frozenset[str], frozenset[str]]
@@ -72,7 +93,7 @@ def find_measured(examples: Sequence[Example]) -> list[MeasuredAnswer]:
 def find_mistakes(
     examples: Sequence[Example], named: Sequence[NamedAnswer], measured: Sequence[MeasuredAnswer]
 ) -> dict[str, Any] | None:
-    """Choose the rows that are most confidently wrong, or wrong by most; None where no answers can be compared."""
+    """Return the wrong rows, the most confident or those wrong by most first; None where no answers can be compared."""
     judged = [example for example in examples if example.right is not None]
     if judged:
         wrong = [(-1.0 if e.confidence is None else e.confidence, e) for e in judged if not e.right]
@@ -87,8 +108,8 @@ def find_mistakes(
     if measured and not judged and not named:
         title, note = "Largest errors", "error {:.4g}"
     wrong.sort(key=lambda pair: -pair[0])
-    rows = [(row, note.format(weight) if weight >= 0 else "") for weight, row in wrong[:MAX_MISTAKES]]
-    return {"title": title, "count": len(wrong), "rows": rows}
+    rows = [(row, note.format(weight) if weight >= 0 else "") for weight, row in wrong]
+    return {"title": title, "rows": rows}
 
 
 def confidence_of(example: Example, gold: frozenset[str], predicted: frozenset[str]) -> float:

@@ -20,6 +20,7 @@ from bertkit.reports.examples import (
     Example,
     MeasuredAnswer,
     NamedAnswer,
+    cut_spans,
     find_measured,
     find_mistakes,
     find_named,
@@ -27,7 +28,7 @@ from bertkit.reports.examples import (
 from bertkit.reports.templates import name_paths, write_page
 from bertkit.reports.text import is_finite, score_text
 
-MAX_POINTS = 1500
+MAX_POINTS, MAX_MISTAKES, MAX_ROWS = 1500, 10, 500
 Log = Sequence[Mapping[str, Any]]
 
 
@@ -74,6 +75,8 @@ class Facts:
     """Rows of the table of teachers, student and baseline, with the same keys; None where one has no such number."""
     warnings: list[str] = field(default_factory=list)
     other_splits: Mapping[str, Mapping[str, float | None]] = field(default_factory=dict)
+    next_commands: list[str] = field(default_factory=list)
+    """What a user may want to run next."""
     provenance: dict[str, str] = field(default_factory=dict)
     """Versions, fingerprint of the data, and whatever else is needed to reproduce the run."""
 
@@ -96,10 +99,11 @@ class Facts:
 def write_report(folder: Path, facts: Facts) -> Path:
     """Write `report.html` with everything inline, and return its path."""
     named, measured = find_named(facts.examples, facts.labels), find_measured(facts.examples)
-    path = folder / "report.html"
+    path, mistakes = folder / "report.html", find_mistakes(facts.examples, named, measured)
     write_page(
         path,
         "report.html.j2",
+        scripts=["insight/tables.js"],
         facts=facts,
         run=shlex.quote(name_paths(str(folder))),
         metrics=metric_names(facts),
@@ -114,7 +118,10 @@ def write_report(folder: Path, facts: Facts) -> Path:
         risk=_risk(facts.examples, named),
         lengths=_lengths(facts.examples, named),
         numbers=_number_pictures(measured),
-        mistakes=find_mistakes(facts.examples, named, measured),
+        mistakes=mistakes,
+        max_mistakes=MAX_MISTAKES,
+        predictions=_predictions(facts.examples, mistakes),
+        cut_spans=cut_spans,
     )
     return path
 
@@ -236,6 +243,14 @@ def _lengths(examples: Sequence[Example], named: Sequence[NamedAnswer]) -> Marku
         hover = f"{sum(wrong):,} of {len(wrong):,} rows with {label} tokens"
         bars.append(svg.Bar(label, share, *ends, hover))
     return svg.bar_chart(bars, name="Error rate by length", x="tokens", y="error rate")
+
+
+def _predictions(examples: Sequence[Example], mistakes: Mapping[str, Any] | None) -> list[tuple[Example, str]]:
+    """Return rows and what became of each, the wrong ones first; nothing is said where answers cannot be compared."""
+    wrong = mistakes["rows"] if mistakes else []
+    of_wrong = {id(example) for example, _ in wrong}
+    right = [(example, "right" if mistakes else "") for example in examples if id(example) not in of_wrong]
+    return [*((example, ", ".join(filter(None, ("wrong", note)))) for example, note in wrong), *right][:MAX_ROWS]
 
 
 def _number_pictures(measured: Sequence[MeasuredAnswer]) -> list[tuple[str, Markup]]:

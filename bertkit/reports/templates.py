@@ -31,7 +31,7 @@ def write_page(file: Path, name: str, *, scripts: Sequence[str] = (), **values: 
         scripts: files beside the template, one after the other; a browser runs what has their hash, `digest`, alone.
         values: what the template shows.
     """
-    script = "".join((_FOLDER / name).with_name(of_page).read_text(encoding="utf-8") for of_page in scripts)
+    script = "".join((_FOLDER / name).parent.joinpath(of_page).read_text(encoding="utf-8") for of_page in scripts)
     page = load_template(name).render(script=Markup(script), digest=hash_script(script), **values)
     page = page.replace('<meta charset="utf-8">', f'<meta charset="utf-8">\n{PAGE_MARK}', 1)
     write_text(file, page.encode("ascii", "xmlcharrefreplace").decode())

@@ -8,6 +8,7 @@ Everything that a family of your own needs can be imported from here (`__all__`)
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -16,7 +17,16 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from bertkit.data.labels import spelled
 from bertkit.data.rows import Columns, check_texts, is_blank
 from bertkit.errors import DataError, RecipeError
-from bertkit.metrics.basic import CLASSIFICATION, EVALUATE_PREFIX, REGRESSION, check_metrics, compute_metrics
+from bertkit.metrics import LabeledSpan
+from bertkit.metrics.basic import (
+    CLASSIFICATION,
+    EVALUATE_PREFIX,
+    REGRESSION,
+    check_metrics,
+    compute_metrics,
+    is_own,
+    is_script,
+)
 from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, check_names, check_options, read_option
@@ -96,6 +106,8 @@ class Answer:
     predicted: str
     right: bool
     confidence: float | None = None
+    marked: tuple[str, list[LabeledSpan], list[LabeledSpan]] | None = None
+    """A text with its gold and its predicted spans, where these are the answers."""
 
 
 @dataclass(frozen=True)
@@ -331,6 +343,19 @@ def row_columns(task: Task, recipe: Recipe) -> dict[str, bool]:
         for name in names
         if name in data.columns or name not in data.unread
     }
+
+
+def next_commands(task: Task, recipe: Recipe, folder: str) -> list[str]:
+    """Return the commands that a user may want to run after a training, for a terminal and for the report."""
+    run, names = shlex.quote(folder), recipe.metrics
+    trust = " --trust" if "." in recipe.task or any(is_script(name) or is_own(name) for name in names) else ""
+    return [
+        f"open {run}/report.html",
+        f"bertkit predict {run} {example_row(task, recipe)}{trust}",
+        f"bertkit eval {run}{trust}",
+        f"bertkit errors {run}{trust}",
+        f"bertkit push {run} YOUR_NAME/{shlex.quote(recipe.name)}",
+    ]
 
 
 def example_row(task: Task, recipe: Recipe) -> str:

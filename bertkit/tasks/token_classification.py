@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from bertkit.data.labels import name_of, spelled
 from bertkit.data.rows import NOTE, Columns, is_missing
 from bertkit.data.spans import read_spans
 from bertkit.errors import DataError, RecipeError
-from bertkit.metrics import Numbers, calibration, decisions, ensembles, entities, tag_schemes
+from bertkit.metrics import LabeledSpan, Numbers, calibration, decisions, ensembles, entities, tag_schemes
 from bertkit.modeling import load as models
 from bertkit.modeling.heads.targets import tag_targets
 from bertkit.modeling.info import Model
@@ -266,7 +266,7 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     """Report the scores of each entity type (or tag), and what became of the entities."""
     compared = compare(predictions, rows, setup)
     if not _has_entities(setup):
-        answers = _answers(predictions, rows, entities.show_wrong_words)
+        answers = _answers(predictions, rows, are_entities=False)
         return Details({"tags": entities.score_table("tag", setup.labels, compared["tags"])}, answers=answers)
     errors: Counter[str] = Counter()
     for gold, predicted in _labelled_tags(predictions, rows):
@@ -277,7 +277,7 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     }
     finds_any = any(entities.find_spans(record["prediction"]) for record in predictions)
     warnings = [] if finds_any or not rows else ["The model finds no entity at all: it has learned nothing yet."]
-    answers = _answers(predictions, rows, entities.show_entities)
+    answers = _answers(predictions, rows, are_entities=True)
     return Details(tables, answers=answers, warnings=warnings)
 
 
@@ -337,18 +337,35 @@ def _decode_row(row: Row, scores: Numbers, setup: Setup) -> dict[str, Any]:
     if "offsets" in row:
         record["words"] = row["tokens"]
     if has_entities:
-        text = row["text"] if "offsets" in row else " ".join(row["tokens"])
-        offsets = row["offsets"] if "offsets" in row else entities.word_offsets(row["tokens"])
-        record["entities"] = entities.describe_entities(tags, text, offsets, confidence)
+        record["entities"] = entities.describe_entities(tags, *_text_of(row), confidence)
         if "offsets" in row:
             record["spans"] = entities.as_spans(record["entities"])
     return {**record, "word_probabilities": confidence, "_probabilities": probabilities}
 
 
-def _answers(predictions: Predictions, rows: Rows, show: Callable[..., Any]) -> list[Answer]:
-    """Show gold and predicted tags with a function of `bertkit.metrics.entities`."""
+def _text_of(row: Row) -> tuple[str, list[tuple[int, int]]]:
+    """Return the text of a row, or its words joined by one space, and the characters of each word."""
+    if "offsets" in row:
+        return row["text"], row["offsets"]
+    return " ".join(row["tokens"]), entities.word_offsets(row["tokens"])
+
+
+def _mark(row: Row, tags: list[str]) -> tuple[str, list[LabeledSpan], list[LabeledSpan]]:
+    """Return the text of a row with its gold and its predicted entities."""
+    text, words = _text_of(row)
+    spans = entities.comparable_spans(row["tags"], tags)
+    gold, predicted = ([(words[first][0], words[end - 1][1], name) for name, first, end in side] for side in spans)
+    return text, gold, predicted
+
+
+def _answers(predictions: Predictions, rows: Rows, *, are_entities: bool) -> list[Answer]:
+    """Show gold and predicted tags: the entities, or else the wrong words."""
+    show = entities.show_entities if are_entities else entities.show_wrong_words
     return [
-        Answer(*show(row["tokens"], row["tags"], tags, one.get("word_probabilities") or [None] * len(tags)))
+        Answer(
+            *show(row["tokens"], row["tags"], tags, one.get("word_probabilities") or [None] * len(tags)),
+            _mark(row, tags) if are_entities else None,
+        )
         for row, one in zip(rows, predictions, strict=True)
         for tags in [one["prediction"]]
     ]

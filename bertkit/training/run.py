@@ -87,9 +87,8 @@ class Run:
     def note_threads(self, threads: Threads) -> None:
         """Write the number of threads that a trial has chosen into its record, which a resumed process follows."""
         machine = self.record["machine"]
-        most = machine["threads"]
-        reason = machine["reason"].replace(f"up to {most}", f"{threads.number} of {most}", 1)
-        reason = f"{reason}; {threads.text}: {threads.why}"
+        name = machine["reason"].replace("up to", f"{threads.number} of", 1)
+        reason = f"{name}; {threads.text}: {threads.why}"
         self.record["machine"] = {**machine, "threads": threads.number, "reason": reason}
         runs.write_record(self.plan.folder, self.record)
 
@@ -288,6 +287,20 @@ def load_best(model: PreTrainedModel, folder: Path) -> FitResult:
         planned=state.get("max_steps", state["global_step"]),
         epochs=state["epoch"],
     )
+
+
+def common_facts(recipe: AnyRecipe, record: RunRecord, fit_result: FitResult) -> dict[str, Any]:
+    """Return what the report of any training shows: fields of `bertkit.reports.html.Facts`."""
+    return {
+        "name": recipe.name,
+        "about": recipe.about,
+        "command": record["command"],
+        "seconds": record["seconds"],
+        "peak_memory": record["peak_memory_bytes"],
+        "device": Machine(**record["machine"]).summary,
+        "history": fit_result.history,
+        "best_step": fit_result.best_step,
+    }
 
 
 def wait_for_all() -> None:

@@ -384,6 +384,25 @@ def any_spans(*sides):
     return any(entities.find_spans(tags) for side in sides for tags in side)
 
 
+def test_a_report_marks_entities_by_the_characters_of_the_text_or_of_its_words():
+    text = "In  Paris,\tAda sang."
+    spans = reading({"text": text, "spans": [{"start": 4, "end": 9, "label": "LOC"}]})
+    words = {"tokens": ["Ada", "sang", "Bo"], "tags": ["B-PER", "O", None]}
+    tags = [["O", "B-LOC", "O", "B-PER", "O", "O"], ["O", "B-PER", "B-PER"]]
+    answers = task.details([{"prediction": side} for side in tags], [spans, words], setup_of()).answers
+    assert [answer.marked for answer in answers] == [
+        (text, [(4, 9, "LOC")], [(4, 9, "LOC"), (11, 14, "PER")]),
+        ("Ada sang Bo", [(0, 3, "PER")], [(4, 8, "PER")]),
+    ]
+
+
+def test_tags_of_all_words_are_not_marked():
+    details = task.details(
+        [{"prediction": ["N"]}], [{"tokens": ["a"], "tags": ["V"]}], setup_of(["N", "V"], scheme="none")
+    )
+    assert [answer.marked for answer in details.answers] == [None]
+
+
 @given(tagged_rows(NER, valid=True).filter(lambda rows: any_spans(*rows)))
 @settings(deadline=None)
 def test_the_table_of_types_is_the_report_of_seqeval(rows):

@@ -187,17 +187,9 @@ def print_next_steps(results: Sequence[Result]) -> None:
     """Print the commands that a user may want to run after a training."""
     if not results:
         return
-    from bertkit.metrics.basic import is_own, is_script
     from bertkit.recipe import load_recipe
-    from bertkit.tasks import example_row, load_task
+    from bertkit.tasks import load_task, next_commands
 
-    folder = shlex.quote(str(results[0].folder))
     recipe = load_recipe(f"{results[0].folder}/recipe.yaml")
     recipe._may_run_code = True  # it has been run just now
-    trust = " --trust" if "." in recipe.task or any(is_script(name) or is_own(name) for name in recipe.metrics) else ""
-    print_next(
-        f"open {folder}/report.html",
-        f"bertkit predict {folder} {example_row(load_task(recipe), recipe)}{trust}",
-        f"bertkit eval {folder}{trust}",
-        f"bertkit push {folder} YOUR_NAME/{shlex.quote(recipe.name)}",
-    )
+    print_next(*next_commands(load_task(recipe), recipe, str(results[0].folder)))

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.checks import find_skew
+from bertkit.data.row_digests import without_answer
 from bertkit.evaluation.baselines import (
     BASELINES_FILE,
     describe_split,
@@ -19,7 +20,6 @@ from bertkit.evaluation.baselines import (
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.scoring import Result, Scored, suffix_of, write_predictions
 from bertkit.evaluation.splits import add_streamed_rows
-from bertkit.hardware.precision import Machine
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.basic import why_undefined
 from bertkit.recipe import Recipe
@@ -31,10 +31,10 @@ from bertkit.storage import hub, runs
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.records import RunRecord, without_folder
-from bertkit.tasks import Answer, Compared, Details, example_row
+from bertkit.tasks import Answer, Compared, Details, example_row, next_commands
 from bertkit.tokens.features import count_tokens
 from bertkit.training.automatic import choose_epochs
-from bertkit.training.run import FitResult, Run, export_model, finish, finished_record, write_settings
+from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
 from bertkit.workflows.finetune.inputs import FinetuneInputs
 
 if TYPE_CHECKING:
@@ -218,16 +218,12 @@ def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
     # Published scores are of the whole real data set: beside those of the demo or of a part, they would mislead.
     comparable = recipe.data.source != "demo" and recipe.data.limit is None
     return Facts(
-        name=recipe.name,
-        about=recipe.about,
-        command=record["command"],
+        **common_facts(recipe, record, outcome.fit_result),
+        next_commands=next_commands(inputs.task, recipe, name_paths(str(inputs.plan.folder))),
         model=recipe.model_name,
         teachers=_teachers(recipe),
         split=split.name,
         rows=first.rows,
-        seconds=record["seconds"],
-        peak_memory=record["peak_memory_bytes"],
-        device=Machine(**record["machine"]).summary,
         averaged=not inputs.supervision.trains,
         seed=recipe.training.seed if inputs.supervision.trains else None,
         best_metric=recipe.best_metric,
@@ -239,8 +235,6 @@ def _gather_facts(outcome: _Outcome, record: RunRecord) -> Facts:
         lead=first.lead,
         compared=_comparison(outcome),
         published=[entry.model_dump() for entry in recipe.published] if comparable else [],
-        history=outcome.fit_result.history,
-        best_step=outcome.fit_result.best_step,
         examples=_examples(outcome),
         labels=list(inputs.labels),
         tables={"baselines": tabulate(first.baselines), **outcome.details[split.name].tables},
@@ -298,7 +292,7 @@ def _examples(outcome: _Outcome) -> list[Example]:
     return [
         replace(
             make_example(number, row, gold, prediction, answer),
-            text=[(column, _as_text(column, value)) for column, value in row.items() if column not in (gold, "id")],
+            text=[(column, _as_text(column, value)) for column, value in without_answer(row, gold).items()],
             length=lengths.get(number),
         )
         for number, (row, prediction, answer) in enumerate(zip(rows, scored.predictions, answers, strict=True))

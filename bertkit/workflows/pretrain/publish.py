@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import shlex
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from bertkit.hardware.precision import Machine
-from bertkit.metrics.baselines import strongest_scores, tabulate
+from bertkit.metrics.baselines import find_unbeaten, strongest_scores, tabulate
 from bertkit.recipe import PretrainRecipe
 from bertkit.reports.card import pretrained_card
 from bertkit.reports.html import Facts, write_report
+from bertkit.reports.templates import name_paths
 from bertkit.storage import runs
 from bertkit.storage.files import write_json
 from bertkit.storage.records import RunRecord, without_folder
-from bertkit.training.run import FitResult, Run, export_model, finish, finished_record, write_settings
+from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
 from bertkit.workflows.pretrain.inputs import PretrainInputs
 
 if TYPE_CHECKING:
@@ -75,26 +76,32 @@ def publish(
     finish(run, record, fit_result, published)
 
 
+def next_commands(result: Pretrained) -> list[str]:
+    """Return the commands that a user may want to run after a pretraining."""
+    folder = shlex.quote(result.folder)
+    # An encoder below its baseline is not worth fine-tuning, so that is not proposed.
+    has_learned = not find_unbeaten(result.scores, result.baselines, "perplexity")
+    return [
+        f"open {folder}/report.html",
+        *([f"bertkit finetune cola --model {folder}"] if has_learned else []),
+        f"bertkit push {folder} YOUR_NAME/{shlex.quote(result.recipe)}",
+    ]
+
+
 def _gather_facts(
     recipe: PretrainRecipe, result: Pretrained, fit_result: FitResult, record: RunRecord, best_metric: str
 ) -> Facts:
     texts = [{"split": split, **facts} for split, facts in result.corpus.items()]
     return Facts(
-        name=result.recipe,
-        about=recipe.about,
-        command=record["command"],
+        **common_facts(recipe, record, fit_result),
+        next_commands=next_commands(replace(result, folder=name_paths(result.folder))),
         model=result.model,
         split="held-out text",
         rows=result.corpus["validation"]["documents"],
-        seconds=result.seconds,
-        peak_memory=record["peak_memory_bytes"],
-        device=Machine(**record["machine"]).summary,
         seed=recipe.training.seed,
         best_metric=best_metric,
         scores=result.scores,
         baselines=result.baselines,
-        history=fit_result.history,
-        best_step=fit_result.best_step,
         tables={"baselines": tabulate(result.baselines), "Text": texts, "Teacher and student": result.compared_models},
         warnings=result.warnings,
         provenance={

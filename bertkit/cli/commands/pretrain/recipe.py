@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -128,7 +127,8 @@ def run_pretraining(recipe: PretrainRecipe, output: Path | None, *, dry_run: boo
 
 def print_pretrained(result: Pretrained) -> None:
     """Print the scores of a pretraining run and the commands that a user may want to run next."""
-    from bertkit.metrics.baselines import find_unbeaten, strongest, tabulate
+    from bertkit.metrics.baselines import strongest, tabulate
+    from bertkit.workflows.pretrain.publish import next_commands
 
     print_text(
         f"{result.recipe}: {result.model}, {result.parameters:,} parameters, {result.steps:,} steps, "
@@ -143,14 +143,7 @@ def print_pretrained(result: Pretrained) -> None:
     sizes = [size_cells(model["role"], model, unit="block") for model in result.compared_models]
     print_table("teacher and student on this machine", sizes)
     print_notes(result.warnings)
-    folder = shlex.quote(result.folder)
-    # An encoder below its baseline is not worth fine-tuning, so that is not proposed.
-    has_learned = not find_unbeaten(result.scores, result.baselines, "perplexity")
-    print_next(
-        f"open {folder}/report.html",
-        *([f"bertkit finetune cola --model {folder}"] if has_learned else []),
-        f"bertkit push {folder} YOUR_NAME/{shlex.quote(result.recipe)}",
-    )
+    print_next(*next_commands(result))
 
 
 def print_estimate(estimate: Estimate) -> None:
