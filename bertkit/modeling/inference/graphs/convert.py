@@ -60,11 +60,7 @@ def convert(
     with _quiet(), plain_precision(), torch.no_grad():
         outputs = tuple(graph(**inputs))
         try:
-            from transformers import exporters
-
-            is_onnx = backend == "onnx"
-            exporter = exporters.OnnxExporter() if is_onnx else exporters.OpenVINOExporter()
-            config = exporters.OnnxConfig if is_onnx else exporters.OpenVINOConfig
+            exporter, config = _exporter(backend)
             quantizer = None if calibration is None else _quantizer(backend, calibration)
             settings = config(dynamic=True, dynamic_shapes=dynamic, quantizer=quantizer)
             program = exporter.export(graph, dict(inputs), settings).program
@@ -98,6 +94,14 @@ def example_inputs(names: Sequence[str], vocabulary: int, *, reads_rows: bool) -
     mask[1, tokens - 2 :] = 0
     inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
     return {name: inputs[name].unsqueeze(0).repeat(2, 1, 1) if reads_rows else inputs[name] for name in names}
+
+
+def _exporter(backend: str) -> tuple[Any, Any]:
+    from transformers import exporters
+
+    if backend == "onnx":
+        return exporters.OnnxExporter(), exporters.OnnxConfig
+    return exporters.OpenVINOExporter(), exporters.OpenVINOConfig
 
 
 def _quantizer(backend: str, calibration: Sequence[Batch]) -> Any:
