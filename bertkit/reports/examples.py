@@ -45,18 +45,18 @@ def cut_spans(text: str, spans: Iterable[LabeledSpan], others: Collection[Labele
     """Cut a text at its spans, which `others`, gold or predicted, may have too; a long piece between them is shortened.
 
     Returns:
-        pieces, and of each that is a span its label, ``good`` or ``bad``, and its characters.
+        parts, and of each that is a span its label, ``good`` or ``bad``, and its characters.
 
     >>> cut_spans("Ada met", [(0, 3, "PER")], [(0, 3, "LOC")])[:3]
     [('', '', '', ''), ('Ada', 'PER', 'bad', '0:3'), (' met', '', '', '')]
     """
-    pieces, last = list[tuple[str, ...]](), 0
+    parts, last = list[tuple[str, ...]](), 0
     for start, end, label in [*sorted(spans), (len(text), len(text), "")]:
         between, last = text[last:start], end
         short = f"{between[:_AROUND]} … {between[-_AROUND:]}" if len(between) > 3 * _AROUND else between
         verdict = "good" if (start, end, label) in others else "bad"
-        pieces += [(short, "", "", ""), (text[start:end], label, verdict, f"{start}:{end}")]
-    return pieces
+        parts += [(short, "", "", ""), (text[start:end], label, verdict, f"{start}:{end}")]
+    return parts
 
 
 NamedAnswer = tuple[Example, frozenset[str], frozenset[str]]

@@ -116,7 +116,7 @@ def load_text_model(folder: Path, setup: Setup, labels: Sequence[str], *, new_he
     """Load an encoder with a head for a text, which reads it as ``long_text`` says."""
     way = long_texts.long_text(setup.recipe)
     if way == long_texts.HIERARCHICAL:
-        from bertkit.modeling.heads.windows import load_window_pooling
+        from bertkit.modeling.heads.window_pooling import load_window_pooling
 
         cls_only = setup.recipe.training.cls_only_last_layer
         return load_window_pooling(folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)

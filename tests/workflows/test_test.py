@@ -31,7 +31,7 @@ tests:
   change: add
   text: superb superb superb
   rises: good
-  allowed: 0.2
+  allowed: 0.5
 - {name: none, change: place}
 """
 

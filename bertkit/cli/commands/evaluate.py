@@ -102,8 +102,6 @@ def command(
 
     A checkpoint may be any Hugging Face model that has a trained head for the task. Options override the recipe.
     """
-    from bertkit.errors import UsageError
-
     if benchmark is not None:
         # A benchmark has its own rows, metrics and settings: what it would ignore is refused, with the name of the
         # option.
@@ -115,12 +113,7 @@ def command(
         refuse_options(options, "with --benchmark", "leave it out: a benchmark has its own rows")
         _score_benchmark(benchmark, model, max_length)
         return
-    from bertkit.storage.recipes import brings_recipe
-
-    if run is None and model and brings_recipe(model):
-        run, model = model, None
-    if run is None:
-        raise UsageError("no run", "name one, e.g. `bertkit eval runs/cola`")
+    run, model = _settle_run(run, model)
     if languages is None:
         refuse_options({"--oracle": oracle}, "without --languages", "name them: --languages en,de,fr")
     # Settings reach the recipe by their dotted keys, so --set and the options go the same way and are checked alike.
@@ -186,6 +179,18 @@ def _print_and_exit(
     if report is not None:
         write_cases(report, ", ".join(results), add_measured(gates, measured))
     print_gated(printed, show, gates)
+
+
+def _settle_run(run: str | None, model: str | None) -> tuple[str, str | None]:
+    """Return the run and the model to score; a model that brings its recipe along is a run."""
+    from bertkit.errors import UsageError
+    from bertkit.storage.recipes import brings_recipe
+
+    if run is None and model and brings_recipe(model):
+        return model, None
+    if run is None:
+        raise UsageError("no run", "name one, e.g. `bertkit eval runs/cola`")
+    return run, model
 
 
 def _score_benchmark(name: str, model: str | None, max_length: int | None) -> None:

@@ -6,26 +6,23 @@ A batch has ``input_ids`` and the like of shape (rows, windows, tokens). A windo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import nn
 from torch.nn import functional
-from transformers.modeling_outputs import SequenceClassifierOutput
 from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError
 from bertkit.hardware.memory import derive, on_host, where
-from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head, head_dropout
-from bertkit.modeling.info import Config, Model, info_of
-from bertkit.modeling.load import load_model, read_config
+from bertkit.modeling.info import Config, Model
+from bertkit.modeling.load import read_config
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-CLASS_ENDING = "ForWindowClassification"  # of the classes of `bertkit.modeling.heads.windows`
+CLASS_ENDING = "ForWindowClassification"  # of the classes of `bertkit.modeling.heads.window_pooling`
 _TOKENS = 2**14  # that are computed at once without gradients; a batch has more only if a single row has
 
 
@@ -119,52 +116,3 @@ def text_loss(config: Config) -> Loss:
             functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum") / labels.shape[-1]
         )
     return lambda logits, labels: functional.cross_entropy(logits, labels, reduction="sum")
-
-
-class WindowPooling(EncoderHead):
-    """What is added to an encoder: attention over the vectors of a row's windows, and a classifier.
-
-    The weights of the windows are those of Yang et al. 2016 ("Hierarchical Attention Networks", section 2.2): a softmax
-    over the windows. The vector of a window is the last hidden state of its first token.
-    """
-
-    # also where the config has the heads of transformers read a mean of all tokens
-    reads_first_token = True
-
-    def __init__(self, config: Config) -> None:
-        super().__init__(config)
-        width = config.hidden_size
-        self.window_dense, self.window_score = nn.Linear(width, width), nn.Linear(width, 1, bias=False)
-        self.dense, self.classifier = nn.Linear(width, width), nn.Linear(width, config.num_labels)
-        self.dropout = head_dropout(config)
-        self.post_init()  # type: ignore[attr-defined]
-
-    def forward(self, labels: torch.Tensor | None = None, **named: torch.Tensor) -> SequenceClassifierOutput:
-        """Compute logits (rows, labels) of inputs (rows, windows, tokens)."""
-        is_window = find_windows(named["attention_mask"])
-        inputs = {name: named.pop(name, None) for name in INPUTS}
-
-        first = run_windows(lambda **flat: self.run_encoder(**flat, **named).last_hidden_state[:, 0], inputs)
-        # (rows, windows, width), zero where a row lacks a window, whose weight is zero as well
-        vectors = first.new_zeros(*is_window.shape, first.shape[-1]).index_put((is_window,), first).float()
-        logits = self.classify(vectors, is_window)
-        loss = None if labels is None else text_loss(self.config)(logits, labels) / len(logits)  # type: ignore[attr-defined]
-        return SequenceClassifierOutput(loss=loss, logits=logits)
-
-    def classify(self, vectors: torch.Tensor, is_window: torch.Tensor) -> torch.Tensor:
-        """Compute logits (rows, labels) of the vectors of windows (rows, windows, width), some of which are none."""
-        scores = self.window_score(self.window_dense(vectors).tanh()).squeeze(-1)
-        weights = scores.masked_fill(~is_window, -torch.inf).softmax(dim=-1)
-        pooled = (weights[..., None] * vectors).sum(dim=1)
-        logits: torch.Tensor = self.classifier(self.dropout(self.dense(self.dropout(pooled)).tanh()))
-        return logits
-
-
-def load_window_pooling(
-    folder: Path, labels: Sequence[str], *, new_head: bool, problem_type: str, cls_only: bool
-) -> Model:
-    """Load an encoder with the head over windows; arguments and errors are those of `load_model`."""
-    find_class = partial(class_with_head, WindowPooling, ending=CLASS_ENDING)
-    model = load_model(find_class, folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
-    info_of(model).reads = "windows"
-    return model

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from bertkit.modeling.heads.windows import load_window_pooling
+from bertkit.modeling.heads.window_pooling import load_window_pooling
 from bertkit.modeling.info import info_of
 from tests.modeling.heads.test_windows import CASES, LENGTHS, batch_of
 

@@ -8,7 +8,8 @@ from torch.nn import functional
 from transformers import AutoModelForSequenceClassification
 
 from bertkit.errors import ModelError
-from bertkit.modeling.heads.windows import load_window_pooling, refuse_window_pooling, run_on_windows
+from bertkit.modeling.heads.window_pooling import load_window_pooling
+from bertkit.modeling.heads.windows import refuse_window_pooling, run_on_windows
 from bertkit.recipe import Training
 from bertkit.training.losses import make_loss, task_terms
 

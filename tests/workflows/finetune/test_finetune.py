@@ -29,8 +29,8 @@ def test_a_toy_task_is_solved_and_the_loss_falls(trained):
 def test_the_next_commands_it_names_work(run, tiny_model, toy_data):
     shown = finetune(run, tiny_model, toy_data, "--epochs", 1, "--max-length", 32).out
     commands = [shlex.split(line) for line in shown.splitlines() if line.startswith("  bertkit ")]
-    assert [command[1] for command in commands] == ["predict", "eval"]
-    for command in commands:
+    assert [command[1] for command in commands] == ["predict", "eval", "errors", "push"]
+    for command in commands[:-1]:  # the last one asks the hub
         ended = run(*command[1:])
         assert ended.code == 0, ended.err
         assert "max_length" not in ended.err

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import pytest
 
 from bertkit.evaluation.scoring import Result
+from bertkit.hardware.precision import Machine
 from bertkit.recipe import load_several
 from bertkit.storage import runs
 from bertkit.training.run import Run, RunPlan, untrained
@@ -20,7 +21,7 @@ def test_the_record_has_the_mean_and_the_recipes_inside_the_folder(here, score, 
     recipe = load_several("both.yaml").recipe
     plan = RunPlan(recipe, here / "run", {}, {}, "bert")
     plan.folder.mkdir()
-    run = Run(plan, runs.new_record({}, tasks=["topic", "words"]), 0.0)
+    run = Run(plan, runs.new_record({}, tasks=["topic", "words"], machine=asdict(Machine("cpu", "fp32", 1, ""))), 0.0)
     result = Result("topic", "demo", "validation", {"f1_macro": 1.0, "accuracy": 0.25}, 3, 1.0, folder="x")
     results = {"topic": [result], "words": [replace(result, scores={"f1": score})]}
     publish_run(recipe, run, replace(untrained(), best_step=7), results, {"mean": mean, "topic": 1.0, "words": score})
