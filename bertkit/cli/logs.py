@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from typing import Annotated, TextIO
 
@@ -68,7 +67,6 @@ def configure(quiet: bool, verbose: bool, log_file: str | None) -> None:
     logger = logging.getLogger("bertkit")
     stderr = logger.handlers[:1]
     if verbose:
-        os.environ["BERTKIT_DEBUG"] = "1"
         logger.setLevel(logging.DEBUG)
         for handler in stderr:
             _add_format(handler, _TIMED)

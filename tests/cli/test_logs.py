@@ -15,9 +15,8 @@ TIME = r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d+ "
 
 
 @pytest.fixture(autouse=True)
-def _as_before(monkeypatch):
+def _as_before():
     """Put the log back as it was."""
-    monkeypatch.setenv("BERTKIT_DEBUG", "")
     logger = logging.getLogger("bertkit")
     handlers, level, propagate = logger.handlers, logger.level, logger.propagate
     yield

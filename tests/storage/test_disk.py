@@ -35,7 +35,7 @@ def refuse_files(monkeypatch, number):
     def open_file(*_, **__):
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(files.tempfile, "TemporaryFile", open_file)
+    monkeypatch.setattr("tempfile.TemporaryFile", open_file)
 
 
 def line_of(error, folder, **keywords) -> str:
