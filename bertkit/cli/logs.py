@@ -85,6 +85,12 @@ def is_quiet() -> bool:
     return any(handler.level >= logging.ERROR for handler in logging.getLogger("bertkit").handlers[:1])
 
 
+def is_verbose() -> bool:
+    """Tell whether lines have times, and errors their tracebacks; never in the log of a server, which is JSON."""
+    formats = [getattr(handler.formatter, "_fmt", None) for handler in logging.getLogger("bertkit").handlers[:1]]
+    return formats == [_TIMED]
+
+
 def _add_format(handler: logging.Handler, layout: str) -> logging.Handler:
     handler.setFormatter(_PrintableLines(layout))
     return handler

@@ -229,7 +229,7 @@ def _print_refusal(error: BertkitError) -> int:
 
 
 def _print_error(message: str, code: int, details: dict[str, object]) -> int:
-    if os.environ.get("BERTKIT_DEBUG") or logging.getLogger("bertkit").isEnabledFor(logging.DEBUG):
+    if os.environ.get("BERTKIT_DEBUG") or logs.is_verbose():
         traceback.print_exc()
     if is_main_process():
         # through the log, which may be JSON lines
