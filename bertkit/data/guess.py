@@ -99,12 +99,12 @@ def _guess_label(values: dict[str, list[Any]], lower: dict[str, str], file: str,
         raise DataError(what, f"one has 2 to {_MOST_CLASSES} values, or is a number called label or score", file=file)
     label = min(labels, key=lambda name: (_rank(name), counts[name]))
     is_number = _is_number(values[label]) and not _is_class(values[label], counts[label])
-    why = {name: "its name" if pair else f"{words[name]:.0f} words on average" for name in chosen}
+    of_texts = {name: "its name" if pair else f"{words[name]:.0f} words on average" for name in chosen}
     texts_of = dict(zip(("text", "text_pair"), chosen, strict=False))
-    found = {canonical: why[name] for canonical, name in texts_of.items()}
-    found["label"] = "numbers" if is_number else f"{counts[label]} values: {_list(values[label])}"
+    reasons = {canonical: of_texts[name] for canonical, name in texts_of.items()}
+    reasons["label"] = "numbers" if is_number else f"{counts[label]} values: {_list(values[label])}"
     others = [f"{name} ({counts[name]} values)" for name in labels if name != label]
-    return Guess("regress" if is_number else "classify", {**texts_of, "label": label}, found, rows, others)
+    return Guess("regress" if is_number else "classify", {**texts_of, "label": label}, reasons, rows, others)
 
 
 def _rank(name: str) -> int:

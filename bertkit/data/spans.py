@@ -85,8 +85,8 @@ def _flatten_label_studio(task: dict[str, Any]) -> dict[str, Any]:
         [result["value"] for result in annotation.get("result", ()) if "labels" in result.get("value", ())]
         for annotation in finished
     ]
-    label_sets = [{(span.get("start"), span.get("end"), *span["labels"]) for span in one} for one in spans]
-    if any(one != label_sets[0] for one in label_sets):
+    label_sets = [{(span.get("start"), span.get("end"), *span["labels"]) for span in given} for given in spans]
+    if any(labels != label_sets[0] for labels in label_sets):
         hint = "mark one as ground truth, or export one for each task"
         raise DataError(f"the spans of {len(spans)} annotations differ", hint, column="annotations")
     text = task["data"].get("text", texts[0] if texts else None)

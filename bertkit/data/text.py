@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import IO, Any
 
-from bertkit.errors import DataError, RecipeError
+from bertkit.errors import DataError, RecipeError, UsageError
 from bertkit.recipe.records import Data
 
 Record = tuple[int, dict[str, Any]]
@@ -29,6 +29,17 @@ SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a character that is encoded in two units; a text with one cannot be written or tokenized."""
 
 _BLOCK = 1 << 20  # bytes
+
+
+def require_path(source: Source, what: str, remedy: str = "name the file") -> Path:
+    """Return the path of a source that cannot be a stream.
+
+    Raises:
+        UsageError: it is standard input.
+    """
+    if not isinstance(source, Path):
+        raise UsageError(f"{what} is not read from standard input", remedy)
+    return source
 
 
 def read_lines(source: Source, encoding: str, name: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from bertkit.hardware.device import Device, find_device
@@ -90,25 +90,18 @@ def forward(
     return [merged[number] for number in range(len(features))], loss
 
 
-def _masked(device: Device) -> AbstractContextManager[None]:
-    """Let attention be masked in each batch where a device compiles a graph per shape."""
-    if device.shapes_may_change:  # a prediction need not load what training computes with
-        return nullcontext()
-    from bertkit.modeling.attention import always_masked
-
-    return always_masked(device)
-
-
 @contextmanager
 def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
     """Let a model of torch run without gradients and dropout, in a precision, for as long as the block lasts."""
     import torch
 
+    from bertkit.modeling.heads.filled import always_masked
+
     device = Device(next(model.parameters()).device.type)
     was_training = model.training
     model.eval()
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
-    with device.inference_mode(), autocast, _masked(device):
+    with device.inference_mode(), autocast, always_masked(device):
         yield
     model.train(was_training)
 

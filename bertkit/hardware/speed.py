@@ -183,9 +183,13 @@ def _time(run: Callable[[Any], object], item: object) -> float:
     return time.perf_counter() - start
 
 
-def restart_peak_memory(device: str) -> bool:
-    """Free unused memory and restart the measurement of its peak; return False where the system does not allow that."""
-    gc.collect()
+def restart_peak_memory(device: str, *, collect: bool = True) -> bool:
+    """Free unused memory and restart the measurement of its peak; return False where the system does not allow that.
+
+    Without `collect`, no garbage is looked for, which takes a second once torch is imported.
+    """
+    if collect:
+        gc.collect()
     if device != "cpu":
         if tracked := Device(device).tracks_memory:
             Device(device).restart_peak_memory()

@@ -64,7 +64,6 @@ def with_direction(metric: str) -> str:
     return f"{metric} (lower is better)" if metric in LOWER_IS_BETTER else metric
 
 
-_PAGE = "docs/training.md#code-of-your-own"
 EVALUATE_PREFIX = "evaluate:"
 """Begins the name of a metric of the `evaluate` package; families that allow such metrics list it."""
 
@@ -211,7 +210,7 @@ def compute_metrics(recipe: Recipe, gold: Numbers, predicted: Numbers) -> dict[s
 
 
 def _compute_own(name: str, gold: Numbers, predicted: Numbers) -> float:
-    value = load_own("metric", name, _PAGE)(gold, predicted)
+    value = load_own("metric", name)(gold, predicted)
     if not isinstance(value, (int, float, np.number)):
         raise RecipeError(f"the metric {name} returned {value!r:.100}", "return a number")
     return float(value)
@@ -238,7 +237,7 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
         # where evaluate's are allowed, gold and predicted values are such that your own function may read them too
         if name not in names and not (EVALUATE_PREFIX in names and (name.startswith(EVALUATE_PREFIX) or is_own(name))):
             raise RecipeError(f"no metric is called {name!r}", closest(name, names))
-        if is_own(name) and getattr(load_own("metric", name, _PAGE, recipe._may_run_code), "lower_is_better", False):
+        if is_own(name) and getattr(load_own("metric", name, recipe._may_run_code), "lower_is_better", False):
             LOWER_IS_BETTER.add(name)
         if is_script(name) and not recipe._may_run_code:
             raise refuse_code(f"the metric {name}")

@@ -13,7 +13,6 @@ from typing import Any, Literal
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
@@ -192,29 +191,6 @@ def compiled_layers(model: Model) -> Iterator[None]:
             what = f"torch cannot compile the layers of this {model.config.model_type} model: {reason}"
             remedy = "install what it lacks (on a CPU g++, on a GPU Triton and gcc)"
             raise UnavailableError(what, f"{remedy}, or leave out training.torch_compile") from None
-
-
-@contextmanager
-def always_masked(device: Device) -> Iterator[None]:
-    """Let models mask attention in each batch where a device compiles a graph per shape.
-
-    To leave the mask out of a batch without padding, they look at it. The device would be waited for, and have two
-    graphs for each shape.
-    """
-    if device.shapes_may_change:
-        yield
-        return
-    make_mask = AttentionMaskInterface()["sdpa"]
-
-    def mask(*arguments: object, **named: object) -> Any:
-        named |= {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False}
-        return make_mask(*arguments, **named)
-
-    AttentionMaskInterface.register("sdpa", mask)
-    try:
-        yield
-    finally:
-        AttentionMaskInterface.register("sdpa", make_mask)
 
 
 def repeated_layers(module: nn.Module) -> list[nn.Module]:

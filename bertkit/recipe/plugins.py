@@ -91,7 +91,7 @@ def load_module(
     return module
 
 
-def load_own(role: str, name: str, page: str, may_run_code: bool = True) -> Any:
+def load_own(role: str, name: str, may_run_code: bool = True) -> Any:
     """Load a function or class of your own, ``package.module.name``; arguments as for `load_module`.
 
     Raises:
@@ -99,7 +99,8 @@ def load_own(role: str, name: str, page: str, may_run_code: bool = True) -> Any:
     """
     path, _, attribute = name.rpartition(".")
     if not path or not all(map(str.isidentifier, name.split("."))):
-        raise RecipeError(f"{name!r} names no {role} of your own", f"write package.module.name: see {page}")
+        remedy = "write package.module.name: see docs/training.md#code-of-your-own"
+        raise RecipeError(f"{name!r} names no {role} of your own", remedy)
     if not may_run_code and path not in sys.modules:
         raise refuse_code(f"the {role} {name}")
     module = _import_own(role, path)

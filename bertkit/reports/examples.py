@@ -42,7 +42,7 @@ def make_example(number: int, row: Mapping[str, Any], gold: str, prediction: Map
 
 
 def cut_spans(text: str, spans: Iterable[LabeledSpan], others: Collection[LabeledSpan]) -> list[tuple[str, ...]]:
-    """Cut a text at its spans, which `others`, gold or predicted, may have too; a long piece between them is shortened.
+    """Cut a text at its spans, which `others`, gold or predicted, may have too; a long text between them is shortened.
 
     Returns:
         parts, and of each that is a span its label, ``good`` or ``bad``, and its characters.

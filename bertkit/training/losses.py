@@ -180,7 +180,7 @@ def _lacking(losses: torch.Tensor) -> torch.Tensor:
 def find_own_loss(name: str, may_run_code: bool = True) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
     """Return your own function of logits (n, labels) and labels; raises what `load_own` does."""
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    loss = load_own("loss", name, "docs/training.md#code-of-your-own", may_run_code)
+    loss = load_own("loss", name, may_run_code)
     return loss
 
 

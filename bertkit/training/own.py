@@ -12,8 +12,6 @@ from bertkit.tasks import Task
 from bertkit.tokens.features import Collator
 from bertkit.training.losses import FOCAL, find_own_loss
 
-_PAGE = "docs/training.md#code-of-your-own"
-
 
 def check_own(training: CommonTraining, task: Task | None = None, *, may_run_code: bool) -> None:
     """Load the code that a recipe names, and check whether its loss is one that the task family can be trained with.
@@ -26,7 +24,7 @@ def check_own(training: CommonTraining, task: Task | None = None, *, may_run_cod
     Raises:
         RecipeError: it may not run, is not there or not of its kind, or keys that exclude each other.
     """
-    load = partial(load_own, page=_PAGE, may_run_code=may_run_code)
+    load = partial(load_own, may_run_code=may_run_code)
     for name in training.callbacks or ():
         _check_callback(name, load("callback", name))
     if task is None or not isinstance(training, Training):
@@ -65,7 +63,7 @@ def make_callbacks(training: CommonTraining) -> list[Any]:
     callbacks = []
     for name in training.callbacks or ():
         try:
-            callbacks.append(load_own("callback", name, _PAGE)())
+            callbacks.append(load_own("callback", name)())
         except Exception as error:  # whatever your own code raises
             raise own_fault(f"the callback {name}", error) from error
     return callbacks
@@ -73,4 +71,4 @@ def make_callbacks(training: CommonTraining) -> list[Any]:
 
 def with_own_collator(training: Training, collate: Collator) -> Collator:
     """Return your own collator, which is given the features and bertkit's; bertkit's where the recipe names none."""
-    return partial(load_own("collator", training.collator, _PAGE), collate=collate) if training.collator else collate
+    return partial(load_own("collator", training.collator), collate=collate) if training.collator else collate

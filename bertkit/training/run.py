@@ -338,7 +338,7 @@ def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progres
         record = {**record, "status": "running", "resumed": resumed, "machine": hardware}
         record.pop("error", None)  # of the process before, which this one may get over
     runs.write_record(folder, record)
-    restart_peak_memory(record["machine"]["device"])
+    restart_peak_memory(record["machine"]["device"], collect=False)
     return record
 
 

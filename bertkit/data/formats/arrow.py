@@ -10,8 +10,8 @@ from typing import Any
 
 from bertkit.data.formats import Format
 from bertkit.data.formats.parquet import name_batches
-from bertkit.data.text import Record, Source
-from bertkit.errors import DataError, UsageError
+from bertkit.data.text import Record, Source, require_path
+from bertkit.errors import DataError
 from bertkit.recipe.records import Data
 
 _STATE = "state.json"
@@ -24,9 +24,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
         DataError: it is not such a file, a damaged one, or one without rows.
         UsageError: the source is standard input.
     """
-    if not isinstance(source, Path):
-        raise UsageError("Arrow is not read from standard input", "name the file")
-    return _read_rows(source)
+    return _read_rows(require_path(source, "Arrow"))
 
 
 def _read_rows(path: Path) -> Iterator[Record]:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.formats import Format
-from bertkit.data.text import Record, Source, excerpt, read_lines, read_text
-from bertkit.errors import DataError, UsageError
+from bertkit.data.text import Record, Source, excerpt, read_lines, read_text, require_path
+from bertkit.errors import DataError
 from bertkit.recipe.records import Data
 
 _ENTITY = re.compile(r"T\d+\t(?P<label>\S+) (?P<start>\d+) (?P<end>\d+)(?P<more>;[\d ;]+)?\t(?P<text>.*)")
@@ -22,9 +22,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
         DataError: a text is missing, a line is no entity, or an entity has several parts.
         UsageError: the source is standard input.
     """
-    if not isinstance(source, Path):
-        raise UsageError("brat is not read from standard input", "name the folder")
-    return _read_pairs(source, data)
+    return _read_pairs(require_path(source, "brat", "name the folder"), data)
 
 
 def _read_pairs(source: Path, data: Data) -> Iterator[Record]:

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from bertkit.data.formats import Format, format_of
-from bertkit.data.text import MAX_CHARS, Record, Source, empty_file, read_text, refuse_nul
+from bertkit.data.text import MAX_CHARS, Record, Source, empty_file, read_text, refuse_nul, require_path
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import log
 from bertkit.recipe.records import Data
@@ -26,8 +26,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
         DataError: a file is not text in this encoding, or too long; or a file that is read alone is empty.
         UsageError: it is standard input, or a folder without documents, or with other files of data.
     """
-    if not isinstance(source, Path):
-        raise UsageError("a document is not read from standard input", "name the file")
+    source = require_path(source, "a document")
     if not source.is_dir():
         return iter([(1, {"id": source.name, "text": read_document(source, data)})])
     files = sorted(file for file in source.rglob("*") if format_of(file.name)[0] and _is_seen(file, source))

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.formats import Format
-from bertkit.data.text import Record, Source, refuse_duplicates
-from bertkit.errors import DataError, UsageError
+from bertkit.data.text import Record, Source, refuse_duplicates, require_path
+from bertkit.errors import DataError
 from bertkit.recipe.records import Data
 
 _MAGIC = b"PAR1"
@@ -27,9 +27,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
         DataError: not a Parquet file, a damaged one, or one without rows.
         UsageError: the source is not a file, since the index of a Parquet file is at its end.
     """
-    if not isinstance(source, Path):
-        raise UsageError("Parquet is not read from standard input", "name the file")
-    return _read_rows(source)
+    return _read_rows(require_path(source, "Parquet"))
 
 
 def _read_rows(path: Path) -> Iterator[Record]:

@@ -33,11 +33,11 @@ def _read_documents(spacy: Any, source: Source, name: str) -> Iterator[Record]:
     for row, document in enumerate(documents, 1):
         spans = [
             {
-                "start": one.start_char,
-                "end": one.end_char,
-                "label": one.label_,
+                "start": entity.start_char,
+                "end": entity.end_char,
+                "label": entity.label_,
             }
-            for one in document.ents
+            for entity in document.ents
         ]
         yield row, {"text": document.text, "spans": spans if document.has_annotation("ENT_IOB") else None}
     if not row:

@@ -1,15 +1,45 @@
-"""Losses of batches that are filled with rows that count nothing (`bertkit.tokens.static_shapes`)."""
+"""Models on batches of few shapes (`bertkit.tokens.static_shapes`): rows that fill them count nothing."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch.nn import functional
 from transformers.utils import ModelOutput
 
+from bertkit.hardware.device import Device
 from bertkit.modeling.heads.relevance import list_loss
 from bertkit.modeling.heads.windows import Loss, text_loss
 from bertkit.modeling.info import Model, info_of
 from bertkit.tokens.features import PADDING_STEPS, ROW_MASK, Batch
+
+
+@contextmanager
+def always_masked(device: Device) -> Iterator[None]:
+    """Let models mask attention in each batch where a device compiles a graph per shape.
+
+    To leave the mask out of a batch without padding, they look at it. The device would be waited for, and have two
+    graphs for each shape.
+    """
+    if device.shapes_may_change:
+        yield
+        return
+    from transformers import AttentionMaskInterface  # with all that training needs, and a prediction does not
+
+    make_mask = AttentionMaskInterface()["sdpa"]
+
+    def mask(*arguments: object, **named: object) -> Any:
+        named |= {"allow_is_bidirectional_skip": False, "allow_is_causal_skip": False}
+        return make_mask(*arguments, **named)
+
+    AttentionMaskInterface.register("sdpa", mask)
+    try:
+        yield
+    finally:
+        AttentionMaskInterface.register("sdpa", make_mask)
 
 
 def without_fillers(model: Model, batch: Batch) -> Batch:

@@ -25,6 +25,7 @@ def rows(source):
 
 
 def test_a_folder_of_documents(here, caplog):
+    caplog.set_level("INFO", "bertkit")
     for name, content in {"b.txt": "one\r\ntwo\n\nthree", "sub/a.md": "# é", "C.HTML": PAGE, "e.txt": " \n"}.items():
         (here / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
         (here / "docs" / name).write_bytes(content.encode())
