@@ -1,12 +1,15 @@
 """On an accelerator, no tensor lies on the wrong device, results are those of the CPU, and steps do not wait for it.
 
-The accelerator is a pretended one: see tests/pretend/.
+The accelerator is a pretended one: see tests/pretend/. On a machine with a GPU, it is that one instead:
+
+    TEST_DEVICE=cuda python -m pytest -m "" tests/test_pretend.py
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import os
 import shlex
 import shutil
 
@@ -17,6 +20,15 @@ from bertkit.recipe import load_pretrain_recipe, load_recipe, recipe_folder, rec
 from bertkit.tasks import task_names
 from tests.cli.test_families import COMMANDS, command_of, every_command
 from tests.kills import Zygote
+
+DEVICE = os.environ.get("TEST_DEVICE", "pretend")
+WHERE = {
+    "cpu": {"environment": {"BERTKIT_DEVICE": "cpu"}},
+    "pretend": {"device": "pretend"},
+    "cuda": {"device": "pretend.gpu", "environment": {"BERTKIT_DEVICE": "cuda"}},
+}
+"""Device -> what the process of a command is told."""
+only_pretend = pytest.mark.skipif(DEVICE != "pretend", reason="of the pretended device alone")
 
 FEW = {
     "data.source": "demo",
@@ -86,18 +98,24 @@ NO_DEVICE = {
 @pytest.fixture(scope="session")
 def device_zygote(tmp_path_factory):
     """A process that runs commands and functions in children, on the CPU or on the pretend device."""
-    zygote = Zygote(tmp_path_factory.mktemp("cache"), modules=["--pretend", "pretend.checks"])
+    modules = ["--pretend"] if DEVICE == "pretend" else []
+    zygote = Zygote(tmp_path_factory.mktemp("cache"), modules=[*modules, "pretend.checks"])
     yield zygote
     zygote.close()
 
 
 @pytest.fixture
 def call(device_zygote, tmp_path_factory):
-    def run(function, *arguments, device="pretend"):
+    def run(function, *arguments, device=DEVICE):
         folder = tmp_path_factory.mktemp("called")
         out = folder / "out.txt"
         (code,) = device_zygote.answer(
-            folder, [*arguments], function=f"pretend.checks.{function}", device=device, out=str(out), err=str(out)
+            folder,
+            [*arguments],
+            function=f"pretend.checks.{function}",
+            out=str(out),
+            err=str(out),
+            **WHERE[device],
         )
         assert code == 0, out.read_text()
         return folder
@@ -105,10 +123,12 @@ def call(device_zygote, tmp_path_factory):
     return run
 
 
+@only_pretend
 def test_the_device_is_as_strict_as_a_gpu(call):
     call("check_strictness")
 
 
+@only_pretend
 def test_what_the_cpu_knows_of_a_batch_is_not_asked_of_the_device(call):
     call("check_host_copies")
 
@@ -150,7 +170,7 @@ def check_training(call, small_model, record_testsuite_property):
 
     def check(names):
         cases = [case_of(name, small_model) for name in names]
-        found = [call("train", *cases, device=device) for device in (None, "pretend")]
+        found = [call("train", *cases, device=device) for device in ("cpu", DEVICE)]
         for name in names:
             on_cpu, on_device = (json.loads((folder / f"{name}.json").read_text()) for folder in found)
             for what in (lambda trained: trained["log"], lambda trained: [trained["scores"]]):
@@ -196,10 +216,11 @@ def cola_runs(device_zygote, tmp_path_factory):
     for seed in (1, 2):
         command = f"finetune cola --model demo --data demo --limit 24 --seed {seed} --set training.epochs=1 "
         command += f"--set training.batch_size=8 --set training.precision=fp32 --output run{seed}"
-        code, text = device_zygote.run(folder, shlex.split(command))
+        code, text = device_zygote.run(folder, shlex.split(command), BERTKIT_DEVICE="cpu")
         assert code == 0, text
     (folder / "texts.txt").write_text("".join(f"the {word} is here\n" for word in WORDS))
-    code, text = device_zygote.run(folder, shlex.split("search build texts.txt --model run1 --output index"))
+    build = shlex.split("search build texts.txt --model run1 --output index")
+    code, text = device_zygote.run(folder, build, BERTKIT_DEVICE="cpu")
     assert code == 0, text
     return folder
 
@@ -212,8 +233,8 @@ def test_every_command_is_tried_or_computes_nothing_else():
 @pytest.mark.parametrize("case", [*COMMANDS, *(name for name in BESIDE if name not in COMMANDS)])
 def test_a_command_ends_on_the_device_as_on_the_cpu(case, device_zygote, cola_runs, tmp_path):
     codes, texts = [], []
-    for device in (None, "pretend"):
-        folder = tmp_path / str(device)
+    for device in ("cpu", DEVICE):
+        folder = tmp_path / device
         shutil.copytree(cola_runs, folder)
         shutil.copytree(folder / "run2", folder / "copied")
         (folder / "rows.jsonl").write_text(
@@ -223,9 +244,8 @@ def test_a_command_ends_on_the_device_as_on_the_cpu(case, device_zygote, cola_ru
         given = {"run": "run1", "again": "run2", "recipe": "cola", "model": "demo", "copied": "copied"}
         arguments = {**COMMANDS, **BESIDE}[case].format(rows="rows.jsonl", texts="texts.txt", **given)
         out = folder / "out.txt"
-        (code,) = device_zygote.answer(
-            folder, [*command_of(case).split(), *shlex.split(arguments)], device=device, out=str(out), err=str(out)
-        )
+        command = [*command_of(case).split(), *shlex.split(arguments)]
+        (code,) = device_zygote.answer(folder, command, out=str(out), err=str(out), **WHERE[device])
         codes.append(code)
         texts.append(out.read_text())
     assert codes[0] == codes[1], texts[1]

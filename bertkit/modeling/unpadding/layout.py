@@ -17,6 +17,7 @@ True
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -308,15 +309,15 @@ class VarlenLayout(SingleRow):
         """
         if named.get("dropout"):
             raise ValueError("variable-length attention has no dropout")
-        window = named.get("sliding_window")
-        reach = -1 if window is None else window - 1
+        options = {"scale": named.get("scaling")}
+        if (window := named.get("sliding_window")) is not None:
+            options["window_size"] = (window - 1, window - 1)
+        if states[0].shape[1] != states[1].shape[1]:
+            options["enable_gqa"] = True
         # Rotary positions are computed in fp32 by some models. The kernel wants (tokens, heads, width) of one dtype.
         rows = [each[0].transpose(0, 1).to(states[-1].dtype) for each in states]
         ends = (self.edges, self.edges, self.longest, self.longest)
-        shares_keys = states[0].shape[1] != states[1].shape[1]
-        attended: torch.Tensor = self.attend_rows(
-            *rows, *ends, scale=named.get("scaling"), window_size=(reach, reach), enable_gqa=shares_keys
-        )
+        attended: torch.Tensor = self.attend_rows(*rows, *ends, **options)
         return attended[None]
 
 
@@ -341,4 +342,9 @@ def why_no_varlen(model: Model, machine: Machine) -> str | None:
         return f"variable-length attention takes no heads of width {width}"
     if not Device(machine.device).has_varlen:
         return "torch has no flash attention for this GPU"
+    shared = getattr(config, "num_key_value_heads", None) not in (None, config.num_attention_heads)
+    wanted = {"window_size": getattr(config, "sliding_window", None), "enable_gqa": shared}
+    known = inspect.signature(torch_varlen()).parameters
+    if missing := [name for name, value in wanted.items() if value and name not in known]:
+        return f"variable-length attention takes no {missing[0]} in torch {torch.__version__}"
     return None

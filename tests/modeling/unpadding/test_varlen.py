@@ -57,17 +57,17 @@ def run(model, batch, context):
 @pytest.mark.parametrize("is_short", [False, True])
 def test_logits_and_gradients_are_those_of_padded_rows(model_type, is_short):
     model, windows = make_tiny(model_type, AutoModelForSequenceClassification), []
+    whole, window = (-1, -1), (3, 3)
     if is_short:
         cls_only_last_layer(model)
     batch = make_tiny_batch(LENGTHS)
     expected = run(model, batch, nullcontext())
 
     def counted(*states, **named):
-        windows.append(named["window_size"])
+        windows.append(named.get("window_size", whole))
         return plain_varlen(*states, **named)
 
     torch.testing.assert_close(run(model, batch, unpadded(model, counted)), expected, rtol=1e-4, atol=1e-6)
-    whole, window = (-1, -1), (3, 3)
     known = {"modernbert": [whole, window], "ultrabert": [window, whole]}.get(model_type, [whole, whole])
     assert windows == (known if info_of(model).speed_paths.cls_only_layer is None else known[:1])
 
@@ -104,6 +104,22 @@ def test_why_a_model_stays_padded_on_a_gpu(monkeypatch, model_type, config, prec
     assert why_no_varlen(model, machine) == why
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (7, 5))
     assert why_no_varlen(model, machine) == (why or "torch has no flash attention for this GPU")
+
+
+def test_a_release_of_torch_without_windows_or_shared_keys_stays_padded(monkeypatch):
+    monkeypatch.setattr(torch.backends.cuda, "is_flash_attention_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    monkeypatch.setattr("bertkit.modeling.unpadding.layout.torch_varlen", lambda: lambda query, *, scale=None: None)
+    shape, grouped = {"num_attention_heads": 2}, {"num_attention_heads": 2, "num_key_value_heads": 1}
+    whys = []
+    for name, config in {"modernbert": shape, "eurobert": grouped, "bert": {"attention_probs_dropout_prob": 0}}.items():
+        model = make_tiny(name, AutoModelForSequenceClassification, config=config)
+        whys.append(why_no_varlen(model, Machine("cuda", "bf16", 1, "")))
+    assert [why and why.partition(" in torch ")[0] for why in whys] == [
+        "variable-length attention takes no window_size",
+        "variable-length attention takes no enable_gqa",
+        None,
+    ]
 
 
 def test_dropout_in_attention_is_an_error_and_no_silent_difference():
