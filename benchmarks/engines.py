@@ -24,7 +24,12 @@ from benchmarks.load import matrix_rates, peak_memory, shape_of
 from benchmarks.stages import Stages, began
 from bertkit.hardware.device import find_device
 
-SHORT = {"fp32": "training.precision=fp32", "compiled": "training.torch_compile=true", "whole-head": ""}
+SHORT = {
+    "fp32": "training.precision=fp32",
+    "compiled": "training.torch_compile=true",
+    "unpadded": "training.unpad=true",
+    "whole-head": "",
+}
 """Names of some changes."""
 
 

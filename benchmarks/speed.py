@@ -20,13 +20,14 @@ import tempfile
 import time
 from contextlib import ExitStack
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cases import Case, make_case
 from benchmarks.harness import ROOT, Report, environment, read_options, say, take_turns, write_results
 from benchmarks.load import Watch, machine, shape_of, training_flops
+from bertkit.hardware.device import find_device
 
 ENGINES = "peak,bertkit,hf-default,hf-dynamic,hf-tuned,bare"
 OTHER_ENGINES = {
@@ -63,10 +64,15 @@ class Engine:
                 cwd=ROOT,
                 env=environment(threads, HF_DATASETS_CACHE=str(folder / "cache")),
             )
-        self.ready = self._read_answer()["ready"]
+
+    @cached_property
+    def ready(self) -> float:
+        """Wait until it has come to its first step, and return the seconds that it took."""
+        return float(self._read_answer()["ready"])
 
     def run(self, steps: int) -> Report:
-        """Run `steps` steps, and measure how many cores other programs use meanwhile."""
+        """Run `steps` steps, once it is ready, and measure how many cores other programs use meanwhile."""
+        assert self.ready  # which is what it says first
         watch = Watch(self.program.pid, os.getpid())
         assert self.program.stdin
         self.program.stdin.write(json.dumps({"steps": steps}) + "\n")
@@ -112,19 +118,21 @@ def measure(case: Case, names: list[str], asked: argparse.Namespace, folder: Pat
     sides: dict[str, Any] = {}
     with ExitStack() as stack:
         for number, name in enumerate(names):
-            say(f"  starting {name}")
             engines[name] = stack.enter_context(Engine(name, case, folder / str(number), asked.threads))
+            if find_device().is_cpu:  # a machine with a GPU has cores enough to start them together
+                say(f"  {name}: ready in {engines[name].ready:.1f} s")
         for name, engine in engines.items():
+            ready = round(engine.ready, 2)
             first, rest = engine.run(1), engine.run(asked.warm_up)
             padded = case.has_equal_steps(name)
             steps = steps_for(asked.seconds, rest["seconds"] / asked.warm_up, padded=padded)
             steps = asked.steps or (1 if name == "peak" else steps)
             warm[name] = {
-                "ready": round(engine.ready, 2),
+                "ready": ready,
                 "first_step": round(first["seconds"], 3),
                 "steps": steps,
             }
-            say(f"  {name}: ready in {engine.ready:.1f} s, first step {first['seconds']:.2f} s, {steps} steps a round")
+            say(f"  {name}: first step {first['seconds']:.2f} s, {steps} steps a round")
             sides[name] = partial(clean_round, engine, steps, asked.foreign, asked.repeats)
         rounds = take_turns(sides, asked.rounds)
     return {name: {**warm[name], "rounds": rounds[name]} for name in names}

@@ -138,7 +138,7 @@ def test_what_the_cpu_knows_of_a_batch_is_not_asked_of_the_device(call):
 
 @pytest.fixture(scope="session")
 def small_model(tmp_path_factory):
-    """A random BERT of two small layers with the tokenizer of the demo model."""
+    """A random BERT of two small layers with the tokenizer of the demo model; a GPU draws other dropout."""
     from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
     from bertkit.storage.hub import find_model
@@ -146,6 +146,8 @@ def small_model(tmp_path_factory):
     folder = tmp_path_factory.mktemp("small")
     tokenizer = AutoTokenizer.from_pretrained(find_model("demo"))
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    if DEVICE != "pretend":
+        sizes |= {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0}
     BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), max_position_embeddings=128, **sizes)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -124,6 +124,8 @@ def main() -> NoReturn:
         os.environ.setdefault(name, "1")
     # joblib says so on import where /dev/shm cannot be written; bertkit starts none of its processes
     warnings.filterwarnings("ignore", message=".*joblib will operate in serial mode")
+    # libraries wait for the other processes of a launch without naming the GPU, which each has one of
+    warnings.filterwarnings("ignore", message=r"barrier\(\): using the device under current context")
     # Nothing that is imported becomes garbage. To look for it during the imports and at the end would take a third of a
     # short command's time. Training lowers the threshold.
     gc.set_threshold(2_000_000, 50, 100)
@@ -141,7 +143,7 @@ def _run_command() -> int:
         refuse_undecodable(sys.argv)
         with stdio.interruptible():
             code = int(app(prog_name="bertkit", standalone_mode=False) or 0)
-        _tell_graphs()
+        _end_devices()
         # typer returns 130 for a KeyboardInterrupt
         return _print_error("stopped by Ctrl-C", code, {}) if code == 130 else code
     except BertkitError as error:
@@ -167,11 +169,12 @@ def _run_command() -> int:
         return _save_traceback() if fault is None else _print_refusal(fault)
 
 
-def _tell_graphs() -> None:
-    """Log how many graphs were compiled, where a device needs any."""
-    if "torch_xla" in sys.modules:
-        from bertkit.hardware.device import count_graphs
+def _end_devices() -> None:
+    """Leave a launch of several processes, and log how many graphs were compiled where a device needs any."""
+    if "torch" in sys.modules:
+        from bertkit.hardware.device import count_graphs, leave_launch
 
+        leave_launch()
         count, seconds = count_graphs()
         if count:
             logging.getLogger("bertkit").info(f"XLA: {count} graphs compiled in {seconds:.1f} s")

@@ -11,8 +11,8 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -253,6 +253,16 @@ def find_device() -> Device:
     raise UnavailableError(f"--device {asked}: none is found, but {' and '.join(types)}", f"it takes {needs}")
 
 
+@contextmanager
+def on_cpu() -> Iterator[None]:
+    """Compute on the CPU meanwhile, whatever device is asked for."""
+    asked, _PROCESS.option = _PROCESS.option, "cpu"
+    try:
+        yield
+    finally:
+        _PROCESS.option = asked
+
+
 def check_asked_device(**reruns: object) -> None:
     """Check that a device is here which the user asks for by name, before anything is read or moved for it.
 
@@ -305,6 +315,14 @@ def lead_accelerate(device: str) -> None:
         os.environ.pop("ACCELERATE_TORCH_DEVICE", None)
     elif device != "xla" and PartialState.default_device.fget(None).type != device:
         os.environ.setdefault("ACCELERATE_TORCH_DEVICE", f"{device}:{os.environ.get('LOCAL_RANK', '0')}")
+
+
+def leave_launch() -> None:
+    """Leave the launch that this process is one of, if it is; NCCL warns of resources that leak where none does."""
+    from torch import distributed
+
+    if distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()
 
 
 def check_accelerate(taken: str, device: str) -> None:

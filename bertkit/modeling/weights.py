@@ -135,22 +135,18 @@ def restore_weights(model: Model, file: Path) -> None:
     Raises:
         ModelError: names or shapes differ.
     """
-    from safetensors.torch import load_model
+    from safetensors.torch import load_file
 
     saved = model.base_model if getattr(model, "is_saved_as_encoder", False) else model
     try:
-        if Device(model.device.type).shapes_may_change:
-            load_model(saved, file)  # by way of the CPU: safetensors reads to a few devices only
-        else:
-            # Load weights as safetensors does, which looks at storages, into a model whose tensors have none.
-            from safetensors.torch import load_file
-
-            weights, names = load_file(file), saved.state_dict(keep_vars=True)
-            loaded = {id(names[name]) for name in weights if name in names}
-            missing = [name for name, value in names.items() if id(value) not in loaded]
-            _, unexpected = saved.load_state_dict(weights, strict=False)
-            if missing or unexpected:
-                raise RuntimeError(f"missing: {', '.join(missing)}; unexpected: {', '.join(unexpected)}")
+        # safetensors' own `load_model` tells tied weights by their storage, which on XLA no tensor has, and which on a
+        # GPU all weights of an LSTM share
+        weights, names = load_file(file), saved.state_dict(keep_vars=True)
+        loaded = {id(names[name]) for name in weights if name in names}
+        missing = [name for name, value in names.items() if id(value) not in loaded]
+        _, unexpected = saved.load_state_dict(weights, strict=False)
+        if missing or unexpected:
+            raise RuntimeError(f"missing: {', '.join(missing)}; unexpected: {', '.join(unexpected)}")
         if restore := getattr(model, "restore_projection", None):  # which is in a file of its own
             restore(file.parent)
     except RuntimeError as error:

@@ -12,6 +12,7 @@ from bertkit.errors import DataError, ModelError, UnavailableError, UsageError
 from bertkit.evaluation.calibration import CALIBRATION_FILE, read_calibration, write_calibration
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.evaluation.gates import judge_scores
+from bertkit.hardware.device import on_cpu
 from bertkit.modeling.sentence.modules import SETTINGS, is_sentence_folder
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row, typed_path, write_yaml
@@ -122,6 +123,7 @@ def open_source(source: Source, output: str | Path) -> tuple[Path, SavedCheckpoi
     return folder, open_trained(source.model, source.recipe, changes)
 
 
+@on_cpu()
 def write_graph(
     saved: SavedCheckpoint,
     before: Checkpoint,

@@ -135,7 +135,7 @@ def test_a_fault_in_standard_input(monkeypatch):
 def workbook():
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
-        archive.writestr("xl/workbook.xml", "")
+        archive.writestr(zipfile.ZipInfo("xl/workbook.xml"), "")  # without the time, which would name the test anew
     return stream.getvalue()
 
 

@@ -66,6 +66,13 @@ def torch_xla(monkeypatch):
 # --- Which one ---
 
 
+def test_what_is_asked_for_waits_while_the_cpu_computes(monkeypatch):
+    monkeypatch.setenv(door.DEVICE, "xpu")
+    with door.on_cpu():
+        assert door.asked_device() == "cpu" and find_device() == Device("cpu")
+    assert door.asked_device() == "xpu"
+
+
 def test_without_an_accelerator_the_cpu_computes():
     assert find_device() == Device("cpu")
 

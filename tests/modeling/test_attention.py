@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
@@ -15,6 +16,7 @@ from bertkit.modeling.attention import (
     attention_weights,
     compiled_layers,
     kept_attention,
+    masks_of_host,
     queries_and_keys,
     repeated_layers,
     speed_paths,
@@ -116,12 +118,12 @@ def run(model, batch) -> list[torch.Tensor]:
     return [logits.detach(), *gradients]
 
 
-def assert_same(model_type: str, *batches) -> None:
+def assert_same(model_type: str, *batches, before=lambda model: nullcontext()) -> None:
     model = make_tiny(model_type, AutoModelForSequenceClassification)
     cls_only_last_layer(model)
     names, forwards = list(model.state_dict()), [vars(module).get("forward") for module in model.modules()]
     expected = [run(model, batch) for batch in batches]
-    with compiled_layers(model):
+    with before(model), compiled_layers(model):
         found = [run(model, batch) for batch in batches]
         assert list(model.state_dict()) == names
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-6)
@@ -131,6 +133,11 @@ def assert_same(model_type: str, *batches) -> None:
 @pytest.mark.usefixtures("traced")
 def test_logits_and_gradients_are_those_of_plain_layers():
     assert_same("bert", make_tiny_batch())
+
+
+@pytest.mark.usefixtures("traced")
+def test_layers_are_compiled_with_the_masks_of_an_accelerator():
+    assert_same("bert", make_tiny_batch(), before=masks_of_host)
 
 
 @pytest.mark.slow

@@ -146,6 +146,17 @@ def test_a_checkpoint_is_restored_whole_or_refused(folder):
         restore_weights(model, file)
 
 
+def test_weights_that_share_a_storage_as_those_of_an_lstm_on_a_gpu_are_restored(tmp_path):
+    model = torch.nn.LSTM(3, 4)
+    expected = {name: weight.clone() for name, weight in model.state_dict().items()}
+    save_file(expected, tmp_path / "model.safetensors")
+    storage, start = torch.zeros(sum(weight.numel() for weight in expected.values())), 0
+    for weight in model.parameters():
+        weight.data = storage[start : (start := start + weight.numel())].view(weight.shape)
+    restore_weights(model, tmp_path / "model.safetensors")
+    assert all(torch.equal(weight, expected[name]) for name, weight in model.state_dict().items())
+
+
 class _Malicious:
     def __reduce__(self):
         return os.mkdir, ("it-ran",)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,4 +113,12 @@ class LexicalIndex:
 
 
 def _load_bm25s() -> ModuleType:
-    return import_extra("bm25s", "search by words needs the package bm25s", "search")
+    """Import bm25s without JAX, by which it would take most of a GPU's memory to find a few largest scores."""
+    hides_jax = "jax" not in sys.modules
+    if hides_jax:
+        sys.modules["jax"] = None  # type: ignore[assignment]
+    try:
+        return import_extra("bm25s", "search by words needs the package bm25s", "search")
+    finally:
+        if hides_jax:
+            del sys.modules["jax"]

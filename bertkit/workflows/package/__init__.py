@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, open_checkpoint, open_trained
+from bertkit.hardware.device import on_cpu
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.exports import is_exported, read_export
@@ -60,6 +61,7 @@ class PackageResult:
     notes: list[str]
 
 
+@on_cpu()
 def package(
     model: str,
     output: str | Path,

@@ -64,3 +64,14 @@ def test_a_missing_package_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "bm25s", None)
     with pytest.raises(UnavailableError, match="package bm25s"):
         LexicalIndex.build(enumerate(TEXTS))
+
+
+def test_jax_takes_no_gpu_for_it(tmp_path, monkeypatch):
+    (tmp_path / "jax").mkdir()
+    (tmp_path / "jax" / "__init__.py").write_text("")
+    (tmp_path / "jax" / "lax.py").write_text("raise SystemExit('takes the GPU')")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name.partition(".")[0] == "bm25s"]:
+        monkeypatch.delitem(sys.modules, name)
+    assert LexicalIndex.build([(0, "a cat")]).score("cat", [0]) > 0
+    assert "jax" not in sys.modules
