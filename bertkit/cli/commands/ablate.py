@@ -6,8 +6,6 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from bertkit.cli.commands.pretrain.recipe import (
     CorpusOption,
     PretrainingRecipeArgument,
@@ -15,7 +13,7 @@ from bertkit.cli.commands.pretrain.recipe import (
     StepsOption,
     TokenizerOption,
 )
-from bertkit.cli.options import DryRunOption, SeedOption, SetOption, merge_changes, output_option, parse_seeds
+from bertkit.cli.options import DryRunOption, SeedOption, SetOption, merge_changes, option, output_option, parse_seeds
 from bertkit.cli.output import (
     difference_cells,
     format_count,
@@ -46,23 +44,20 @@ EXAMPLE = "bertkit ablate mlm --data text.txt --tokenizer tok --space objective=
 
 SpaceOption = Annotated[
     list[str],
-    typer.Option(
-        help="Vary a key of the recipe: KEY=VALUE,VALUE; repeatable. The first value is what the others are compared "
-        "with.",
-        metavar="KEY=VALUES",
+    option(
+        "Vary a key of the recipe: KEY=VALUE,VALUE; repeatable. The first value is what the others are compared with.",
+        "KEY=VALUES",
     ),
 ]
 ThenOption = Annotated[
     list[str],
-    typer.Option(
-        help="Fine-tune each encoder with this recipe, with settings behind its name if need be: "
+    option(
+        "Fine-tune each encoder with this recipe, with settings behind its name if need be: "
         "'sst2 data.limit=5000'; repeatable.",
-        metavar="RECIPE",
+        "RECIPE",
     ),
 ]
-SeedsOption = Annotated[
-    str, typer.Option(help="Seeds of each fine-tuning: a number, or a list such as 1,2,7.", metavar="N|LIST")
-]
+SeedsOption = Annotated[str, option("Seeds of each fine-tuning: a number, or a list such as 1,2,7.", "N|LIST")]
 
 
 def command(

@@ -5,9 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import typer
-
-from bertkit.cli.options import CheckpointRecipeOption, LimitOption, output_option
+from bertkit.cli.options import CheckpointRecipeOption, LimitOption, argument, option, output_option
 from bertkit.cli.output import (
     format_rows,
     format_signed,
@@ -26,19 +24,15 @@ if TYPE_CHECKING:
 ORDER = 52
 EXAMPLE = "bertkit export runs/cola --to onnx --output exported/cola"
 
-RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="Run folder, a checkpoint of a run, or any fine-tuned checkpoint.")
-]
-ScoredOption = Annotated[
-    str | None, typer.Option(help="Rows to score both on.", metavar="DATA", show_default="those of the run")
-]
+RunArgument = Annotated[str, argument("Run folder, a checkpoint of a run, or any fine-tuned checkpoint.", "RUN")]
+ScoredOption = Annotated[str | None, option("Rows to score both on.", "DATA", "those of the run")]
 NewFolderOption = Annotated[Path, output_option("Folder to write; it must not exist.", "DIR")]
 
 
 def command(
     run: RunArgument,
     output: NewFolderOption,
-    to: Annotated[Literal["onnx", "openvino"], typer.Option(help="What runs it.", metavar="BACKEND")] = "onnx",
+    to: Annotated[Literal["onnx", "openvino"], option("What runs it.", "BACKEND")] = "onnx",
     recipe: CheckpointRecipeOption = None,
     data: ScoredOption = None,
     limit: LimitOption = None,

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from bertkit.cli.options import (
     BatchSizeOption,
     EpochsOption,
@@ -23,6 +21,7 @@ from bertkit.cli.options import (
     choose_seeds,
     common_settings,
     merge_changes,
+    option,
     output_option,
 )
 from bertkit.cli.output import (
@@ -41,20 +40,13 @@ if TYPE_CHECKING:
 ORDER = 13
 EXAMPLE = "bertkit glue --model demo --data demo --tasks cola,rte --limit 80"
 
-TasksOption = Annotated[
-    str | None, typer.Option(help="Tasks to train, such as cola,rte.", metavar="LIST", show_default="all nine")
-]
+TasksOption = Annotated[str | None, option("Tasks to train, such as cola,rte.", "LIST", "all nine")]
 
 
 def command(
     model: PretrainedOption,
     data: Annotated[
-        str | None,
-        typer.Option(
-            help="Directory with a folder for each task (cola, sst2, ...), or `demo`.",
-            metavar="DIR",
-            show_default="nyu-mll/glue",
-        ),
+        str | None, option("Directory with a folder for each task (cola, sst2, ...), or `demo`.", "DIR", "nyu-mll/glue")
     ] = None,
     tasks: TasksOption = None,
     output: Annotated[Path | None, output_option("Folder of all runs.", "DIR", "runs/glue")] = None,

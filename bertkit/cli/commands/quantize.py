@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-import typer
-
 from bertkit.cli.commands.export import (
     NewFolderOption,
     RunArgument,
     print_export,
     print_parity,
 )
-from bertkit.cli.options import CheckpointRecipeOption, LimitOption
+from bertkit.cli.options import CheckpointRecipeOption, LimitOption, option
 from bertkit.cli.output import print_gated, print_result
 from bertkit.cli.progress import TerminalProgress
 
@@ -25,17 +23,12 @@ def command(
     output: NewFolderOption,
     to: Annotated[
         Literal["onnx-int8", "openvino-int8", "openvino-bf16"],
-        typer.Option(help="What runs it, and in which precision.", metavar="TARGET"),
+        option("What runs it, and in which precision.", "TARGET"),
     ] = "openvino-int8",
-    margin: Annotated[
-        float, typer.Option(help="The share of the score that may be lost, with 95% confidence.", metavar="P")
-    ] = 0.01,
-    rows: Annotated[int, typer.Option(help="Training rows that tell the ranges of activations.", metavar="N")] = 256,
+    margin: Annotated[float, option("The share of the score that may be lost, with 95% confidence.", "P")] = 0.01,
+    rows: Annotated[int, option("Training rows that tell the ranges of activations.", "N")] = 256,
     recipe: CheckpointRecipeOption = None,
-    data: Annotated[
-        str | None,
-        typer.Option(help="Rows to calibrate and score on.", metavar="DATA", show_default="those of the run"),
-    ] = None,
+    data: Annotated[str | None, option("Rows to calibrate and score on.", "DATA", "those of the run")] = None,
     limit: LimitOption = None,
 ) -> None:
     """Export a fine-tuned model in int8 or bf16, unless it loses too much.

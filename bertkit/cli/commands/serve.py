@@ -6,8 +6,7 @@ import os
 import re
 from typing import Annotated, Literal
 
-import typer
-
+from bertkit.cli.options import argument, option
 from bertkit.cli.output import is_json_wanted, print_line, print_result
 from bertkit.cli.progress import TerminalProgress
 
@@ -15,48 +14,31 @@ ORDER = 56
 EXAMPLE = "bertkit serve runs/sst2 runs/ner --port 8000"
 
 RunsArgument = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="RUN...", help="Run folders, or NAME=RUN; also folders of sentence-transformers, or of seeds."
-    ),
+    list[str], argument("Run folders, or NAME=RUN; also folders of sentence-transformers, or of seeds.", "RUN...")
 ]
 ForOption = Annotated[
     Literal["vllm", "tei"] | None,
-    typer.Option("--for", help="Serve nothing: print the command by which vLLM or TEI serves a run."),
+    option("Serve nothing: print the command by which vLLM or TEI serves a run.", names=("--for",)),
 ]
-ServedRecipeOption = Annotated[
-    str | None, typer.Option(help="How rows are read by folders that are no runs.", metavar="RECIPE")
-]
-HostOption = Annotated[str, typer.Option(help="Address to listen at; 0.0.0.0 for all networks.", metavar="HOST")]
-PortOption = Annotated[int, typer.Option(help="Port; 0 for a free one.", metavar="PORT", min=0, max=65535)]
+ServedRecipeOption = Annotated[str | None, option("How rows are read by folders that are no runs.", "RECIPE")]
+HostOption = Annotated[str, option("Address to listen at; 0.0.0.0 for all networks.", "HOST")]
+PortOption = Annotated[int, option("Port; 0 for a free one.", "PORT", min=0, max=65535)]
 KeyOption = Annotated[
-    str | None,
-    typer.Option(help="File with a key that requests must carry; or the variable BERTKIT_API_KEY.", metavar="FILE"),
+    str | None, option("File with a key that requests must carry; or the variable BERTKIT_API_KEY.", "FILE")
 ]
-OriginOption = Annotated[
-    list[str] | None, typer.Option(help="Website whose pages may ask this server; repeatable.", metavar="URL")
-]
-RootOption = Annotated[
-    str, typer.Option(help="Prefix below which a proxy shows the server, such as /bert.", metavar="PATH")
-]
-QueueOption = Annotated[int, typer.Option(help="Rows of a model that may wait; more get 429.", metavar="ROWS", min=1)]
-RequestRowsOption = Annotated[int, typer.Option(help="Rows of a request; more get 413.", metavar="ROWS", min=1)]
-BodyOption = Annotated[int, typer.Option(help="Bytes of a request; more get 413.", metavar="BYTES", min=1024)]
-TimeoutOption = Annotated[
-    float, typer.Option(help="Time until an answer; later ones get 504.", metavar="SECONDS", min=0.1)
-]
+OriginOption = Annotated[list[str] | None, option("Website whose pages may ask this server; repeatable.", "URL")]
+RootOption = Annotated[str, option("Prefix below which a proxy shows the server, such as /bert.", "PATH")]
+QueueOption = Annotated[int, option("Rows of a model that may wait; more get 429.", "ROWS", min=1)]
+RequestRowsOption = Annotated[int, option("Rows of a request; more get 413.", "ROWS", min=1)]
+BodyOption = Annotated[int, option("Bytes of a request; more get 413.", "BYTES", min=1024)]
+TimeoutOption = Annotated[float, option("Time until an answer; later ones get 504.", "SECONDS", min=0.1)]
 ReadTimeoutOption = Annotated[
-    float,
-    typer.Option(help="Time in which a request must have come; slower ones get 408.", metavar="SECONDS", min=0.1),
+    float, option("Time in which a request must have come; slower ones get 408.", "SECONDS", min=0.1)
 ]
-BatchTokensOption = Annotated[int, typer.Option(help="Tokens that are computed at a time.", metavar="N", min=1)]
-ConnectionsOption = Annotated[int, typer.Option(help="Open connections; more get 503.", metavar="N", min=1)]
-DrainOption = Annotated[
-    float, typer.Option(help="Seconds for which requests are still accepted after SIGTERM.", metavar="SECONDS", min=0)
-]
-LogOption = Annotated[
-    Literal["text", "json"], typer.Option(help="Form of the log on stderr; json has a line for every request.")
-]
+BatchTokensOption = Annotated[int, option("Tokens that are computed at a time.", "N", min=1)]
+ConnectionsOption = Annotated[int, option("Open connections; more get 503.", "N", min=1)]
+DrainOption = Annotated[float, option("Seconds for which requests are still accepted after SIGTERM.", "SECONDS", min=0)]
+LogOption = Annotated[Literal["text", "json"], option("Form of the log on stderr; json has a line for every request.")]
 
 
 def command(

@@ -7,8 +7,6 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from bertkit.cli.options import (
     BatchSizeOption,
     DataOption,
@@ -23,7 +21,9 @@ from bertkit.cli.options import (
     SeedOption,
     SetOption,
     common_settings,
+    flag,
     merge_changes,
+    option,
     output_option,
 )
 from bertkit.cli.output import (
@@ -55,11 +55,11 @@ EXAMPLE = 'bertkit sweep cola --model demo --data demo --space "training.learnin
 
 SpaceOption = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Search a key of the recipe: KEY=16,32 (values), KEY=int:2..4, KEY=float:0..0.3 or KEY=log:1e-5..1e-4 "
+    option(
+        "Search a key of the recipe: KEY=16,32 (values), KEY=int:2..4, KEY=float:0..0.3 or KEY=log:1e-5..1e-4 "
         "(ranges); repeatable.",
-        metavar="KEY=VALUES",
-        show_default="BERT's grid of batch sizes, learning rates and epochs",
+        "KEY=VALUES",
+        "BERT's grid of batch sizes, learning rates and epochs",
     ),
 ]
 
@@ -70,16 +70,9 @@ def command(
     data: DataOption = None,
     output: Annotated[Path | None, output_option("Folder of the trials.", "DIR", "runs/RECIPE-sweep")] = None,
     space: SpaceOption = None,
-    search: Annotated[
-        str, typer.Option(help="How trials are chosen: grid, random or tpe (Optuna).", metavar="METHOD")
-    ] = "grid",
-    trials: Annotated[
-        int | None,
-        typer.Option(help="Trials of a random or TPE search.", metavar="N", show_default="24, or the whole grid"),
-    ] = None,
-    join: Annotated[
-        bool, typer.Option("--join", help="Train other trials of a sweep that another process is working on.")
-    ] = False,
+    search: Annotated[str, option("How trials are chosen: grid, random or tpe (Optuna).", "METHOD")] = "grid",
+    trials: Annotated[int | None, option("Trials of a random or TPE search.", "N", "24, or the whole grid")] = None,
+    join: Annotated[bool, flag("--join", "Train other trials of a sweep that another process is working on.")] = False,
     epochs: EpochsOption = None,
     learning_rate: LearningRateOption = None,
     batch_size: BatchSizeOption = None,
