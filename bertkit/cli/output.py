@@ -176,15 +176,27 @@ def to_plain(value: Any) -> Any:
     return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
 
 
-def print_records(title: str, records: Iterable[Mapping[str, Any]]) -> None:
-    """Print records as JSON lines as they come, or all of them in one JSON object under the title."""
-    if _as_json:
+def print_records(
+    title: str,
+    records: Iterable[Mapping[str, Any]],
+    output: Path | None = None,
+    inputs: Iterable[tuple[str, Path]] = (),
+) -> None:
+    """Print records as JSON lines as they come, or all of them in one JSON object under the title.
+
+    With `output`, write them to that file instead, which is none of the inputs; see `bertkit.data.output.write_new`.
+    """
+    if output is not None:
+        from bertkit.data.output import write_new
+
+        print_file(output, write_new(records, output, inputs))
+    elif _as_json:
         print_json({title: list(records)})
-        return
-    for record in records:
-        print_line(to_json(record))
-        if not stdio.is_read():  # as in `bertkit predict ... | head`
-            return
+    else:
+        for record in records:
+            print_line(to_json(record))
+            if not stdio.is_read():  # as in `bertkit predict ... | head`
+                return
 
 
 def to_json(values: Mapping[str, Any]) -> str:
@@ -233,27 +245,6 @@ def print_table(title: str, rows: Sequence[Mapping[str, Any]], max_rows: int = 3
         print_text(f"    {line}")
     if len(rows) > max_rows:
         print_line(f"    ... {len(rows) - max_rows:,} more with --json")
-
-
-def print_highlighted(words: Iterable[tuple[str, float]]) -> None:
-    """Print a text whose words are green for positive values and red for negative ones, the stronger the larger.
-
-    Only a terminal shows colors; elsewhere nothing is printed.
-    """
-    from rich.console import Console
-    from rich.text import Text
-
-    if terminal_width() is None or not is_main_process():
-        return
-    valued = list(words)
-    most = max((abs(value) for _, value in valued), default=0.0) or 1.0
-    line = Text("    ")
-    for word, value in valued:
-        share = abs(value) / most
-        color = "green" if value > 0 else "red"
-        line.append(printable(word), style=f"bold {color}" if share > 0.5 else color if share > 0.1 else "")
-        line.append(" ")
-    Console(highlight=False).print(line, soft_wrap=False)
 
 
 def print_file(file: Path, rows: int, next_command: str = "") -> None:

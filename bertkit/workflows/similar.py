@@ -11,7 +11,6 @@ import numpy as np
 
 from bertkit.data.columns import refuse_clash
 from bertkit.data.files import read_records
-from bertkit.data.output import write_new
 from bertkit.errors import DataError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Data, typed_path
@@ -38,25 +37,6 @@ def similar(embedder: Embedder, pairs: Iterable[Pair], *, progress: Progress = S
     with stage(progress, f"loading {embedder.model}"):
         embedder.encode(["."])
     return _compare_pairs(embedder, chain(first, remaining), progress)
-
-
-def similar_to_file(
-    embedder: Embedder, pairs: Iterable[Pair], output: str | Path, *, source: str | Path, progress: Progress = SILENT
-) -> int:
-    """Compare as `similar` does, write the rows with `write_records`, and return their number.
-
-    Args:
-        embedder: the model and its options.
-        pairs: that `read_pairs` yields.
-        output: its ending chooses the format.
-        source: the file of the pairs, which is not overwritten.
-        progress: shows how far the work is.
-
-    Raises:
-        BertkitError: of the kind that fits; see `bertkit.errors`.
-    """
-    inputs = [("the file of pairs", typed_path(source))] if str(source) != "-" else []
-    return write_new(similar(embedder, pairs, progress=progress), output, inputs)
 
 
 def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair")) -> Iterator[Pair]:

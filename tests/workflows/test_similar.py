@@ -9,7 +9,7 @@ import pytest
 
 from bertkit.errors import DataError, UsageError
 from bertkit.vectors.embedder import Embedder
-from bertkit.workflows.similar import read_pairs, similar, similar_to_file
+from bertkit.workflows.similar import read_pairs, similar
 
 PAIRS = [("the good film", "a lovely song"), ("a dull book", "a dull book"), ("the film", "so good " * 40)]
 
@@ -34,14 +34,6 @@ def test_cosines_are_those_of_the_vectors(embedder, caplog):
         assert row["cosine"] == pytest.approx(expected, abs=1e-6)
     assert rows[1]["cosine"] == pytest.approx(1, abs=1e-6)
     assert caplog.messages[1:] == ["texts of more than 64 tokens are truncated"]
-
-
-def test_a_file_becomes_a_file(embedder, here):
-    file = write(here, "a,b,label\nthe film,a film,1\n")
-    assert similar_to_file(embedder, read_pairs(file, ("a", "b")), "out.csv", source=file) == 1
-    assert (here / "out.csv").read_text().startswith("a,b,label,cosine\nthe film,a film,1,0.")
-    with pytest.raises(UsageError, match="--output is the file of pairs"):
-        similar_to_file(embedder, read_pairs(file, ("a", "b")), file, source=file)
 
 
 @pytest.mark.parametrize(

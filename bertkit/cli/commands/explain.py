@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from bertkit.cli.options import (
@@ -25,14 +26,16 @@ from bertkit.cli.output import (
     format_scored,
     format_signed,
     print_file,
-    print_highlighted,
     print_line,
     print_result,
     print_table,
     print_text,
+    printable,
+    terminal_width,
     to_json,
 )
 from bertkit.cli.progress import TerminalProgress
+from bertkit.storage.runs import is_main_process
 
 if TYPE_CHECKING:
     from bertkit.insight.explanations import Explanation
@@ -143,6 +146,27 @@ def _print_explanation(shown: Explanation) -> None:
         for word in ranked
     ]
     print_table("what each word adds", table, _MOST_WORDS)
+
+
+def print_highlighted(words: Iterable[tuple[str, float]]) -> None:
+    """Print a text whose words are green for positive values and red for negative ones, the stronger the larger.
+
+    Only a terminal shows colors; elsewhere nothing is printed.
+    """
+    from rich.console import Console
+    from rich.text import Text
+
+    if terminal_width() is None or not is_main_process():
+        return
+    valued = list(words)
+    most = max((abs(value) for _, value in valued), default=0.0) or 1.0
+    line = Text("    ")
+    for word, value in valued:
+        share = abs(value) / most
+        color = "green" if value > 0 else "red"
+        line.append(printable(word), style=f"bold {color}" if share > 0.5 else color if share > 0.1 else "")
+        line.append(" ")
+    Console(highlight=False).print(line, soft_wrap=False)
 
 
 def print_faithfulness(result: FaithfulnessResult) -> None:

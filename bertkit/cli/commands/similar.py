@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from bertkit.cli.options import EncoderOption, PoolingOption, PromptOption, RecordsOption, argument, option
-from bertkit.cli.output import print_file, print_line, print_records, print_result
+from bertkit.cli.output import print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
 
 ORDER = 41
@@ -36,8 +36,9 @@ def command(
     For a file, the output is one record per row, in the order of the rows, with the column `cosine`.
     """
     from bertkit.errors import UsageError
+    from bertkit.recipe import typed_path
     from bertkit.vectors.embedder import Embedder
-    from bertkit.workflows.similar import read_pairs, similar, similar_to_file
+    from bertkit.workflows.similar import read_pairs, similar
 
     if len(texts) > 2:
         raise UsageError(f"{len(texts)} texts", "give two, or a file with a pair per row")
@@ -52,7 +53,5 @@ def command(
         print_result(result, lambda _: print_line(f"{result['cosine']:.4f}"))
         return
     pairs = read_pairs(texts[0], (column, pair_column))
-    if output is None:
-        print_records("pairs", similar(embedder, pairs, progress=progress))
-    else:
-        print_file(output, similar_to_file(embedder, pairs, output, source=texts[0], progress=progress))
+    records = similar(embedder, pairs, progress=progress)
+    print_records("pairs", records, output, [("the file of pairs", typed_path(texts[0]))])

@@ -8,6 +8,4 @@ from bertkit.workflows.search.build import delete as delete
 from bertkit.workflows.search.evaluate import SearchScores as SearchScores
 from bertkit.workflows.search.evaluate import evaluate as evaluate
 from bertkit.workflows.search.passages import passages as passages
-from bertkit.workflows.search.passages import passages_to_file as passages_to_file
 from bertkit.workflows.search.query import query as query
-from bertkit.workflows.search.query import query_to_file as query_to_file

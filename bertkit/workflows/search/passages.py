@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from bertkit.data.output import write_new
 from bertkit.progress import log
-from bertkit.recipe import typed_path
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.models import choose_prompts
@@ -40,13 +37,3 @@ def _yield_passages(rows: TextRows) -> Iterator[dict[str, Any]]:
         count += len(split)
         yield from (row.record for row in split)
     log.info(f"passages: {count:,}, of texts: {coverage.texts:,}; {coverage} of the text reaches the model")
-
-
-def passages_to_file(records: Iterator[dict[str, Any]], output: str | Path, source: str | Path) -> int:
-    """Write passages with `write_records`, and return their number.
-
-    Raises:
-        UsageError: the output is the file of the documents, or has an ending of no format.
-        ResourceError: another process is writing the output, or it cannot be written.
-    """
-    return write_new(records, output, [("the file of the documents", typed_path(source))])

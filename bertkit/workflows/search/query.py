@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any
 
-from bertkit.data.output import write_new
 from bertkit.errors import UnavailableError, UsageError, shorten
 from bertkit.progress import SILENT, Progress, log, stage
-from bertkit.recipe import typed_path
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import Index, naming_damage
 from bertkit.vectors.search.lexical import LexicalIndex
@@ -122,23 +119,3 @@ def _search_chunk(
         by_hit = (dict(zip(scores, values, strict=True)) for values in zip(*scores.values(), strict=True))
         for rank, (of_hit, record) in enumerate(zip(by_hit, index.rows(rows), strict=True), start=1):
             yield {**begin, "rank": rank, **of_hit, **record}
-
-
-def query_to_file(
-    records: Iterable[dict[str, Any]], output: str | Path, *, index: str | Path, source: str | Path | None = None
-) -> int:
-    """Write results with `write_records`, and return their number.
-
-    Args:
-        records: that `query` yields.
-        output: its ending chooses the format.
-        index: a folder in which nothing is written.
-        source: the file of queries, which is not overwritten.
-
-    Raises:
-        UsageError: the output is a file that is read, or has an ending of no format.
-        ResourceError: another process is writing the output, or it cannot be written.
-    """
-    inputs = [("the file of queries", typed_path(source))] if source is not None and str(source) != "-" else []
-    inputs += [("a file of the index", file) for file in typed_path(index).rglob("*") if file.is_file()]
-    return write_new(records, output, inputs)

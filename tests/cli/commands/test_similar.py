@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,15 @@ def test_a_file_has_one_per_row(run, tiny_model, tmp_path):
     ended = run("similar", "pairs.csv", "--model", tiny_model)
     assert [json.loads(line)["text"] for line in ended.out.splitlines()] == ["a", "b"]
     assert len(json.loads(run("similar", "pairs.csv", "--model", tiny_model, "--json").out)["pairs"]) == 2
+
+
+def test_a_file_becomes_a_file_and_never_itself(run, tiny_model):
+    Path("pairs.csv").write_text("a,b,label\nthe film,a film,1\n")
+    command = ("similar", "pairs.csv", "--column", "a", "--pair-column", "b", "--model", tiny_model, "--output")
+    assert run(*command, "out.csv").out == "out.csv: 1 row\n"
+    assert Path("out.csv").read_text().startswith("a,b,label,cosine\nthe film,a film,1,0.")
+    ended = run(*command, "pairs.csv")
+    assert (ended.code, "--output is the file of pairs" in ended.last) == (2, True)
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from bertkit.errors import DataError, UsageError
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.rows import TextRows
-from bertkit.workflows.search import passages, passages_to_file
+from bertkit.workflows.search import passages
 
 DOCUMENTS = [
     {"id": "a", "title": "Films", "text": "The film was good. A book is so dull.\n\nThis song was lovely and fine."},
@@ -57,14 +57,6 @@ def test_a_text_file_is_one_document(here, tiny_model):
     assert [record["id"] for record in records] == ["book.txt#1", "book.txt#2"]
     assert [text[record["start"] : record["end"]] for record in records] == [record["text"] for record in records]
     assert records[0]["text"] == "A film.\nA good book."
-
-
-def test_passages_never_overwrite_their_documents(documents, tiny_model, here):
-    records = split(documents, tiny_model)
-    with pytest.raises(UsageError, match="file of the documents"):
-        passages_to_file(records, documents, documents)
-    assert passages_to_file(records, "passages.csv", documents) == 3
-    assert (here / "passages.csv").read_text().startswith("id,text,document,file,start,end,title\na#1,")
 
 
 def test_impossible_settings_and_columns_are_refused(documents, tiny_model, here):

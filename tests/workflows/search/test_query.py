@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 
 import numpy as np
@@ -14,7 +13,7 @@ from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.retrieval import SearchMethod
 from bertkit.vectors.search.rows import TextRows
-from bertkit.workflows.search import add, build, evaluate, query, query_to_file
+from bertkit.workflows.search import add, build, evaluate, query
 from tests.conftest import toy_rows, write_csv
 
 ROWS = toy_rows(40, seed=1)
@@ -73,15 +72,6 @@ def test_a_query_that_is_too_long_is_truncated_with_a_line(folder, caplog):
 def test_queries_that_are_refused(texts, options, message, folder):
     with pytest.raises(UsageError, match=message):
         ask(folder, *texts, **options)
-
-
-def test_results_go_to_a_file_that_is_none_of_the_index(folder, here):
-    records = [{"query": "a", "rank": 1, "score": 0.5}]
-    assert query_to_file(records, "found.jsonl", index=folder) == 1
-    assert json.loads((here / "found.jsonl").read_text()) == records[0]
-    for output, message in [(folder / "shard-00000" / "rows.jsonl", "a file of the index"), ("found.npy", "ending")]:
-        with pytest.raises(UsageError, match=message):
-            query_to_file(records, output, index=folder)
 
 
 def test_a_damaged_index_ends_in_one_line_whatever_is_damaged(folder, tiny_model, tmp_path):

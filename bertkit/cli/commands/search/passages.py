@@ -12,7 +12,7 @@ from bertkit.cli.commands.search.build import (
     TextsArgument,
 )
 from bertkit.cli.options import ColumnOption, DataSettingsOption, RecordsOption, option, read_data_options
-from bertkit.cli.output import print_file, print_records
+from bertkit.cli.output import print_records
 
 ORDER = 6
 EXAMPLE = "bertkit search passages articles.jsonl --model sentence-transformers/all-MiniLM-L6-v2"
@@ -34,16 +34,14 @@ def command(
     Sentences stay whole where they fit. Each passage has the id of its text, and the characters where it begins and
     ends in it. `search build --passages` indexes the same passages.
     """
+    from bertkit.recipe import typed_path
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.search.rows import TextRows
-    from bertkit.workflows.search import passages, passages_to_file
+    from bertkit.workflows.search import passages
 
     settings = {"tokens": passage_tokens, "overlap": overlap or 0}
     rows = TextRows.open(
         file, column, skip_empty=skip_empty, data=read_data_options(column, changes), passages=settings
     )
     records = passages(rows, Embedder(model), prompt=document_prompt)
-    if output is None:
-        print_records("results", records)
-    else:
-        print_file(output, passages_to_file(records, output, file))
+    print_records("results", records, output, [("the file of the documents", typed_path(file))])

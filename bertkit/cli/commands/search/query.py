@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from typing import Annotated, Literal
 
 from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
@@ -14,7 +15,7 @@ from bertkit.cli.options import (
     option,
     read_data_options,
 )
-from bertkit.cli.output import print_file, print_records
+from bertkit.cli.output import print_records
 from bertkit.cli.progress import TerminalProgress
 
 ORDER = 4
@@ -75,7 +76,7 @@ def command(
     from bertkit.vectors.search.index import Index
     from bertkit.vectors.search.retrieval import SearchMethod
     from bertkit.vectors.search.rows import read_queries
-    from bertkit.workflows.search import query, query_to_file
+    from bertkit.workflows.search import query
 
     # Queries are read as they are answered, so that a file of millions needs no memory.
     asked = (
@@ -87,7 +88,6 @@ def command(
     method = SearchMethod(by, k, Reranker(rerank) if rerank else None, candidates)
     opened = Index.open(typed_path(index), verify=verify, exact=exact)
     records = query(opened, asked, method, model=model, prompt=prompt, progress=progress)
-    if output is None:
-        print_records("results", records)
-    else:
-        print_file(output, query_to_file(records, output, index=index, source=file))
+    named = [] if file is None else [("the file of queries", typed_path(file))]
+    of_index = (("a file of the index", path) for path in opened.folder.rglob("*") if path.is_file())
+    print_records("results", records, output, chain(named, of_index))

@@ -19,6 +19,14 @@ def test_passages_are_json_lines_with_their_characters(run, tiny_model):
     assert ended.last == "passages: 2, of texts: 1; 100% of the text reaches the model"
 
 
+def test_passages_never_overwrite_their_documents(run, tiny_model):
+    Path("films.jsonl").write_text('{"id": "a", "title": "Films", "text": "The film was good."}\n')
+    command = ("search", "passages", "films.jsonl", "--model", tiny_model, "--output")
+    assert "--output is the file of the documents" in run(*command, "films.jsonl").last
+    assert run(*command, "passages.csv").out == "passages.csv: 1 row\n"
+    assert Path("passages.csv").read_text().startswith("id,text,document,file,start,end,title\na#1,")
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [(["--passage-tokens", 400], "the model reads at most 64"), (["--output", "a.pdf"], "unknown ending '.pdf'")],
