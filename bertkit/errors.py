@@ -15,7 +15,8 @@ BertkitError              1   a fault of bertkit itself
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from copy import copy
 from signal import SIGINT
 from typing import Any
@@ -154,6 +155,22 @@ class StoppedError(BertkitError):
     def __init__(self, what: str, remedy: str = "", *, signal: int = SIGINT) -> None:
         super().__init__(what, remedy)
         self.exit_code = 128 + signal
+
+
+@contextmanager
+def located(**where: object) -> Iterator[None]:
+    """Let a DataError say where its row is: the ``file``, the ``row``, or the ``record`` that it is known by.
+
+    >>> with located(file="a.csv", row=3):
+    ...     raise DataError("no label")
+    Traceback (most recent call last):
+    bertkit.errors.DataError: no label (a.csv:3)
+    """
+    try:
+        yield
+    except DataError as error:
+        vars(error).update(where)
+        raise
 
 
 def closest(name: str, names: Iterable[str]) -> str:

@@ -178,7 +178,7 @@ def to_plain(value: Any) -> Any:
 
 def print_records(
     title: str,
-    records: Iterable[Mapping[str, Any]],
+    records: Iterable[dict[str, Any]],
     output: Path | None = None,
     inputs: Iterable[tuple[str, Path]] = (),
 ) -> None:

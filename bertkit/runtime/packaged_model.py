@@ -15,7 +15,7 @@ from typing import Any
 
 from bertkit.data.json_objects import check_strings
 from bertkit.data.rows import Columns
-from bertkit.errors import DataError, UnavailableError, shorten
+from bertkit.errors import DataError, UnavailableError, located, shorten
 from bertkit.runtime.forward import forward_exported
 from bertkit.runtime.model import open_exported
 from bertkit.runtime.sessions import PACKAGES
@@ -87,13 +87,10 @@ class PackagedModel:
     def _predict(self, rows: Sequence[Any], start: int) -> list[dict[str, Any]]:
         canonical, data = [], self.setup.recipe.data
         for number, row in enumerate(rows, start + 1):
-            try:
+            with located(file=ROWS, row=number):
                 read = canonical_row(row, self.task.COLUMNS, data.columns, data.unread)
                 check_strings(read, ROWS, number)
                 canonical.append(self.task.read(read, self.setup.recipe) or read)
-            except DataError as error:
-                error.file, error.row = ROWS, number
-                raise
         features = self.task.encode(canonical, self.setup)
         found = self.task.decode(self.forward(features), features, canonical, self.setup)
         return [{name: value for name, value in one.items() if not name.startswith("_")} for one in found]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from bertkit.data.json_objects import DECODER
-from bertkit.errors import BertkitError, DataError, UsageError
+from bertkit.errors import BertkitError, DataError, UsageError, located
 from bertkit.runtime.packaged_model import MODEL, ROWS, PackagedModel
 from bertkit.storage.exports import read_checksum
 
@@ -92,11 +92,8 @@ def _read_rows(arguments: argparse.Namespace) -> Iterator[tuple[int, Any]]:
     lines: Iterable[str] = arguments.rows or _read_lines(arguments.file)
     for number, line in enumerate(lines, 1):
         if line.strip():
-            try:
+            with located(file=arguments.file or ROWS, row=number):
                 yield number, read_row(line, is_text=arguments.texts)
-            except DataError as error:
-                error.file, error.row = arguments.file or ROWS, number
-                raise
 
 
 def read_row(line: str, *, is_text: bool) -> Any:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bertkit
-from bertkit.errors import DataError, UsageError, closest
+from bertkit.errors import DataError, UsageError, closest, located
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.files import disk_errors
@@ -130,11 +130,8 @@ def _open_rows(embedder: Embedder, source: TextSource, unit: str) -> tuple[Unit,
 
 
 def _encode_part(unit: Unit, embedder: Embedder, part: Part, source: TextSource, progress: Progress) -> UnitVectors:
-    try:
+    with located(file=source.name):
         return unit.encode(embedder, part.items, progress)
-    except DataError as error:
-        error.file = source.name
-        raise
 
 
 def _compute_parts(

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.data.output import write_records
-from bertkit.errors import DataError, UsageError
+from bertkit.errors import DataError, UsageError, located
 from bertkit.insight.maps.labels import Labeling, find_labels
 from bertkit.insight.maps.layers import MappedLayer, describe, layer_rows, measure_layers, read_layers
 from bertkit.insight.maps.points import Occurrence, read_occurrences, unit_of
@@ -119,11 +119,8 @@ def draw_map(
         for file in files.all:
             held.enter_context(claimed(file))
         unit = unit_of(settings.unit, settings.words)
-        try:
+        with located(file=source.name):
             vectors = reader.read([point.row for point in points], unit, progress)
-        except DataError as error:
-            error.file = source.name
-            raise
         layers = layers or read_layers(settings.layers, vectors.layers)
         # Clusters are those of the last layer, and all layers show them: colors must mean the same in each picture.
         labeling = find_labels(points, vectors.at(layers[-1]), settings.clusters, settings.seed)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.data.files import read_records
 from bertkit.data.labels import spelled, spelled_names
 from bertkit.data.rows import read_split
-from bertkit.errors import DataError, ResourceError, UsageError, closest
+from bertkit.errors import DataError, ResourceError, UsageError, closest, located
 from bertkit.evaluation.checkpoint import SavedCheckpoint, open_trained
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row, read_yaml, typed_path
@@ -131,11 +131,8 @@ def _read_rows(test: BehaviorTest, saved: SavedCheckpoint, file: object, limit: 
     rows = []
     for number, row in enumerate(raw_rows, start=1):
         answered = row if test.answer is None else {**row, columns.gold: test.answer}
-        try:
+        with located(file=str(file), record=f"test {test.name!r}, row {number}"):
             rows.append(_check_row(answered, saved, needs_answer=not test.change))
-        except DataError as error:
-            error.file, error.record = str(file), f"test {test.name!r}, row {number}"
-            raise
     return rows
 
 

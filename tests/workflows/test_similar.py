@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 
-from bertkit.errors import DataError, UsageError
+from bertkit.errors import DataError
 from bertkit.vectors.embedder import Embedder
 from bertkit.workflows.similar import read_pairs, similar
 

@@ -42,33 +42,29 @@ ORDER = 16
 EXAMPLE = "bertkit ablate mlm --data text.txt --tokenizer tok --space objective=nsp,mlm,clm --then sst2"
 
 
-SpaceOption = Annotated[
-    list[str],
-    option(
-        "Vary a key of the recipe: KEY=VALUE,VALUE; repeatable. The first value is what the others are compared with.",
-        "KEY=VALUES",
-    ),
-]
-ThenOption = Annotated[
-    list[str],
-    option(
-        "Fine-tune each encoder with this recipe, with settings behind its name if need be: "
-        "'sst2 data.limit=5000'; repeatable.",
-        "RECIPE",
-    ),
-]
-SeedsOption = Annotated[str, option("Seeds of each fine-tuning: a number, or a list such as 1,2,7.", "N|LIST")]
-
-
 def command(
     recipe: PretrainingRecipeArgument,
-    space: SpaceOption,
-    then: ThenOption,
+    space: Annotated[
+        list[str],
+        option(
+            "Vary a key of the recipe: KEY=VALUE,VALUE; repeatable. The first value is what the others are compared "
+            "with.",
+            "KEY=VALUES",
+        ),
+    ],
+    then: Annotated[
+        list[str],
+        option(
+            "Fine-tune each encoder with this recipe, with settings behind its name if need be: "
+            "'sst2 data.limit=5000'; repeatable.",
+            "RECIPE",
+        ),
+    ],
     data: CorpusOption = None,
     size: SizeOption = None,
     tokenizer: TokenizerOption = None,
     steps: StepsOption = None,
-    seeds: SeedsOption = "5",
+    seeds: Annotated[str, option("Seeds of each fine-tuning: a number, or a list such as 1,2,7.", "N|LIST")] = "5",
     seed: SeedOption = None,
     changes: SetOption = None,
     output: Annotated[Path | None, output_option("Folder of all runs.", "DIR", "runs/RECIPE-ablation")] = None,

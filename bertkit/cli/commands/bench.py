@@ -29,16 +29,6 @@ if TYPE_CHECKING:
 ORDER = 55
 EXAMPLE = "bertkit bench cola --model demo --data demo"
 
-DeployOption = Annotated[
-    list[str] | None,
-    option(
-        "Measure the ways to deploy a run or an exported folder; repeat it to compare several.",
-        "RUN",
-        names=("--deploy",),
-    ),
-]
-OutputOption = Annotated[Path | None, output_option("With --deploy: write a page to this .html file.", "FILE")]
-
 
 def command(
     recipe: Annotated[
@@ -63,8 +53,15 @@ def command(
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     changes: SetOption = None,
-    deployed: DeployOption = None,
-    output: OutputOption = None,
+    deployed: Annotated[
+        list[str] | None,
+        option(
+            "Measure the ways to deploy a run or an exported folder; repeat it to compare several.",
+            "RUN",
+            names=("--deploy",),
+        ),
+    ] = None,
+    output: Annotated[Path | None, output_option("With --deploy: write a page to this .html file.", "FILE")] = None,
 ) -> None:
     """Measure a model's training speed and memory use, or with --deploy the ways to deploy a run.
 

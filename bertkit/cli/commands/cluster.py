@@ -34,14 +34,6 @@ VectorsOption = Annotated[
     Path | None,
     option("Vectors of the rows, in their order, instead of --model: .parquet, .jsonl, .npy or .safetensors.", "FILE"),
 ]
-RowsOption = Annotated[
-    Path | None,
-    output_option("File for the rows with their cluster and its words: .jsonl, .csv, .tsv or .parquet.", "FILE"),
-]
-SaveOption = Annotated[Path | None, option("Folder to create: the clusters and a map of the rows.", "DIR")]
-AssignOption = Annotated[
-    Path | None, option("Assign rows to the clusters of this folder, and find no new ones.", "DIR")
-]
 EmbeddingModelOption = Annotated[
     str | None, option("Model that computes the vectors: hub name, directory, run folder or `demo`.", "MODEL")
 ]
@@ -60,9 +52,14 @@ def command(
     clusters: Annotated[int | None, option("Number of clusters.", "N", "chosen by silhouette", min=2)] = None,
     min_size: Annotated[int, option("Fewest rows of a cluster of hdbscan.", "N", min=2)] = 10,
     seed: Annotated[int, option("Random seed.", min=0, max=2**32 - 1)] = 42,
-    output: RowsOption = None,
-    save: SaveOption = None,
-    assign: AssignOption = None,
+    output: Annotated[
+        Path | None,
+        output_option("File for the rows with their cluster and its words: .jsonl, .csv, .tsv or .parquet.", "FILE"),
+    ] = None,
+    save: Annotated[Path | None, option("Folder to create: the clusters and a map of the rows.", "DIR")] = None,
+    assign: Annotated[
+        Path | None, option("Assign rows to the clusters of this folder, and find no new ones.", "DIR")
+    ] = None,
     changes: DataSettingsOption = None,
 ) -> None:
     """Group the texts of a file by meaning.

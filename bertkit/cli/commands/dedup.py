@@ -35,15 +35,6 @@ CleanOption = Annotated[
 AgainstOption = Annotated[
     list[Path] | None, option("Remove rows that repeat one of this file too, e.g. training rows; repeatable.", "FILE")
 ]
-VectorFilesOption = Annotated[
-    list[Path] | None,
-    option("Vectors of the rows, in their order, instead of --model; repeat it for each --against.", "FILE"),
-]
-PairsOption = Annotated[
-    Path | None, option("Choose the threshold by labeled pairs: columns text, text_pair and label, 1 or 0.", "FILE")
-]
-SampleOption = Annotated[Path | None, option("File for pairs of rows to label, for --pairs.", "FILE")]
-ReportOption = Annotated[Path | None, option("File for every group of duplicates, row by row.", "FILE")]
 
 
 def command(
@@ -55,19 +46,24 @@ def command(
         float, option("Share of their wording that near duplicates have in common; 1 turns this off.")
     ] = 0.9,
     model: EmbeddingModelOption = None,
-    vectors: VectorFilesOption = None,
+    vectors: Annotated[
+        list[Path] | None,
+        option("Vectors of the rows, in their order, instead of --model; repeat it for each --against.", "FILE"),
+    ] = None,
     prompt: PromptOption = None,
     prompt_text: PromptTextOption = None,
     threshold: Annotated[float | None, option("Cosine from which texts are duplicates in meaning.", "COSINE")] = None,
-    pairs: PairsOption = None,
+    pairs: Annotated[
+        Path | None, option("Choose the threshold by labeled pairs: columns text, text_pair and label, 1 or 0.", "FILE")
+    ] = None,
     precision: Annotated[
         float, option("Share of duplicates that --pairs must have above the threshold.", "SHARE")
     ] = 0.95,
-    sample: SampleOption = None,
+    sample: Annotated[Path | None, option("File for pairs of rows to label, for --pairs.", "FILE")] = None,
     keep: Annotated[
         str, option("Row to keep: first, longest, or best:COLUMN, the highest number.", "CHOICE")
     ] = "first",
-    report: ReportOption = None,
+    report: Annotated[Path | None, option("File for every group of duplicates, row by row.", "FILE")] = None,
     dry_run: Annotated[bool, flag("--dry-run", "Count duplicates; write no --output.")] = False,
     changes: DataSettingsOption = None,
 ) -> None:

@@ -52,14 +52,6 @@ TeacherOption = Annotated[
     list[str] | None,
     option("Checkpoint fine-tuned for this task; repeat it to learn from the mean of several.", "CKPT", FROM_RECIPE),
 ]
-StudentOption = Annotated[str | None, option("Student: hub name, directory or `demo`.", "STUDENT")]
-LayersOption = Annotated[
-    str | None,
-    option("Build the student from these layers of the first teacher (0,2,4), or from this many (3).", "LAYERS"),
-]
-TemperatureOption = Annotated[
-    float | None, option("Divides the logits; higher values give softer targets.", default="2")
-]
 SoftWeightOption = Annotated[
     float | None, option("Weight of the soft targets in the loss, from 0 to 1.", default="0.5")
 ]
@@ -68,9 +60,14 @@ SoftWeightOption = Annotated[
 def command(
     recipe: RecipeArgument,
     teacher: TeacherOption = None,
-    model: StudentOption = None,
-    student_layers: LayersOption = None,
-    temperature: TemperatureOption = None,
+    model: Annotated[str | None, option("Student: hub name, directory or `demo`.", "STUDENT")] = None,
+    student_layers: Annotated[
+        str | None,
+        option("Build the student from these layers of the first teacher (0,2,4), or from this many (3).", "LAYERS"),
+    ] = None,
+    temperature: Annotated[
+        float | None, option("Divides the logits; higher values give softer targets.", default="2")
+    ] = None,
     soft_weight: SoftWeightOption = None,
     data: DataOption = None,
     output: Annotated[Path | None, output_option("Run folder.", "DIR", "runs/RECIPE-distilled")] = None,

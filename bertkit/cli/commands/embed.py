@@ -41,10 +41,6 @@ UnitOption = Annotated[
     ),
 ]
 LayersOption = Annotated[str, option("Layers to read: last, mean_last_K, sum_last_K, concat_last_K, ...", "LAYERS")]
-NormalizeOption = Annotated[
-    bool | None, option("Scale vectors to length 1.", default=FROM_MODEL, names=("--normalize/--no-normalize",))
-]
-DtypeOption = Annotated[Dtype, option("How vectors are stored: float32, float16, int8 or binary.", "DTYPE")]
 
 
 def command(
@@ -58,10 +54,12 @@ def command(
     prompt_text: PromptTextOption = None,
     pooling: PoolingOption = None,
     layers: LayersOption = "last",
-    normalize: NormalizeOption = None,
+    normalize: Annotated[
+        bool | None, option("Scale vectors to length 1.", default=FROM_MODEL, names=("--normalize/--no-normalize",))
+    ] = None,
     dimension: DimensionOption = None,
     max_length: TextLengthOption = None,
-    dtype: DtypeOption = "float32",
+    dtype: Annotated[Dtype, option("How vectors are stored: float32, float16, int8 or binary.", "DTYPE")] = "float32",
     precision: PrecisionOption = "auto",
     changes: DataSettingsOption = None,
     fresh: Annotated[bool, flag("--fresh", "Start over; the parts of an interrupted command are deleted.")] = False,

@@ -28,21 +28,19 @@ RunsArgument = Annotated[
 ]
 Sort = Literal["confidence", "length", "label", "error"]
 SortOption = Annotated[Sort, option("How wrong rows are sorted: confidence, length, label or error.", "KEY")]
-ByOption = Annotated[
-    list[str] | None,
-    option("Column of the data whose values are slices too; repeatable.", "COLUMN", autocompletion=complete_column),
-]
-RobustnessOption = Annotated[
-    bool, flag("--robustness", "Change the texts a little, predict them again, and count answers that flip.")
-]
 
 
 def command(
     runs: RunsArgument,
     sort: SortOption = "confidence",
     rows: Annotated[int, option("How many wrong rows to show.", "N", min=0)] = 10,
-    by: ByOption = None,
-    robustness: RobustnessOption = False,
+    by: Annotated[
+        list[str] | None,
+        option("Column of the data whose values are slices too; repeatable.", "COLUMN", autocompletion=complete_column),
+    ] = None,
+    robustness: Annotated[
+        bool, flag("--robustness", "Change the texts a little, predict them again, and count answers that flip.")
+    ] = False,
     limit: Annotated[int, option("How many rows --robustness changes in each way.", "N")] = 500,
     write_cases: Annotated[
         Path | None, option("Write tests for `bertkit test` to this new .yaml file: the wrong rows, and small changes.")

@@ -55,17 +55,12 @@ BenchmarkOption = Annotated[
     str | None,
     option("Score the vectors of any encoder on a task of MTEB, e.g. mteb:STSBenchmark, in place of a RUN.", "NAME"),
 ]
-RequireOption = Annotated[
-    list[str] | None,
-    option("End with exit code 8 where a metric, ece or size_mb does not reach this; repeatable.", "METRIC=VALUE"),
-]
 ConfidentOption = Annotated[
     bool, flag("--confident", "With gates: by the end of the 95% interval, not by the score itself.")
 ]
 SplitOption = Annotated[
     str | None, option("Split to score; `all` scores every row of a file.", "SPLIT", "validation splits")
 ]
-PredictionsOption = Annotated[Path | None, output_option("Folder to write the predictions to.", "DIR")]
 StrictLabelsOption = Annotated[bool, flag("--strict-labels", "Refuse rows with a label that the checkpoint lacks.")]
 LanguagesOption = Annotated[
     str | None,
@@ -86,8 +81,11 @@ def command(
     split: SplitOption = None,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
-    output: PredictionsOption = None,
-    require: RequireOption = None,
+    output: Annotated[Path | None, output_option("Folder to write the predictions to.", "DIR")] = None,
+    require: Annotated[
+        list[str] | None,
+        option("End with exit code 8 where a metric, ece or size_mb does not reach this; repeatable.", "METRIC=VALUE"),
+    ] = None,
     confident: ConfidentOption = False,
     report: ReportOption = None,
     training_rows: TrainingRowsOption = "refuse",

@@ -46,17 +46,9 @@ EXAMPLE = 'bertkit explain runs/cola --text "The dog chased old the bird."'
 
 _MOST_WORDS = 10  # in a table; those with the largest values
 
-DataOption = Annotated[str | None, option("Explain the rows of a file, or with `-` those of stdin.", "FILE")]
-MistakesOption = Annotated[
-    int | None, option("Explain the N validation rows that the run is most confidently wrong about.", "N", min=1)
-]
 TargetOption = Annotated[
     list[str] | None, option("Explain this label, or the tag of this word; repeatable.", "NAME", "what is predicted")
 ]
-FaithfulnessOption = Annotated[
-    bool, flag("--faithfulness", "Measure over the rows of --data how faithful the explanations are.")
-]
-BaselineOption = Annotated[Literal["mask", "padding"], option("Token that stands for no information.", "TOKEN")]
 StepsOption = Annotated[int, option("At most so many steps of integrated gradients.", "N", min=1, max=8192)]
 
 
@@ -64,12 +56,16 @@ def command(
     run: TrainedArgument,
     text: TextOption = None,
     row: RowOption = None,
-    data: DataOption = None,
-    mistakes: MistakesOption = None,
+    data: Annotated[str | None, option("Explain the rows of a file, or with `-` those of stdin.", "FILE")] = None,
+    mistakes: Annotated[
+        int | None, option("Explain the N validation rows that the run is most confidently wrong about.", "N", min=1)
+    ] = None,
     limit: FirstRowsOption = None,
     target: TargetOption = None,
-    faithfulness: FaithfulnessOption = False,
-    baseline: BaselineOption = "mask",
+    faithfulness: Annotated[
+        bool, flag("--faithfulness", "Measure over the rows of --data how faithful the explanations are.")
+    ] = False,
+    baseline: Annotated[Literal["mask", "padding"], option("Token that stands for no information.", "TOKEN")] = "mask",
     integration_steps: StepsOption = 512,
     output: PageOption = None,
     recipe: CheckpointRecipeOption = None,

@@ -25,7 +25,6 @@ ORDER = 52
 EXAMPLE = "bertkit export runs/cola --to onnx --output exported/cola"
 
 RunArgument = Annotated[str, argument("Run folder, a checkpoint of a run, or any fine-tuned checkpoint.", "RUN")]
-ScoredOption = Annotated[str | None, option("Rows to score both on.", "DATA", "those of the run")]
 NewFolderOption = Annotated[Path, output_option("Folder to write; it must not exist.", "DIR")]
 
 
@@ -34,7 +33,7 @@ def command(
     output: NewFolderOption,
     to: Annotated[Literal["onnx", "openvino"], option("What runs it.", "BACKEND")] = "onnx",
     recipe: CheckpointRecipeOption = None,
-    data: ScoredOption = None,
+    data: Annotated[str | None, option("Rows to score both on.", "DATA", "those of the run")] = None,
     limit: LimitOption = None,
 ) -> None:
     """Export a fine-tuned model to ONNX or OpenVINO, which run without torch.

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from bertkit.recipe import Recipe, SeveralTasks
     from bertkit.workflows.finetune.inputs import DryRun
 
-JobsOption = Annotated[int, option("With --seeds: train so many at the same time, each in a process.", "N")]
 SoupOption = Annotated[bool, flag("--soup", "With --seeds: average the weights of the runs, and score that model too.")]
 
 ORDER = 12
@@ -62,7 +61,7 @@ def command(
     max_length: MaxLengthOption = None,
     seed: SeedOption = None,
     seeds: SeedsOption = None,
-    jobs: JobsOption = 1,
+    jobs: Annotated[int, option("With --seeds: train so many at the same time, each in a process.", "N")] = 1,
     soup: SoupOption = False,
     limit: LimitOption = None,
     report_to: ReportToOption = None,

@@ -40,15 +40,13 @@ if TYPE_CHECKING:
 ORDER = 13
 EXAMPLE = "bertkit glue --model demo --data demo --tasks cola,rte --limit 80"
 
-TasksOption = Annotated[str | None, option("Tasks to train, such as cola,rte.", "LIST", "all nine")]
-
 
 def command(
     model: PretrainedOption,
     data: Annotated[
         str | None, option("Directory with a folder for each task (cola, sst2, ...), or `demo`.", "DIR", "nyu-mll/glue")
     ] = None,
-    tasks: TasksOption = None,
+    tasks: Annotated[str | None, option("Tasks to train, such as cola,rte.", "LIST", "all nine")] = None,
     output: Annotated[Path | None, output_option("Folder of all runs.", "DIR", "runs/glue")] = None,
     epochs: EpochsOption = None,
     learning_rate: LearningRateOption = None,

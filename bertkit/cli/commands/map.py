@@ -34,35 +34,28 @@ FileArgument = Annotated[
     str,
     argument("Rows to draw: csv, tsv, jsonl, json, parquet, txt (one text per line), ..., or `-` for stdin.", "FILE"),
 ]
-PageOption = Annotated[
-    Path, output_option("Page to write, .html; its points are written beside it as .parquet.", "FILE")
-]
-WordOption = Annotated[
-    list[str] | None, option("Draw every occurrence of this word, whole and in any case; repeatable.", "WORD")
-]
-UnitOption = Annotated[
-    Literal["text", "target"],
-    option("What a point stands for: text, or target, the word that the column `target` points to.", "UNIT"),
-]
 LabelOption = Annotated[str | None, option("Column that colors the points.", "COLUMN", autocompletion=complete_column)]
-ClustersOption = Annotated[int | None, option("Color the points by N clusters instead (k-means).", "N", min=2)]
-LayersOption = Annotated[str, option("Layers of the slider: all, last, or numbers such as 0,3,6.", "LAYERS")]
-ReduceOption = Annotated[Literal["pca", "umap"], option("How vectors become points: pca, or umap.", "METHOD")]
-PictureOption = Annotated[Path | None, option("Draw all layers side by side in an .svg file.", "FILE")]
 
 
 def command(
     file: FileArgument,
     model: EncoderOption = ...,  # type: ignore[assignment]
-    output: PageOption = Path("map.html"),
+    output: Annotated[
+        Path, output_option("Page to write, .html; its points are written beside it as .parquet.", "FILE")
+    ] = Path("map.html"),
     column: ColumnOption = "text",
-    word: WordOption = None,
-    unit: UnitOption = "text",
+    word: Annotated[
+        list[str] | None, option("Draw every occurrence of this word, whole and in any case; repeatable.", "WORD")
+    ] = None,
+    unit: Annotated[
+        Literal["text", "target"],
+        option("What a point stands for: text, or target, the word that the column `target` points to.", "UNIT"),
+    ] = "text",
     label: LabelOption = None,
-    clusters: ClustersOption = None,
-    layers: LayersOption = "all",
-    reduce: ReduceOption = "pca",
-    picture: PictureOption = None,
+    clusters: Annotated[int | None, option("Color the points by N clusters instead (k-means).", "N", min=2)] = None,
+    layers: Annotated[str, option("Layers of the slider: all, last, or numbers such as 0,3,6.", "LAYERS")] = "all",
+    reduce: Annotated[Literal["pca", "umap"], option("How vectors become points: pca, or umap.", "METHOD")] = "pca",
+    picture: Annotated[Path | None, option("Draw all layers side by side in an .svg file.", "FILE")] = None,
     limit: FirstRowsOption = None,
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",

@@ -17,13 +17,11 @@ if TYPE_CHECKING:
 ORDER = 54
 EXAMPLE = "bertkit package runs/cola --output packages/cola"
 
-ModelArgument = Annotated[
-    str, argument("Run folder, a checkpoint of a run, any fine-tuned checkpoint, or an exported folder.", "RUN")
-]
-
 
 def command(
-    run: ModelArgument,
+    run: Annotated[
+        str, argument("Run folder, a checkpoint of a run, any fine-tuned checkpoint, or an exported folder.", "RUN")
+    ],
     output: NewFolderOption,
     to: Annotated[
         Literal["onnx", "openvino"] | None, option("What runs it.", "BACKEND", "onnx, or that of an exported folder")

@@ -35,26 +35,9 @@ EXAMPLE = 'bertkit predict runs/cola --text "The dog chased old the bird."'
 EscapeOption = Annotated[
     bool, flag("--escape-formulas", "Put a ' before text that a spreadsheet would take for a formula (.csv and .tsv).")
 ]
-ColumnsOption = Annotated[
-    str | None,
-    option("Columns to write, in this order: names with commas, e.g. id,prediction,confidence.", "LIST", "all"),
-]
-DelimiterOption = Annotated[str | None, option("Delimiter of a .csv or .tsv file.", "CHAR", "that of FILE")]
-EncodingOption = Annotated[
-    str | None,
-    option("Encoding of a .csv or .tsv file; utf-8-sig has the mark that Excel looks for.", "NAME", "that of FILE"),
-]
-DigitsOption = Annotated[
-    int | None, option("Decimals of predicted numbers in a .csv or .tsv file.", "N", "4", min=0, max=17)
-]
-PrecisionOption = Annotated[
-    float | None,
-    option("Mark rows to abstain from, so that this share of the others is right; needs `bertkit calibrate`.", "P"),
-]
 CoverageOption = Annotated[
     float | None, option("Add the set of labels that holds the right one this often; needs `bertkit calibrate`.", "P")
 ]
-AbstainOption = Annotated[float | None, option("Mark rows whose probability is below this.", "P")]
 
 
 def command(
@@ -63,14 +46,25 @@ def command(
     model: CheckpointOption = None,
     text: TextOption = None,
     row: RowOption = None,
-    precision: PrecisionOption = None,
+    precision: Annotated[
+        float | None,
+        option("Mark rows to abstain from, so that this share of the others is right; needs `bertkit calibrate`.", "P"),
+    ] = None,
     coverage: CoverageOption = None,
-    abstain_below: AbstainOption = None,
+    abstain_below: Annotated[float | None, option("Mark rows whose probability is below this.", "P")] = None,
     output: RecordsOption = None,
-    columns: ColumnsOption = None,
-    delimiter: DelimiterOption = None,
-    encoding: EncodingOption = None,
-    digits: DigitsOption = None,
+    columns: Annotated[
+        str | None,
+        option("Columns to write, in this order: names with commas, e.g. id,prediction,confidence.", "LIST", "all"),
+    ] = None,
+    delimiter: Annotated[str | None, option("Delimiter of a .csv or .tsv file.", "CHAR", "that of FILE")] = None,
+    encoding: Annotated[
+        str | None,
+        option("Encoding of a .csv or .tsv file; utf-8-sig has the mark that Excel looks for.", "NAME", "that of FILE"),
+    ] = None,
+    digits: Annotated[
+        int | None, option("Decimals of predicted numbers in a .csv or .tsv file.", "N", "4", min=0, max=17)
+    ] = None,
     escape_formulas: EscapeOption = False,
     max_length: MaxLengthOption = None,
     zero_shot: ZeroShotOption = False,

@@ -25,36 +25,30 @@ if TYPE_CHECKING:
 ORDER = 32
 EXAMPLE = "bertkit probe pos --model demo --data demo --output probe.html"
 
-TaskArgument = Annotated[
-    str,
-    argument(
-        "A recipe whose labels are probed, or a task that is made from the rows: length, content, shift; with "
-        "columns of Universal Dependencies also depth, arcs, relations, tense, number.",
-        "RECIPE",
-        **RECIPE_NAME,
-    ),
-]
-LimitOption = Annotated[int, option("Learn from N rows, drawn by their content; score half as many.", "N")]
-ItemsOption = Annotated[int, option("At most so many words, or pairs of words, per probe.", "N")]
-SeedsOption = Annotated[int, option("Train N probes per layer: each draws its rows and its control task.", "N")]
-MetricOption = Annotated[
-    str | None,
-    option(
-        "What probes are scored by: accuracy, f1_macro, ...; of numbers, spearmanr, pearsonr or r2.",
-        "METRIC",
-        "the first of the recipe's that fits",
-    ),
-]
-
 
 def command(
-    task: TaskArgument,
+    task: Annotated[
+        str,
+        argument(
+            "A recipe whose labels are probed, or a task that is made from the rows: length, content, shift; with "
+            "columns of Universal Dependencies also depth, arcs, relations, tense, number.",
+            "RECIPE",
+            **RECIPE_NAME,
+        ),
+    ],
     model: EncoderOption,
     data: DataOption = None,
-    limit: LimitOption = 2000,
-    items: ItemsOption = 20_000,
-    seeds: SeedsOption = 3,
-    metric: MetricOption = None,
+    limit: Annotated[int, option("Learn from N rows, drawn by their content; score half as many.", "N")] = 2000,
+    items: Annotated[int, option("At most so many words, or pairs of words, per probe.", "N")] = 20_000,
+    seeds: Annotated[int, option("Train N probes per layer: each draws its rows and its control task.", "N")] = 3,
+    metric: Annotated[
+        str | None,
+        option(
+            "What probes are scored by: accuracy, f1_macro, ...; of numbers, spearmanr, pearsonr or r2.",
+            "METRIC",
+            "the first of the recipe's that fits",
+        ),
+    ] = None,
     max_length: TextLengthOption = None,
     precision: PrecisionOption = "auto",
     changes: SetOption = None,

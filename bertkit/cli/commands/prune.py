@@ -37,30 +37,28 @@ ORDER = 51
 EXAMPLE = "bertkit prune runs/cola -o pruned --intermediate 64"
 
 
-AnyModelArgument = Annotated[str, argument("Run folder, or any checkpoint: directory or hub name.", "MODEL")]
-PrunedOption = Annotated[Path, output_option("Folder to write the pruned model to.", "DIR")]
 KeptLayersOption = Annotated[
     str | None, option("Keep so many layers (4), chosen by measured importance, or these (0,1,2,5).", "LAYERS", "all")
 ]
 HeadsOption = Annotated[int | None, option("Keep so many heads per layer, where the config can say so.", "N", "all")]
 IntermediateOption = Annotated[int | None, option("Keep so many neurons of each layer's feed-forward.", "N", "all")]
-VocabularyOption = Annotated[
-    list[str] | None,
-    option(
-        "Keep the tokens of a file or folder of text, of all `rows` of the run, or of its `train` rows; repeatable.",
-        "FILE",
-        "all",
-    ),
-]
 
 
 def command(
-    model: AnyModelArgument,
-    output: PrunedOption,
+    model: Annotated[str, argument("Run folder, or any checkpoint: directory or hub name.", "MODEL")],
+    output: Annotated[Path, output_option("Folder to write the pruned model to.", "DIR")],
     layers: KeptLayersOption = None,
     heads: HeadsOption = None,
     intermediate: IntermediateOption = None,
-    vocabulary: VocabularyOption = None,
+    vocabulary: Annotated[
+        list[str] | None,
+        option(
+            "Keep the tokens of a file or folder of text, of all `rows` of the run, or of its `train` rows; "
+            "repeatable.",
+            "FILE",
+            "all",
+        ),
+    ] = None,
     recipe: CheckpointRecipeOption = None,
     data: DataOption = None,
     max_length: MaxLengthOption = None,

@@ -34,10 +34,6 @@ _UNITS = {
 }
 _LAYERS = {"mean": "the mean of layers", "last": "the last layer", "best": "the best layer"}
 
-ModelsOption = Annotated[
-    list[str] | None,
-    option("Encoders to rank: two or more hub names, directories, runs or `demo`; may be repeated.", "MODEL..."),
-]
 # what follows the first value of --models; so these may be given one after the other
 MoreArgument = Annotated[list[str] | None, argument("More of --models.", "[MODEL]...")]
 
@@ -45,7 +41,10 @@ MoreArgument = Annotated[list[str] | None, argument("More of --models.", "[MODEL
 def command(
     recipe: RecipeArgument,
     more: MoreArgument = None,
-    models: ModelsOption = None,
+    models: Annotated[
+        list[str] | None,
+        option("Encoders to rank: two or more hub names, directories, runs or `demo`; may be repeated.", "MODEL..."),
+    ] = None,
     by: Annotated[
         Literal["logme", "h_score"] | None, option("Score to order by, less that of shuffled labels.", "SCORE", "logme")
     ] = None,

@@ -13,50 +13,38 @@ from bertkit.cli.progress import TerminalProgress
 ORDER = 56
 EXAMPLE = "bertkit serve runs/sst2 runs/ner --port 8000"
 
-RunsArgument = Annotated[
-    list[str], argument("Run folders, or NAME=RUN; also folders of sentence-transformers, or of seeds.", "RUN...")
-]
 ForOption = Annotated[
     Literal["vllm", "tei"] | None,
     option("Serve nothing: print the command by which vLLM or TEI serves a run.", names=("--for",)),
 ]
-ServedRecipeOption = Annotated[str | None, option("How rows are read by folders that are no runs.", "RECIPE")]
-HostOption = Annotated[str, option("Address to listen at; 0.0.0.0 for all networks.", "HOST")]
-PortOption = Annotated[int, option("Port; 0 for a free one.", "PORT", min=0, max=65535)]
-KeyOption = Annotated[
-    str | None, option("File with a key that requests must carry; or the variable BERTKIT_API_KEY.", "FILE")
-]
 OriginOption = Annotated[list[str] | None, option("Website whose pages may ask this server; repeatable.", "URL")]
-RootOption = Annotated[str, option("Prefix below which a proxy shows the server, such as /bert.", "PATH")]
-QueueOption = Annotated[int, option("Rows of a model that may wait; more get 429.", "ROWS", min=1)]
-RequestRowsOption = Annotated[int, option("Rows of a request; more get 413.", "ROWS", min=1)]
-BodyOption = Annotated[int, option("Bytes of a request; more get 413.", "BYTES", min=1024)]
-TimeoutOption = Annotated[float, option("Time until an answer; later ones get 504.", "SECONDS", min=0.1)]
 ReadTimeoutOption = Annotated[
     float, option("Time in which a request must have come; slower ones get 408.", "SECONDS", min=0.1)
 ]
-BatchTokensOption = Annotated[int, option("Tokens that are computed at a time.", "N", min=1)]
-ConnectionsOption = Annotated[int, option("Open connections; more get 503.", "N", min=1)]
 DrainOption = Annotated[float, option("Seconds for which requests are still accepted after SIGTERM.", "SECONDS", min=0)]
 LogOption = Annotated[Literal["text", "json"], option("Form of the log on stderr; json has a line for every request.")]
 
 
 def command(
-    runs: RunsArgument,
+    runs: Annotated[
+        list[str], argument("Run folders, or NAME=RUN; also folders of sentence-transformers, or of seeds.", "RUN...")
+    ],
     for_server: ForOption = None,
-    recipe: ServedRecipeOption = None,
-    host: HostOption = "127.0.0.1",
-    port: PortOption = 8000,
-    api_key_file: KeyOption = None,
+    recipe: Annotated[str | None, option("How rows are read by folders that are no runs.", "RECIPE")] = None,
+    host: Annotated[str, option("Address to listen at; 0.0.0.0 for all networks.", "HOST")] = "127.0.0.1",
+    port: Annotated[int, option("Port; 0 for a free one.", "PORT", min=0, max=65535)] = 8000,
+    api_key_file: Annotated[
+        str | None, option("File with a key that requests must carry; or the variable BERTKIT_API_KEY.", "FILE")
+    ] = None,
     cors_origin: OriginOption = None,
-    root_path: RootOption = "",
-    queue: QueueOption = 1024,
-    request_rows: RequestRowsOption = 256,
-    body_bytes: BodyOption = 1 << 20,
-    timeout: TimeoutOption = 30.0,
+    root_path: Annotated[str, option("Prefix below which a proxy shows the server, such as /bert.", "PATH")] = "",
+    queue: Annotated[int, option("Rows of a model that may wait; more get 429.", "ROWS", min=1)] = 1024,
+    request_rows: Annotated[int, option("Rows of a request; more get 413.", "ROWS", min=1)] = 256,
+    body_bytes: Annotated[int, option("Bytes of a request; more get 413.", "BYTES", min=1024)] = 1 << 20,
+    timeout: Annotated[float, option("Time until an answer; later ones get 504.", "SECONDS", min=0.1)] = 30.0,
     read_timeout: ReadTimeoutOption = 10.0,
-    batch_tokens: BatchTokensOption = 4096,
-    connections: ConnectionsOption = 1024,
+    batch_tokens: Annotated[int, option("Tokens that are computed at a time.", "N", min=1)] = 4096,
+    connections: Annotated[int, option("Open connections; more get 503.", "N", min=1)] = 1024,
     drain: DrainOption = 1.0,
     log: LogOption = "text",
 ) -> None:

@@ -11,22 +11,18 @@ from bertkit.cli.progress import TerminalProgress
 ORDER = 41
 EXAMPLE = 'bertkit similar "How old are you?" "What is your age?" --model sentence-transformers/all-MiniLM-L6-v2'
 
-TextsArgument = Annotated[
-    list[str],
-    argument(
-        "Two texts; or a file with a pair per row, in any format that `predict` reads, or `-` for stdin.",
-        "TEXT TEXT | FILE",
-    ),
-]
-FirstColumnOption = Annotated[str, option("Column with the first texts.", "NAME")]
-PairColumnOption = Annotated[str, option("Column with the second texts.", "NAME")]
-
 
 def command(
-    texts: TextsArgument,
+    texts: Annotated[
+        list[str],
+        argument(
+            "Two texts; or a file with a pair per row, in any format that `predict` reads, or `-` for stdin.",
+            "TEXT TEXT | FILE",
+        ),
+    ],
     model: EncoderOption,
-    column: FirstColumnOption = "text",
-    pair_column: PairColumnOption = "text_pair",
+    column: Annotated[str, option("Column with the first texts.", "NAME")] = "text",
+    pair_column: Annotated[str, option("Column with the second texts.", "NAME")] = "text_pair",
     pooling: PoolingOption = None,
     prompt: PromptOption = None,
     output: RecordsOption = None,

@@ -53,23 +53,21 @@ if TYPE_CHECKING:
 ORDER = 14
 EXAMPLE = 'bertkit sweep cola --model demo --data demo --space "training.learning_rate=log:1e-4..1e-2" --search random'
 
-SpaceOption = Annotated[
-    list[str] | None,
-    option(
-        "Search a key of the recipe: KEY=16,32 (values), KEY=int:2..4, KEY=float:0..0.3 or KEY=log:1e-5..1e-4 "
-        "(ranges); repeatable.",
-        "KEY=VALUES",
-        "BERT's grid of batch sizes, learning rates and epochs",
-    ),
-]
-
 
 def command(
     recipe: RecipeArgument,
     model: ModelOption = None,
     data: DataOption = None,
     output: Annotated[Path | None, output_option("Folder of the trials.", "DIR", "runs/RECIPE-sweep")] = None,
-    space: SpaceOption = None,
+    space: Annotated[
+        list[str] | None,
+        option(
+            "Search a key of the recipe: KEY=16,32 (values), KEY=int:2..4, KEY=float:0..0.3 or KEY=log:1e-5..1e-4 "
+            "(ranges); repeatable.",
+            "KEY=VALUES",
+            "BERT's grid of batch sizes, learning rates and epochs",
+        ),
+    ] = None,
     search: Annotated[str, option("How trials are chosen: grid, random or tpe (Optuna).", "METHOD")] = "grid",
     trials: Annotated[int | None, option("Trials of a random or TPE search.", "N", "24, or the whole grid")] = None,
     join: Annotated[bool, flag("--join", "Train other trials of a sweep that another process is working on.")] = False,

@@ -14,18 +14,15 @@ if TYPE_CHECKING:
 ORDER = 35
 EXAMPLE = 'bertkit tokenize "Bank is located in the city of London" --model demo'
 
-SourceArgument = Annotated[
-    str,
-    argument(
-        "A text; or a file of texts (csv, jsonl, parquet, txt, ...), or `-` for stdin, to be measured.", "TEXT|FILE"
-    ),
-]
-ModelOption = Annotated[str, option("Model whose tokenizer to use: hub name, directory or `demo`.", "MODEL")]
-
 
 def command(
-    source: SourceArgument,
-    model: ModelOption = ...,  # type: ignore[assignment]
+    source: Annotated[
+        str,
+        argument(
+            "A text; or a file of texts (csv, jsonl, parquet, txt, ...), or `-` for stdin, to be measured.", "TEXT|FILE"
+        ),
+    ],
+    model: Annotated[str, option("Model whose tokenizer to use: hub name, directory or `demo`.", "MODEL")] = ...,  # type: ignore[assignment]
     pair: PairOption = None,
     beside: Annotated[str | None, option("Another model, to be shown beside.", "MODEL")] = None,
     column: ColumnOption = "text",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bertkit.data.text import Record
-from bertkit.errors import DataError
+from bertkit.errors import located
 from bertkit.insight.syntax import read_column, read_heads
 
 if TYPE_CHECKING:
@@ -58,12 +58,9 @@ def parse_row(record: Record, column: str, file: str) -> TextOrWords:
         return TextOrWords(text_of(record, column, file), None)
     if not isinstance(values.get(HEADS), list) or not isinstance(values.get(RELATIONS), list):
         return TextOrWords(None, words)
-    try:
+    with located(file=file, row=line):
         heads = read_heads(values[HEADS], len(words))
         relations = read_column(values[RELATIONS], len(words), RELATIONS)
-    except DataError as error:
-        error.file, error.row = file, line
-        raise
     return TextOrWords(None, words, heads, list(map(str, relations)))
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertkit.data.rows import Columns
 from bertkit.data.sources import read_splits
-from bertkit.errors import DataError
+from bertkit.errors import DataError, located
 from bertkit.insight.probing.items import Control, ProbeItems, ProbeTask, one_per_text, one_per_word
 from bertkit.insight.probing.recipe_labels import choose_metric
 from bertkit.insight.probing.rows import choose_rows, is_needed
@@ -140,11 +140,8 @@ def read_built_in_task(name: str, recipe: Recipe, limit: int, metric: str | None
     )
     splits = read_splits(recipe, columns, partial(_read_columns, columns=task.columns), is_needed)
     train, held_out, notes = choose_rows(splits, lambda row: {"tokens": row["words"]}, limit)
-    try:
+    with located(file=recipe.data.source or None):
         made = task.make(train, held_out)
-    except DataError as error:
-        error.file = recipe.data.source or None
-        raise
     return ProbeTask(
         name=name,
         about=task.about,

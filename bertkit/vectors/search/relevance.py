@@ -9,7 +9,7 @@ from typing import Any
 
 from bertkit.data.files import read_records
 from bertkit.data.rows import as_number, is_blank
-from bertkit.errors import DataError
+from bertkit.errors import DataError, located
 from bertkit.recipe import Data
 
 QUERY, RELEVANT, GRADE = "query", "relevant", "grade"
@@ -30,16 +30,13 @@ def read_relevance(file: Path) -> Relevance:
     relevance: Relevance = {}
     row = None
     for row, record in read_records(file, Data()):
-        try:
+        with located(file=str(file), row=row):
             query, ids, grade = _read_row(record)
             grades = relevance.setdefault(query, {})
             for name in ids:
                 if grades.setdefault(name, grade) != grade:
                     what = f"{name!r} has the grades {grades[name]:g} and {grade:g} for one query"
                     raise DataError(what, "take one out", column=GRADE)
-        except DataError as error:
-            error.file, error.row = str(file), row
-            raise
     if row is None:
         raise DataError("the file has no rows", f"it needs the columns {QUERY} and {RELEVANT}", file=file)
     return relevance

@@ -16,7 +16,7 @@ from bertkit.data.output import as_columns, write_records, writer_for
 from bertkit.data.rows import canonical_records, is_blank
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
-from bertkit.errors import BertkitError, DataError, UsageError, closest
+from bertkit.errors import BertkitError, DataError, UsageError, closest, located
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
 from bertkit.progress import SILENT, Progress, log, stage
@@ -258,11 +258,8 @@ def read_chunks(
     while chunk := list(itertools.islice(rows, CHUNK)):
         originals, canonical = [], []
         for line, original, row in chunk:
-            try:
+            with located(file=source, row=line):
                 canonical.append(task.read(row, recipe) or row)
-            except DataError as error:
-                error.file, error.row = source, line
-                raise
             originals.append(_keep_gold_spans(original) if columns.spans else original)
             blank += any(is_blank(value) for name, value in row.items() if name not in columns.blank)
         yield originals, canonical

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 from bertkit.data.json_objects import check_strings
 from bertkit.data.rows import Columns
 from bertkit.data.sources import ROWS
-from bertkit.errors import DataError, shorten
+from bertkit.errors import DataError, located, shorten
 from bertkit.recipe import Data
 
 
@@ -61,12 +61,9 @@ def as_records(rows: Any, inputs: Sequence[str] = (), columns: Columns | None = 
         raise DataError(f"{shorten(repr(rows))} is no row", "give texts, tuples, dictionaries or a DataFrame")
     records: list[dict[str, Any]] = []
     for number, row in enumerate(given, 1):
-        try:
+        with located(file=ROWS, row=number):
             records.append(_as_record(row, inputs, columns))
             _check_columns(records[-1], records[0])
-        except DataError as error:
-            error.file, error.row = ROWS, number
-            raise
         check_strings(records[-1], ROWS, number)
     return records
 

@@ -20,42 +20,34 @@ ORDER = 1
 EXAMPLE = "bertkit pretrain tokenizer --data demo --vocabulary-size 400 --output my_tokenizer"
 
 
-TextOption = Annotated[str | None, option("Text: hub data set, directory, file or `demo`.", "DATA")]
-RecipeOption = Annotated[str | None, option("Use the text of this pretraining recipe.", "RECIPE")]
-TypeOption = Annotated[
-    str,
-    option(
-        "wordpiece (as BERT), bpe (on bytes, as RoBERTa and ModernBERT) or unigram (as ALBERT).",
-        "TYPE",
-        names=("--type",),
-    ),
-]
-KindOption = Annotated[str | None, typer.Option(hidden=True)]
-FolderOption = Annotated[Path, output_option("Folder to write; new or empty.", "DIR")]
 SizeOption = Annotated[
     int | None,
     option("Number of tokens, special tokens included.", "N", "30,522 wordpiece, 50,265 bpe, 30,000 unigram", min=1),
 ]
-LowercaseOption = Annotated[
-    bool | None,
-    option("Lowercase the text or keep its case.", default="cased for bpe only", names=("--lowercase/--cased",)),
-]
 FrequencyOption = Annotated[int | None, option("Minimum count of letters and of merged pairs.", "N", "2", min=1)]
-SpecialOption = Annotated[list[str] | None, option("Add a special token; repeatable.", "TOKEN")]
-LengthOption = Annotated[int, option("Maximum tokens per text.", "N", min=4)]
 
 
 def command(
-    data: TextOption = None,
-    recipe: RecipeOption = None,
-    tokenizer_type: TypeOption = "wordpiece",
-    kind: KindOption = None,
-    output: FolderOption = ...,  # type: ignore[assignment]
+    data: Annotated[str | None, option("Text: hub data set, directory, file or `demo`.", "DATA")] = None,
+    recipe: Annotated[str | None, option("Use the text of this pretraining recipe.", "RECIPE")] = None,
+    tokenizer_type: Annotated[
+        str,
+        option(
+            "wordpiece (as BERT), bpe (on bytes, as RoBERTa and ModernBERT) or unigram (as ALBERT).",
+            "TYPE",
+            names=("--type",),
+        ),
+    ] = "wordpiece",
+    kind: Annotated[str | None, typer.Option(hidden=True)] = None,
+    output: Annotated[Path, output_option("Folder to write; new or empty.", "DIR")] = ...,  # type: ignore[assignment]
     vocabulary_size: SizeOption = None,
-    lowercase: LowercaseOption = None,
+    lowercase: Annotated[
+        bool | None,
+        option("Lowercase the text or keep its case.", default="cased for bpe only", names=("--lowercase/--cased",)),
+    ] = None,
     min_frequency: FrequencyOption = None,
-    special: SpecialOption = None,
-    max_length: LengthOption = 512,
+    special: Annotated[list[str] | None, option("Add a special token; repeatable.", "TOKEN")] = None,
+    max_length: Annotated[int, option("Maximum tokens per text.", "N", min=4)] = 512,
     limit: DocumentsOption = None,
     changes: SetOption = None,
 ) -> None:

@@ -46,21 +46,8 @@ TextsArgument = Annotated[
     ),
 ]
 
-OutputOption = Annotated[Path, output_option("Folder of the index, to be created.", "INDEX")]
 DocumentPromptOption = Annotated[
     str | None, option("Name of the model's prompt for the texts.", "NAME", "document or passage, if the model has it")
-]
-QueryPromptOption = Annotated[
-    str | None, option("Name of the model's prompt for queries.", "NAME", "query, if the model has it")
-]
-SimilarityOption = Annotated[str | None, option("cosine or dot.", "NAME", "the model's")]
-RecallQueriesOption = Annotated[
-    str | None,
-    option(
-        "File of queries, in the column `text`, by which the recall of --approximate is measured.",
-        "FILE",
-        "by rows of the index",
-    ),
 ]
 ApproximateOption = Annotated[
     str | None,
@@ -70,27 +57,35 @@ ApproximateOption = Annotated[
         "exact search only",
     ),
 ]
-PassagesOption = Annotated[
-    bool, flag("--passages", "Split texts into passages that the model reads whole, and index those.")
-]
 
 
 def command(
     file: TextsArgument,
     model: EncoderOption,
-    output: OutputOption,
+    output: Annotated[Path, output_option("Folder of the index, to be created.", "INDEX")],
     column: ColumnOption = "text",
     skip_empty: SkipEmptyOption = False,
     pooling: PoolingOption = None,
     dimension: DimensionOption = None,
     max_length: TextLengthOption = None,
     document_prompt: DocumentPromptOption = None,
-    query_prompt: QueryPromptOption = None,
-    similarity: SimilarityOption = None,
+    query_prompt: Annotated[
+        str | None, option("Name of the model's prompt for queries.", "NAME", "query, if the model has it")
+    ] = None,
+    similarity: Annotated[str | None, option("cosine or dot.", "NAME", "the model's")] = None,
     approximate: ApproximateOption = None,
-    recall_queries: RecallQueriesOption = None,
+    recall_queries: Annotated[
+        str | None,
+        option(
+            "File of queries, in the column `text`, by which the recall of --approximate is measured.",
+            "FILE",
+            "by rows of the index",
+        ),
+    ] = None,
     precision: PrecisionOption = "auto",
-    passages: PassagesOption = False,
+    passages: Annotated[
+        bool, flag("--passages", "Split texts into passages that the model reads whole, and index those.")
+    ] = False,
     passage_tokens: PassageTokensOption = None,
     overlap: OverlapOption = None,
     changes: DataSettingsOption = None,

@@ -29,32 +29,29 @@ RerankOption = Annotated[
     ),
 ]
 CandidatesOption = Annotated[int, option("The best results that --rerank scores.", "N", min=1)]
-QueryFileOption = Annotated[
-    str | None, option("File with queries, one per row, in any format that `predict` reads; `-` for stdin.", "FILE")
-]
-ByOption = Annotated[
-    Literal["vectors", "words", "hybrid"],
-    option("Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
-]
-QueryPromptOption = Annotated[
-    str | None,
-    option(
-        "Name of the prompt of the queries; another than the index was built for is refused.", "NAME", "the index's"
-    ),
-]
 
 
 def command(
     index: IndexArgument,
     queries: Annotated[list[str] | None, argument("What to search for.", "QUERY...")] = None,
-    file: QueryFileOption = None,
+    file: Annotated[
+        str | None, option("File with queries, one per row, in any format that `predict` reads; `-` for stdin.", "FILE")
+    ] = None,
     k: Annotated[int, option("Results per query.", "K", names=("-k", "--top"), min=1)] = 10,
-    by: ByOption = "vectors",
+    by: Annotated[
+        Literal["vectors", "words", "hybrid"],
+        option("Rank by vectors, by words (BM25), or by both (reciprocal rank fusion)."),
+    ] = "vectors",
     rerank: RerankOption = None,
     candidates: CandidatesOption = 100,
     column: ColumnOption = "text",
     model: MovedModelOption = None,
-    prompt: QueryPromptOption = None,
+    prompt: Annotated[
+        str | None,
+        option(
+            "Name of the prompt of the queries; another than the index was built for is refused.", "NAME", "the index's"
+        ),
+    ] = None,
     exact: Annotated[bool, flag("--exact", "Search exactly, also where the index has an approximate search.")] = False,
     verify: Annotated[bool, flag("--verify", "Compare the checksums of all files of the index first.")] = False,
     output: RecordsOption = None,
