@@ -24,7 +24,6 @@ from bertkit.modeling.weights import (
     load_weights,
     loaded_bytes,
     read_json_object,
-    refuse_misfit,
     refuse_non_finite,
     refuse_other_types,
 )
@@ -215,7 +214,6 @@ def load_to_pretrain(model_class: type[Model], folder: Path | None, config: Conf
         if is_causal(config) and model_class.__name__ != "AutoModelForCausalLM":
             raise ModelError("its tokens see only those before them", "name an encoder of both sides", file=folder)
         model, report = load_weights(model_class, folder, config)
-        refuse_misfit(model, report, folder)
         refuse_non_finite(model.named_parameters(), folder)
         info_of(model).new_weights = sorted(report["missing_keys"])
     keep_windows(model)
@@ -263,7 +261,6 @@ def load_model(
     saved_head = tagger_head(config)
     set_tagger_head(config, head)
     model, report = load_weights(find_class(type(config)), folder, config)
-    refuse_misfit(model, report, folder)
     same_class = saved_class == type(model).__name__
     if not new_head and saved_problem not in (None, problem_type):
         untrained = f"it is a {saved_class} for {saved_problem}"

@@ -86,7 +86,7 @@ def load_weights(model_class: type[Model], folder: Path, config: Config) -> tupl
     """Load a model, with transformers' report of the weights that were missing, unexpected or of another shape.
 
     Raises:
-        ModelError: a file of weights is damaged, or could run code.
+        ModelError: a file of weights is damaged, could run code, or does not fit the config.
     """
     import torch
     from safetensors import SafetensorError
@@ -110,6 +110,7 @@ def load_weights(model_class: type[Model], folder: Path, config: Config) -> tupl
         if is_memory_error(error):
             raise
         raise ModelError(f"the checkpoint does not load: {first_line(error)}", file=folder) from None
+    refuse_misfit(model, report, folder)
     # Transformers leaves weights in the mapped file. Whoever overwrites it later would change the model's answers, or
     # end the process. Slices, where the file has one weight for several of the model's, would also keep the whole.
     for tensor in (*model.parameters(), *model.buffers()):

@@ -51,6 +51,9 @@ SUMMARY = "ablation.json"
 _SCHEMA = 1
 _PRETRAINED = "pretrained"
 
+ThenTask = tuple[str, Mapping[str, Any]]
+"""A recipe, and the changes of it."""
+
 
 @dataclass(frozen=True)
 class AblationPlan:
@@ -65,44 +68,36 @@ class AblationPlan:
 
 
 @dataclass
-class _Ablation:
+class Ablation:
     """An ablation that is checked: the recipes of the variants by name, and those of the tasks with their settings."""
 
     search: Search
     folder: Path
     points: dict[str, Point]
     recipes: dict[str, PretrainRecipe]
-    tasks: dict[str, tuple[str, Mapping[str, Any]]]
+    tasks: dict[str, ThenTask]
     failures: dict[str, BertkitError] = field(default_factory=dict)
 
     def pretrained(self, variant: str) -> Path:
+        """Return the run folder of a pretraining."""
         return self.folder / _PRETRAINED / variant
 
     def task_recipe(self, task: str, variant: str) -> Recipe:
+        """Load the recipe of a fine-tuning of an encoder."""
         name, changes = self.tasks[task]
         return load_recipe(name, {**changes, "model": str(self.pretrained(variant))})
 
 
 def ablate(
-    recipe: str,
-    search: Search,
-    tasks: Sequence[tuple[str, Mapping[str, Any]]],
-    seeds: Sequence[int] = (1, 2, 3, 4, 5),
-    changes: Mapping[str, Any] | None = None,
-    *,
-    output: str | Path | None = None,
-    progress: Progress = SILENT,
+    job: Ablation, seeds: Sequence[int], progress: Progress = SILENT
 ) -> tuple[AblationSummary, BertkitError | None]:
     """Pretrain at each point of a grid, fine-tune each encoder on each task with each seed, and compare the scores.
 
-    `search` is a grid over keys of the pretraining recipe; its first point is what the others are compared with. Each
-    of `tasks` is a recipe with its changes. What is finished is kept, and what was broken off is resumed. A variant
-    that fails does not end the others.
+    What is finished is kept, and what was broken off is resumed. A variant that fails does not end the others.
 
     Returns:
         the summary, which is in ``ablation.json`` too, and the error of the first variant that failed.
     """
-    job = _check_ablation(recipe, search, tasks, changes or {}, output)
     with runs.claimed_several(job.folder):
         _check_inputs(job, progress)
         _pretrain_all(job, progress)
@@ -125,12 +120,7 @@ def ablate(
 
 
 def smoke_ablate(
-    recipe: str,
-    search: Search,
-    tasks: Sequence[tuple[str, Mapping[str, Any]]],
-    changes: Mapping[str, Any] | None = None,
-    *,
-    progress: Progress = SILENT,
+    recipe: str, search: Search, tasks: Sequence[ThenTask], changes: Mapping[str, Any], progress: Progress = SILENT
 ) -> tuple[SmokeResult, BertkitError | None]:
     """Pretrain each encoder for two steps on a few documents, and fine-tune each on a few rows of each task.
 
@@ -148,7 +138,7 @@ def smoke_ablate(
 
     with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
         with stages.one("read the data"):
-            job = _check_ablation(recipe, search, tasks, changes or {}, Path(temporary, "ablation"))
+            job = check_ablation(recipe, search, tasks, changes, Path(temporary, "ablation"))
             job.recipes |= {name: with_few_documents(own) for name, own in job.recipes.items()}
             _check_inputs(job, progress)
         stages.train(pretrain, progress)
@@ -162,18 +152,8 @@ def smoke_ablate(
     return result, stages.error
 
 
-def dry_run(
-    recipe: str,
-    search: Search,
-    tasks: Sequence[tuple[str, Mapping[str, Any]]],
-    seeds: Sequence[int] = (1, 2, 3, 4, 5),
-    changes: Mapping[str, Any] | None = None,
-    *,
-    output: str | Path | None = None,
-    progress: Progress = SILENT,
-) -> AblationPlan:
+def dry_run(job: Ablation, seeds: Sequence[int], progress: Progress = SILENT) -> AblationPlan:
     """Check everything that can be checked without training, and time some steps of each pretraining."""
-    job = _check_ablation(recipe, search, tasks, changes or {}, output)
     runs.check_idle(job.folder)
     rows = _check_inputs(job, progress)
     estimates = dict[str, Estimate]()
@@ -185,14 +165,13 @@ def dry_run(
     return AblationPlan(str(job.folder), estimates, rows, len(job.recipes) * len(rows) * len(seeds))
 
 
-def _check_ablation(
-    name: str,
-    search: Search,
-    tasks: Sequence[tuple[str, Mapping[str, Any]]],
-    changes: Mapping[str, Any],
-    output: str | Path | None,
-) -> _Ablation:
-    """Load all recipes, and check the folder, before anything is read."""
+def check_ablation(
+    name: str, search: Search, tasks: Sequence[ThenTask], changes: Mapping[str, Any], output: str | Path | None
+) -> Ablation:
+    """Load all recipes, and check the folder, before anything is read.
+
+    `search` is a grid over keys of the pretraining recipe; its first point is what the others are compared with.
+    """
     refuse_launch("an ablation under torchrun", "start it once")
     if not tasks:
         raise UsageError("no task to compare the encoders by", "name a recipe: --then sst2")
@@ -209,7 +188,7 @@ def _check_ablation(
         except RecipeError as error:
             error.what = f"--space: {error.what}"
             raise
-    of_tasks: dict[str, tuple[str, Mapping[str, Any]]] = {}
+    of_tasks: dict[str, ThenTask] = {}
     for task, settings in tasks:
         if "model" in settings:
             raise UsageError("--then names a model", "leave it out: each encoder that is pretrained is fine-tuned")
@@ -222,10 +201,10 @@ def _check_ablation(
     folder = runs.run_folder(output, f"{next(iter(recipes.values())).name}-ablation")
     is_ours = any((folder / name).exists() for name in (SUMMARY, _PRETRAINED))
     runs.check_several(folder, "an ablation", is_ours=is_ours)
-    return _Ablation(search, folder, points, recipes, of_tasks)
+    return Ablation(search, folder, points, recipes, of_tasks)
 
 
-def _pretrain_all(job: _Ablation, progress: Progress) -> None:
+def _pretrain_all(job: Ablation, progress: Progress) -> None:
     """Pretrain each encoder, or go on with it; one that fails does not end the others."""
     for number, (variant, own) in enumerate(job.recipes.items(), start=1):
         log.info(f"{variant}: pretraining, {number} of {len(job.recipes)}")
@@ -233,7 +212,7 @@ def _pretrain_all(job: _Ablation, progress: Progress) -> None:
             run_inputs(read_inputs(own, job.pretrained(variant), progress), fresh=False, progress=progress)
 
 
-def _check_inputs(job: _Ablation, progress: Progress) -> dict[str, dict[str, int | None]]:
+def _check_inputs(job: Ablation, progress: Progress) -> dict[str, dict[str, int | None]]:
     """Read the rows of all tasks, prepare all text and build the held-out examples before anything is trained.
 
     Returns:
@@ -254,7 +233,7 @@ def _check_inputs(job: _Ablation, progress: Progress) -> dict[str, dict[str, int
 
 
 @contextmanager
-def _for_another(job: _Ablation) -> Iterator[None]:
+def _for_another(job: Ablation) -> Iterator[None]:
     """Let what refuses a folder that holds other runs name the option of this command that helps."""
     try:
         yield
@@ -264,7 +243,7 @@ def _for_another(job: _Ablation) -> Iterator[None]:
         ) from None
 
 
-def _summarize_ablation(job: _Ablation, seeds: Sequence[int], progress: Progress) -> AblationSummary:
+def _summarize_ablation(job: Ablation, seeds: Sequence[int], progress: Progress) -> AblationSummary:
     """Summarize what the folder holds, and write the page of each task."""
     variants = [
         describe_variant(name, point, runs.read_record(job.pretrained(name)), job.failures.get(name))
@@ -276,7 +255,7 @@ def _summarize_ablation(job: _Ablation, seeds: Sequence[int], progress: Progress
     return AblationSummary(recipe, str(job.folder), space, list(seeds), variants, tasks)
 
 
-def _compare_variants(job: _Ablation, task: str, seeds: Sequence[int], progress: Progress) -> AblatedTask | None:
+def _compare_variants(job: Ablation, task: str, seeds: Sequence[int], progress: Progress) -> AblatedTask | None:
     """Compare the variants on a task with the first of them; None where fewer than two have enough finished runs."""
     # What is compared is what has finished: a single run, or, with several seeds, a folder with at least two of them.
     paths, results = {}, []

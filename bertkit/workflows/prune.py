@@ -273,12 +273,11 @@ def _load_to_save(inputs: _Inputs, before: Checkpoint | None) -> tuple[PreTraine
     import transformers
 
     from bertkit.modeling.load import quiet_transformers
-    from bertkit.modeling.weights import load_config, load_weights, refuse_misfit, refuse_non_finite
+    from bertkit.modeling.weights import load_config, load_weights, refuse_non_finite
 
     quiet_transformers()
     config = load_config(inputs.source)
     name = (config.architectures or ["AutoModel"])[0]
     model, report = load_weights(getattr(transformers, name, transformers.AutoModel), inputs.source, config)
-    refuse_misfit(model, report, inputs.source)
     refuse_non_finite(model.named_parameters(), inputs.source)
     return model, sorted(report["missing_keys"])

@@ -46,7 +46,6 @@ def test_a_checkpoint_loads_in_float32_with_a_report(folder):
     model, report = load_weights(BertModel, folder, load_config(folder))
     assert {p.dtype for p in model.parameters()} == {torch.float32}
     assert not report["missing_keys"]
-    refuse_misfit(model, report, folder)
     refuse_non_finite(model.named_parameters(), folder)
 
 

@@ -11,7 +11,7 @@ from bertkit.errors import DataError, DivergedError, RecipeError, UsageError
 from bertkit.recipe.space import make_search
 from bertkit.storage import runs
 from bertkit.workflows import ablate as workflow
-from bertkit.workflows.ablate import ablate
+from bertkit.workflows.ablate import ablate, check_ablation
 from tests.kills import TRAINING_STEP, check_equal
 from tests.workflows.pretrain.test_pretrain import DEMO
 
@@ -56,7 +56,7 @@ def pretrained(monkeypatch):
 
 def test_a_variant_that_diverges_loses_no_other(pretrained, tmp_path):
     folder = tmp_path / "ablation"
-    summary, error = ablate("mlm", search("objective=clm,mlm"), [TASK], (1, 2), TEXT, output=folder)
+    summary, error = ablate(check_ablation("mlm", search("objective=clm,mlm"), [TASK], TEXT, folder), (1, 2))
     assert pretrained == ["clm", "mlm", ("cola", str(folder / "pretrained/mlm"), [1, 2], folder / "cola/mlm")]
     assert "clm: the loss is nan" in str(error) and isinstance(error, DivergedError)
     assert [(variant.name, bool(variant.failure)) for variant in summary.variants] == [("clm", True), ("mlm", False)]
@@ -68,7 +68,7 @@ def test_mistakes_are_found_before_anything_is_trained(pretrained, tmp_path):
 
     def refused(error, match, space=(OBJECTIVES,), tasks=(TASK,), **changes):
         with pytest.raises(error, match=match):
-            ablate("mlm", search(*space), tasks, (1,), {**TEXT, **changes}, output=folder)
+            ablate(check_ablation("mlm", search(*space), tasks, {**TEXT, **changes}, folder), (1,))
 
     refused(UsageError, "no task to compare the encoders by", tasks=())
     refused(UsageError, "training.steps is both set and varied", space=["training.steps=1,2"])
@@ -89,7 +89,7 @@ def test_mistakes_are_found_before_anything_is_trained(pretrained, tmp_path):
 
 @pytest.mark.slow
 def test_an_ablation_whose_encoders_learned_nothing_says_so(tmp_path):
-    summary, error = ablate("mlm", search(OBJECTIVES), [TASK], (1,), TEXT, output=tmp_path / "ablation")
+    summary, error = ablate(check_ablation("mlm", search(OBJECTIVES), [TASK], TEXT, tmp_path / "ablation"), (1,))
     assert error is None
     assert [score.mean for score in summary.tasks[0].scores] == [0.0, 0.0]
     assert summary.tasks[0].notes[-1].startswith("No encoder has learned cola: no mean score beats a baseline")

@@ -81,18 +81,18 @@ def command(
     given = {"data.source": data, "size": size, "tokenizer": tokenizer, "training.steps": steps, "training.seed": seed}
     settings = merge_changes(given, changes)
     search, tasks, numbers = make_search("grid", space, None), list(map(parse_then, then)), parse_seeds(seeds)
-    from bertkit.workflows.ablate import ablate, smoke_ablate
-    from bertkit.workflows.ablate import dry_run as check
+    from bertkit.workflows.ablate import ablate, check_ablation, smoke_ablate
+    from bertkit.workflows.ablate import dry_run as plan_ablation
 
     if smoke:
         refuse_with_smoke(output=output, dry_run=dry_run)
-        print_smoke(smoke_ablate(recipe, search, tasks, settings, progress=TerminalProgress()))
+        print_smoke(smoke_ablate(recipe, search, tasks, settings, TerminalProgress()))
         return
+    job = check_ablation(recipe, search, tasks, settings, output)
     if dry_run:
-        plan = check(recipe, search, tasks, numbers, settings, output=output, progress=TerminalProgress())
-        print_result(plan, print_ablation_plan)
+        print_result(plan_ablation(job, numbers, TerminalProgress()), print_ablation_plan)
         return
-    summary, error = ablate(recipe, search, tasks, numbers, settings, output=output, progress=TerminalProgress())
+    summary, error = ablate(job, numbers, TerminalProgress())
     print_result(summary, print_ablation, error=error)
 
 

@@ -146,10 +146,9 @@ def load_sentence_encoder(folder: Path, modules: SentenceModules) -> SentenceEnc
     from transformers import AutoModel
 
     from bertkit.modeling.load import quiet_transformers
-    from bertkit.modeling.weights import load_config, load_weights, refuse_misfit, refuse_non_finite
+    from bertkit.modeling.weights import load_config, load_weights, refuse_non_finite
 
     quiet_transformers()
-    encoder, report = load_weights(AutoModel, folder, load_config(folder, decoders=True))
-    refuse_misfit(encoder, report, folder)
+    encoder, _ = load_weights(AutoModel, folder, load_config(folder, decoders=True))
     refuse_non_finite(encoder.named_parameters(), folder)
     return SentenceEncoder(encoder, modules).eval()

@@ -25,7 +25,7 @@ from bertkit.modeling.sentence.encoder import pool
 from bertkit.modeling.sentence.losses import COMPARING, VectorLoss
 from bertkit.modeling.sentence.modules import Dense, SentenceModules
 from bertkit.modeling.sentence.writing import write_modules
-from bertkit.modeling.weights import load_config, load_weights, refuse_misfit, refuse_non_finite
+from bertkit.modeling.weights import load_config, load_weights, refuse_non_finite
 from bertkit.tokens.features import Tensors
 
 _TOKENS_AT_ONCE = 2**14  # of a batch on a CPU, above which texts are read twice to save memory
@@ -197,8 +197,7 @@ def load_sentence_head(
     if dropout is not None:
         set_dropout(config, dropout)
     config_class: type = type(config)
-    model, report = load_weights(class_with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
-    refuse_misfit(model, report, folder)
+    model, _ = load_weights(class_with_head(SentenceHead, config_class, "ForSentenceSimilarity"), folder, config)
     refuse_non_finite(model.named_parameters(), folder)
     set_up(model, modules, loss, texts_at_once)
     return model

@@ -21,7 +21,7 @@ from bertkit.modeling.sentence.formats import PROJECTION, write_late
 from bertkit.modeling.sentence.head import SentenceHead, set_up
 from bertkit.modeling.sentence.losses import own_positives
 from bertkit.modeling.sentence.modules import Dense, SentenceModules
-from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_misfit, refuse_non_finite
+from bertkit.modeling.weights import first_line, load_config, load_weights, refuse_non_finite
 
 _WEIGHTS = "model.safetensors"
 _DIMENSION = 128
@@ -146,8 +146,7 @@ def load_late_head(
         what = f"options.dimension is {dimension}, and the vectors of the model have {saved.outputs}"
         raise RecipeError(what, "leave it out, or start from another model")
     config_class: type = type(config)
-    model, report = load_weights(class_with_head(LateHead, config_class, "ForLateInteraction"), folder, config)
-    refuse_misfit(model, report, folder)
+    model, _ = load_weights(class_with_head(LateHead, config_class, "ForLateInteraction"), folder, config)
     projection = nn.Linear(config.hidden_size, saved.outputs if saved else dimension or _DIMENSION, bias=False)
     if saved:
         load_projection(projection, saved.folder)
