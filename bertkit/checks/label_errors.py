@@ -128,7 +128,7 @@ def count_errors(labels: Numbers, probabilities: Numbers) -> ErrorCount:
     return ErrorCount(*(round(rate * len(labels)) for rate in min(found, key=lambda rates: rates[2])))
 
 
-def predict_labels(texts: Sequence[str], vectors: Numbers, labels: Numbers, seed: int = 42) -> Numbers:
+def predict_labels(texts: Sequence[str], vectors: Numbers, labels: Numbers) -> Numbers:
     """Return the probability of each label for each row, from models that have not seen the row.
 
     The mean of two logistic regressions: on the vectors, which know what words mean, and on the words themselves, which
@@ -139,7 +139,7 @@ def predict_labels(texts: Sequence[str], vectors: Numbers, labels: Numbers, seed
     from sklearn.linear_model import LogisticRegression
     from sklearn.model_selection import StratifiedKFold, cross_val_predict
 
-    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=seed)
+    folds = StratifiedKFold(FOLDS, shuffle=True, random_state=42)
     scaled = (vectors - vectors.mean(axis=0)) / np.maximum(vectors.std(axis=0), 1e-6)
     words = TfidfVectorizer(ngram_range=(1, 2), sublinear_tf=True, token_pattern=r"\w+").fit_transform(texts)
     of_each = []

@@ -33,10 +33,10 @@ class Gain(NamedTuple):
         return 0.0 if gain <= _ERRORS * error else gain / (1 - self.chance)
 
 
-def classes_of(gold: Sequence[Any], most: int = 20) -> list[int] | None:
+def classes_of(gold: Sequence[Any]) -> list[int] | None:
     """Return the gold values as classes: labels, or numbers above and below their median.
 
-    None where there is one class, or more than `most`, or where values are neither labels nor numbers.
+    None where there is one class, or more than 20, or where values are neither labels nor numbers.
     """
     if len(gold) < _LEAST:
         return None
@@ -48,17 +48,17 @@ def classes_of(gold: Sequence[Any], most: int = 20) -> list[int] | None:
         classes = [names[str(value)] for value in gold]
     else:
         return None
-    return classes if 2 <= len(set(classes)) <= most else None
+    return classes if 2 <= len(set(classes)) <= 20 else None
 
 
-def measure_words(features: Sequence[Features], classes: Sequence[int], seed: int = 42) -> tuple[Gain, Numbers]:
+def measure_words(features: Sequence[Features], classes: Sequence[int]) -> tuple[Gain, Numbers]:
     """Predict classes from features that are 0 or some number each, by logistic regression.
 
     Returns:
         the gain, and the score of class 1 over class 0 for each row, from a model that has not seen it.
     """
     gold, count = np.array(classes), len(classes)
-    fold = np.random.default_rng(seed).permutation(count) % _FOLDS
+    fold = np.random.default_rng(42).permutation(count) % _FOLDS
     predicted, scores = np.zeros(count, dtype=np.int64), np.zeros(count)
     for number in range(_FOLDS):
         inside, outside = np.flatnonzero(fold != number).tolist(), np.flatnonzero(fold == number).tolist()

@@ -77,7 +77,7 @@ def embed_words(words: Sequence[Sequence[str]], embedder: Embedder, progress: Pr
     return vectors
 
 
-def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers, seed: int = 42) -> Numbers:
+def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers) -> Numbers:
     """Return the probability of each tag for each word, from models that have not seen its row.
 
     The mean of two logistic regressions: on the vectors of a word and its neighbors, and on the words themselves.
@@ -86,7 +86,6 @@ def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers
         words: of each row.
         vectors: of all words, (words, dimension).
         tags: of all words, (words,), counted from 0; -1 for none.
-        seed: of the folds.
     """
     from sklearn.decomposition import PCA
     from sklearn.exceptions import ConvergenceWarning
@@ -95,7 +94,7 @@ def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers
     from sklearn.model_selection import GroupKFold
 
     row_of = np.repeat(np.arange(len(words)), [len(of_row) for of_row in words])
-    reduced = PCA(min(_WIDTH, *vectors.shape), random_state=seed).fit_transform(vectors)
+    reduced = PCA(min(_WIDTH, *vectors.shape), random_state=42).fit_transform(vectors)
     reduced /= max(float(reduced.std(axis=0).mean()), 1e-6)
     features = {
         "vectors": np.concatenate([_shift_values(reduced, row_of, by) for by in (-1, 0, 1)], axis=1),
@@ -104,7 +103,7 @@ def predict_tags(words: Sequence[Sequence[str]], vectors: Numbers, tags: Numbers
     probabilities = np.zeros((len(tags), int(tags.max()) + 1))
     # the last digits of a probability change no ranking
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
-        for training, others in GroupKFold(FOLDS, shuffle=True, random_state=seed).split(row_of, groups=row_of):
+        for training, others in GroupKFold(FOLDS, shuffle=True, random_state=42).split(row_of, groups=row_of):
             known = training[tags[training] >= 0]
             for name, values in features.items():
                 model = LogisticRegression(C=_STRENGTHS[name], max_iter=_ITERATIONS).fit(values[known], tags[known])

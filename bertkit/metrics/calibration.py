@@ -181,10 +181,10 @@ class Abstention(NamedTuple):
     """The share of these that are right."""
 
 
-def find_abstention(confidence: Numbers, right: Numbers, precision: float, *, risk: float = 0.05) -> Abstention | None:
-    """Find the threshold that answers most rows with at least this precision, wrong with probability `risk` at most.
+def find_abstention(confidence: Numbers, right: Numbers, precision: float) -> Abstention | None:
+    """Find the threshold that answers most rows with at least this precision, wrong with probability .05 at most.
 
-    Precision holds for new rows of the same distribution, with probability 1 - `risk` over the rows here. Twenty levels
+    Precision holds for new rows of the same distribution, with probability .95 over the rows here. Twenty levels
     of coverage are tested, each by an exact binomial test (the lower end of Clopper and Pearson's interval) at a
     twentieth of the risk, as in Geifman and El-Yaniv 2017, section 3. Given the least confident row of a level, those
     above it are independent draws of all that are more confident, so that the test is exact for a threshold there.
@@ -200,7 +200,7 @@ def find_abstention(confidence: Numbers, right: Numbers, precision: float, *, ri
     for threshold in thresholds:  # those that answer most rows come first
         is_answered = confidence >= threshold
         answered, hits = int(is_answered.sum()), int(right[is_answered].sum())
-        if answered and binom.cdf(answered - hits, answered, 1 - precision) <= risk / LEVELS:
+        if answered and binom.cdf(answered - hits, answered, 1 - precision) <= 0.05 / LEVELS:
             return Abstention(threshold, answered / len(confidence), hits / answered)
     return None
 

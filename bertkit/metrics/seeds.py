@@ -78,7 +78,7 @@ def expected_best(scores: Sequence[float], *, lower_is_better: bool = False) -> 
 
 
 def resample_mean(
-    score: Callable[[int, np.ndarray], dict[str, float]], seeds: int, rows: int, *, samples: int = 500, draws: int = 0
+    score: Callable[[int, np.ndarray], dict[str, float]], seeds: int, rows: int, *, samples: int = 500
 ) -> dict[str, np.ndarray]:
     """Score resampled rows with all runs, and return each metric's mean over the runs in each resample, (samples,).
 
@@ -87,9 +87,8 @@ def resample_mean(
         seeds: how many runs there are.
         rows: how many rows there are.
         samples: how many resamples.
-        draws: seed of the random draws.
     """
-    rng = np.random.default_rng(draws)
+    rng = np.random.default_rng(0)
     # all runs score the same resample: what they share in being right or wrong on a row stays in the mean
     scored = [
         [score(run, numbers) for run in range(seeds)]
@@ -101,8 +100,8 @@ def resample_mean(
     }
 
 
-def mean_interval(scores: Sequence[float], resampled: np.ndarray, rows: int, *, level: float = 0.95) -> Interval:
-    """Compute the interval of a recipe's mean score, over seeds and rows together: other ones of both might be drawn.
+def mean_interval(scores: Sequence[float], resampled: np.ndarray, rows: int) -> Interval:
+    """Compute the 95% interval of a recipe's mean score, over seeds and rows together, as both might be others.
 
     Two variances of the mean are added: that between the runs, s^2 / runs, and that of the mean over resampled rows.
     Student's quantile has the degrees of freedom of Satterthwaite 1946, since few runs tell little about the first
@@ -112,7 +111,6 @@ def mean_interval(scores: Sequence[float], resampled: np.ndarray, rows: int, *, 
         scores: of the runs on all rows; at least two.
         resampled: means over these runs on resampled rows, as `resample_mean` returns them.
         rows: how many rows there are.
-        level: nominal coverage.
 
     Returns:
         its ends; None for one run, one row, scores that do not vary at all, or two runs that vary more than the rows
@@ -132,6 +130,6 @@ def mean_interval(scores: Sequence[float], resampled: np.ndarray, rows: int, *, 
     freedom = total**2 / (between**2 / (len(scores) - 1) + over_rows**2 / (rows - 1))
     if freedom < _LEAST_FREEDOM:
         return None
-    half = float(special.stdtrit(freedom, (1 + level) / 2)) * math.sqrt(total)
+    half = float(special.stdtrit(freedom, 0.975)) * math.sqrt(total)
     mean = statistics.fmean(scores)
     return mean - half, mean + half

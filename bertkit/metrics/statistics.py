@@ -176,7 +176,7 @@ def label_scores(
 
 
 def confusion_table(
-    gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str], max_labels: int = 20
+    gold: Sequence[str], predicted: Sequence[str], labels: Sequence[str]
 ) -> list[tuple[str, dict[str, int]]]:
     """Count predicted labels per gold label, in the order of `labels`; rare labels share one line.
 
@@ -186,7 +186,7 @@ def confusion_table(
     if not gold:
         return []
     support = Counter(gold)
-    frequent = set(sorted(labels, key=lambda label: -support[label])[:max_labels])
+    frequent = set(sorted(labels, key=lambda label: -support[label])[:20])
     names = [label for label in labels if label in frequent]
     others = f"{len(labels) - len(names)} others"
     counts = Counter(

@@ -19,10 +19,10 @@ _OWN: dict[str, str | None] = {}
 _trusts_folders = False  # whether recipes that came with models may name code to run
 
 
-def trust_folders(trust: bool = True) -> None:
+def trust_folders() -> None:
     """Let recipes that came with models name code to run, from now on."""
     global _trusts_folders
-    _trusts_folders = trust
+    _trusts_folders = True
 
 
 def trusts_folders() -> bool:

@@ -211,10 +211,10 @@ def fill_template(test: BehaviorTest, column: str, limit: int) -> list[Row]:
     return rows
 
 
-def plan_test(test: BehaviorTest, rows: Sequence[Row], columns: Columns, limit: int, seed: int = 0) -> Plan:
-    """Choose so many rows, and change them where the test does: of all rows that it can change, drawn by the seed.
+def plan_test(test: BehaviorTest, rows: Sequence[Row], columns: Columns, limit: int) -> Plan:
+    """Choose so many rows, and change them where the test does: of all rows that it can change, drawn at random.
 
-    What becomes of a row depends on the seed, the change and its number alone.
+    What becomes of a row depends on the change and its number alone.
     """
     names = [*columns.given, *columns.text_instead.values()]
     column = test.column or next((name for name in names if rows and _is_text(rows[0].get(name))), names[0])
@@ -222,11 +222,11 @@ def plan_test(test: BehaviorTest, rows: Sequence[Row], columns: Columns, limit: 
         return Plan(test, sample(rows, limit), column)
     edit, changed = test.find_edit(), dict[int, Row]()
     # All rows in random order, until enough can be changed: not every row has, say, a number.
-    for number in Random(seed).sample(range(len(rows)), len(rows)):
+    for number in Random(0).sample(range(len(rows)), len(rows)):
         row = rows[number]
         if not _is_text(row.get(column)):
             raise RecipeError(f"{test.name}: the rows have no text {column!r} to change", closest(column, row))
-        value = apply_edit(edit, row[column], Random(f"{seed} {edit.name} {number}"))
+        value = apply_edit(edit, row[column], Random(f"0 {edit.name} {number}"))
         # what points into a text by characters must still point there
         if value is not None and ("target" not in row or isinstance(value, list) or len(value) == len(row[column])):
             changed[number] = {**row, column: value}

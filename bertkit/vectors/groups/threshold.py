@@ -133,16 +133,16 @@ class DrawnPair(NamedTuple):
         return {**pair, "label": "", "cosine": round(self.cosine, 4), "weight": self.weight}
 
 
-def draw_neighbors(vectors: Matrix, seed: int = 42) -> Neighbors:
+def draw_neighbors(vectors: Matrix) -> Neighbors:
     """Draw rows, and find the nearest other row of each among all."""
-    rows = draw_rows(len(vectors), _QUERIES, seed)
+    rows = draw_rows(len(vectors), _QUERIES, 42)
     nearest, cosines = find_nearest(vectors[rows], vectors, rows)
     return Neighbors(rows, nearest, cosines)
 
 
-def draw_pairs(neighbors: Neighbors, seed: int = 42) -> Iterator[DrawnPair]:
+def draw_pairs(neighbors: Neighbors) -> Iterator[DrawnPair]:
     """Yield pairs of each band of cosines, the highest first, so that few labels tell the precision everywhere."""
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(42)
     bands = [*np.arange(0.5, 1.0, 0.05).round(2).tolist(), 2.0]  # a cosine may be rounded to more than 1
     for low, high in reversed(list(pairwise(bands))):
         band = np.flatnonzero((neighbors.cosines >= low) & (neighbors.cosines < high))
