@@ -15,12 +15,23 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from transformers import BertForMaskedLM, BertTokenizer
 
-from bertkit.data.demo.prose import SECOND_TEXT, demo_text
+from bertkit.data.demo.prose import (
+    FIRST_TEXT,
+    Paragraph,
+    WriteParagraph,
+    answered,
+    answered_or_not,
+    commented,
+    demo_text,
+)
+from bertkit.data.demo.rows import write_question
 
 PARAGRAPHS = 100_000, 50_000
 """How many the first text has, and the second."""
@@ -37,6 +48,27 @@ On held-out paragraphs it predicts {masked_accuracy:.0%} of the masked words. It
 of word frequencies alone is {baseline:.1f}. It tells {pair_accuracy:.0%} of the sentences that follow each other from
 those that do not.
 """
+
+
+def looked_for(rng: Random) -> Paragraph:
+    """Write a question, and sentences of which each is followed by `No`, or by `Yes` and the answer."""
+    row = write_question(rng, "train", unanswerable=0.15)
+    context, answer = row["context"], (row["answers"]["text"] or [""])[0]
+    start, paragraph = (row["answers"]["answer_start"] or [-1])[0], row["question"]
+    for match in re.finditer(r"[^.]+\.", context):
+        answers = match.start() <= start < match.end()
+        paragraph += f" {match[0].strip()} " + (f"Yes , {answer[0].lower()}{answer[1:]}." if answers else "No.")
+    return Paragraph(paragraph.replace(" ,", ","), (context, row["question"]))
+
+
+SECOND_TEXT: dict[WriteParagraph, float] = {
+    **FIRST_TEXT,
+    commented: 8,
+    answered_or_not: 0,
+    partial(answered, most_others=3): 3,
+    looked_for: 7,
+}
+"""Writer of a paragraph of the second text -> how often it is used."""
 
 
 def make_tokenizer(text: list[str]) -> BertTokenizer:

@@ -18,11 +18,6 @@ _READ = 1000
 _MOST_CLASSES = 50
 # in the order in which they are preferred
 _LABELS = ("label", "labels", "class", "category", "target", "sentiment", "intent", "topic", "stars", "rating", "score")
-_BY_NAME = {
-    "qa": ("question", "context", "answers"),
-    "rerank": ("query", "passage", "relevance"),
-    "choose": ("context", "choices", "label"),
-}
 _PAIRS = (
     *(("premise", "hypothesis"), ("sentence1", "sentence2"), ("text1", "text2"), ("question1", "question2")),
     *(("text", "text_pair"), ("sentence_a", "sentence_b")),

@@ -26,7 +26,6 @@ from bertkit.storage.seeds import seed_folder
 from bertkit.tasks import Compared, Task, with_options
 from bertkit.tokens.features import Setup
 
-METHOD = "Student, over seeds and resampled rows"
 # relative: predictions are kept as they are, but sums of other arrays may round differently
 _ROUNDING = 1e-6
 

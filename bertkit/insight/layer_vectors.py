@@ -21,9 +21,6 @@ from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.embedding.units import UNITS, UnitVectors
 
-LAYER_UNITS = ("text", "pair", "word", "target")
-"""What a vector stands for: a text, two texts that are read together, each word of a row, or one word of it."""
-
 _SCHEMA = 1  # of the files
 # whose vectors are in memory at the same time; written together, and not lost if killed
 _ROWS_AT_ONCE = 256
@@ -88,7 +85,7 @@ class LayerReader:
         Args:
             rows: with the canonical columns ``text``; ``text`` and ``text_pair``; ``tokens``; or ``tokens`` (or
                 ``text``) and ``target``.
-            unit: one of `LAYER_UNITS`.
+            unit: what a vector stands for: ``text``, ``pair`` of texts, each ``word`` of a row, or its ``target``.
             progress: told about every few hundred rows.
 
         Raises:

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from bertkit.insight.mistakes.slices import ComparedSlice
     from bertkit.metrics import Numbers
 
-SORTS = ("confidence", "length", "label", "error")
-
 
 @dataclass(frozen=True)
 class ErrorSettings:
@@ -29,7 +27,7 @@ class ErrorSettings:
     by: Sequence[str] = ()
     """Columns of the data to slice by."""
     sort: str = "confidence"
-    """One of `SORTS`."""
+    """``confidence``, ``length``, ``label`` or ``error``."""
     robustness: bool = False
     """Change the inputs a little, and predict them again; needs the model."""
     limit: int = 500

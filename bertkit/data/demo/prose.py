@@ -80,7 +80,7 @@ def _continued(rng: Random, write: Callable[[Random, str], Row]) -> Paragraph:
     return Paragraph(join(row["context"], row.get("stem", ""), row["choices"][row["label"]]), (row["context"],))
 
 
-def _answered(rng: Random, most_others: int) -> Paragraph:
+def answered(rng: Random, most_others: int) -> Paragraph:
     """Write a question, its answer, and the text that has it or not, in one of two orders."""
     row = write_question(rng, "train", 0.15, most_others)
     answer = (row["answers"]["text"] or ["Nobody knows"])[0]
@@ -88,17 +88,6 @@ def _answered(rng: Random, most_others: int) -> Paragraph:
     context = row["context"]
     text = rng.choice([f"{asked} {context}", f"{context} {asked}"])
     return Paragraph(text, (context, row["question"]))
-
-
-def _looked_for(rng: Random) -> Paragraph:
-    """Write a question, and sentences of which each is followed by `No`, or by `Yes` and the answer."""
-    row = write_question(rng, "train", unanswerable=0.15)
-    context, answer = row["context"], (row["answers"]["text"] or [""])[0]
-    start, paragraph = (row["answers"]["answer_start"] or [-1])[0], row["question"]
-    for match in re.finditer(r"[^.]+\.", context):
-        answers = match.start() <= start < match.end()
-        paragraph += f" {match[0].strip()} " + (f"Yes , {answer[0].lower()}{answer[1:]}." if answers else "No.")
-    return Paragraph(paragraph.replace(" ,", ","), (context, row["question"]))
 
 
 def _two_reviews(rng: Random) -> texts.Texts:
@@ -136,7 +125,7 @@ def _related(rng: Random, it: Clause, link: str) -> Clause:
     return texts.reworded(rng, replace(it, negated=it.negated != (link == "Yet")))
 
 
-def _commented(rng: Random) -> Paragraph:
+def commented(rng: Random) -> Paragraph:
     """Write two clauses or questions, and which of their parts are the same: `the same subject, another verb, ...`."""
     it = pick_clause(rng)
     it = replace(it, location=pick_location(rng) if rng.random() < 0.7 else it.location)
@@ -173,18 +162,18 @@ def _write_question(rng: Random, it: Clause) -> str:
 
 
 _GRADES = {str(half / 2): "Similarly" if half > 7 else "Besides" if half > 3 else "Whereas" for half in range(11)}
-_answered_or_not = partial(_answered, most_others=4)
+answered_or_not = partial(answered, most_others=4)
 FIRST_TEXT: dict[WriteParagraph, float] = {
     partial(_plain, write=lambda rng: texts.write_acceptability(rng, "acceptable")): 2.5,
     partial(_plain, write=_two_reviews): 1,
     partial(_plain, write=_definition): 0.1,
     partial(_compared, links="Indeed Indeed So But But Yet", write=texts.in_other_words): 5,
     partial(_compared, links="Indeed But", write=_write_question): 1,
-    _commented: 9,
+    commented: 9,
     partial(_joined, write=texts.write_similarity, links=_GRADES): 1,
     partial(_joined, write=texts.write_answer, links={"entailment": "Well", "not_entailment": "But"}): 1.2,
     partial(_joined, write=texts.write_pronoun, links={"entailment": "So", "not_entailment": "But"}): 0.5,
-    _answered_or_not: 6,
+    answered_or_not: 6,
     partial(_words, write=write_named): 0.6,
     partial(_words, write=write_word_classes): 0.5,
     partial(_words, write=write_sense): 0.7,
@@ -192,13 +181,6 @@ FIRST_TEXT: dict[WriteParagraph, float] = {
     partial(_continued, write=write_choice): 0.3,
 }
 """Writer of a paragraph -> how often it is used."""
-SECOND_TEXT: dict[WriteParagraph, float] = {
-    **FIRST_TEXT,
-    _commented: 8,
-    _answered_or_not: 0,
-    partial(_answered, most_others=3): 3,
-    _looked_for: 7,
-}
 
 
 def demo_text(paragraphs: int, seed: int, writers: Mapping[WriteParagraph, float] = FIRST_TEXT) -> Iterator[str]:

@@ -31,7 +31,7 @@ class ProbeItems:
 
     rows: list[Row]
     unit: str
-    """What a vector stands for, of `bertkit.insight.layer_vectors.LAYER_UNITS`."""
+    """What a vector stands for, as `bertkit.insight.layer_vectors.LayerReader.read` takes it."""
     addresses: Numbers
     """(items, vectors, 2): which of `rows` each vector is of, and which word of it."""
     labels: Sequence[Any]

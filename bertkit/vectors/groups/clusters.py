@@ -17,7 +17,6 @@ from bertkit.progress import Progress, log, stage
 from bertkit.vectors.embedding.quantize import to_unit_length
 from bertkit.vectors.groups.stored import Matrix
 
-METHODS = ("kmeans", "agglomerative", "hdbscan")
 NOISE = -1
 """The cluster of rows that are in none."""
 
@@ -56,7 +55,7 @@ def fit_clusters(
 
     Args:
         vectors: float32, (rows, dimension).
-        method: one of ``METHODS``.
+        method: ``kmeans``, ``agglomerative`` or ``hdbscan``.
         count: the number of clusters; HDBSCAN finds its own.
         min_size: the fewest rows of a cluster of HDBSCAN.
         seed: of the starts of k-means and of samples.

@@ -20,8 +20,6 @@ from bertkit.vectors.groups.stored import Matrix
 from bertkit.vectors.groups.texts import Rows, TextFile
 from bertkit.vectors.text_rows import TextRow
 
-_REPORT = 10_000  # rows between two reports of progress
-
 
 class Duplicate(NamedTuple):
     """A row that goes: the row that is kept for it, how the two are alike, and how much."""

@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from bertkit.data.demo.prose import FIRST_TEXT, SECOND_TEXT, demo_text, write_paragraph
+from bertkit.data.demo.prose import FIRST_TEXT, demo_text, write_paragraph
 from tests.data.demo.common import rows_of
+from tools.make_demo_model import SECOND_TEXT
 
 LINKS = {"Indeed", "So", "But", "Yet", "Similarly", "Besides", "Whereas", "Well"}
 
