@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bertkit.modeling.load import quiet_transformers
 from bertkit.pretraining.deduplicate import find_duplicates, split_documents
@@ -17,10 +16,6 @@ from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import claimed_folder, refuse_existing, staged
 from bertkit.tokens.splitting import Splitting
 from bertkit.tokens.train import TokenizerSpec, train_from_texts
-
-if TYPE_CHECKING:
-    pass
-
 
 _BATCH = 256  # documents
 _MAX_UNKNOWN = 0.001  # a larger share of unknown tokens is worth a warning

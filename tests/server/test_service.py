@@ -6,6 +6,7 @@ import threading
 from types import SimpleNamespace
 
 import torch
+from prometheus_client.parser import text_string_to_metric_families
 
 from bertkit.hardware import threads
 from bertkit.server import service as module
@@ -54,3 +55,19 @@ def test_models_are_loaded_in_a_thread_that_ends_so_that_its_openmp_pool_does(mo
     module.load_service([SimpleNamespace(name="a"), SimpleNamespace(name="b")], Limits())
     assert len(loaders) == 2
     assert not any(thread.is_alive() for thread in loaders)
+
+
+def test_requests_batches_and_the_queue_are_counted(client):
+    def read():
+        families = text_string_to_metric_families(client.get("/metrics").body.decode())
+        return {
+            (sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples
+        }
+
+    key = ("bertkit_requests_total", "/predict", "200")
+    before = read().get(key, 0)
+    client.post("/predict", {"inputs": [["good"], ["bad film"]]})
+    after = read()
+    assert after[key] == before + 1
+    assert after[("bertkit_queue_rows", "run")] == 0
+    assert after[("bertkit_batch_rows_count", "run")] >= 1

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import DataError, ModelError, UsageError
+from bertkit.errors import DataError, ModelError, UnavailableError, UsageError
 from bertkit.metrics import Numbers
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, Progress, log
 from bertkit.storage.columns import JOURNAL
 from bertkit.storage.files import disk_errors, sync_folder
+from bertkit.storage.fingerprints import list_files
 from bertkit.vectors.search.approximate import build_approximate, check_method
 from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.index import Index
+from bertkit.vectors.search.lexical import LexicalIndex
 from bertkit.vectors.search.manifest import SIMILARITIES, Manifest, ShardInfo, write_manifest
 from bertkit.vectors.search.shard import ShardWriter, prepare
-from bertkit.vectors.search.words import sweep_words, write_words
+
+_WORDS = "words-"  # begins the name of the folder with the BM25
 
 Chunk = tuple[list[dict[str, Any]], Numbers, Coverage]
 """Rows with ``id`` and ``text``, their vectors (rows, dimension), and how much of the texts the model read."""
@@ -144,3 +148,28 @@ def _write_shard(
         for records, vectors, coverage in chunks(writer.rows):
             writer.append(records, vectors, coverage)
         return writer.finish(), writer.coverage
+
+
+def write_words(folder: Path, manifest: Manifest) -> Manifest:
+    """Count the words of all rows of an index, write their BM25 into its folder, and return the manifest with it.
+
+    It counts when that manifest is written. Without bm25s, the index has none, which is said.
+    """
+    try:
+        lexical = LexicalIndex.build(Index(folder, manifest).texts())
+    except UnavailableError as error:
+        log.info(f"no BM25 beside the vectors: {error.what} - {error.remedy}")
+        return replace(manifest, lexical=None)
+    current = manifest.lexical["folder"] if manifest.lexical else ""
+    name = next(name for number in itertools.count() if (name := f"{_WORDS}{number}") != current)
+    shutil.rmtree(folder / name, ignore_errors=True)  # of a killed process
+    lexical.save(folder / name)
+    files = tuple(sorted(file.name for file in (folder / name).iterdir()))
+    return replace(manifest, lexical={"folder": name, "files": list_files(folder / name, files)})
+
+
+def sweep_words(folder: Path, manifest: Manifest) -> None:
+    """Delete the BM25 that a manifest has replaced."""
+    for words in folder.glob(f"{_WORDS}*"):
+        if not manifest.lexical or words.name != manifest.lexical["folder"]:
+            shutil.rmtree(words, ignore_errors=True)

@@ -12,7 +12,7 @@ import pytest
 from bertkit.errors import ModelError
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
-from bertkit.workflows.package import refuse_family
+from bertkit.workflows.package import find_license, refuse_family
 from tests.runtime.hand_made import write_exported
 from tests.workflows.package.families import run_package, same
 
@@ -98,3 +98,27 @@ def test_a_calibrated_run_is_packaged_with_its_temperature(trained, run, tmp_pat
     expected = run("predict", "exported/recipe.yaml", "--model", "exported", "--text", "a good film")
     found = run_package(Path("out").resolve(), "exported_model", "a good film")
     assert same(json.loads(found.stdout)["probabilities"], json.loads(expected.out)["probabilities"])
+
+
+@pytest.mark.parametrize(
+    ("card", "recipe", "expected"),
+    [
+        ("---\nlanguage: en\nlicense: mit\n---\n# A\n", None, "mit"),
+        ("---\nlicense: 'cc-by-4.0'\n---\n", "extends: cola\nmodel: google-bert/bert-base-uncased\n", "cc-by-4.0"),
+        (
+            "---\ntags: [a]\n---\nlicense: mit\n",
+            "model: google-bert/bert-base-uncased\n",
+            "that of google-bert/bert-base-uncased, which it was trained from: Apache-2.0",
+        ),
+        (None, "model: own/model\n", None),
+        ("no front matter", ": [", None),
+        (None, None, None),
+    ],
+    ids=["card", "card first", "encoder", "unknown", "damaged", "nothing"],
+)
+def test_a_license_is_that_of_the_card_or_of_the_encoder(card, recipe, expected, tmp_path):
+    for name, text in (("README.md", card), ("recipe.yaml", recipe)):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+    found = find_license(tmp_path)
+    assert (found or "").lower() == (expected or "").lower()
