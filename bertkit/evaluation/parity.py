@@ -80,8 +80,8 @@ def compare_outputs(before: Compute, after: Compute, batches: Sequence[Arrays]) 
     largest, cosines = 0.0, []
     for batch in batches:
         first, second = before(batch), after(batch)
-        for name, expected in first.items():
-            one, other = (_real(np.asarray(values, dtype=np.float64), batch) for values in (expected, second[name]))
+        for name, found in second.items():
+            one, other = (_real(np.asarray(values, dtype=np.float64), batch) for values in (first[name], found))
             largest = max(largest, float(np.abs(one - other).max() / max(1.0, np.abs(one).max())))
             if name in VECTORS:
                 cosines.append(_least_cosine(one, other))

@@ -6,9 +6,7 @@ from importlib.util import find_spec
 
 from bertkit.errors import UnavailableError, UsageError, closest, pip_install
 
-FILES = {"onnx": "model.onnx", "openvino": "model.xml"}
-"""Backend -> the file of the graph; its weights are beside it."""
-
+_FILES = {"onnx": "onnx/model{}.onnx", "openvino": "openvino/openvino_model.xml"}
 _PACKAGES = {"onnx": ("onnx", "onnxscript", "onnxruntime"), "openvino": ("openvino",)}
 
 
@@ -19,9 +17,14 @@ def check_backend(backend: str, *, quantizes: bool = False) -> None:
         UsageError: it is not known.
         UnavailableError: a package is missing.
     """
-    if backend not in FILES:
-        raise UsageError(f"--to {backend} is not known", closest(backend, FILES))
+    if backend not in _FILES:
+        raise UsageError(f"--to {backend} is not known", closest(backend, _FILES))
     for name in (*_PACKAGES[backend], *(["nncf"] if quantizes and backend == "openvino" else [])):
         if find_spec(name) is None:
             what = f"an export to {backend} needs the package {name}"
             raise UnavailableError(what, f"`{pip_install('export')}`")
+
+
+def graph_file(backend: str, precision: str) -> str:
+    """Return the file of a graph within its folder: where Optimum, transformers.js and sentence-transformers look."""
+    return _FILES[backend].format("_quantized" if precision == "int8" else "")

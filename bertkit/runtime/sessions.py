@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 Run = Callable[[Mapping[str, Any]], "Arrays"]
 """Inputs by name -> outputs by name."""
 
+_OF_OTHERS = ("last_hidden_state",)  # outputs that other programs read, and bertkit does not
+
 PACKAGES = {"onnx": "onnxruntime", "openvino": "openvino"}
 """Backend -> the package that runs its graphs."""
 
@@ -47,13 +49,12 @@ def _open_onnx(file: Path, precision: str) -> Run:
     options.intra_op_num_threads, options.inter_op_num_threads = fitting_threads().number, 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # for cores that others may have
     options.log_severity_level = 3  # errors
-    weights = file.with_name(f"{file.name}.data")
-    # read here, since ONNX Runtime maps it, and then answers by whatever overwrites it
-    if weights.is_file():
+    # read here, since ONNX Runtime maps it, and then answers by whatever overwrites it; earlier exports have a dot
+    for weights in file.parent.glob(f"{file.name}[._]data"):
         content = weights.read_bytes()
         options.add_external_initializers_from_files_in_memory([weights.name], [content], [len(content)])
     session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    names = [output.name for output in session.get_outputs()]
+    names = [output.name for output in session.get_outputs() if output.name not in _OF_OTHERS]
 
     def run(inputs: Mapping[str, Any]) -> Arrays:
         return dict(zip(names, session.run(names, dict(inputs)), strict=True))
@@ -70,11 +71,11 @@ def _open_openvino(file: Path, precision: str) -> Run:
     core = openvino.Core()
     core.set_property({"ENABLE_MMAP": False})  # weights in a mapped file are those of whoever overwrites it
     compiled = core.compile_model(str(file), "CPU", options)
-    names = [output.any_name for output in compiled.outputs]
+    names = [output.any_name for output in compiled.outputs if output.any_name not in _OF_OTHERS]
 
     def run(inputs: Mapping[str, Any]) -> Arrays:
-        found = compiled(dict(inputs))
-        return {name: found[name] for name in names}
+        found = compiled(dict(inputs), share_outputs=True)  # until the next call
+        return {name: found[name].copy() for name in names}
 
     return run
 

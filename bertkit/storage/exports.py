@@ -1,7 +1,7 @@
 """Folders of exported models: the manifest that makes one count, and the checksums that it is used by.
 
 runs/cola-onnx/
-├── model.onnx, model.onnx.data     the graph and its weights (model.xml and model.bin for OpenVINO)
+├── onnx/model.onnx                 the graph with its weights; in int8 model_quantized.onnx, and openvino/ for OpenVINO
 ├── tokenizer.json, config.json     what reads texts, and what the model was
 ├── recipe.yaml                     task, metrics and settings, as in the run
 ├── calibration.json                temperature and thresholds, where the run has some

@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import DataError, ModelError, UnavailableError, UsageError
+from bertkit.errors import BertkitError, DataError, ModelError, UnavailableError, UsageError
 from bertkit.evaluation.calibration import CALIBRATION_FILE, read_calibration, write_calibration
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.evaluation.gates import judge_scores
 from bertkit.hardware.device import on_cpu
-from bertkit.modeling.sentence.modules import SETTINGS, is_sentence_folder
+from bertkit.modeling.sentence.modules import MODULES, SETTINGS, is_sentence_folder, read_entries
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.recipe import Row, typed_path, write_yaml
+from bertkit.recipe import Row, read_yaml, typed_path, write_yaml
 from bertkit.reports.cases import Case
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import MANIFEST, Export, refuse_exported, write_export
 from bertkit.storage.files import disk_errors, write_json
 from bertkit.storage.fingerprints import list_files
+from bertkit.storage.hub.encoders import list_encoders
 from bertkit.storage.outputs import building, refuse_existing
 from bertkit.storage.records import take
 
@@ -189,12 +191,13 @@ def convert_checkpoint(
     """Write a graph and what it takes to open it; return its manifest, and the model as a graph reads it."""
     from bertkit.modeling.inference.graphs.convert import convert
     from bertkit.modeling.inference.graphs.texts import TextGraph
-    from bertkit.runtime.backends import FILES
+    from bertkit.runtime.backends import graph_file
 
-    names, model = input_names(before), before.model
-    file = staging / FILES[target.backend]
-    converted = convert(model, names, target.backend, file, calibration=target.calibration)
-    described = replace(describe_export(saved, before, converted, target.backend), precision=target.precision)
+    names, model, file = input_names(before), before.model, graph_file(target.backend, target.precision)
+    facts = {"recipe": saved.recipe.name, "task": saved.recipe.task, "labels": json.dumps(before.setup.labels)}
+    facts["license"] = find_license(saved.folder) or "unknown"
+    converted = convert(model, names, target.backend, staging / file, calibration=target.calibration, metadata=facts)
+    described = describe_export(saved, before, converted, target, file)
     write_supporting_files(staging, saved, before)
     write_manifest(staging, described)  # so that it can be opened
     return described, TextGraph(model)
@@ -273,13 +276,16 @@ _UNLISTED = (MANIFEST, CALIBRATION_FILE)
 _IN_RECORD = ("status", "identity", "machine", "tuned", "split_file", "baselines", "best_step")
 
 
-def describe_export(saved: SavedCheckpoint, before: Checkpoint, converted: Converted, backend: str) -> Export:
+def describe_export(
+    saved: SavedCheckpoint, before: Checkpoint, converted: Converted, target: GraphFormat, file: str
+) -> Export:
     """Return what the manifest says of a graph."""
     from bertkit.runtime import tokenizer_settings
 
     return Export(
-        backend=backend,
-        file=converted.file,
+        backend=target.backend,
+        file=file,
+        precision=target.precision,
         task=saved.recipe.task,
         reads=converted.reads,
         inputs=converted.inputs,
@@ -299,7 +305,7 @@ def write_supporting_files(folder: Path, saved: SavedCheckpoint, before: Checkpo
     shutil.copyfile(saved.folder / "config.json", folder / "config.json")
     copied = [saved.folder / name for name in _COPIED]
     if is_sentence_folder(saved.folder):
-        copied += [file for file in saved.folder.glob("*/config.json") if not file.parent.name.startswith(".")]
+        copied += [saved.folder / path / "config.json" for _, _, path in read_entries(saved.folder / MODULES)]
         copied += list(saved.folder.glob("sentence_*_config.json"))
     for file in filter(Path.is_file, copied):
         target = folder / file.relative_to(saved.folder)
@@ -318,3 +324,27 @@ def write_manifest(folder: Path, export: Export) -> None:
     """Write the manifest of a folder over all files that are in it."""
     files = [file for file in folder.rglob("*") if file.is_file() and file.name not in _UNLISTED]
     write_export(folder, export, list_files(folder, [str(file.relative_to(folder)) for file in files]))
+
+
+def find_license(folder: Path) -> str | None:
+    """Return the license that the card of a model folder names, or that of the encoder that it was trained from."""
+    named = _license_of_card(folder / "README.md")
+    if named is not None:
+        return named
+    try:
+        file = folder / "recipe.yaml"
+        values, _ = read_yaml(file.read_text(encoding="utf-8"), file)
+    except (BertkitError, OSError):
+        return None
+    started = values.get("model")
+    license = next((encoder.license for encoder in list_encoders() if encoder.name == started), None)
+    return None if license is None else f"that of {started}, which it was trained from: {license}"
+
+
+def _license_of_card(file: Path) -> str | None:
+    if not file.is_file():
+        return None
+    text = file.read_text(encoding="utf-8", errors="replace")
+    head = text.split("---\n")[1] if text.startswith("---\n") and text.count("---\n") > 1 else ""
+    lines = [line.partition(":") for line in head.splitlines()]
+    return next((value.strip().strip("'\"") for key, _, value in lines if key == "license" and value.strip()), None)

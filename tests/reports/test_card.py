@@ -17,7 +17,7 @@ from bertkit.recipe import load_recipe
 from bertkit.reports.card import CardFacts, model_card, name_models
 from bertkit.reports.html import Facts
 from bertkit.reports.templates import name_model
-from bertkit.workflows.package import find_license
+from bertkit.workflows.export import find_license
 
 FACTS = Facts(
     name="cola",

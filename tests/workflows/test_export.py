@@ -109,6 +109,20 @@ def test_the_rows_that_score_an_export_do_not_limit_what_it_is_used_on(trained, 
     assert replace(saved, record=of_run).kept(saved.recipe).data.limit == 300  # it was trained so
 
 
+def check_layout(file, output, facts) -> None:
+    """Check the names of a graph of ONNX that Optimum and transformers.js look for, and what it says of itself."""
+    graph = pytest.importorskip("onnx").load(file)
+    shapes = {
+        value.name: [axis.dim_param or axis.dim_value for axis in value.type.tensor_type.shape.dim]
+        for value in (*graph.graph.input, *graph.graph.output)
+    }
+    assert shapes.pop("logits") == output
+    assert set(shapes) <= {"input_ids", "attention_mask", "token_type_ids"} and shapes
+    assert all(axes == ["batch_size", "sequence_length"] for axes in shapes.values())
+    assert facts.items() <= {fact.key: fact.value for fact in graph.metadata_props}.items()
+    assert [each.name for each in file.parent.iterdir()] == ["model.onnx"]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["onnx", "openvino"])
 def test_an_exported_run_says_what_the_run_says(trained, run, tmp_path, backend, monkeypatch):
@@ -117,6 +131,8 @@ def test_an_exported_run_says_what_the_run_says(trained, run, tmp_path, backend,
     ended = run("export", trained, "--to", backend, "-o", "out", "--data", rows, "--limit", 70, "--json")
     assert ended.code == 0, ended.err
     monkeypatch.delenv("BERTKIT_DEVICE")
+    if backend == "onnx":
+        check_layout(Path("out/onnx/model.onnx"), ["batch_size", 2], {"recipe": "classify", "labels": '["bad", "good"]'})
     parity = json.loads(ended.out)["parity"]
     assert parity["largest"] < 2e-6 and parity["rows"] == 60 and parity["scores"]["accuracy"]["difference"] == 0
     assert load_recipe("out/recipe.yaml").data.limit is None

@@ -160,7 +160,10 @@ class SentenceHead(VectorHead, EncoderHead):
         write_modules(folder, self.sentence, width)
 
     def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
-        states = self.run_encoder(ids, mask, segments).last_hidden_state
+        return self.pool_states(self.run_encoder(ids, mask, segments).last_hidden_state, mask)
+
+    def pool_states(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        """Compute the vectors of texts, (texts, dimension), from hidden states (texts, tokens, width)."""
         with torch.autocast(states.device.type, enabled=False):
             vectors = pool(states.float(), mask, self.sentence.pooling)[:, : self.sentence.dimension]
             return functional.normalize(vectors, dim=-1) if self.sentence.after else vectors

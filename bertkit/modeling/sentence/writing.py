@@ -9,12 +9,10 @@ from typing import Any
 from bertkit.modeling.sentence.modules import ENCODER_SETTINGS, MODULES, OLD_MODES, SETTINGS, SentenceModules
 from bertkit.storage.files import write_json
 
+# by the names that releases before 6 know, and later ones too
 _CLASSES = {
-    "Transformer": "sentence_transformers.base.modules.transformer.Transformer",
-    "Pooling": "sentence_transformers.sentence_transformer.modules.pooling.Pooling",
-    "Normalize": "sentence_transformers.base.modules.normalize.Normalize",
-    "Dense": "sentence_transformers.base.modules.dense.Dense",
-    "SpladePooling": "sentence_transformers.sparse_encoder.modules.splade_pooling.SpladePooling",
+    **{name: f"sentence_transformers.models.{name}" for name in ("Transformer", "Pooling", "Normalize", "Dense")},
+    "SpladePooling": "sentence_transformers.sparse_encoder.models.SpladePooling",
     "MultiVectorMask": "sentence_transformers.multi_vector_encoder.modules.multi_vector_mask.MultiVectorMask",
 }
 

@@ -15,7 +15,7 @@ from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_chec
 from bertkit.evaluation.parity import compare_scored, measure_latency
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.storage.exports import is_exported
+from bertkit.storage.exports import is_exported, read_export
 from bertkit.workflows.export import GraphFormat, convert_checkpoint, load_plain
 from bertkit.workflows.quantize import TARGETS, calibration_texts, read_training_rows
 
@@ -175,8 +175,9 @@ def _export_ways(
 
 
 def _weight_bytes(folder: Path) -> int:
-    """Return the size of the files of weights and graphs, which are called ``model``."""
-    return sum(file.stat().st_size for file in folder.iterdir() if file.name.startswith(("model.", "model-")))
+    """Return the size of the files of weights, or of a graph and its weights."""
+    stem = folder / (Path(read_export(folder).file).with_suffix("") if is_exported(folder) else "model")
+    return sum(file.stat().st_size for file in stem.parent.glob(f"{stem.name}[.-]*"))
 
 
 def _score_all(checkpoints: Sequence[Checkpoint], split: Split, progress: Progress) -> list[Scored]:

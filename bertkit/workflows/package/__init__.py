@@ -10,16 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import BertkitError, DataError, UsageError
+from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.hardware.device import on_cpu
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.recipe import read_yaml, typed_path
+from bertkit.recipe import typed_path
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.files import disk_errors
-from bertkit.storage.hub.encoders import list_encoders
 from bertkit.storage.outputs import building, refuse_existing
-from bertkit.workflows.export import export
+from bertkit.workflows.export import export, find_license
 from bertkit.workflows.package.cold_start import ColdStart, measure_cold_start
 from bertkit.workflows.package.folder import (
     PackageFacts,
@@ -185,27 +184,3 @@ def _module_name(model: str, folder: Path) -> str:
         if word:
             return f"{word}_model"
     return "packaged_model"
-
-
-def find_license(folder: Path) -> str | None:
-    """Return the license that the card of a model folder names, or that of the encoder that it was trained from."""
-    named = _license_of_card(folder / "README.md")
-    if named is not None:
-        return named
-    try:
-        file = folder / "recipe.yaml"
-        values, _ = read_yaml(file.read_text(encoding="utf-8"), file)
-    except (BertkitError, OSError):
-        return None
-    started = values.get("model")
-    license = next((encoder.license for encoder in list_encoders() if encoder.name == started), None)
-    return None if license is None else f"that of {started}, which it was trained from: {license}"
-
-
-def _license_of_card(file: Path) -> str | None:
-    if not file.is_file():
-        return None
-    text = file.read_text(encoding="utf-8", errors="replace")
-    head = text.split("---\n")[1] if text.startswith("---\n") and text.count("---\n") > 1 else ""
-    lines = [line.partition(":") for line in head.splitlines()]
-    return next((value.strip().strip("'\"") for key, _, value in lines if key == "license" and value.strip()), None)

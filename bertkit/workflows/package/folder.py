@@ -20,7 +20,7 @@ from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.modeling.sentence.formats import DENSE, find_format
 from bertkit.reports.templates import load_template
-from bertkit.runtime.backends import FILES
+from bertkit.runtime.backends import graph_file
 from bertkit.runtime.packaged_model import SETTINGS
 from bertkit.runtime.sessions import PACKAGES
 from bertkit.storage.exports import listed_files, read_export, write_export
@@ -164,7 +164,7 @@ def write_model(target: Path, exported: Path, checkpoint: Checkpoint) -> None:
 def write_supporting_files(folder: Path, facts: PackageFacts) -> None:
     """Write the README, the requirements and the license of the code."""
     template = load_template("package.md.j2", quote=quote, json=partial(json.dumps, ensure_ascii=False))
-    text = template.render(facts=facts, graph=FILES[facts.backend])
+    text = template.render(facts=facts, graph=graph_file(facts.backend, facts.precision))
     (folder / "README.md").write_text(text, encoding="utf-8")
     (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in facts.requirements), encoding="utf-8")
     (folder / LICENSE).write_text(license_text(), encoding="utf-8")

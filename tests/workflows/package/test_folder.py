@@ -52,7 +52,7 @@ def test_the_program_knows_its_version(wheel, version):
 def test_the_readme_says_how_it_is_used(tmp_path):
     write_supporting_files(tmp_path, FACTS)
     text = (tmp_path / "README.md").read_text()
-    assert "not known; ask whoever trained it" in text and "| graph | model.onnx, int8 |" in text
+    assert "not known; ask whoever trained it" in text and "| graph | onnx/model_quantized.onnx, int8 |" in text
     assert "model.predict([{'text': 'It\\'s \"so\".'}])" in text and "model.embed" not in text
     assert "python -m made 'It'\"'\"'s \"so\".'\n" in text and '{"text": "It\'s \\"so\\"."}' in text
     assert (tmp_path / "requirements.txt").read_text() == "numpy>=2.0,<3\n"

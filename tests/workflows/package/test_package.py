@@ -12,7 +12,8 @@ import pytest
 from bertkit.errors import ModelError
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
-from bertkit.workflows.package import find_license, refuse_family
+from bertkit.workflows.export import find_license
+from bertkit.workflows.package import refuse_family
 from tests.runtime.hand_made import write_exported
 from tests.workflows.package.families import run_package, same
 

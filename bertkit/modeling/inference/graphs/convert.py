@@ -10,7 +10,7 @@ import contextlib
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from bertkit.modeling.inference.graphs.texts import TextGraph, plain_precision, 
 from bertkit.modeling.info import Model, info_of
 from bertkit.tokens.features import Batch
 
+_LARGEST = 2**31 - 2**24  # bytes of weights in a file of ONNX, which has at most 2 GiB with the graph
 _NOISY = ("root", "nncf", "transformers", "onnxscript", "onnx_ir", "torch.onnx", "torch.export", "torch.fx")
 
 
@@ -30,7 +31,6 @@ _NOISY = ("root", "nncf", "transformers", "onnxscript", "onnx_ir", "torch.onnx",
 class Converted:
     """A graph that was written."""
 
-    file: str
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     reads: str
@@ -38,7 +38,13 @@ class Converted:
 
 
 def convert(
-    model: Model, names: Sequence[str], backend: str, file: Path, *, calibration: Sequence[Batch] | None = None
+    model: Model,
+    names: Sequence[str],
+    backend: str,
+    file: Path,
+    *,
+    calibration: Sequence[Batch] | None = None,
+    metadata: Mapping[str, str] | None = None,
 ) -> Converted:
     """Write the graph of a model, whose texts may be any number and of any length.
 
@@ -46,9 +52,10 @@ def convert(
         model: as `load_model` of a task family returns it, in float32 on the CPU.
         names: of its inputs: ``input_ids``, ``attention_mask`` and perhaps ``token_type_ids``.
         backend: ``onnx`` or ``openvino``.
-        file: where the graph is written; its weights go beside it.
+        file: where the graph is written; weights beyond the 2 GB that a file of ONNX may have go beside it.
         calibration: texts, to have the graph in int8; None for float32. ONNX Runtime finds the ranges of activations
             as it runs, and OpenVINO has them from these texts.
+        metadata: what a graph of ONNX says of itself.
 
     Raises:
         ModelError: the exporter cannot trace the model; the message has its reason.
@@ -73,14 +80,18 @@ def convert(
             reason = shorten(" ".join(str(error).split()), 240)
             what = f"transformers cannot export a {type(model).__name__} to {backend}: {reason}"
             raise ModelError(what, "try the other --to") from error
-        exporter.save_program(program, file)
+        file.parent.mkdir(exist_ok=True)
+        if backend == "onnx":
+            _save_onnx(program, file, metadata or {})
+        else:
+            exporter.save_program(program, file)
     # The inputs that a graph has kept; one that nothing depends on is dropped.
     if backend == "onnx":
         left = {value.name for value in program.graph.inputs}
     else:
         left = {name for port in program.inputs for name in port.get_names()}
     info, kept = info_of(model), tuple(name for name in names if name in left)
-    return Converted(file.name, kept, outputs, info.reads, info.gives_probabilities)
+    return Converted(kept, outputs, info.reads, info.gives_probabilities)
 
 
 def example_inputs(names: Sequence[str], vocabulary: int, *, reads_rows: bool) -> dict[str, torch.Tensor]:
@@ -94,6 +105,25 @@ def example_inputs(names: Sequence[str], vocabulary: int, *, reads_rows: bool) -
     mask[1, tokens - 2 :] = 0
     inputs = {"input_ids": ids, "attention_mask": mask, "token_type_ids": torch.zeros_like(ids)}
     return {name: inputs[name].unsqueeze(0).repeat(2, 1, 1) if reads_rows else inputs[name] for name in names}
+
+
+def _save_onnx(program: Any, file: Path, metadata: Mapping[str, str]) -> None:
+    """Write a graph whose axes, inputs and weights are named as Optimum and transformers.js look for them."""
+    import onnx_ir as ir
+
+    names: dict[Any, str] = {}
+    for value in program.graph.inputs:  # each has axes of its own, which are as long as those of the others
+        windows = ["windows"] if len(value.shape) > 2 else []
+        axes = ["batch_size", *windows, "sequence_length"]
+        names |= {dim.value: name for dim, name in zip(value.shape, axes, strict=True)}
+    outputs = (output for node in program.graph for output in node.outputs)
+    for value in (*program.graph.inputs, *outputs):
+        if value.shape is not None:
+            dims = (dim.value if isinstance(dim, ir.SymbolicDim) else dim for dim in value.shape)
+            value.shape = ir.Shape([names.get(dim, dim) for dim in dims])
+    program.metadata_props.update(metadata)
+    size = sum(weight.const_value.nbytes for weight in program.graph.initializers.values())
+    ir.save(program, file, external_data=f"{file.name}_data" if size > _LARGEST else None)
 
 
 def _exporter(backend: str) -> tuple[Any, Any]:

@@ -67,7 +67,13 @@ def _from_windows(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments:
 
 
 def _from_vectors(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
-    """Compute what stands for each text, or for each of its tokens, and where a linear layer reads it, logits."""
+    """Compute what stands for each text, or for each of its tokens, and where a linear layer reads it, logits.
+
+    Other programs pool hidden states themselves, by the files of sentence-transformers that are beside the graph.
+    """
+    if pool := getattr(model, "pool_states", None):
+        states = model.run_encoder(ids, mask, segments).last_hidden_state
+        return {"last_hidden_state": states, "sentence_embedding": pool(states, mask)}
     vectors = model._embed(ids, mask, segments)
     classify = getattr(model, "logistic", None)
     name = "sentence_embedding" if vectors.dim() == 2 else "token_embeddings"

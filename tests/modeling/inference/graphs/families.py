@@ -16,7 +16,7 @@ from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_tokenizer
 from bertkit.recipe import load_recipe
 from bertkit.runtime import ExportedModel, open_tokenizer, tokenizer_settings
-from bertkit.runtime.backends import FILES
+from bertkit.runtime.backends import graph_file
 from bertkit.runtime.sessions import open_graph
 from bertkit.storage.exports import Export
 from bertkit.tasks import load_task
@@ -85,13 +85,13 @@ def export_family(name: str, encoder: Path, backend: str, folder: Path) -> Simpl
     graph = TextGraph(model)
     if backend == "torch":
         info = info_of(model)
-        made = Converted("", tuple(names), (), info.reads, info.gives_probabilities)
+        made = Converted(tuple(names), (), info.reads, info.gives_probabilities)
     else:
-        made = convert(model, names, backend, folder / FILES[backend])
+        made = convert(model, names, backend, folder / graph_file(backend, "fp32"))
     tokenizer.save_pretrained(folder)
     export = Export(
         backend=backend,
-        file=made.file,
+        file="" if backend == "torch" else graph_file(backend, "fp32"),
         task=recipe.task,
         reads=made.reads,
         inputs=made.inputs,
@@ -99,7 +99,7 @@ def export_family(name: str, encoder: Path, backend: str, folder: Path) -> Simpl
         tokenizer=tokenizer_settings(tokenizer),
         probabilities=made.probabilities,
     )
-    exported = ExportedModel(export, open_graph(folder / made.file, backend) if made.file else graph.on_arrays)
+    exported = ExportedModel(export, open_graph(folder / export.file, backend) if export.file else graph.on_arrays)
     arrays = replace(setup, tokenizer=open_tokenizer(folder, export), inference=True, arrays=True)
     again = task.encode(rows, arrays)
     computed, _ = forward(exported, again, task.collator(arrays), precision="fp32")
