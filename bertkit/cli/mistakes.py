@@ -57,7 +57,8 @@ def usage_error(error: Any) -> UsageError:
         what = f"{'/'.join(error.param.opts)} = {shown(fault['input'])} is wrong: {rule_of(fault)}"
     elif unknown := re.match("No such command '(.*?)'", what):
         what = f"no command is called {unknown[1][:80]!r}"
-        remedy = _suggest_command(unknown[1], context)
+        commands, meant = context.command.list_commands(context), _COMMANDS.get(unknown[1].lower(), "")
+        remedy = f"write {command} {meant}" if meant in commands else closest(unknown[1], commands)
     return UsageError(what, remedy)
 
 
@@ -109,12 +110,6 @@ def _same_option(typed: str, options: Sequence[str]) -> str:
 
 def _options_of(context: Any) -> list[str]:
     return [name for parameter in context.command.params for name in parameter.opts if name.startswith("--")]
-
-
-def _suggest_command(typed: str, context: Any) -> str:
-    commands = context.command.list_commands(context)
-    meant = _COMMANDS.get(typed.lower(), "")
-    return f"write {context.command_path} {meant}" if meant in commands else closest(typed, commands)
 
 
 def _suggest_option(typed: str, context: Any) -> str:

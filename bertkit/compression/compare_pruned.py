@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
@@ -12,24 +11,20 @@ from bertkit.evaluation.parity import compare_scored, measure_latency
 from bertkit.evaluation.scoring import Scored, find_intervals, score_split
 from bertkit.hardware.speed import Pace
 from bertkit.metrics.intervals import Interval
+from bertkit.metrics.paired import Difference
 from bertkit.modeling.load import weight_bytes
 from bertkit.progress import Progress, stage
 from bertkit.storage.files import null_for_nan
 
-if TYPE_CHECKING:
-    from bertkit.metrics.paired import Difference
-
 
 @dataclass(frozen=True)
 class PrunedSide:
-    """A model before or after: its size, and on validation rows its speed and scores."""
+    """A model before or after: its size, and on validation rows its speed (see `Pace`) and scores."""
 
     parameters: int
     disk_bytes: int
     row_seconds: float | None = None
-    """Mean over rows that are read one at a time."""
     rows_per_second: float | None = None
-    """In batches."""
     scores: dict[str, float | None] = field(default_factory=dict)
     intervals: dict[str, Interval] = field(default_factory=dict)
     spread: float | None = None

@@ -81,10 +81,11 @@ def compare_outputs(before: Compute, after: Compute, batches: Sequence[Arrays]) 
     for batch in batches:
         first, second = before(batch), after(batch)
         for name, found in second.items():
-            one, other = (_real(np.asarray(values, dtype=np.float64), batch) for values in (first[name], found))
-            largest = max(largest, float(np.abs(one - other).max() / max(1.0, np.abs(one).max())))
+            old, new = (_real(np.asarray(values, dtype=np.float64), batch) for values in (first[name], found))
+            largest = max(largest, float(np.abs(old - new).max() / max(1.0, np.abs(old).max())))
             if name in VECTORS:
-                cosines.append(_least_cosine(one, other))
+                lengths = np.linalg.norm(old, axis=-1) * np.linalg.norm(new, axis=-1)
+                cosines.append(float(((old * new).sum(axis=-1) / np.maximum(lengths, 1e-30)).min()))
     return largest, min(cosines, default=None)
 
 
@@ -92,11 +93,6 @@ def _real(values: Numbers, batch: Arrays) -> Numbers:
     """Return the values at tokens that are none of padding, where a value belongs to a token."""
     mask = batch["attention_mask"] > 0
     return values[mask] if values.shape[: mask.ndim] == mask.shape else values
-
-
-def _least_cosine(one: Numbers, other: Numbers) -> float:
-    lengths = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
-    return float(((one * other).sum(axis=-1) / np.maximum(lengths, 1e-30)).min())
 
 
 def tabulate_latency(

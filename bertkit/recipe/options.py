@@ -41,8 +41,11 @@ def check_options(values: Mapping[str, Any], options: Mapping[str, Any]) -> None
         option = _as_option(options[name])
         if option.read is None:
             _check_option(name, value, option)
-        else:
-            _try_to_read(name, value, option.read)
+            continue
+        try:
+            option.read(value)
+        except ValueError as error:
+            raise RecipeError(f"options.{name} is {value!r}", str(error)) from None
 
 
 def check_names(section: str, values: Mapping[str, Any], names: Sequence[str] | Mapping[str, Any]) -> None:
@@ -69,13 +72,6 @@ def accept(is_right: Callable[[Any], bool], remedy: str) -> Callable[[Any], Any]
 
 def _as_option(value: object) -> Option:
     return value if isinstance(value, Option) else Option(value)
-
-
-def _try_to_read(name: str, value: object, read: Callable[[Any], Any]) -> None:
-    try:
-        read(value)
-    except ValueError as error:
-        raise RecipeError(f"options.{name} is {value!r}", str(error)) from None
 
 
 def _check_option(name: str, value: Any, option: Option) -> None:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 from bertkit.errors import RecipeError, closest, shorten
+from bertkit.recipe.sections import Section
 from bertkit.recipe.values import other_names
 from bertkit.recipe.yaml import Lines
-
-if TYPE_CHECKING:
-    from bertkit.recipe.sections import Section
 
 _BOUNDS = {
     "greater_than_equal": ("at least", "ge"),

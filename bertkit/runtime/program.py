@@ -39,7 +39,8 @@ def main(load: Callable[..., PackagedModel], name: str, version: str) -> int:
             return 0
         _check_rows(arguments)
         model = load(check=arguments.check)
-        for rows in _batch_rows(_read_rows(arguments), arguments.batch):
+        remaining = _read_rows(arguments)
+        while rows := list(islice(remaining, arguments.batch)):
             for record in _answer_rows(model, rows, arguments):
                 sys.stdout.buffer.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")
             sys.stdout.buffer.flush()
@@ -132,12 +133,6 @@ def _open_lines(name: str | None) -> AbstractContextManager[BinaryIO]:
         return Path(name).open("rb")
     except OSError as error:
         raise DataError(f"cannot be read: {error.strerror}", file=name) from None
-
-
-def _batch_rows(rows: Iterable[tuple[int, Any]], size: int) -> Iterator[list[tuple[int, Any]]]:
-    rows = iter(rows)
-    while batch := list(islice(rows, size)):
-        yield batch
 
 
 def _answer_rows(

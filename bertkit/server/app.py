@@ -52,12 +52,6 @@ def read_page() -> tuple[str, dict[str, str]]:
     }
 
 
-def page_response() -> HTMLResponse:
-    """Build the answer that holds the page."""
-    text, headers = read_page()
-    return HTMLResponse(text, headers=headers)
-
-
 RUNS, KEY = "BERTKIT_RUNS", "BERTKIT_API_KEY"
 """Variables of the environment: the runs that `from_environment` serves, and the key that requests must carry."""
 
@@ -150,7 +144,8 @@ def _add_state(app: FastAPI, service: Service) -> None:
         raise RefusedError(404, f"{name} predicts no rows; it answers at {', '.join(service.get(name).routes)}")
 
     async def page() -> Response:
-        return page_response()
+        text, headers = read_page()
+        return HTMLResponse(text, headers=headers)
 
     get: dict[str, Any] = {"methods": ["GET"]}
     app.add_api_route("/health", health, summary="Whether the server works", **get)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bertkit.errors import ModelError, UsageError, shorten
+from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
 from bertkit.modeling.sentence.formats import DENSE, find_format
 from bertkit.recipe import load_recipe, names_several
@@ -16,9 +16,6 @@ from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported
 from bertkit.storage.recipes import find_recipe, find_run
 from bertkit.storage.records import RunRecord
-
-if TYPE_CHECKING:
-    from bertkit.evaluation.checkpoint import SavedCheckpoint
 
 
 @dataclass(frozen=True)

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StrictBool, StrictInt, StrictStr, create_model
 
-from bertkit.tasks import row_columns
-
-if TYPE_CHECKING:
-    from bertkit.recipe import Recipe
-    from bertkit.tasks import Task
+from bertkit.recipe import Recipe
+from bertkit.tasks import Task, row_columns
 
 
 def _check_text(text: str) -> str:

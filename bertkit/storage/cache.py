@@ -83,15 +83,11 @@ def sweep(folder: Path) -> None:
     """
     for entry in folder.iterdir():
         with suppress(OSError):
-            if time.time() - _last_use(entry) <= _DAYS * 24 * 3600:
+            times = [file.stat().st_mtime for file in (entry, *(entry.iterdir() if entry.is_dir() else ()))]
+            if time.time() - max(times) <= _DAYS * 24 * 3600:
                 continue
             if entry.is_dir():
                 entry = entry.rename(entry.with_name(f"{entry.name}.{secrets.token_hex(4)}.tmp"))
                 shutil.rmtree(entry)
             else:
                 entry.unlink()
-
-
-def _last_use(entry: Path) -> float:
-    times: list[float] = [file.stat().st_mtime for file in (entry, *(entry.iterdir() if entry.is_dir() else ()))]
-    return max(times)

@@ -37,8 +37,10 @@ def commit(folder: Path, facts: dict[str, Any]) -> None:
     # Every file is on disk before the manifest, so a manifest that survives a power cut has its files. The folder's
     # name is an entry of its parent, which is flushed too.
     files = [file for file in folder.rglob("*") if file.is_file() and file.name != MANIFEST]
+    mask = os.umask(0)  # the system tells the mask only to whoever sets it
+    os.umask(mask)
     for file in files:
-        file.chmod(0o666 & ~_umask())  # safetensors creates files that only their owner may read
+        file.chmod(0o666 & ~mask)  # safetensors creates files that only their owner may read
     listed = list_files(folder, [str(file.relative_to(folder)) for file in files])
     _write_manifest(folder, {"schema_version": _SCHEMA, **facts, "files": listed})
     sync_folder(folder.parent)
@@ -195,10 +197,3 @@ def _find_lack(folder: Path) -> str | None:
 def _by_step(run: Path) -> list[Path]:
     folders = [folder for folder in run.glob("checkpoint-*") if folder.name.rpartition("-")[2].isdigit()]
     return sorted(folders, key=lambda folder: int(folder.name.rpartition("-")[2]))
-
-
-def _umask() -> int:
-    # The system tells the mask only to whoever sets it.
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

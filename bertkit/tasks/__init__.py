@@ -12,7 +12,9 @@ import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import Any, Protocol, cast
+
+import numpy as np
 
 from bertkit.data.labels import spelled
 from bertkit.data.rows import Columns, check_texts, is_blank
@@ -32,9 +34,6 @@ from bertkit.recipe import Recipe, Row
 from bertkit.recipe.options import Option, check_names, check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
 from bertkit.tokens.features import IGNORED, Collator, Feature, Features, Rows, Setup, encode_texts, padding_collator
-
-if TYPE_CHECKING:
-    import numpy as np
 
 __all__ = [
     "CLASSIFICATION",

@@ -8,11 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bertkit.data.rows import read_texts
+from bertkit.metrics import Numbers
 from bertkit.metrics.basic import Undefined
 from bertkit.metrics.intervals import Share
 from bertkit.metrics.partners import chance_ranks, partner_ranks, word_ranks
@@ -42,9 +43,6 @@ from bertkit.tasks import (
 )
 from bertkit.tokens.features import Features, Rows
 from bertkit.tokens.several import several_collator, text_number
-
-if TYPE_CHECKING:
-    from bertkit.metrics import Numbers
 
 COLUMNS: Columns = Columns(
     given=("anchor", "positive"),

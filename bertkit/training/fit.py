@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import transformers
@@ -15,6 +15,7 @@ from accelerate import skip_first_batches
 from torch import nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerControl
 from transformers.trainer_utils import set_seed
 
 from bertkit.errors import ResourceError
@@ -44,10 +45,6 @@ from bertkit.training.run import FitResult, load_best
 from bertkit.training.stopping import StopFlag, caught_signals
 from bertkit.training.trackers import session_of
 from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast, TrainerControl
-
 
 # the model of a step -> metric -> value on the validation rows
 Evaluate = Callable[[Model, int], dict[str, float]]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING
+
+from transformers import PreTrainedModel, TrainingArguments
 
 from bertkit.hardware.device import Device
 from bertkit.hardware.precision import Machine
@@ -21,9 +22,6 @@ from bertkit.training.batching import Batches, InMemoryBatches
 from bertkit.training.pretrain_batches import PretrainBatches
 from bertkit.training.streaming import StreamedBatches
 from bertkit.training.task_batches import TaskBatches
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, TrainingArguments
 
 
 def on_speed_paths(

@@ -7,23 +7,18 @@ counts its steps from the first one that it has.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
-from transformers import TrainerCallback, TrainerState
+from torch import nn
+from transformers import PreTrainedModel, TrainerCallback, TrainerState
 
 from bertkit.errors import RecipeError
 from bertkit.modeling.layerwise.depths import Depths, find_depths
 from bertkit.progress import log
 from bertkit.recipe import CommonTraining, Training
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import nn
-    from transformers import PreTrainedModel
-
 
 _COUNT = "trainable_parameters"  # in metrics.jsonl
 

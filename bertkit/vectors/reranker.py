@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
+from bertkit.metrics import Numbers
 from bertkit.modeling.sentence.formats import LATE, find_format
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import load_recipe
 from bertkit.storage import hub
-
-if TYPE_CHECKING:
-    from bertkit.metrics import Numbers
 
 _LONGEST = 100_000  # tokens; that of the tokenizer then counts
 

@@ -186,8 +186,7 @@ def check_ablation(
             recipes[variant] = load_pretrain_recipe(name, {**changes, **point})
             load_objective(recipes[variant])
         except RecipeError as error:
-            error.what = f"--space: {error.what}"
-            raise
+            raise error.named("--space") from None
     of_tasks: dict[str, ThenTask] = {}
     for task, settings in tasks:
         if "model" in settings:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.row_digests import digest_rows
 from bertkit.data.rows import Split
@@ -22,15 +22,12 @@ from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
 from bertkit.evaluation.scoring import Scored, score_split
 from bertkit.evaluation.splits import Choice, judge_training_rows
+from bertkit.metrics import Numbers
+from bertkit.metrics.calibration import Decisions, Fold
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.outputs import claimed
 from bertkit.workflows.evaluate import splits_to_score
-
-if TYPE_CHECKING:
-    from bertkit.metrics import Numbers
-    from bertkit.metrics.calibration import Decisions, Fold
-
 
 _LEAST_ROWS = 20
 _PRECISIONS = (0.9, 0.95, 0.99)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.columns import refuse_clash
 from bertkit.data.output import write_records, writer_for
@@ -21,12 +21,9 @@ from bertkit.vectors.groups.cluster_folder import (
     refuse_other_vectors,
     save_clusters,
 )
+from bertkit.vectors.groups.clusters import Labels
+from bertkit.vectors.groups.stored import Matrix
 from bertkit.vectors.groups.texts import TextFile, VectorSource
-
-if TYPE_CHECKING:
-    from bertkit.vectors.groups.clusters import Labels
-    from bertkit.vectors.groups.stored import Matrix
-
 
 _TOPIC_WORDS = 5  # of a row's topic
 

@@ -5,27 +5,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, unsplit_file
 from bertkit.errors import DataError, UsageError, shorten
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
+from bertkit.evaluation.differences import Changes, Side
+from bertkit.evaluation.gates import WorseGate
 from bertkit.evaluation.scoring import run_model
 from bertkit.evaluation.splits import judge_training_rows
-from bertkit.evaluation.stored import StoredRun, StoredSystem, recipe_of
+from bertkit.evaluation.stored import Scorer, StoredRun, StoredSystem, recipe_of
+from bertkit.metrics.paired import Difference
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
+from bertkit.reports.cases import Case
 from bertkit.storage.records import RunRecord
 from bertkit.storage.summaries import list_settings, read_log
 from bertkit.workflows.evaluate import splits_to_score
-
-if TYPE_CHECKING:
-    from bertkit.evaluation.differences import Changes, Side
-    from bertkit.evaluation.gates import WorseGate
-    from bertkit.evaluation.stored import Scorer
-    from bertkit.metrics.paired import Difference
-    from bertkit.reports.cases import Case
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,13 @@ import dataclasses
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.compression.students import TeacherSupervision
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.parity import measure_latency
 from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_split
+from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.modeling.load import weight_bytes
 from bertkit.progress import SILENT, Progress, stage
@@ -24,22 +25,20 @@ from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, read_inputs
 
-if TYPE_CHECKING:
-    from bertkit.metrics import Numbers
-
 
 @dataclass(frozen=True)
 class ComparedModel:
-    """A teacher or the student on the first validation split; differences are the student's score less this one's."""
+    """A teacher or the student on the first validation split; differences are the student's score less this one's.
+
+    Its speed is as `bertkit.hardware.speed.Pace` has it.
+    """
 
     role: str
     model: str
     parameters: int
     disk_bytes: int
     row_seconds: float
-    """Mean over rows that are read one at a time."""
     rows_per_second: float
-    """In batches."""
     scores: dict[str, float | None]
     intervals: dict[str, Interval]
     interval_methods: dict[str, str] = field(default_factory=dict)

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from bertkit.errors import UsageError, closest
+from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, Progress
 from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.index import Index
-
-if TYPE_CHECKING:
-    from bertkit.metrics import Numbers
-
 
 Item = TypeVar("Item", bound=Hashable)
 

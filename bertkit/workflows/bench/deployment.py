@@ -7,20 +7,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.rows import Split
 from bertkit.errors import ModelError, UnavailableError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.evaluation.parity import compare_scored, measure_latency
+from bertkit.evaluation.scoring import Scored
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.workflows.export import GraphFormat, convert_checkpoint, load_plain
 from bertkit.workflows.quantize import TARGETS, calibration_texts, read_training_rows
-
-if TYPE_CHECKING:
-    from bertkit.evaluation.scoring import Scored
 
 GRAPHS = {"onnx": ("onnx", "fp32"), "openvino": ("openvino", "fp32"), **TARGETS}
 """Way to deploy -> backend and precision of its graph."""

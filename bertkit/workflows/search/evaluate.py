@@ -7,22 +7,19 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.files import first_of
 from bertkit.errors import DataError
+from bertkit.metrics.intervals import Interval
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import typed_path
+from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.coverage import find_truncated
 from bertkit.vectors.search.index import Index
 from bertkit.vectors.search.models import embedder_of
 from bertkit.vectors.search.relevance import Relevance, read_relevance
 from bertkit.vectors.search.retrieval import DEPTH, Ranking, fuse, rank_by_vectors, rank_by_words, rerank
-
-if TYPE_CHECKING:
-    from bertkit.metrics.intervals import Interval
-    from bertkit.vectors.reranker import Reranker
-
 
 _CHUNK = 256  # queries that are searched at a time
 

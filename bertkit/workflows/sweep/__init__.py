@@ -207,8 +207,7 @@ def _check_sweep(
         try:
             job.recipe(point)
         except RecipeError as error:
-            error.what = f"--space: {error.what}"
-            raise
+            raise error.named("--space") from None
     if search.method == "tpe":
         check_optuna()
     # Trials are compared with one another, so all must be scored on the same rows, whatever data settings are searched.
@@ -300,8 +299,7 @@ def _named(trial: str, settings: Point) -> Iterator[None]:
     except (DivergedError, StoppedError):
         raise
     except BertkitError as error:
-        error.what = f"{trial} ({name_point(settings)}): {error.what}"
-        raise
+        raise error.named(f"{trial} ({name_point(settings)})") from None
 
 
 def _computes_like(inputs: FinetuneInputs, record: Mapping[str, Any]) -> bool:
