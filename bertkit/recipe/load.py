@@ -313,20 +313,15 @@ def load_several(name: str, changes: Mapping[str, Any] | None = None) -> Several
     for task, reference in recipe.tasks.items():
         beside = folder / reference
         changes_of_task = {key.partition(".")[2]: value for key, value in changes.items() if key.split(".")[0] == task}
-        _check_own(task, changes_of_task)
+        for key in changes_of_task:
+            section, _, own = key.partition(".")
+            if section == "model" or (section == "training" and own not in _OWN):
+                raise RecipeError(f"{task}.{key}: all tasks share it", f"--set {key}=... changes it for all")
         file = str(beside) if beside.suffix in (".yaml", ".yml") and beside.is_file() else reference
         loaded = load_recipe(file, {"name": task, "model": recipe.model, **data, **changes_of_task})
         recipes[task] = _with_training_of_all(loaded, recipe.training, changes_of_task)
         _check_recipe(task, recipes[task])
     return SeveralTasks(recipe, recipes)
-
-
-def _check_own(task: str, changes: Mapping[str, Any]) -> None:
-    """Check that a task changes nothing that all tasks have in common."""
-    for key in changes:
-        section, _, name = key.partition(".")
-        if section == "model" or (section == "training" and name not in _OWN):
-            raise RecipeError(f"{task}.{key}: all tasks share it", f"--set {key}=... changes it for all")
 
 
 def _with_training_of_all(recipe: Recipe, training: Training, own: Mapping[str, Any]) -> Recipe:

@@ -76,9 +76,10 @@ def draw_curves(points: Sequence[Mapping[str, Any]], metric: str) -> Markup | No
 
 
 def make_track(axis: Axis, values: Sequence[Any]) -> Track:
-    """Place values on the axis of a key: evenly where it has a list of them, else as far as the number is."""
+    """Place values on the axis of a key: a list evenly, and sorted if of numbers; others as far as the number is."""
     if axis.scale == "list":
-        order = _sort_numbers(axis.values)
+        are_numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in axis.values)
+        order = sorted(axis.values) if are_numbers else axis.values
         at = {name_value(value): (place + 0.5) / len(order) for place, value in enumerate(order)}
         return Track(axis.key, list(at.items()), [at[name_value(value)] for value in values])
 
@@ -104,9 +105,3 @@ def make_score_track(metric: str, scores: Sequence[float]) -> Track:
     ticks = canvas.ticks(min(scores), max(scores))
     low, width = ticks[0], ticks[-1] - ticks[0]
     return Track(metric, [(f"{tick:g}", (tick - low) / width) for tick in ticks], [(s - low) / width for s in scores])
-
-
-def _sort_numbers(values: Sequence[Any]) -> list[Any]:
-    """Sort values that are numbers; leave others in the order in which they were named."""
-    are_numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
-    return sorted(values) if are_numbers else list(values)

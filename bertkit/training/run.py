@@ -330,7 +330,10 @@ def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progres
         threads = None if asked_threads() else before["threads"]
         machine = restore_hardware(before, "as before", threads)
         machine.announce(f"resuming {folder}; ")
-        _report_changes(record, asdict(machine))
+        changes = runs.differences(record["versions"], runs.versions())
+        changes += runs.differences(before, {**asdict(machine), "reason": before["reason"]})
+        if changes:
+            log.info(f"not bit-identical to an unbroken run: {'; '.join(changes)}")
         # the backend of before may not be exact on this machine; of another device, nothing holds but the precision
         backend = {**record["machine"], "matmul_backend": machine.matmul_backend}
         hardware = backend if machine.device == before["device"] else asdict(machine)
@@ -377,13 +380,6 @@ def _sweep_leftovers(folder: Path) -> None:
         shutil.rmtree(leftover, ignore_errors=True)
     for half_written in folder.glob(".*.json*.tmp"):
         half_written.unlink(missing_ok=True)
-
-
-def _report_changes(record: RunRecord, machine: dict[str, Any]) -> None:
-    changes = runs.differences(record["versions"], runs.versions())
-    changes += runs.differences(record["machine"], {**machine, "reason": record["machine"]["reason"]})
-    if changes:
-        log.info(f"not bit-identical to an unbroken run: {'; '.join(changes)}")
 
 
 @contextmanager

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 from torch import nn
@@ -65,7 +64,8 @@ def keep_neurons(model: Model, kept: Sequence[Sequence[int]]) -> None:
             copies = layer.out_features // width  # both what is gated and the gate
             _keep_outputs(layer, torch.cat([chosen + copy * width for copy in range(copies)]))
         _keep_inputs(feed_forward.narrow, chosen)
-    setattr(model.config, intermediate_name(model.config), len(kept[0]))
+    name = "hidden_dim" if hasattr(model.config, "hidden_dim") else "intermediate_size"  # the former is DistilBERT's
+    setattr(model.config, name, len(kept[0]))
 
 
 def keep_heads(model: Model, kept: Sequence[Sequence[int]]) -> None:
@@ -76,7 +76,8 @@ def keep_heads(model: Model, kept: Sequence[Sequence[int]]) -> None:
         kept: numbers of the heads of each layer; where several share keys and values, they come together.
     """
     config = model.config
-    heads, size = config.num_attention_heads, head_size(config)
+    heads = config.num_attention_heads
+    size = getattr(config, "head_dim", None) or config.hidden_size // heads
     shared = heads // key_value_heads(config)
     attentions = [
         module for module in model.base_model.modules() if all(hasattr(module, name) for name in _PROJECTIONS)
@@ -130,22 +131,10 @@ def renumber_tokens(config: Config, ids: Sequence[int]) -> None:
                 setattr(config, name, len(ids))
 
 
-def head_size(config: Config) -> int:
-    """Return the width of a head."""
-    size: int = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    return size
-
-
 def key_value_heads(config: Config) -> int:
     """Return the number of heads that have keys and values of their own."""
     count: int = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
     return count
-
-
-def intermediate_name(config: Config | dict[str, Any]) -> str:
-    """Return what a config calls the width of feed-forwards."""
-    keys = config if isinstance(config, dict) else config.to_dict()
-    return "hidden_dim" if "hidden_dim" in keys else "intermediate_size"  # the former is DistilBERT's
 
 
 def _layers_of(model: Model) -> tuple[nn.Module, str, nn.ModuleList]:
