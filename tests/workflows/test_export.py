@@ -132,7 +132,8 @@ def test_an_exported_run_says_what_the_run_says(trained, run, tmp_path, backend,
     assert ended.code == 0, ended.err
     monkeypatch.delenv("BERTKIT_DEVICE")
     if backend == "onnx":
-        check_layout(Path("out/onnx/model.onnx"), ["batch_size", 2], {"recipe": "classify", "labels": '["bad", "good"]'})
+        facts = {"recipe": "classify", "labels": '["bad", "good"]'}
+        check_layout(Path("out/onnx/model.onnx"), ["batch_size", 2], facts)
     parity = json.loads(ended.out)["parity"]
     assert parity["largest"] < 2e-6 and parity["rows"] == 60 and parity["scores"]["accuracy"]["difference"] == 0
     assert load_recipe("out/recipe.yaml").data.limit is None

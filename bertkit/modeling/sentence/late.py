@@ -93,10 +93,10 @@ class LateHead(SentenceHead):
         longest = max(chunk.shape[1] for chunk in vectors)
         return torch.cat([functional.pad(chunk, (0, 0, 0, longest - chunk.shape[1])) for chunk in vectors])
 
-    def _embed(self, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> torch.Tensor:
+    def pool_states(self, states: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
         """Compute vectors (texts, tokens, dimension), all 0 where a text has no token."""
-        vectors = self.projection(self.run_encoder(ids, mask, segments).last_hidden_state)
-        with torch.autocast(ids.device.type, enabled=False):
+        vectors = self.projection(states)
+        with torch.autocast(states.device.type, enabled=False):
             return functional.normalize(vectors.float(), dim=-1).masked_fill(mask.unsqueeze(-1) == 0, 0.0)
 
 

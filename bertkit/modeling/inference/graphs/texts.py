@@ -71,13 +71,12 @@ def _from_vectors(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments:
 
     Other programs pool hidden states themselves, by the files of sentence-transformers that are beside the graph.
     """
-    if pool := getattr(model, "pool_states", None):
-        states = model.run_encoder(ids, mask, segments).last_hidden_state
-        return {"last_hidden_state": states, "sentence_embedding": pool(states, mask)}
-    vectors = model._embed(ids, mask, segments)
+    states = model.run_encoder(ids, mask, segments).last_hidden_state
+    vectors = model.pool_states(states, mask)
     classify = getattr(model, "logistic", None)
     name = "sentence_embedding" if vectors.dim() == 2 else "token_embeddings"
-    return {name: vectors} | ({} if classify is None else {"logits": classify(vectors)})
+    logits = {} if classify is None else {"logits": classify(vectors)}
+    return {"last_hidden_state": states, name: vectors, **logits}
 
 
 def _from_masked_head(model: Model, ids: torch.Tensor, mask: torch.Tensor, segments: torch.Tensor | None) -> Tensors:
