@@ -7,6 +7,7 @@ The accelerator is a pretended one: see tests/pretend/. On a machine with a GPU,
 
 from __future__ import annotations
 
+import functools
 import itertools
 import json
 import os
@@ -18,7 +19,8 @@ import pytest
 from bertkit.pretraining.objectives import objective_names
 from bertkit.recipe import load_pretrain_recipe, load_recipe, recipe_folder, recipe_names
 from bertkit.tasks import task_names
-from tests.cli.test_families import COMMANDS, command_of, every_command
+from tests.cli.test_families import COMMANDS, command_of, every_command, fill, fine_tune_twice
+from tests.insight.test_explanations import RECIPES
 from tests.kills import Zygote
 
 DEVICE = os.environ.get("TEST_DEVICE", "pretend")
@@ -75,15 +77,15 @@ BESIDE = {
     "ablate": "mlm --data demo --tokenizer demo --size tiny --steps 2 --limit 60 --space objective=mlm,clm "
     "--set training.max_length=64 --set training.batch_size=4 --output made",
     "attention heads": "words.conllu --model demo",
-    "bench": "cola --model demo --data demo --steps 2",
+    "bench": "{recipe} --model demo --data demo --steps 2",
     "fill-mask": "'the [MASK] is here' --model demo",
     "glue": "--tasks cola --model demo --data demo --limit 16 --set training.steps=2 --output made",
     "predict zero-shot": "classify --zero-shot --model demo --text 'the cat is here' --set labels=[cat,dog]",
-    "probe": "ner --model demo --data demo --limit 16",
-    "rank": "cola demo --data demo --limit 16",
+    "probe": "{recipe} --model demo --data demo --limit 16",
+    "rank": "{recipe} demo --data demo --limit 16",
     "search add": "index {texts}",
     "search query": "index 'a cat' -k 2",
-    "sweep": "cola --model demo --data demo --limit 16 --space training.learning_rate=1e-4,2e-4 "
+    "sweep": "{recipe} --model demo --data demo --limit 16 --space training.learning_rate=1e-4,2e-4 "
     "--set training.steps=2 --output made",
 }
 """Commands that compute and read no run, as `COMMANDS` has those that do."""
@@ -252,3 +254,42 @@ def test_a_command_ends_on_the_device_as_on_the_cpu(case, device_zygote, cola_ru
         texts.append(out.read_text())
     assert codes[0] == codes[1], texts[1]
     assert "bertkit failed" not in texts[1]
+
+
+@pytest.fixture(scope="session")
+def runs_of(tmp_path_factory):
+    """Return two runs of a recipe, which are trained on the CPU, once in all tests."""
+    return functools.cache(lambda name: fine_tune_twice(tmp_path_factory.mktemp(name), name))
+
+
+ON_DISK = ("push", "runs", "serve", "tokenize")  # these read what a run says, and not its model
+OF_FAMILIES = [
+    case
+    for case, template in {**COMMANDS, **BESIDE}.items()
+    if ("{run}" in template or "{recipe}" in template) and case.split()[0] not in ON_DISK
+]
+"""Cases that run a model of a family, or train it."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("pair", list(itertools.product(RECIPES, OF_FAMILIES)), ids="-".join)
+def test_a_command_on_a_run_of_any_family_ends_as_on_the_cpu(pair, device_zygote, runs_of, tmp_path):
+    """What works on the device works on the CPU, as other tests show; what is refused is refused there in one line."""
+    name, case = pair
+    ended = []
+    for device in ("pretend", None):
+        folder = tmp_path / str(device)
+        folder.mkdir()
+        arguments = fill({**COMMANDS, **BESIDE}[case], folder, name, runs_of(name))
+        out, err = folder / "out.txt", folder / "err.txt"
+        command = [*command_of(case).split(), *arguments]
+        (code,) = device_zygote.answer(folder, command, device=device, out=str(out), err=str(err))
+        text = err.read_text()
+        assert code != 1, f"{text}\n{out.read_text()}"
+        if code == 0 or "machine.device" in text:  # scores of another device may differ, as `rerun` then says
+            break
+        ended.append(
+            (code, [line.replace(str(folder), "") for line in text.splitlines() if line.startswith("error: ")])
+        )
+    assert len(ended) != 1, ended
+    assert not ended or ended[0] == ended[1]

@@ -39,6 +39,8 @@ TRAINED = {
     "finetune ner": [*TUNED, "--set", "training.batching=sorted"],
     "finetune squad": TUNED,
     "finetune stsb": TUNED,
+    "finetune classify": [*TUNED, "--set", "options.long_text=windows_mean", "--max-length", "12"],
+    "finetune rerank": [*TUNED, "--set", "options.loss=listwise"],
     "pretrain mlm": PRETRAINED,
     "pretrain bert": [*PRETRAINED, "--set", "data.validation_share=0.1"],
 }
@@ -161,6 +163,7 @@ def test_several_devices_come_to_what_one_does(run, table, still):
     assert numbers(logs[0]) == pytest.approx(numbers(logs[1]), rel=1e-5, abs=1e-5)
     assert "4 x CPU (XLA)" in ended[0].text
     losses = (f"loss {log[0]['loss']:.6f}" for log in logs)  # of 4 devices, and of one
+    assert ended[0].graphs <= MOST_GRAPHS
     table.append(("on 4 devices", str(ended[0].graphs), f"{ended[0].seconds:.0f}", "", *losses))
 
 
@@ -177,6 +180,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(run, table, work):
     process.wait()
     resumed = run("xla", *command, "-o", "killed")
     assert "resuming" in resumed.text
+    assert resumed.graphs <= MOST_GRAPHS
     for file in ("model.safetensors", "metrics.jsonl", "predictions.jsonl"):
         assert (work["xla"] / "killed" / file).read_bytes() == (work["xla"] / "whole" / file).read_bytes()
     table.append(("kill and resume", str(resumed.graphs), f"{whole.seconds:.0f}", "", "same weights", ""))

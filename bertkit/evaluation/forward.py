@@ -131,6 +131,7 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
     Where a graph is compiled per shape, batches have the widths of the model's earlier ones, and one more where a text
     is longer. All of one width are filled to as many rows.
     """
+    from bertkit.modeling.heads.filled import texts_of_rows
     from bertkit.modeling.info import info_of
 
     lengths = lengths_of(features)
@@ -141,11 +142,12 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
     info.static_widths = info.static_widths or choose_widths(longest)
     if longest.max() > info.static_widths[-1]:
         info.static_widths += (round_size(int(longest.max())),)
-    texts = (lengths // longest).tolist()
+    texts = texts_of_rows(model, features)
     widths = [static_width(length, info.static_widths) for length in longest.tolist()]
-    costs = [number * width for number, width in zip(texts, widths, strict=True)]
-    rows = evaluation_rows(TOKENS_AT_ONCE)
-    return static_collator(collate, lambda batch: device.whole_rows(rows(batch)), info.static_widths), costs
+    counts = (lengths // longest).tolist() if texts.are_windows else [texts.most] * len(widths)
+    costs = [count * width for count, width in zip(counts, widths, strict=True)]
+    order = evaluation_rows(TOKENS_AT_ONCE, texts, device.count)
+    return static_collator(collate, order, info.static_widths, texts), costs
 
 
 def sorted_batches(lengths: Sequence[int], tokens: int | None = None) -> list[list[int]]:

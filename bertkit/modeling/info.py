@@ -99,6 +99,8 @@ class ModelInfo:
     """Whether gradients of its embeddings are asked for, even if its encoder is not trained."""
     static_widths: tuple[int, ...] = ()
     """The widths of its batches, where a device compiles a graph per shape; none before its first batch."""
+    static_texts: int = 1
+    """The texts of each of their rows there, where it has several."""
     progress: float = 1.0
     """The share of training that is done, for losses that change with it."""
     while_training: ExitStack = field(default_factory=ExitStack)

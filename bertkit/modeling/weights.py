@@ -148,6 +148,7 @@ def restore_weights(model: Model, file: Path) -> None:
         _, unexpected = saved.load_state_dict(weights, strict=False)
         if missing or unexpected:
             raise RuntimeError(f"missing: {', '.join(missing)}; unexpected: {', '.join(unexpected)}")
+        Device(model.device.type).end_graph()  # one for all, where several devices compile one per shape that is read
         if restore := getattr(model, "restore_projection", None):  # which is in a file of its own
             restore(file.parent)
     except RuntimeError as error:

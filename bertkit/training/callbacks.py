@@ -13,6 +13,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from bertkit.errors import DivergedError
 from bertkit.hardware.threads import StepWatch
 from bertkit.modeling.info import info_of
+from bertkit.modeling.weights import weights_to_save
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining, Pretraining
 from bertkit.recipe.training import LEAST_LOGS
@@ -55,6 +56,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         if gc.get_threshold()[0] > _GARBAGE:  # of the command line, for its imports
             gc.set_threshold(_GARBAGE, 50, 100)
         self.first_step, used, tokens = state.global_step, 0.0, None
+        self.trainer.set_pending_loss(0.0)
         if state.global_step:
             folder = checkpoints.checkpoint_folder(self._run(), state.global_step)
             manifest = checkpoints.read_manifest(folder)
@@ -80,7 +82,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         """Let the model know how far training is; that follows from the step, so a resumed run knows the same."""
         share = self.budget.share if self.budget else state.global_step / state.max_steps
         info_of(self.trainer.model).progress = share
-        self.trainer.device.end_graph()  # of what a log line and an evaluation have left, which is no part of a step
+        self.trainer.device.end_graph()  # of what an evaluation has left, which is no part of a step
         self.step_began = time.perf_counter()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
@@ -117,6 +119,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self, args: object, state: TrainerState, control: object, logs: dict[str, float] | None = None, **_: object
     ) -> None:
         """Append to metrics.jsonl and remember what the progress line shows."""
+        self.trainer.device.end_graph()  # one for what starts again from zero, which a checkpoint may read
         logs = logs or {}
         if "train_runtime" in logs:  # the Trainer's summary covers only what this process trained
             state.log_history.pop()
@@ -191,7 +194,9 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
     def _refuse_non_finite(self, state: TrainerState, *, weights: bool) -> None:
         good = bool(self.trainer.finite)
         if good and weights:
-            finite = [parameter.isfinite().all() for parameter in self.trainer.model.parameters()]
+            model = self.trainer.model
+            saved = weights_to_save(model) or dict(model.named_parameters())  # on XLA, read without a graph
+            finite = [values.isfinite().all() for values in saved.values()]
             good = bool(torch.stack(finite).all())  # read once, since each number is waited for
         if good:
             return

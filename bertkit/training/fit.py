@@ -92,7 +92,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
             self.accelerator.native_amp = True
         # items are counted over all micro-batches and processes of a step, and the loss below is divided by that count
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
-        self.finite = torch.tensor(True, device=self.args.device)
+        self.finite = torch.tensor(True).to(self.args.device)
         self.logged_terms = LoggedTerms(list(self.terms.weights), self.args.device)
         self.micro_batch_tokens: int | None = None  # at most, padding included; None without a limit
 
@@ -209,9 +209,13 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
             "terms": self.logged_terms.state(self.accelerator),
         }
 
+    def set_pending_loss(self, loss: float) -> None:
+        """Set the loss since the last log line, moved from the CPU: made on the device, it is one more graph of XLA."""
+        self._tr_loss = torch.tensor(loss).to(self.args.device)
+
     def load_loss_state(self, state: dict[str, Any]) -> None:
         """Go on from what `loss_state` returned."""
-        self._tr_loss += state["pending"]
+        self.set_pending_loss(state["pending"])
         self._total_loss_scalar = state["total"]
         self._globalstep_last_logged = int(state["last_logged"])
         self.logged_terms.load_state(state["terms"])

@@ -49,7 +49,7 @@ class LoggedTerms:
         import torch
 
         self.names, self.step = names, 0
-        self.sums = torch.zeros(len(names), device=device)
+        self.sums = torch.zeros(len(names)).to(device)  # made there, they would be one more graph of XLA
 
     def add(self, shares: Sequence[torch.Tensor]) -> None:
         """Add the shares of a micro-batch, one per term."""
@@ -62,7 +62,7 @@ class LoggedTerms:
         if len(self.names) == 1:
             return {}
         # a share is a sum over the step's items per process, so the mean over processes is the mean over all items
-        means = (mean_over_processes(self.sums, accelerator) / max(step - self.step, 1)).tolist()
+        means = (mean_over_processes(self.sums, accelerator).cpu() / max(step - self.step, 1)).tolist()
         self.sums, self.step = self.sums * 0, step
         return {f"loss_{name}": mean for name, mean in zip(self.names, means, strict=True)}
 
@@ -85,8 +85,8 @@ def task_terms(loss: Loss | None) -> Terms:
     """Build the one term of a task: the loss of the model's own head, or another one over its logits."""
     import torch
 
-    from bertkit.modeling.heads.filled import run_filled, sum_over_rows, without_fillers
-    from bertkit.modeling.heads.windows import sum_over_windows
+    from bertkit.modeling.heads.filled import run_filled, without_fillers
+    from bertkit.modeling.heads.windows import sum_over_rows, sum_over_windows
 
     def sums(model: Model, batch: Batch) -> Batch:
         # The model's own loss is a mean over the labels of this micro-batch. Times their number it is a sum again,

@@ -12,12 +12,20 @@ from bertkit.hardware.precision import Machine
 from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
+from bertkit.modeling.heads.filled import texts_of_rows
 from bertkit.modeling.info import info_of, tagger_head
 from bertkit.modeling.unpadding.layout import why_no_varlen
 from bertkit.recipe import CommonTraining
 from bertkit.tokens.feature_cache import longest_of
 from bertkit.tokens.features import Collator
-from bertkit.tokens.static_shapes import WIDTHS, WIDTHS_OF_SHARES, choose_widths, static_collator, training_rows
+from bertkit.tokens.static_shapes import (
+    ONE_TEXT,
+    WIDTHS,
+    WIDTHS_OF_SHARES,
+    choose_widths,
+    static_collator,
+    training_rows,
+)
 from bertkit.training.batching import Batches, InMemoryBatches
 from bertkit.training.pretrain_batches import PretrainBatches
 from bertkit.training.streaming import StreamedBatches
@@ -53,10 +61,13 @@ def fitting_collator(
     device = Device(arguments.device.type)
     if device.shapes_may_change and not training.torch_compile:
         return collate
-    most = training.max_length
+    most, texts = training.max_length, ONE_TEXT
     if isinstance(batches, (InMemoryBatches, TaskBatches)):
         tasks = [batches] if isinstance(batches, InMemoryBatches) else list(batches.tasks.values())
+        if len(tasks) == 1:
+            texts = texts_of_rows(model, batches.features)
         adds_up = training.gradient_accumulation > 1 or any(task.items is not None for task in tasks)
+        adds_up = adds_up or (texts.are_windows and texts.most > 1)
         few = (WIDTHS_OF_SHARES if adds_up else WIDTHS) // len(tasks)
         widths = choose_widths(longest_of(batches.features), max(few, 1))
     elif isinstance(batches, StreamedBatches):
@@ -66,7 +77,8 @@ def fitting_collator(
     info_of(model).static_widths = tuple(sorted({*widths, most}))  # texts of evaluations may be longer
     # those of pretraining have equally many rows anyway
     share = device.whole_rows(arguments.per_device_train_batch_size)
-    return static_collator(collate, None if isinstance(batches, PretrainBatches) else training_rows(share), widths)
+    order = None if isinstance(batches, PretrainBatches) else training_rows(share, texts)
+    return static_collator(collate, order, widths, texts)
 
 
 def tokens_to_train(batches: Batches, arguments: TrainingArguments, padding: int) -> set[int] | None:

@@ -85,41 +85,35 @@ def command_of(case: str) -> str:
     return max((name for name in every_command() if f"{case} ".startswith(f"{name} ")), key=len)
 
 
+def fine_tune_twice(folder: Path, name: str) -> tuple[Path, Path]:
+    """Fine-tune the demo model by a recipe with two seeds, and return both runs."""
+    for seed in (1, 2):
+        changes = {"data.limit": 300 if name == "wsd" else 24, "training.seed": seed}
+        fine_tune(name, folder / str(seed), **changes)
+    return folder / "1" / "run", folder / "2" / "run"
+
+
+def fill(template: str, folder: Path, name: str, runs: tuple[Path, Path]) -> list[str]:
+    """Return the arguments of a case for two runs of a recipe, with the rows and texts that it reads in a folder."""
+    run, again = runs
+    records = [json.loads(line) for line in (run / "predictions.jsonl").read_text().split("\n")[:4] if line]
+    rows, texts = folder / "rows.jsonl", folder / "texts.txt"
+    rows.write_text("".join(json.dumps(record) + "\n" for record in records))
+    texts.write_text("".join(f"the {word} is here\n" for word in ("cat", "dog", "cow", "hen")))
+    copied = shutil.copytree(again, folder / "copied", ignore=shutil.ignore_patterns("*.safetensors"))
+    given = {"copied": copied, "run": run, "again": again, "recipe": name, "rows": rows, "texts": texts}
+    return shlex.split(template.format(**given))
+
+
 @pytest.fixture(scope="module")
 def run_of(tmp_path_factory):
-    """Fine-tune the demo model twice for a recipe, once in all tests, and return both folders."""
-
-    @functools.cache
-    def make(name: str) -> tuple[Path, Path]:
-        folder = tmp_path_factory.mktemp(name)
-        for seed in (1, 2):
-            changes = {"data.limit": 300 if name == "wsd" else 24, "training.seed": seed}
-            fine_tune(name, folder / str(seed), **changes)
-        return folder / "1" / "run", folder / "2" / "run"
-
-    return make
+    """Return the two runs of a recipe, which are trained once in all tests."""
+    return functools.cache(lambda name: fine_tune_twice(tmp_path_factory.mktemp(name), name))
 
 
 @pytest.fixture
 def arguments(tmp_path, run_of):
-    def fill(name: str, case: str) -> list[str]:
-        run, again = run_of(name)
-        records = [json.loads(line) for line in (run / "predictions.jsonl").read_text().split("\n")[:4] if line]
-        rows, texts = tmp_path / "rows.jsonl", tmp_path / "texts.txt"
-        rows.write_text("".join(json.dumps(record) + "\n" for record in records))
-        texts.write_text("".join(f"the {word} is here\n" for word in ("cat", "dog", "cow", "hen")))
-        shutil.copytree(again, tmp_path / "copied", ignore=shutil.ignore_patterns("*.safetensors"))
-        given = {
-            "copied": tmp_path / "copied",
-            "run": run,
-            "again": again,
-            "recipe": name,
-            "rows": rows,
-            "texts": texts,
-        }
-        return [*command_of(case).split(), *shlex.split(COMMANDS[case].format(**given))]
-
-    return fill
+    return lambda name, case: [*command_of(case).split(), *fill(COMMANDS[case], tmp_path, name, run_of(name))]
 
 
 def test_every_command_is_among_those_that_are_tried_or_reads_no_run():

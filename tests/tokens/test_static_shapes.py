@@ -59,7 +59,7 @@ def test_rows_that_fill_a_batch_repeat_its_first_and_have_no_label():
         "start_positions": torch.tensor([1, 2]),
         "prompt_tokens": torch.tensor(3),
     }
-    filled = fill_rows(batch, 4)
+    filled = fill_rows(batch, [0, 1, -1, -1])
     assert filled[ROW_MASK].tolist() == [True, True, False, False]
     assert filled["input_ids"].tolist() == [[0, 1, 2], [3, 4, 5], [0, 1, 2], [0, 1, 2]]
     assert filled["labels"][2:].eq(IGNORED).all()
@@ -70,19 +70,20 @@ def test_rows_that_fill_a_batch_repeat_its_first_and_have_no_label():
 
 def test_rows_without_labels_or_with_numbers_count_where_they_are_real():
     for labels in ({}, {"labels": torch.tensor([0.5, 1.0])}):
-        filled = fill_rows({"input_ids": torch.ones(2, 3), **labels}, 8)
+        filled = fill_rows({"input_ids": torch.ones(2, 3), **labels}, [0, 1, *[-1] * 6])
         assert count_items(filled) == 2
         assert all(len(values) == 8 for values in filled.values())
     assert filled["labels"].tolist() == [0.5, 1.0, *[0.0] * 6]
 
 
 def test_a_full_batch_gets_no_row():
-    assert fill_rows({"input_ids": torch.ones(5, 3)}, 4)[ROW_MASK].tolist() == [True] * 5
+    full = {"input_ids": torch.ones(5, 3)}
+    assert fill_rows(full, training_rows(5)(full))[ROW_MASK].tolist() == [True] * 5
 
 
 def test_rows_are_filled_to_few_numbers():
-    def counts(rows, shapes):
-        return {rows({"input_ids": torch.zeros(shape)}) for shape in shapes}
+    def counts(order, shapes):
+        return {len(order({"input_ids": torch.zeros(shape)})) for shape in shapes}
 
     assert counts(training_rows(32), [(count, 16) for count in range(1, 97)]) == {32, 64, 96}
     assert counts(evaluation_rows(4096), [(count, 48) for count in range(1, 86)]) == {85}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -11,10 +12,14 @@ from torch import nn
 
 from bertkit.evaluation.forward import few_shapes, sorted_batches
 from bertkit.hardware.device import Device
+from bertkit.modeling.heads.filled import texts_of_rows
+from bertkit.modeling.heads.windows import find_windows
+from bertkit.modeling.info import info_of
 from bertkit.progress import SILENT
 from bertkit.recipe import Training, load_pretrain_recipe, load_recipe
 from bertkit.tokens.features import ROW_MASK, TOKENS_AT_ONCE, pad_features
-from bertkit.tokens.static_shapes import static_collator
+from bertkit.tokens.several import several_collator
+from bertkit.tokens.static_shapes import static_collator, training_rows
 from bertkit.training.batching import InMemoryBatches
 from bertkit.training.micro_batches import split_batch
 from bertkit.training.paths import fitting_collator
@@ -25,6 +30,19 @@ WAYS = {
     "multi_label": ("classify", {"options.multi_label": True, "data.columns.label": "label"}),
     "weights": ("cola", {"training.class_weights": "balanced", "training.label_smoothing": 0.1}),
     "windows": ("classify", {"options.long_text": "windows_mean", "training.max_length": 16}),
+    "windows_labels": (
+        "classify",
+        {
+            "options.long_text": "windows_max",
+            "training.max_length": 16,
+            "options.multi_label": True,
+            "data.columns.label": "label",
+        },
+    ),
+    "windows_smoothing": (
+        "classify",
+        {"options.long_text": "windows_mean", "training.max_length": 16, "training.label_smoothing": 0.1},
+    ),
     "hierarchical": ("classify", {"options.long_text": "hierarchical", "training.max_length": 16}),
     "frozen": ("ner-features", {}),
     "cosine": ("similarity", {"options.loss": "cosine"}),
@@ -72,12 +90,15 @@ def capture(small_model, tmp_path, monkeypatch):  # noqa: F811
     return captured
 
 
-def sums_and_gradients(trainee, batch):
+def sums_and_gradients(trainee, *micro_batches):
     trainee.model.zero_grad()
-    sums = trainee.terms.sums(trainee.model, batch)
-    torch.stack(list(sums.values())).sum().backward()
+    total = Counter()
+    for batch in micro_batches:
+        sums = trainee.terms.sums(trainee.model, batch)
+        torch.stack(list(sums.values())).sum().backward()
+        total.update({name: value.item() for name, value in sums.items()})
     gradients = {name: weights.grad for name, weights in trainee.model.named_parameters() if weights.grad is not None}
-    return {name: value.item() for name, value in sums.items()}, gradients
+    return dict(total), gradients
 
 
 def same(found, expected):
@@ -87,11 +108,11 @@ def same(found, expected):
 def check(trainee, name, monkeypatch):
     features = some(trainee)
     features = features[:: len(features) // 5][:5]
-    plain, filled = (
-        trainee.collate(features),
-        static_collator(trainee.collate, lambda batch: ROWS, (16, 32, 80))(features),
-    )
-    assert len(filled["input_ids"]) == ROWS > len(plain["input_ids"]) == 5
+    texts = texts_of_rows(trainee.model, some(trainee))
+    fill = static_collator(trainee.collate, training_rows(ROWS, texts), (16, 32, 80), texts)
+    plain, filled = trainee.collate(features), fill(features)
+    assert len(filled["input_ids"]) % ROWS == 0 < len(filled["input_ids"]) - len(plain["input_ids"])
+    assert filled["input_ids"].dim() == 2 or filled["input_ids"].shape[1] == texts.most
     if name in OBJECTIVES:
         del filled[ROW_MASK]
     assert trainee.terms.count(filled) == trainee.terms.count(plain)
@@ -99,7 +120,7 @@ def check(trainee, name, monkeypatch):
     expected, gradients = sums_and_gradients(trainee, plain)
     assert all(value > 0 for value in expected.values())
     monkeypatch.setattr(Device, "shapes_may_change", False)
-    found, others = sums_and_gradients(trainee, filled)
+    found, others = sums_and_gradients(trainee, *split_batch(filled, ROWS))
     assert found == pytest.approx(expected, rel=1e-4, abs=1e-4)
     same(others, gradients)
 
@@ -121,42 +142,77 @@ def test_losses_of_other_ways(way, capture, monkeypatch):
     check(capture(name, changes), name, monkeypatch)
 
 
-def texts_of(random, count, longest, tagger):
+def texts_of(random, count, longest, way):
     lengths = random.integers(1, longest + 1, count) if random.random() < 0.5 else random.geometric(0.1, count)
-    ids = [[1] * int(min(length, longest)) for length in lengths]
-    return [{"input_ids": each, **({"labels": each} if tagger else {})} for each in ids]
+    lengths = [int(min(length, longest)) for length in lengths]
+    if way == "tagger":
+        return [{"input_ids": [1] * length, "labels": [1] * length} for length in lengths]
+    if way == "windows":  # all but the last of a row are full
+        full = [[[1] * (1 + longest)] * int(random.geometric(0.4) - 1) for _ in lengths]
+        return [{"input_ids": [*of_row, [1] * (1 + length)]} for of_row, length in zip(full, lengths, strict=True)]
+    if way == "choices":
+        return [{"input_ids": [[1] * (1 + length)] * int(random.integers(1, 6))} for length in lengths]
+    return [{"input_ids": [1] * length} for length in lengths]
 
 
-@pytest.mark.parametrize(("tagger", "accumulation"), [(False, 1), (False, 2), (True, 1), (True, 2)])
-def test_a_run_of_rows_of_any_lengths_compiles_at_most_twelve_graphs(monkeypatch, tagger, accumulation):
+@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("way", ["texts", "tagger", "windows", "choices"])
+def test_a_run_of_rows_of_any_lengths_compiles_at_most_twelve_graphs(monkeypatch, way, accumulation):
     """Each shape of a batch is one graph, or two where gradients add up; the others are counted in a test of XLA."""
     monkeypatch.setattr(Device, "shapes_may_change", False)
     random = np.random.default_rng(0)
+    collate = several_collator(
+        SimpleNamespace(
+            recipe=SimpleNamespace(training=SimpleNamespace(max_length=301)),
+            tokenizer=SimpleNamespace(model_max_length=301, pad_token_id=0, pad_token_type_id=0),
+            arrays=False,
+        )
+    )
+    if way in ("texts", "tagger"):
 
-    def collate(features):
-        return {name: torch.from_numpy(each) for name, each in pad_features(features, {"input_ids": 0}, 300).items()}
+        def collate(features):
+            arrays = pad_features(features, {"input_ids": 0}, 301)
+            return {name: torch.from_numpy(values) for name, values in arrays.items()}
+
+    def shape_of(batch):
+        shape = batch["input_ids"].shape
+        if way == "windows":  # others have no other shape than that of their batch
+            is_window = find_windows(batch["attention_mask"]) & batch[ROW_MASK][:, None]
+            assert is_window.sum() <= max(is_window.shape)
+        return shape
 
     most = 0
     for _ in range(12):
         model, share = nn.Linear(1, 1), int(random.integers(2, 17))
-        rows = texts_of(random, int(random.integers(50, 400)), int(random.integers(2, 301)), tagger)
-        named = {"batch_size": share * accumulation, "gradient_accumulation": accumulation, "max_length": 300}
+        info_of(model).reads = "choices" if way == "choices" else "text"
+        rows = texts_of(random, int(random.integers(50, 400)), int(random.integers(2, 301)), way)
+        named = {"batch_size": share * accumulation, "gradient_accumulation": accumulation, "max_length": 301}
         training = Training(batching="sorted", **named)
         arguments = SimpleNamespace(device=torch.device("cpu"), per_device_train_batch_size=share)
         batches = InMemoryBatches(rows, training)
         build = fitting_collator(collate, batches, model, training, arguments)
         loader = batches.loader(build, processes=1, process=0, padding="it is")
-        steps = set()
+        steps, adds_up = set(), way == "tagger" or accumulation > 1
         for epoch in range(2):
             loader.set_epoch(epoch)
-            steps |= {batch["input_ids"].shape for whole in loader for batch in split_batch(whole, share)}
+            for whole in loader:
+                micro_batches = split_batch(whole, share)
+                steps |= {shape_of(batch) for batch in micro_batches}
+                adds_up = adds_up or len(micro_batches) > 1
         scored = set()
-        for _ in range(3):
-            others = texts_of(random, int(random.integers(1, 400)), 300, tagger)
-            of_split, lengths = few_shapes(model, others, collate)
+        others = [texts_of(random, int(random.integers(1, 400)), 300, way) for _ in range(3)]
+        few_shapes(model, max(others, key=most_texts), collate)  # texts of one task have as many texts at most
+        for features in others:
+            of_split, lengths = few_shapes(model, features, collate)
             for numbers in sorted_batches(lengths, TOKENS_AT_ONCE):
-                scored.add(of_split([others[number] for number in numbers])["input_ids"].shape)
-        of_optimizer, of_numbers = 2, 3  # the first step and others; what begins a run, a log line, and a checkpoint
-        adds_up = tagger or accumulation > 1
+                scored.add(shape_of(of_split([features[number] for number in numbers])))
+        of_optimizer, of_numbers = (
+            2,
+            3,
+        )  # the first step and others; the first gradients, a log line, and the best weights
         most = max(most, len(steps) * (2 if adds_up else 1) + len(scored) + of_optimizer + of_numbers)
-    assert most == 12
+    assert most <= 12
+
+
+def most_texts(features):
+    return max(len(row["input_ids"]) for row in features)

@@ -12,9 +12,11 @@ from transformers.utils import ModelOutput
 
 from bertkit.hardware.device import Device
 from bertkit.modeling.heads.relevance import list_loss
-from bertkit.modeling.heads.windows import Loss, text_loss
+from bertkit.modeling.heads.windows import Loss, sum_over_rows, text_loss
 from bertkit.modeling.info import Model, info_of
-from bertkit.tokens.features import PADDING_STEPS, ROW_MASK, Batch
+from bertkit.tokens.feature_cache import lengths_of, longest_of
+from bertkit.tokens.features import PADDING_STEPS, ROW_MASK, Batch, Features
+from bertkit.tokens.static_shapes import Texts
 
 
 @contextmanager
@@ -42,10 +44,18 @@ def always_masked(device: Device) -> Iterator[None]:
         AttentionMaskInterface.register("sdpa", make_mask)
 
 
+def texts_of_rows(model: Model, features: Features) -> Texts:
+    """Return how many texts all rows have in batches of few shapes: as many as in earlier ones, or more."""
+    info, count = info_of(model), int((lengths_of(features) // longest_of(features)).max())
+    if count > 1:
+        info.static_texts = count = max(count, info.static_texts)
+    return Texts(count, are_windows=info.reads in ("text", "windows"))
+
+
 def without_fillers(model: Model, batch: Batch) -> Batch:
     """Return a batch as it is where the loss of a model can leave out the rows that fill it, else without them.
 
-    The losses of numbers of a family of one's own are not known, and windows are computed where rows have them.
+    The losses of numbers of a family of one's own are not known.
     """
     if ROW_MASK not in batch or _leaves_out(model, batch):
         return batch
@@ -72,16 +82,6 @@ def run_filled(model: Model, batch: Batch) -> ModelOutput:
     return outputs
 
 
-def sum_over_rows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, is_row: torch.Tensor) -> torch.Tensor:
-    """Sum a loss, itself a sum that skips labels by their value, over the rows that do not only fill a batch."""
-    if not labels.is_floating_point():
-        return loss(logits, labels)
-    # all others get the same logits and labels, so each adds as much as one of these alone; no gradient reaches them
-    logits, labels = (values.where(is_row.view(-1, *[1] * (values.dim() - 1)), 0.0) for values in (logits, labels))
-    of_one = loss(torch.zeros_like(logits[:1]), torch.zeros_like(labels[:1]))
-    return loss(logits, labels) - (~is_row).sum() * of_one
-
-
 def _answer_loss(outputs: ModelOutput, inputs: Batch) -> torch.Tensor:
     """Compute the loss of transformers' heads for answers, a softmax over tokens and over padding.
 
@@ -106,12 +106,9 @@ def _answer_loss(outputs: ModelOutput, inputs: Batch) -> torch.Tensor:
 
 
 def _leaves_out(model: Model, batch: Batch) -> bool:
-    info, labels = info_of(model), batch.get("labels")
-    if info.takes_row_mask:
-        return True
-    if batch["input_ids"].dim() == 3 and info.reads not in ("choices", "passages"):
-        return False
-    return labels is None or not labels.is_floating_point() or _loss_of_numbers(model) is not None
+    labels = batch.get("labels")
+    is_skipped = labels is None or not labels.is_floating_point()  # by its value
+    return is_skipped or info_of(model).takes_row_mask or _loss_of_numbers(model) is not None
 
 
 def _loss_of_numbers(model: Model) -> Loss | None:

@@ -11,7 +11,7 @@ from torch import nn
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from bertkit.modeling.heads.generic import INPUTS, EncoderHead, class_with_head, head_dropout
-from bertkit.modeling.heads.windows import CLASS_ENDING, find_windows, run_windows, text_loss
+from bertkit.modeling.heads.windows import CLASS_ENDING, find_windows, run_windows, sum_over_rows, text_loss
 from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import load_model
 
@@ -34,16 +34,22 @@ class WindowPooling(EncoderHead):
         self.dropout = head_dropout(config)
         self.post_init()  # type: ignore[attr-defined]
 
-    def forward(self, labels: torch.Tensor | None = None, **named: torch.Tensor) -> SequenceClassifierOutput:
+    def forward(
+        self, labels: torch.Tensor | None = None, row_mask: torch.Tensor | None = None, **named: torch.Tensor
+    ) -> SequenceClassifierOutput:
         """Compute logits (rows, labels) of inputs (rows, windows, tokens)."""
         is_window = find_windows(named["attention_mask"])
         inputs = {name: named.pop(name, None) for name in INPUTS}
 
-        first = run_windows(lambda **flat: self.run_encoder(**flat, **named).last_hidden_state[:, 0], inputs)
         # (rows, windows, width), zero where a row lacks a window, whose weight is zero as well
-        vectors = first.new_zeros(*is_window.shape, first.shape[-1]).index_put((is_window,), first).float()
-        logits = self.classify(vectors, is_window)
-        loss = None if labels is None else text_loss(self.config)(logits, labels) / len(logits)  # type: ignore[attr-defined]
+        vectors = run_windows(
+            lambda **flat: self.run_encoder(**flat, **named).last_hidden_state[:, 0], inputs, row_mask, 0.0
+        )
+        logits = self.classify(vectors.float(), is_window)
+        loss = None
+        if labels is not None:
+            is_row = torch.ones_like(is_window[:, 0]) if row_mask is None else row_mask
+            loss = sum_over_rows(text_loss(self.config), logits, labels, is_row) / is_row.sum()  # type: ignore[attr-defined]
         return SequenceClassifierOutput(loss=loss, logits=logits)
 
     def classify(self, vectors: torch.Tensor, is_window: torch.Tensor) -> torch.Tensor:
@@ -61,5 +67,5 @@ def load_window_pooling(
     """Load an encoder with the head over windows; arguments and errors are those of `load_model`."""
     find_class = partial(class_with_head, WindowPooling, ending=CLASS_ENDING)
     model = load_model(find_class, folder, labels, new_head=new_head, problem_type=problem_type, cls_only=cls_only)
-    info_of(model).reads = "windows"
+    info_of(model).reads, info_of(model).takes_row_mask = "windows", True
     return model

@@ -2,6 +2,9 @@
 
 A batch has ``input_ids`` and the like of shape (rows, windows, tokens). A window that a row lacks is a single token, as
 `several_collator` makes it, and is not computed. All windows of a row are in one micro-batch.
+
+The windows that a batch has are found by their index among all: of two rows with two and one, 0, 1 and 2 of 0 to 3.
+Where shapes are few, as many are computed as the batch has rows: 0, 1, 2, 4, 4 of five rows, of which 4 is left out.
 """
 
 from __future__ import annotations
@@ -10,15 +13,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn import functional
 from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError
-from bertkit.hardware.memory import derive, on_host, where
-from bertkit.modeling.info import Config, Model
+from bertkit.hardware.memory import on_host
+from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import read_config
+from bertkit.tokens.features import IGNORED
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
@@ -53,18 +58,18 @@ def run_on_windows(model: Model) -> None:
     The loss is the mean over rows of the mean over a row's windows: a long text weighs no more than a short one.
     """
     model.forward = partial(_forward, model.forward, model.config)
+    info_of(model).takes_row_mask = True
 
 
 def _forward(
     forward: Callable[..., ModelOutput], config: Config, *, labels: torch.Tensor | None = None, **inputs: torch.Tensor
 ) -> WindowLogits:
-    mask = inputs["attention_mask"]
-    found = run_windows(lambda **flat: forward(**flat).logits, inputs).float()
-    logits = found.new_full((*mask.shape[:2], found.shape[-1]), torch.nan).index_put(where(mask, find_windows), found)
-    windows = derive(mask, lambda mask: find_windows(mask).sum(dim=1))
+    row_mask = inputs.pop("row_mask", None)
+    logits = run_windows(lambda **flat: forward(**flat).logits, inputs, row_mask, torch.nan).float()
+    windows = find_windows(inputs["attention_mask"]).sum(dim=1) * (1 if row_mask is None else row_mask)
     loss = None
     if labels is not None:
-        loss = sum_over_windows(text_loss(config), logits, labels, windows) / len(logits)
+        loss = sum_over_windows(text_loss(config), logits, labels, windows) / (windows > 0).sum()
     return WindowLogits(loss=loss, logits=logits, windows=windows)
 
 
@@ -85,26 +90,51 @@ def sum_over_windows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, win
         loss: the sum of the losses of logits (n, labels) and n labels.
         logits: of shape (rows, windows, labels).
         labels: of shape (rows,) or (rows, labels).
-        windows: the number of windows of each row, shape (rows,).
+        windows: the number of windows of each row, shape (rows,); 0 for one that only fills the batch.
     """
     # rows with equally many windows go together: `loss` may be any sum, so weights of rows cannot be put into it
-    total = logits.new_zeros(())
-    for count in torch.unique(on_host(windows)).tolist():
-        (rows,) = where(windows, partial(torch.eq, other=count))
-        repeated = labels[rows].repeat_interleave(count, dim=0)
-        total = total + loss(logits[rows, :count].flatten(0, 1), repeated) / count
+    most, total = logits.shape[1], logits.new_zeros(())
+    repeated = labels.repeat_interleave(most, dim=0)
+    number = torch.arange(most, device=logits.device)
+    for count in range(1, most + 1):
+        is_summed = (windows == count)[:, None] & (number < count)
+        total = total + sum_over_rows(loss, logits.flatten(0, 1), repeated, is_summed.flatten()) / count
     return total
 
 
-def run_windows(run: Callable[..., torch.Tensor], inputs: Mapping[str, torch.Tensor | None]) -> torch.Tensor:
-    """Run a model on the windows that rows have, as a batch of texts: (windows of all rows, ...)."""
+def sum_over_rows(loss: Loss, logits: torch.Tensor, labels: torch.Tensor, is_row: torch.Tensor) -> torch.Tensor:
+    """Sum a loss, itself a sum that skips labels by their value, over some rows; no gradient reaches the others."""
+    is_row = is_row.view(-1, *[1] * (labels.dim() - 1))
+    if not labels.is_floating_point():
+        return loss(logits, labels.where(is_row, IGNORED))
+    # all others get the same logits and labels, so each adds as much as one of these alone
+    logits, labels = logits.where(is_row.view(-1, *[1] * (logits.dim() - 1)), 0.0), labels.where(is_row, 0.0)
+    of_one = loss(torch.zeros_like(logits[:1]), torch.zeros_like(labels[:1]))
+    return loss(logits, labels) - (~is_row).sum() * of_one
+
+
+def run_windows(
+    run: Callable[..., Any], inputs: Mapping[str, torch.Tensor | None], row_mask: torch.Tensor | None, absent: float
+) -> torch.Tensor:
+    """Run a model on the windows that rows have, as a batch of texts: (rows, windows, ...).
+
+    Where a row lacks a window, all values are `absent`.
+    """
     mask = inputs["attention_mask"]
     assert mask is not None
-    present = where(mask, find_windows)
-    flat = {name: values[present] for name, values in inputs.items() if values is not None}
-    count = len(flat["input_ids"]) if torch.is_grad_enabled() else max(1, _TOKENS // mask.shape[-1])
+    is_window, lacking = find_windows(on_host(mask)), 0
+    if row_mask is not None:
+        is_window &= on_host(row_mask)[:, None]
+        lacking = max(0, max(is_window.shape) - int(is_window.sum()))
+    present = is_window.flatten().nonzero()[:, 0]
+    index = torch.cat([present, present.new_full((lacking,), is_window.numel())]).to(mask.device, non_blocking=True)
+    flat = {name: values.flatten(0, 1) for name, values in inputs.items() if values is not None}
+    flat = {name: values[index.clamp(max=len(values) - 1)] for name, values in flat.items()}
+    count = len(index) if torch.is_grad_enabled() else max(1, _TOKENS // mask.shape[-1])
     chunks = zip(*(torch.split(values, count) for values in flat.values()), strict=True)
-    return torch.cat([run(**dict(zip(flat, chunk, strict=True))) for chunk in chunks])
+    found = torch.cat([run(**dict(zip(flat, chunk, strict=True))) for chunk in chunks])
+    outputs = found.new_full((is_window.numel() + 1, *found.shape[1:]), absent).index_put((index,), found)
+    return outputs[:-1].view(*is_window.shape, *found.shape[1:])
 
 
 def text_loss(config: Config) -> Loss:
