@@ -141,10 +141,12 @@ def test_what_the_cpu_knows_of_a_batch_is_not_asked_of_the_device(call):
 @pytest.fixture(scope="session")
 def small_model(tmp_path_factory):
     """A random BERT of two small layers with the tokenizer of the demo model; a GPU draws other dropout."""
+    import torch
     from transformers import AutoTokenizer, BertConfig, BertForMaskedLM
 
     from bertkit.storage.hub import find_model
 
+    torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("small")
     tokenizer = AutoTokenizer.from_pretrained(find_model("demo"))
     sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
@@ -155,8 +157,8 @@ def small_model(tmp_path_factory):
     return folder
 
 
-def case_of(name: str, model) -> str:
-    changes = {"model": str(model), **FEW, **OWN.get(name, {})}
+def case_of(name: str, model, **changes) -> str:
+    changes = {"model": str(model), **FEW, **OWN.get(name, {}), **changes}
     if name in PRETRAINING:
         few = {"data.limit": 60, "training.max_length": 64, "training.evaluate_every": 2}
         return json.dumps({"command": "pretrain", "recipe": name, "changes": {**few, **changes}})
@@ -172,8 +174,8 @@ def numbers_of(entries) -> dict[str, float]:
 def check_training(call, small_model, record_testsuite_property):
     """Train by recipes on both; they come to the same, and a step between two logs never waits for the device."""
 
-    def check(names):
-        cases = [case_of(name, small_model) for name in names]
+    def check(names, **changes):
+        cases = [case_of(name, small_model, **changes) for name in names]
         found = [call("train", *cases, device=device) for device in ("cpu", DEVICE)]
         for name in names:
             on_cpu, on_device = (json.loads((folder / f"{name}.json").read_text()) for folder in found)
@@ -208,6 +210,12 @@ def test_two_steps_of_every_other_family_and_objective(check_training):
 )
 def test_two_steps_of_every_other_recipe(check_training, name):
     check_training([name])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["windows_mean", "hierarchical"])
+def test_two_steps_of_texts_in_windows(check_training, way):
+    check_training(["classify"], **{"options.long_text": way, "training.max_length": 16})
 
 
 # --- Commands ---
@@ -259,7 +267,14 @@ def test_a_command_ends_on_the_device_as_on_the_cpu(case, device_zygote, cola_ru
 @pytest.fixture(scope="session")
 def runs_of(tmp_path_factory):
     """Return two runs of a recipe, which are trained on the CPU, once in all tests."""
-    return functools.cache(lambda name: fine_tune_twice(tmp_path_factory.mktemp(name), name))
+
+    @functools.cache
+    def train(name):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("BERTKIT_DEVICE", "cpu")
+            return fine_tune_twice(tmp_path_factory.mktemp(name), name)
+
+    return train
 
 
 ON_DISK = ("push", "runs", "serve", "tokenize")  # these read what a run says, and not its model
@@ -277,13 +292,13 @@ def test_a_command_on_a_run_of_any_family_ends_as_on_the_cpu(pair, device_zygote
     """What works on the device works on the CPU, as other tests show; what is refused is refused there in one line."""
     name, case = pair
     ended = []
-    for device in ("pretend", None):
-        folder = tmp_path / str(device)
+    for device in (DEVICE, "cpu"):
+        folder = tmp_path / device
         folder.mkdir()
         arguments = fill({**COMMANDS, **BESIDE}[case], folder, name, runs_of(name))
         out, err = folder / "out.txt", folder / "err.txt"
         command = [*command_of(case).split(), *arguments]
-        (code,) = device_zygote.answer(folder, command, device=device, out=str(out), err=str(err))
+        (code,) = device_zygote.answer(folder, command, out=str(out), err=str(err), **WHERE[device])
         text = err.read_text()
         assert code != 1, f"{text}\n{out.read_text()}"
         if code == 0 or "machine.device" in text:  # scores of another device may differ, as `rerun` then says

@@ -20,7 +20,7 @@ from torch.nn import functional
 from transformers.utils import ModelOutput
 
 from bertkit.errors import ModelError
-from bertkit.hardware.memory import on_host
+from bertkit.hardware.memory import derive, on_host
 from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import read_config
 from bertkit.tokens.features import IGNORED
@@ -127,14 +127,19 @@ def run_windows(
         is_window &= on_host(row_mask)[:, None]
         lacking = max(0, max(is_window.shape) - int(is_window.sum()))
     present = is_window.flatten().nonzero()[:, 0]
-    index = torch.cat([present, present.new_full((lacking,), is_window.numel())]).to(mask.device, non_blocking=True)
-    flat = {name: values.flatten(0, 1) for name, values in inputs.items() if values is not None}
-    flat = {name: values[index.clamp(max=len(values) - 1)] for name, values in flat.items()}
+    index = torch.cat([present, present.new_full((lacking,), is_window.numel())])
+    picked = index.clamp(max=is_window.numel() - 1)
+
+    def pick(values: torch.Tensor) -> torch.Tensor:
+        return values.flatten(0, 1)[picked.to(values.device, non_blocking=True)]
+
+    flat = {name: derive(values, pick) for name, values in inputs.items() if values is not None}
     count = len(index) if torch.is_grad_enabled() else max(1, _TOKENS // mask.shape[-1])
     chunks = zip(*(torch.split(values, count) for values in flat.values()), strict=True)
-    found = torch.cat([run(**dict(zip(flat, chunk, strict=True))) for chunk in chunks])
-    outputs = found.new_full((is_window.numel() + 1, *found.shape[1:]), absent).index_put((index,), found)
-    return outputs[:-1].view(*is_window.shape, *found.shape[1:])
+    states = torch.cat([run(**dict(zip(flat, chunk, strict=True))) for chunk in chunks])
+    index = index.to(states.device, non_blocking=True)
+    outputs = states.new_full((is_window.numel() + 1, *states.shape[1:]), absent).index_put((index,), states)
+    return outputs[:-1].view(*is_window.shape, *states.shape[1:])
 
 
 def text_loss(config: Config) -> Loss:
