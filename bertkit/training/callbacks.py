@@ -194,8 +194,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
     def _refuse_non_finite(self, state: TrainerState, *, weights: bool) -> None:
         good = bool(self.trainer.finite)
         if good and weights:
-            model = self.trainer.model
-            saved = weights_to_save(model) or dict(model.named_parameters())  # on XLA, read without a graph
+            # on XLA, weights are read without a graph
+            saved = weights_to_save(self.trainer.model) or dict(self.trainer.model.named_parameters())
             finite = [values.isfinite().all() for values in saved.values()]
             good = bool(torch.stack(finite).all())  # read once, since each number is waited for
         if good:

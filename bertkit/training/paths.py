@@ -64,8 +64,7 @@ def fitting_collator(
     most, texts = training.max_length, ONE_TEXT
     if isinstance(batches, (InMemoryBatches, TaskBatches)):
         tasks = [batches] if isinstance(batches, InMemoryBatches) else list(batches.tasks.values())
-        if len(tasks) == 1:
-            texts = texts_of_rows(model, batches.features)
+        texts = texts_of_rows(model, batches.features) if len(tasks) == 1 else ONE_TEXT
         adds_up = training.gradient_accumulation > 1 or any(task.items is not None for task in tasks)
         adds_up = adds_up or (texts.are_windows and texts.most > 1)
         few = (WIDTHS_OF_SHARES if adds_up else WIDTHS) // len(tasks)

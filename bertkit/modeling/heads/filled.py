@@ -57,7 +57,9 @@ def without_fillers(model: Model, batch: Batch) -> Batch:
 
     The losses of numbers of a family of one's own are not known.
     """
-    if ROW_MASK not in batch or _leaves_out(model, batch):
+    labels = batch.get("labels")
+    is_skipped = labels is None or not labels.is_floating_point()  # by its value
+    if ROW_MASK not in batch or is_skipped or info_of(model).takes_row_mask or _loss_of_numbers(model) is not None:
         return batch
     is_row = batch[ROW_MASK]
     return {name: values[is_row] for name, values in batch.items() if name != ROW_MASK}
@@ -103,12 +105,6 @@ def _answer_loss(outputs: ModelOutput, inputs: Batch) -> torch.Tensor:
         for end in ("start", "end")
     ]
     return torch.stack(losses).mean()
-
-
-def _leaves_out(model: Model, batch: Batch) -> bool:
-    labels = batch.get("labels")
-    is_skipped = labels is None or not labels.is_floating_point()  # by its value
-    return is_skipped or info_of(model).takes_row_mask or _loss_of_numbers(model) is not None
 
 
 def _loss_of_numbers(model: Model) -> Loss | None:
