@@ -37,6 +37,7 @@ _MODULES = {
     "pretrain": "workflows.pretrain",
     "push": "workflows.push",
     "sweep": "workflows.sweep",
+    "with_rows": "workflows.finetune.call",
 }
 
 __all__ = list(_MODULES)  # `__init__.pyi` has the same names with their types

@@ -13,6 +13,7 @@ from bertkit.workflows.evaluate import evaluate as evaluate
 from bertkit.workflows.export import export as export
 from bertkit.workflows.finetune.call import Finetuned as Finetuned
 from bertkit.workflows.finetune.call import finetune as finetune
+from bertkit.workflows.finetune.call import with_rows as with_rows
 from bertkit.workflows.finetune.seeds import finetune_seeds as finetune_seeds
 from bertkit.workflows.package import package as package
 from bertkit.workflows.predict import predict as predict
@@ -45,4 +46,5 @@ __all__ = [
     "pretrain",
     "push",
     "sweep",
+    "with_rows",
 ]

@@ -98,6 +98,7 @@ def _flatten_label_studio(task: dict[str, Any]) -> dict[str, Any]:
 
 
 def _flatten_lighttag(example: dict[str, Any]) -> dict[str, Any]:
+    """Return the text of an example, and its annotations without those that a review has called wrong."""
     spans = [
         {
             "start": one.get("start"),
@@ -106,8 +107,10 @@ def _flatten_lighttag(example: dict[str, Any]) -> dict[str, Any]:
             "text": one.get("value"),
         }
         for one in example.get("annotations") or ()
+        if one.get("correct") is not False
     ]
-    return {"id": example.get("example_id"), "text": example.get("content"), "spans": spans}
+    is_unseen = example.get("seen_by") == [] and not example["annotations"]
+    return {"id": example.get("example_id"), "text": example.get("content"), "spans": None if is_unseen else spans}
 
 
 # --- Spans of a text ---

@@ -78,7 +78,7 @@ def _check_option(name: str, value: Any, option: Option) -> None:
     """Refuse a value that is not among the choices, or not of the default's type."""
     if option.choices:
         if value not in option.choices:
-            raise RecipeError(f"options.{name} is {value!r}", f"one of {', '.join(map(str, option.choices))}")
+            raise RecipeError(f"options.{name} is {value!r}", closest(str(value), map(str, option.choices)))
         return
     # A bool is an int to Python: `true` would pass for 1.
     number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

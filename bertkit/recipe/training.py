@@ -92,6 +92,10 @@ WHAT_IS_KEPT = {"keep_all_checkpoints", "keep_optimizer", "report_to"}
 """Keys of `training` that change no result, only what of it is kept, and where."""
 
 
+OwnName = Annotated[str, Field(pattern=r"\.")]
+"""The name of a function of one's own, ``package.module.name``."""
+
+
 def _as_list(value: object) -> object:
     return [value] if isinstance(value, str) else value
 
@@ -227,11 +231,11 @@ class Training(LayerTraining, CommonTraining):
     class_weights: Literal["balanced"] | dict[str, Finite] | None = None
     """`balanced`, or label name -> weight in the loss."""
     label_smoothing: Finite = Field(0.0, ge=0, lt=1)
-    loss: str | None = None
+    loss: Literal["focal"] | OwnName | None = None
     """`focal`, or your own function, `package.module.name`; by default, that of the model's head."""
     focal_gamma: Finite | None = Field(None, ge=0, le=10)
     """`focal`: how much less the loss of a label weighs that is well predicted; by default, 2."""
-    collator: str | None = None
+    collator: OwnName | None = None
     """Your own function that makes training batches, `package.module.name`."""
 
     @field_validator("focal_gamma")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
@@ -22,6 +23,7 @@ _TYPES = {
     "int": "a whole number",
     "float": "a number",
     "bool": "true or false",
+    "string_pattern": "`package.module.name`",
     "string": "text",
     "list": "a list, such as [a, b]",
     "dict": "`key: value` pairs",
@@ -56,8 +58,22 @@ def describe(
         out_of_range = error["type"].startswith(("greater", "less"))
         return RecipeError(f"{fault} {'out of range' if out_of_range else 'wrong'}", f"give {bounds}", **where)
     # a union has an error for each of its types
-    rules = dict.fromkeys(rule_of(other) for other in errors if _name_key(other["loc"]) == name)
-    return RecipeError(f"{fault} wrong: {' or '.join(rules).replace(' or must be ', ' or ')}", **where)
+    variants = [other for other in errors if _name_key(other["loc"]) == name]
+    rules = dict.fromkeys(map(rule_of, variants))
+    what = f"{fault} wrong: {' or '.join(rules).replace(' or must be ', ' or ')}"
+    return RecipeError(what, _closest_choice(str(error["input"]), variants), **where)
+
+
+def _closest_choice(value: str, variants: Sequence[Any]) -> str:
+    """Suggest the choices that a mistyped value is close to; empty where it is close to none."""
+    choices = [
+        name
+        for variant in variants
+        if variant["type"] == "literal_error"
+        for name in re.findall(r"'([^']+)'", variant["ctx"]["expected"])
+    ]
+    remedy = closest(value, choices)
+    return remedy if remedy.startswith("did you mean") else ""
 
 
 def rule_of(error: Mapping[str, Any]) -> str:

@@ -54,7 +54,7 @@ def test_values_of_the_right_type_are_accepted(name, values):
         ("share", 1.1, "give a number from 0 to 1"),
         ("share", float("nan"), "give a number from 0 to 1"),
         ("word", 3, "give text"),
-        ("mode", "c", "one of a, b"),
+        ("mode", "c", "there are: a, b"),
         ("threshold", "low", "give a number"),
         ("pair", 3, "use an even number"),
     ],

@@ -14,6 +14,12 @@ WRONG = {
     "4,294,967,296",
     "training.epochs=.nan": "training.epochs = nan is out of range - give a number above 0 and at most 10,000, or auto",
     "training.evaluate_every=abc": "training.evaluate_every = 'abc' is wrong: must be 'epoch' or a whole number",
+    "training.schedule=cosin": "training.schedule = 'cosin' is wrong: must be 'linear', 'cosine', 'constant', "
+    "'constant_with_warmup' or 'warmup_stable_decay' - did you mean cosine?",
+    "training.freeze=encodr": "training.freeze = 'encodr' is wrong: must be 'embeddings' or 'encoder' or a whole "
+    "number - did you mean encoder?",
+    "training.report_to=[wandb, mflo]": "training.report_to.1 = 'mflo' is wrong: must be 'tensorboard', 'wandb', "
+    "'mlflow' or 'trackio' - did you mean mlflow?",
     "training.unpad=7": "training.unpad = 7 is wrong: must be true or false or 'auto'",
     "training.class_weights={a: b}": "training.class_weights.a = 'b' is wrong: must be a number",
     "labels=3": "labels = 3 is wrong: must be a list, such as [a, b]",

@@ -146,7 +146,7 @@ def test_a_loss_of_ones_own_that_is_the_heads_trains_the_same_weights(run, tiny_
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ("training.loss=fokal", "'fokal' names no loss of your own"),
+        ("training.loss=fokal", "must be 'focal' or `package.module.name` - did you mean focal?"),
         ("training.loss=ownpackage.nowhere.plain", "no module is called 'ownpackage.nowhere'"),
         ("training.loss=ownpackage.code.plane", "has no loss 'plane' - did you mean plain"),
         ("training.collator=ownpackage.code.without_first", "has no collator"),

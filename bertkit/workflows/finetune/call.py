@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from bertkit.data.sources import ALL, split_name
-from bertkit.errors import UsageError
+from bertkit.errors import UsageError, closest
 from bertkit.evaluation.scoring import Result
 from bertkit.progress import Events, Progress, pick_progress
-from bertkit.recipe import Recipe, SeveralTasks, load_one_or_several
+from bertkit.recipe import Recipe, SeveralTasks, Training, load_one_or_several
 from bertkit.storage.runs import run_folder
 from bertkit.workflows.predict.in_memory import DataFrame, Rows, as_records, is_dataframe
 from bertkit.workflows.predict.loaded import Changes, LoadedModel, load
@@ -75,6 +76,7 @@ def finetune(
         model: the encoder, in place of the recipe's: folder, hub name, or ``demo``.
         data: rows with the columns that the recipe names: a path or hub name; a DataFrame, a `datasets.Dataset` or
             dictionaries, of which validation rows are held out; or a mapping (a ``DatasetDict``) from splits to these.
+            For a recipe of several tasks, a mapping from its tasks to any of these.
         training: keys of the recipe's section ``training``, such as ``{"epochs": 3}``.
         output: the run folder, ``runs/RECIPE`` by default.
         events: called with each line of ``metrics.jsonl``: a step with its loss, or with the scores of an evaluation.
@@ -83,6 +85,7 @@ def finetune(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
+    _check_names(options)
     in_memory = data is not None and not isinstance(data, (str, Path))
     changes = {**{f"training.{key}": value for key, value in (training or {}).items()}, **options.get("changes", {})}
     if model is not None:
@@ -92,20 +95,21 @@ def finetune(
     if in_memory and not isinstance(recipe, (Recipe, SeveralTasks)):
         changes.setdefault("data.source", "")  # what the recipe says of its own source is dropped
     loaded = _load(recipe, changes)
+    if isinstance(loaded, SeveralTasks) and in_memory:
+        loaded = replace(loaded, recipes=_with_rows_of_each(loaded, data))
+    elif isinstance(loaded, Recipe) and in_memory:
+        loaded = with_rows(loaded, data)
     progress = pick_progress(options.get("progress"))
     shown = progress if events is None else Events(progress, events)
     given: dict[str, Any] = {"output": output, "fresh": options.get("fresh", False), "progress": shown}
     if isinstance(loaded, SeveralTasks):
         from bertkit.workflows.finetune.several import finetune_several
 
-        if in_memory or options.get("pinned"):
-            what = "rows in memory, or `pinned`, with a recipe of several tasks"
-            raise UsageError(what, "name files, or train one of its recipes at a time")
+        if options.get("pinned"):
+            raise UsageError("`pinned` with a recipe of several tasks", "train one of its recipes at a time")
         return Finetuned(finetune_several(loaded, **given), run_folder(output, loaded.recipe.name))
     from bertkit.workflows.finetune import finetune as run
 
-    if in_memory:
-        loaded = loaded.model_copy(update={"data": loaded.data.with_rows(_read_rows(data))})
     return Finetuned(run(loaded, pinned=options.get("pinned"), **given), run_folder(output, loaded.name))
 
 
@@ -119,11 +123,35 @@ def _load(recipe: str | Path | Recipe | SeveralTasks, changes: Mapping[str, Any]
     return load_one_or_several(str(recipe), changes)
 
 
-def _read_rows(data: Any) -> dict[str, list[dict[str, Any]]]:
-    """Return the rows of each split; those that are not split yet are ``all``."""
+def _check_names(options: Mapping[str, Any]) -> None:
+    """Refuse an argument that `finetune` does not have: Python takes any name where options are unpacked."""
+    known = FinetuneOptions.__optional_keys__
+    for name in options.keys() - known:
+        remedy = f'training={{"{name}": ...}}' if name in Training.model_fields else closest(name, sorted(known))
+        if name == "seeds":
+            remedy = "bertkit.finetune_seeds(bertkit.with_rows(recipe, rows), seeds)"
+        raise UsageError(f"finetune has no argument {name!r}", remedy)
+
+
+def _with_rows_of_each(several: SeveralTasks, data: Any) -> dict[str, Recipe]:
+    """Return the recipe of each of several tasks with its rows."""
+    if not isinstance(data, Mapping) or data.keys() != several.recipes.keys():
+        names = ", ".join(f'"{name}": ...' for name in several.recipes)
+        raise UsageError("rows in memory for several tasks", f"give those of each: data={{{names}}}")
+    return {name: with_rows(recipe, data[name]) for name, recipe in several.recipes.items()}
+
+
+def with_rows(recipe: Recipe, data: Any) -> Recipe:
+    """Return a loaded recipe that reads rows in memory, given as for `finetune`, wherever it is used.
+
+    Raises:
+        DataError: what is given is no rows.
+    """
     if is_dataframe(data) or not isinstance(data, Mapping):
-        return {ALL: as_records(data)}
-    return {split_name(str(name)): as_records(rows) for name, rows in data.items()}
+        rows = {ALL: as_records(data)}
+    else:
+        rows = {split_name(str(name)): as_records(of_split) for name, of_split in data.items()}
+    return recipe.model_copy(update={"data": recipe.data.with_rows(rows)})
 
 
 def _with_interval(result: Result, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Rows that a program has in memory: texts, tuples, dictionaries, a DataFrame of pandas or polars, a data set."""
+"""Rows that a program has in memory: texts, tuples, dictionaries, a DataFrame of pandas or polars, a table of Arrow."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class DataFrame(Protocol):
 DataFrameT = TypeVar("DataFrameT", bound=DataFrame)
 
 Rows = Iterable[Any]
-"""Texts, tuples with the inputs of a row, dictionaries, or what yields these, such as a `datasets.Dataset`."""
+"""Texts, tuples with the inputs of a row, dictionaries, what yields these (a `datasets.Dataset`), a table of Arrow."""
 
 
 def is_dataframe(rows: object) -> bool:
     """Tell whether rows are a dataframe."""
-    return hasattr(rows, "columns") and (hasattr(rows, "to_dicts") or hasattr(rows, "to_dict"))
+    return (hasattr(rows, "to_dicts") or hasattr(rows, "to_dict")) and hasattr(rows, "columns")
 
 
 def as_records(rows: Any, inputs: Sequence[str] = (), columns: Columns | None = None) -> list[dict[str, Any]]:
@@ -55,10 +55,14 @@ def as_records(rows: Any, inputs: Sequence[str] = (), columns: Columns | None = 
         )
     elif isinstance(rows, (str, Mapping)):
         given = [rows]
+    elif hasattr(rows, "to_pylist"):  # a table or a column of Arrow
+        given = rows.to_pylist()
     elif isinstance(rows, Iterable):
         given = rows
     else:
-        raise DataError(f"{shorten(repr(rows))} is no row", "give texts, tuples, dictionaries or a DataFrame")
+        lazy = hasattr(rows, "collect")  # of polars
+        remedy = "give its `.collect()`" if lazy else "give texts, tuples, dictionaries or a DataFrame"
+        raise DataError(f"{shorten(repr(rows))} is no row", remedy)
     records: list[dict[str, Any]] = []
     for number, row in enumerate(given, 1):
         with located(file=ROWS, row=number):
@@ -104,7 +108,9 @@ def _as_record(row: Any, inputs: Sequence[str], columns: Columns | None) -> dict
         return {name: _plain(value) for name, value in row.items()}
     row = row if isinstance(row, tuple) else _plain(row)
     if columns is None or not isinstance(row, (str, list, tuple)):
-        remedy = "give a dictionary of columns" + ("" if columns is None else ", or its inputs as a text or a tuple")
+        remedy = "give a dictionary of columns" + (
+            " for each" if columns is None else ", or its inputs as a text or a tuple"
+        )
         raise DataError(f"{shorten(repr(row))} is no row", remedy)
     # a list alone is one of words, where it is all that the model reads
     is_whole = isinstance(row, str) or (isinstance(row, list) and len(inputs) == 1 and inputs[0] in columns.lists)

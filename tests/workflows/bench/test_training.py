@@ -187,7 +187,7 @@ MISTAKES = {
     "precision": (
         ("cola", "--precision", "fp16"),
         2,
-        "error: training.precision = 'fp16' is wrong: must be 'auto', 'fp32' or 'bf16'",
+        "error: training.precision = 'fp16' is wrong: must be 'auto', 'fp32' or 'bf16' - did you mean bf16?",
     ),
     "batch size": (("cola", "--batch-size", "0"), 2, "error: training.batch_size = 0 is out of range - give a whole"),
     "batch larger than rows": (

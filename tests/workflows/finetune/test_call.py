@@ -12,7 +12,7 @@ import pytest
 import bertkit
 from bertkit.errors import DataError, RecipeError, UsageError
 from bertkit.recipe import load_recipe
-from tests.conftest import few_resamples, toy_rows, write_csv
+from tests.conftest import few_resamples, toy_rows, write_csv, write_jsonl
 
 TRAIN, VALIDATION = toy_rows(48, seed=1), toy_rows(20, seed=2)
 TRAINING = {"epochs": 1, "batch_size": 16, "learning_rate": 3e-3, "precision": "fp32", "log_every": 1}
@@ -87,7 +87,8 @@ def test_a_loaded_recipe_is_taken_as_it_is(tiny_model):
         ([{"text": "a", "label": "x"}, {"text": None, "label": "y"}], DataError, r"None is not text \(row:2"),
         ({"validation": TRAIN}, DataError, r"no train split \(found: validation\)"),
         ([], DataError, "the all split has no rows"),
-        (["a"], DataError, r"'a' is no row \(row:1\) - give a dictionary of columns"),
+        (["a"], DataError, r"'a' is no row \(row:1\) - give a dictionary of columns for each"),
+        (7, DataError, "7 is no row - give texts, tuples, dictionaries or a DataFrame"),
         ("none.csv", DataError, "no such file or directory: none.csv"),
     ],
 )
@@ -104,3 +105,49 @@ def test_a_wrong_key_is_told_as_the_command_does(tiny_model):
     with pytest.raises(RecipeError, match="the rows are in memory already"):
         changes = {"data.streaming": True, "labels": ["bad", "good"], "training.steps": 5}
         bertkit.finetune("classify", model=tiny_model, data=TRAIN, changes=changes)
+
+
+def test_an_argument_that_there_is_not_is_refused(tiny_model):
+    """Python takes any name where options are unpacked."""
+    for name, remedy in {
+        "epochs": r'training=\{"epochs": ...\}',
+        "seeds": r"bertkit.finetune_seeds\(bertkit.with_rows",
+        "freshh": "did you mean fresh",
+    }.items():
+        with pytest.raises(UsageError, match=f"finetune has no argument '{name}' - .*{remedy}"):
+            train(tiny_model, TRAIN, "run", **{name: 1})
+    assert not Path("run").exists()
+
+
+@pytest.mark.slow
+def test_seeds_are_trained_on_rows_in_memory_one_after_the_other_and_at_once(tiny_model):
+    changes = {f"training.{key}": value for key, value in TRAINING.items()}
+    loaded = bertkit.with_rows(load_recipe("classify", {"model": str(tiny_model), **changes}), pandas.DataFrame(TRAIN))
+    in_turn, error = bertkit.finetune_seeds(loaded, (1, 2), output="turn")
+    at_once, _ = bertkit.finetune_seeds(loaded, (1, 2), output="once", jobs=2)
+    assert error is None
+    assert [run.scores for run in in_turn.runs] == [run.scores for run in at_once.runs]
+    changed = load_recipe("classify", {"model": str(tiny_model), **changes, "training.seed": 2})
+    assert bertkit.finetune(changed, data=TRAIN, output="two").scores == in_turn.runs[1].scores["validation"]
+
+
+SEVERAL = """about: two tasks
+tasks: {topic: classify, words: tag}
+training: {epochs: 1, batch_size: 16, precision: fp32}
+"""
+
+
+@pytest.mark.slow
+def test_each_of_several_tasks_has_rows_of_its_own(tiny_model):
+    Path("both.yaml").write_text(SEVERAL)
+    words = [{"tokens": row["text"].split(), "tags": ["O"] + ["B-X"] * (len(row["text"].split()) - 1)} for row in TRAIN]
+    rows = {"topic": {"train": TRAIN, "dev": VALIDATION}, "words": words}
+    results = bertkit.finetune("both.yaml", model=tiny_model, data=rows, output="memory")
+    write_csv(Path("rows/train.csv"), TRAIN), write_csv(Path("rows/validation.csv"), VALIDATION)
+    write_jsonl(Path("words.jsonl"), words)
+    changes = {"topic.data.source": "rows", "words.data.source": "words.jsonl"}
+    assert [result.scores for result in bertkit.finetune("both.yaml", model=tiny_model, changes=changes)] == [
+        result.scores for result in results
+    ]
+    with pytest.raises(UsageError, match=r'give those of each: data=\{"topic": ..., "words": ...\}'):
+        bertkit.finetune("both.yaml", model=tiny_model, data=TRAIN)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import datasets
 import pandas
+import pyarrow
 import pytest
 
 import bertkit
@@ -155,6 +156,26 @@ def test_a_dataframe_of_polars_does_too(model):
     answered = model.predict(FakePolars({"text": TEXTS[:3]}))
     assert isinstance(answered, FakePolars)
     assert answered.values["prediction"] == [record["prediction"] for record in model.predict(TEXTS[:3])]
+
+
+def test_a_table_of_arrow_gives_records(model):
+    table = pyarrow.Table.from_pylist(ROWS)
+    assert model.predict(table) == model.predict(ROWS)
+    assert model.predict(table["text"]) == model.predict([row["text"] for row in ROWS])
+
+
+def test_a_lazy_frame_is_to_be_collected(model):
+    class LazyFrame:
+        columns = property(lambda self: pytest.fail("computes the frame's plan, with a warning"))
+
+        def __repr__(self):
+            return "<LazyFrame>"
+
+        def collect(self):
+            return self
+
+    with pytest.raises(DataError, match=r"LazyFrame.* is no row - give its `.collect\(\)`"):
+        model.predict(LazyFrame())
 
 
 def test_a_data_set_and_its_map(model):
