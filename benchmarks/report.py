@@ -18,6 +18,7 @@ from benchmarks.embedding import embedding_part
 from benchmarks.few_shot import few_shot_part
 from benchmarks.gates import gates_part
 from benchmarks.harness import RESULTS, ROOT, Report, read_lines, read_options
+from benchmarks.in_python import in_python_part
 from benchmarks.label_errors import counts_part
 from benchmarks.long_texts import long_texts_part
 from benchmarks.own_data import own_data_part
@@ -25,6 +26,7 @@ from benchmarks.pruning import pruning_part
 from benchmarks.schedules import schedules_part
 from benchmarks.seeds import seeds_part
 from benchmarks.serving import serving_part
+from benchmarks.skewed import skewed_part
 from benchmarks.squad_decoding import decoding_part
 from benchmarks.threads import threads_part
 
@@ -37,6 +39,7 @@ PARTS: dict[str, tuple[str, Write]] = {
     "goals": ("speed-*", parts.goals_part),
     "whole": ("whole-*", whole.whole_part),
     "inference": ("inference", whole.inference_part),
+    "in_python": ("in_python", in_python_part),
     "embedding": ("embedding-*", embedding_part),
     "decoding": ("decoding", decoding_part),
     "linear": ("linear", linear.linear_part),
@@ -54,7 +57,7 @@ PARTS: dict[str, tuple[str, Write]] = {
 OTHER_PAGES: dict[str, dict[str, tuple[str, Write]]] = {
     "encoders.md": {"encoders": ("encoders", encoders.encoders_part)},
     "pruning.md": {"pruning": ("pruning", pruning_part)},
-    "training.md": {"own_data": ("own_data", own_data_part)},
+    "training.md": {"own_data": ("own_data", own_data_part), "skewed": ("skewed", skewed_part)},
     "compare.md": {"gates": ("gates", gates_part)},
     "check.md": {"label_errors": ("label_errors", counts_part)},
     "vectors.md": groups.PARTS,

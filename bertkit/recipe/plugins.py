@@ -141,8 +141,15 @@ def own_fault(what: str, error: BaseException) -> RecipeError:
 
 def fault_of_own_module(error: BaseException) -> RecipeError | None:
     """Build the error for a loaded module of your own in whose functions an error was raised; None if in none."""
-    files = {line.filename for line in traceback.extract_tb(error.__traceback__)}
-    return next((own_fault(what, error) for what, file in _OWN.items() if file in files), None)
+    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    files, names = (
+        {code.co_filename for code in codes},
+        {part for code in codes for part in code.co_qualname.split(".")},
+    )
+    failed = [what for what, file in _OWN.items() if file in files]
+    # one file may have several: the one whose function was called
+    what = max(failed, key=lambda what: what.rpartition(".")[2] in names, default=None)
+    return own_fault(what, error) if what else None
 
 
 def own_modules() -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import load_recipe
-from bertkit.recipe.plugins import fault_of_own_module, load_module, module_names, own_modules
+from bertkit.recipe.plugins import fault_of_own_module, load_module, load_own, module_names, own_modules
 from bertkit.tasks import load_task
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
@@ -93,6 +93,19 @@ def test_an_error_in_a_function_of_your_own_names_its_line(mypackage, tmp_path):
         1 / 0  # noqa: B018
     assert fault_of_own_module(raised.value) is None
     assert "the format mypackage.late" in own_modules()
+
+
+def test_of_several_in_one_file_the_one_that_was_called_has_failed(mypackage, tmp_path):
+    code = (
+        "def score():\n    return 0\n\n\ndef loss():\n    1 / 0\n\n\nclass Bell:\n    def ring(self):\n        1 / 0\n"
+    )
+    (tmp_path / "mypackage" / "tricks.py").write_text(code)
+    for role, name in (("metric", "score"), ("loss", "loss"), ("callback", "Bell")):
+        loaded = load_own(role, f"mypackage.tricks.{name}")
+        if role != "metric":
+            with pytest.raises(ZeroDivisionError) as raised:
+                loaded().ring() if role == "callback" else loaded()
+            assert str(fault_of_own_module(raised.value)).startswith(f"the {role} mypackage.tricks.{name} failed: Zero")
 
 
 @pytest.fixture
