@@ -76,7 +76,10 @@ def main() -> int:
         print(error.exit_code, error.remedy)
         return 1
     print(score, model.explain("a good film")[0].prediction, bertkit.__version__)
-    recipe = bertkit.load_recipe("cola", {"model": "demo"})
+    recipe = bertkit.with_rows(bertkit.load_recipe("cola", {"model": "demo"}), [{"sentence": "a", "label": 1}])
+    summary, error = bertkit.finetune_seeds(recipe, (1, 2))
+    print(summary.best_seed, error, model({"text": ["a"]})["prediction"])
+    print(bertkit.export(Path("runs/cola"), Path("onnx")), bertkit.package(Path("onnx"), "package"))
     print([result.scores for result in bertkit.finetune(recipe)], bertkit.Embedder("demo").encode(["a"]).shape)
     return 0
 

@@ -50,7 +50,7 @@ class ExportResult:
 
 
 def export(
-    model: str,
+    model: str | Path,
     output: str | Path,
     *,
     to: str = "onnx",
@@ -75,7 +75,7 @@ def export(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return export_source(Source(model, recipe, data, limit), output, GraphFormat(to), progress)
+    return export_source(Source(str(model), recipe, data, limit), output, GraphFormat(to), progress)
 
 
 def export_source(source: Source, output: str | Path, target: GraphFormat, progress: Progress = SILENT) -> ExportResult:

@@ -62,7 +62,7 @@ class PackageResult:
 
 @on_cpu()
 def package(
-    model: str,
+    model: str | Path,
     output: str | Path,
     *,
     to: str | None = None,
@@ -92,10 +92,10 @@ def package(
     refuse_existing(folder)
     if wheel is not None:
         check_version(wheel)
-    module = _module_name(model, folder) if name is None else name
+    module = _module_name(str(model), folder) if name is None else name
     check_name(module)
     # What cannot be packaged is refused before it is exported, which takes much longer.
-    saved, parity = open_trained(model, recipe), None
+    saved, parity = open_trained(str(model), recipe), None
     source, is_graph = saved.folder, is_exported(saved.folder)
     if is_graph:
         backend = read_export(source).backend
