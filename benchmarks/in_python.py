@@ -28,6 +28,7 @@ from benchmarks.harness import (
     read_columns,
     read_lines,
     read_options,
+    run_bertkit,
     run_program,
     table,
     take_turns,
@@ -140,8 +141,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         rows, package, output = (Path(name, part) for part in ("rows.jsonl", "package", "predicted.jsonl"))
         write_rows(sentences, rows)
-        run_program("bertkit", "package", asked.run, "--output", package, "--name", "packaged", threads=asked.threads)
-        run_program("bertkit", "predict", asked.run, rows, "--output", output, threads=asked.threads)
+        run_bertkit("package", asked.run, "--output", package, "--name", "packaged", threads=asked.threads)
+        run_bertkit("predict", asked.run, rows, "--output", output, threads=asked.threads)
         expected = [record["prediction"] for record in read_lines(output)]
         words = (Path(asked.run).resolve(), package, rows, asked.single)
         sides = {side: partial(measure, side, *words, threads=asked.threads) for side in SIDES}

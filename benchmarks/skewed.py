@@ -102,7 +102,10 @@ def train(key: Mapping[str, Any], model: Path, folder: Path) -> Report:
 
 
 def skewed_part(runs: Sequence[Report]) -> str:
-    """Build a table with a row per method: the mean of each score over the seeds, and the lowest and the highest."""
+    """Build a table with a row per method: the mean of each score over the seeds of all, the lowest and the highest."""
+    methods = {run["key"]["method"] for run in runs}
+    seeds = [{run["key"]["seed"] for run in runs if run["key"]["method"] == method} for method in methods]
+    runs = [run for run in runs if run["key"]["seed"] in set.intersection(*seeds)]
 
     def cell(of_method: Sequence[Report], value: Any) -> str:
         values = list(map(value, of_method))
@@ -119,8 +122,14 @@ def skewed_part(runs: Sequence[Report]) -> str:
     rows = []
     for method in METHODS:
         if of_method := [run for run in runs if run["key"]["method"] == method]:
-            rows.append([method, *(cell(of_method, value) for value in columns.values())])
-    return table(["method", *columns], rows)
+            rows.append(
+                [
+                    f"`{method}`" if ":" in method else method,
+                    len(of_method),
+                    *(cell(of_method, value) for value in columns.values()),
+                ]
+            )
+    return table(["method", "seeds", *columns], rows)
 
 
 def main() -> None:

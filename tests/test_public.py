@@ -77,8 +77,8 @@ def main() -> int:
         return 1
     print(score, model.explain("a good film")[0].prediction, bertkit.__version__)
     recipe = bertkit.with_rows(bertkit.load_recipe("cola", {"model": "demo"}), [{"sentence": "a", "label": 1}])
-    summary, error = bertkit.finetune_seeds(recipe, (1, 2))
-    print(summary.best_seed, error, model({"text": ["a"]})["prediction"])
+    summary, diverged = bertkit.finetune_seeds(recipe, (1, 2))
+    print(summary.best_seed, diverged, model({"text": ["a"]})["prediction"])
     print(bertkit.export(Path("runs/cola"), Path("onnx")), bertkit.package(Path("onnx"), "package"))
     print([result.scores for result in bertkit.finetune(recipe)], bertkit.Embedder("demo").encode(["a"]).shape)
     return 0
