@@ -141,7 +141,7 @@ def own_fault(what: str, error: BaseException) -> RecipeError:
 
 def fault_of_own_module(error: BaseException) -> RecipeError | None:
     """Build the error for a loaded module of your own in whose functions an error was raised; None if in none."""
-    codes = [frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__)]
+    codes = [called.f_code for called, _ in traceback.walk_tb(error.__traceback__)]
     files, names = (
         {code.co_filename for code in codes},
         {part for code in codes for part in code.co_qualname.split(".")},
