@@ -76,7 +76,8 @@ def describe(method: str, errors: list[int], flipped: set[int], rows: int, seed:
 def rank_of_check(model: Any, rows: list[dict[str, str]]) -> list[int]:
     """Return the rows that `check` ranks, the likeliest error first."""
     from bertkit.checks.label_errors import find_label_errors
-    from bertkit.data.rows import Columns, Split
+    from bertkit.data.columns import Columns
+    from bertkit.data.rows import Split
 
     split = Split("train", "train", rows, list(range(len(rows))))
     found = find_label_errors({"train": split}, Columns(given=("text",), gold="label"), model)

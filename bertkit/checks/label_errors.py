@@ -13,7 +13,8 @@ import numpy as np
 
 from bertkit.checks import EXAMPLES, Finding, Place, level_of, place_of
 from bertkit.checks.texts import read_texts
-from bertkit.data.rows import Columns, Split
+from bertkit.data.columns import Columns
+from bertkit.data.rows import Split
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.progress import SILENT, Progress, stage

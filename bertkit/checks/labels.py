@@ -19,9 +19,9 @@ from bertkit.data.checks import (
     rows_by_label,
     types_of,
 )
-from bertkit.data.columns import describe_unread
+from bertkit.data.columns import Columns, describe_unread
 from bertkit.data.labels import list_names
-from bertkit.data.rows import Columns, Split
+from bertkit.data.rows import Split
 from bertkit.errors import DataError
 from bertkit.recipe import Data
 

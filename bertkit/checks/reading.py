@@ -67,10 +67,10 @@ def read_all(recipe: Recipe, task: Task) -> Readings:
 
 def _name_labels(readings: Readings, recipe: Recipe, gold: str) -> None:
     """Replace raw gold values by label names."""
-    values = [row[gold] for row in readings.splits["train"].rows]
-    names = recipe.labels or sorted({name for value in values for name in spelled_names(value)})
+    train = readings.splits["train"]
+    names = recipe.labels or sorted({name for value in train.column(gold) for name in spelled_names(value)})
     try:
-        names = recipe.labels or find_names(values)
+        names = recipe.labels or find_names(train.column(gold))
     except DataError as error:
         readings.findings.append(describe_refusal(error, "labels", "label_names"))
     readings.labels = tuple(names)
@@ -81,7 +81,7 @@ def _name_labels(readings: Readings, recipe: Recipe, gold: str) -> None:
 def _named(split: Split, gold: str, recipe: Recipe, readings: Readings, faults: list[DataError]) -> Split:
     """Replace the gold values of a split by label names; those that no training row has are names too."""
     if not recipe.labels:
-        readings.labels = tuple(with_unseen(readings.labels, (row[gold] for row in split.rows)))
+        readings.labels = tuple(with_unseen(readings.labels, split.column(gold)))
     return name_split(split, gold, readings.labels, recipe.data, collected=faults)
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from bertkit.checks import Finding, level_of, pairs_of, place_of
 from bertkit.checks.texts import Digests, digest_others, digest_rows, read_texts
 from bertkit.data.checks import find_contradictions, share_of
-from bertkit.data.rows import Columns, Split
+from bertkit.data.columns import Columns
+from bertkit.data.rows import Split
 from bertkit.data.text import normalize
 from bertkit.progress import SILENT, Progress
 from bertkit.vectors.groups.wording import Shingles, cut_shingles, find_near, find_repeated, sign

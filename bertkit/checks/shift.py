@@ -10,7 +10,8 @@ import numpy as np
 from bertkit.checks import Finding, level_of
 from bertkit.checks.predictable import measure_words
 from bertkit.checks.texts import read_texts
-from bertkit.data.rows import Columns, Split
+from bertkit.data.columns import Columns
+from bertkit.data.rows import Split
 from bertkit.metrics.linear import Features, find_words
 
 _MOST_ROWS, _LEAST = 2000, 30  # of a split

@@ -12,7 +12,8 @@ import numpy as np
 from bertkit.checks import Finding, Level, places_of
 from bertkit.checks.predictable import Gain, classes_of, measure_numbers, measure_words
 from bertkit.checks.texts import read_texts
-from bertkit.data.rows import Columns, Split
+from bertkit.data.columns import Columns
+from bertkit.data.rows import Split
 from bertkit.evaluation.baselines import fit_and_score
 from bertkit.metrics import Numbers
 from bertkit.metrics.basic import LOWER_IS_BETTER

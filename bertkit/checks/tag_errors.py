@@ -13,7 +13,8 @@ import numpy as np
 from bertkit.checks import place_of
 from bertkit.checks.label_errors import FOLDS, LabelError, LabelErrors, describe
 from bertkit.data.checks import share_of
-from bertkit.data.rows import Columns, Split
+from bertkit.data.columns import Columns
+from bertkit.data.rows import Split
 from bertkit.metrics import Numbers
 from bertkit.modeling.layers import count_layers
 from bertkit.modeling.weights import read_json_object

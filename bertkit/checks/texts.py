@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.rows import Columns
+from bertkit.data.columns import Columns
 from bertkit.data.text import normalize
 from bertkit.recipe import Row
 from bertkit.vectors.groups.wording import digest_text

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from operator import lt
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from functools import partial
+from itertools import chain, islice, pairwise, starmap
+from operator import itemgetter, lt
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bertkit.data.columns import Columns
 from bertkit.data.labels import folded, spelled
-from bertkit.data.rows import Columns, Split
+from bertkit.data.rows import Split
 from bertkit.data.text import source_column
 from bertkit.errors import DataError
 from bertkit.recipe import Data, Recipe, Row, assignment
+
+if TYPE_CHECKING:
+    from bertkit.metrics import Numbers
 
 _FEW = 10  # rows that say little about their columns
 _MANY_NAMES = 1000  # more names than these are not compared with one another
@@ -41,19 +47,21 @@ def refuse_swapped(train: Split, columns: Columns, data: Data) -> None:
     """
     gold = columns.gold
     for text in columns.given:
-        texts, labels = (_column(train, name) for name in (text, gold))
-        if not all(isinstance(value, str) for value in (*texts, *labels)):
+        if not all(isinstance(value, str) for name in (text, gold) for value in train.column(name)):
             continue
-        distinct = len(set(labels))
+        distinct = len(set(train.column(gold)))
         # Texts hardly repeat and labels hardly do anything else; where it is the other way round, they are swapped.
-        if max(4 * len(set(texts)), len(labels)) <= 2 * distinct and sum(map(len, texts)) < sum(map(len, labels)):
+        # Labels are asked first: they are few in most sets, and texts are all of them.
+        if len(train.rows) > 2 * distinct or 2 * len(set(train.column(text))) > distinct:
+            continue
+        if sum(map(len, train.column(text))) < sum(map(len, train.column(gold))):
             names = {text: source_column(text, data), gold: source_column(gold, data)}
             swap = " ".join(
                 f"--set {assignment(f'data.columns.{canonical}', names[other])}"
                 for canonical, other in ((text, gold), (gold, text))
             )
             raise DataError(
-                f"{names[text]!r} looks like labels ({texts[0][:40]!r}), {names[gold]!r} like texts",
+                f"{names[text]!r} looks like labels ({train.rows[0][text][:40]!r}), {names[gold]!r} like texts",
                 f"{swap}; or, if they are meant so, list the classes under `labels:`",
                 file=train.source,
                 row=train.lines[0],
@@ -69,23 +77,25 @@ def find_odd_columns(train: Split, columns: Columns, data: Data, *, finds_names:
         data: of the recipe.
         finds_names: whether the names of the labels are found in the training rows.
     """
-    count, gold = len(train.rows), _column(train, columns.gold)
+    count, gold = len(train.rows), partial(train.column, columns.gold)
     if count < _FEW:
         return []
     warnings = []
     label = source_column(columns.gold, data)
-    if finds_names and all(isinstance(value, (str, int, float)) for value in gold):
-        names = len(set(map(spelled, gold)))
+    if finds_names and all(isinstance(value, (str, int, float)) for value in gold()):
+        names = len(set(map(spelled, gold())))
         if names > count / 2:
             warnings.append(f"{count:,} training rows have {names:,} different labels. Is {label!r} their column?")
-    elif all(isinstance(value, float) and value.is_integer() for value in gold) and all(map(lt, gold, gold[1:])):
-        shown = ", ".join(f"{value:g}" for value in gold[:3])
+    elif all(isinstance(value, float) and value.is_integer() for value in gold()) and all(
+        starmap(lt, pairwise(gold()))
+    ):
+        shown = ", ".join(f"{value:g}" for value in islice(gold(), 3))
         warnings.append(f"The labels are whole numbers in ascending order: {shown}, ... Is {label!r} their column?")
     for column in columns.given:
-        texts = _column(train, column)
-        if not any(map(_has_letter, texts)):
+        if not any(map(_has_letter, train.column(column))):
             name = source_column(column, data)
-            warnings.append(f"No training text has a letter, such as {str(texts[0])[:40]!r}. Is {name!r} their column?")
+            shown = str(train.rows[0].get(column))[:40]
+            warnings.append(f"No training text has a letter, such as {shown!r}. Is {name!r} their column?")
     return warnings
 
 
@@ -97,18 +107,16 @@ def find_odd_rows(splits: Mapping[str, Split], columns: Columns, *, found_names:
         columns: those of the task family.
         found_names: the label names, where they were not declared but found in the training rows.
     """
+    import numpy as np
+
     train = splits["train"]
     inputs = [name for name in columns.names if name not in (columns.gold, "id")]
-    keys = {name: [_key(row, inputs) for row in split.rows] for name, split in splits.items()}
+    keys = {name: np.fromiter((_key(row, inputs) for row in split.rows), np.int64) for name, split in splits.items()}
     return [
         *(doubt.text for doubt in find_rare_names(train, columns.gold, found_names)),
         *_find_repeats(train, keys["train"], columns.gold),
         *_find_shared(splits, keys),
     ]
-
-
-def _column(split: Split, name: str) -> list[Any]:
-    return [row.get(name) for row in split.rows]
 
 
 def _key(row: Row, inputs: Iterable[str]) -> int:
@@ -126,12 +134,13 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[Doubt
     """Describe labels that are so rare that they may be typos, with the frequent label that may be meant."""
     if not names or len(names) > _MANY_NAMES:
         return []
-    values, rows = _column(train, gold), len(train.rows)
-    is_single = all(isinstance(value, str) for value in values)
-    counts = Counter(values if is_single else (name for value in values for name in types_of(value)))
+    rows, is_single = len(train.rows), all(isinstance(value, str) for value in train.column(gold))
+    counts = Counter(chain.from_iterable([value] if is_single else types_of(value) for value in train.column(gold)))
 
     def first_line(name: str) -> int:
-        return next(line for line, value in zip(train.lines, values, strict=True) if name in types_of(value))
+        return next(
+            line for line, value in zip(train.lines, train.column(gold), strict=True) if name in types_of(value)
+        )
 
     doubts = [Doubt(text, first_line(rarest)) for text, rarest in _find_twins(counts)]
     for name, count in counts.items():
@@ -148,11 +157,11 @@ def find_rare_names(train: Split, gold: str, names: Sequence[str]) -> list[Doubt
 
 def find_skew(train: Split, gold: str) -> tuple[str, int] | None:
     """Return the label that most training rows have, and how many do; None where labels are more even, or no names."""
-    values = _column(train, gold)
-    if len(values) < _FEW or not all(isinstance(value, str) for value in values):
+    rows = len(train.rows)
+    if rows < _FEW or not all(isinstance(value, str) for value in train.column(gold)):
         return None
-    label, count = Counter(values).most_common(1)[0]
-    return (label, count) if _SKEWED * len(values) <= count < len(values) else None
+    label, count = Counter(train.column(gold)).most_common(1)[0]
+    return (label, count) if _SKEWED * rows <= count < rows else None
 
 
 def describe_skew(train: Split, gold: str, labels: Sequence[str], recipe: Recipe) -> list[str]:
@@ -174,19 +183,25 @@ def describe_skew(train: Split, gold: str, labels: Sequence[str], recipe: Recipe
     return [f"{what}: {', and '.join(advice)}."] if advice else []
 
 
-def rows_by_label(splits: Mapping[str, Split], gold: str) -> dict[str, dict[str, list[int]]]:
-    """Return label -> split -> the indices of its rows that have it; of tags, entity types."""
+def rows_by_label(
+    splits: Mapping[str, Split], gold: str, left_out: Collection[str] = ()
+) -> dict[str, dict[str, list[int]]]:
+    """Return label -> split -> the indices of its rows that have it; of tags, entity types.
+
+    Labels may be left out.
+    """
     rows_of: dict[str, dict[str, list[int]]] = {}
     for name, split in splits.items():
-        for index, value in enumerate(_column(split, gold)):
-            for label in set(types_of(value or ())):
+        for index, value in enumerate(split.column(gold)):
+            for label in set(types_of(value or ())) - set(left_out):
                 rows_of.setdefault(label, {}).setdefault(name, []).append(index)
     return rows_of
 
 
 def find_unseen_names(splits: Mapping[str, Split], gold: str) -> dict[str, dict[str, list[int]]]:
     """Return what `rows_by_label` does of the labels that no training row has."""
-    return {label: rows for label, rows in rows_by_label(splits, gold).items() if "train" not in rows}
+    trained = {label for value in splits["train"].column(gold) for label in types_of(value or ())}
+    return rows_by_label({name: split for name, split in splits.items() if name != "train"}, gold, trained)
 
 
 def describe_unseen(splits: Mapping[str, Split], gold: str) -> list[str]:
@@ -239,9 +254,11 @@ def find_contradictions(
     split: Split, pairs: Iterable[tuple[int, int]], gold: str
 ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
     """Tell which rows repeat an earlier one and which contradict it, from pairs of rows with the same inputs."""
-    repeats, contradictions = [], []
+    repeats, contradictions, pairs = list[tuple[int, int]](), list[tuple[int, int]](), list(pairs)
+    # in the order of the rows, in which they are read fast
+    gold_of = {index: split.rows[index].get(gold) for index in sorted(set(chain.from_iterable(pairs)))}
     for earlier, index in pairs:
-        first, second = split.rows[earlier].get(gold), split.rows[index].get(gold)
+        first, second = gold_of[earlier], gold_of[index]
         if first == second:
             repeats.append((earlier, index))
         elif not isinstance(first, dict):  # a question may have several answers
@@ -249,11 +266,9 @@ def find_contradictions(
     return repeats, contradictions
 
 
-def _find_repeats(train: Split, keys: Sequence[int], gold: str) -> list[str]:
+def _find_repeats(train: Split, keys: Numbers, gold: str) -> list[str]:
     """Describe training rows that repeat an earlier one, if they are many, and those that contradict it."""
-    first: dict[int, int] = {}
-    pairs = [(first.setdefault(key, index), index) for index, key in enumerate(keys)]
-    repeats, contradictions = find_contradictions(train, [pair for pair in pairs if pair[0] != pair[1]], gold)
+    repeats, contradictions = find_contradictions(train, find_earlier(keys), gold)
     warnings = []
     for pairs, least, what in (
         (repeats, _REPEATED * len(keys), "repeat an earlier one"),
@@ -266,17 +281,37 @@ def _find_repeats(train: Split, keys: Sequence[int], gold: str) -> list[str]:
     return warnings
 
 
-def _find_shared(splits: Mapping[str, Split], keys: Mapping[str, Sequence[int]]) -> list[str]:
+def find_earlier(keys: Numbers) -> list[tuple[int, int]]:
+    """Return the rows whose key an earlier row has, each after the first one that has it.
+
+    >>> import numpy as np
+    >>> find_earlier(np.array([7, 5, 7, 5, 5]))
+    [(0, 2), (1, 3), (1, 4)]
+    """
+    import numpy as np
+
+    # Rows with one key lie together in `order`, (rows,), the first of them first.
+    order = np.argsort(keys, kind="stable")
+    starts = np.flatnonzero(np.diff(keys[order], prepend=~keys[order[:1]]))
+    is_first = np.zeros(len(keys), dtype=bool)
+    is_first[order[starts]] = True
+    repeated = np.flatnonzero(~is_first[order])
+    first = order[starts[np.searchsorted(starts, repeated, side="right") - 1]]
+    return sorted(zip(first.tolist(), order[repeated].tolist(), strict=True), key=itemgetter(1))
+
+
+def _find_shared(splits: Mapping[str, Split], keys: Mapping[str, Numbers]) -> list[str]:
     """Describe the rows of other splits whose texts are in the training rows too."""
-    train = splits["train"]
-    first: dict[int, int] = {}
-    for index, key in enumerate(keys["train"]):
-        first.setdefault(key, index)
-    warnings = []
+    import numpy as np
+
+    train, warnings = splits["train"], []
     for name, split in splits.items():
-        shared = [index for index, key in enumerate(keys[name]) if key in first] if name != "train" else []
-        if shared:
-            one, other = split.lines[shared[0]], train.lines[first[keys[name][shared[0]]]]
+        if name == "train":
+            continue
+        shared = np.flatnonzero(np.isin(keys[name], keys["train"]))
+        if len(shared):
+            first = np.flatnonzero(keys["train"] == keys[name][shared[0]])[0]
+            one, other = split.lines[shared[0]], train.lines[first]
             where = f"such as {split.source}:{one}, which is {train.source}:{other}"
             share = share_of(len(shared), len(split.rows))
             warnings.append(f"{share} {name} rows are training rows too, {where}. Scores may be too high.")

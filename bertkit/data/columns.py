@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import chain, islice
 from typing import Any
 
@@ -20,6 +21,39 @@ _INPUTS = {
     *("text", PAIR, "premise", "hypothesis", "sentence", "sentence1", "sentence2"),
     *("question", "question1", "question2", "query", "passage", "context"),
 }
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The canonical columns that a task family reads; an optional one counts where a recipe maps it."""
+
+    given: tuple[str, ...]
+    """The inputs of the model, such as ``text``."""
+    gold: str
+    """The column of gold answers, such as ``label``; empty where rows need not have one."""
+    optional: tuple[str, ...] = ()
+    blank: tuple[str, ...] = ()
+    """Those whose text may be blank."""
+    lists: tuple[str, ...] = ()
+    """Those that hold several values, which may come from several columns of the source."""
+    text_instead: Mapping[str, str] = field(default_factory=dict)
+    """Input column -> the column that may replace it in rows to predict, such as plain text for its words."""
+    text_always: bool = False
+    """Whether it may replace it in labeled rows too."""
+    spans: str = ""
+    """The column of labeled spans of the text, which replace the gold column in rows that lack it."""
+    together: tuple[str, ...] = ()
+    """Those whose equal values stay in one split where validation rows are held out; all inputs where empty."""
+    beside: tuple[str, ...] = ()
+    """Those that the model does not read: they may be blank, and no draw depends on them."""
+    predicted: tuple[str, ...] = ()
+    """What predictions have beside ``prediction``; rows with such a column are refused before the model is loaded."""
+
+    @property
+    def names(self) -> list[str]:
+        """All canonical columns that a recipe may map."""
+        gold = [self.gold] if self.gold else []
+        return list(dict.fromkeys([*self.given, *self.optional, *self.text_instead.values(), *gold, "id"]))
 
 
 def source_columns(canonical: str, data: Data) -> list[str]:
@@ -122,3 +156,53 @@ def refuse_clash(row: Mapping[str, Any], names: Iterable[str], whose: str, file:
     if (clash := next((name for name in names if name in row), None)) is not None:
         what = f"the rows have a column that {whose} too"
         raise DataError(what, "rename it, so that nothing is lost", file=file, column=clash)
+
+
+def map_columns(source_names: list[str], data: Data, columns: Columns, source: str) -> dict[str, list[str]]:
+    """Map each canonical column to the source's columns that it is made of; an optional one if the recipe maps it.
+
+    The second text of a pair is read where a column has its name.
+
+    In rows to predict, ``id`` may be missing, and a column may replace another (`Columns.text_instead`).
+
+    Raises:
+        DataError: a column is missing, two canonical columns share one, or the header is a row of data.
+    """
+    known = {**data.columns, **({PAIR: PAIR} if takes_pair(source_names, data) else {})}
+    optional = [name for name in (*columns.optional, *columns.beside, "id") if name in known]
+    gold = [columns.gold] if columns.gold else []
+    mapping = {name: source_columns(name, data) for name in dict.fromkeys((*columns.given, *optional, *gold))}
+    _replace_missing(mapping, source_names, data, columns)
+    for canonical, actual in mapping.items():
+        if len(actual) > 1 and canonical not in columns.lists:
+            raise DataError(f"{canonical} is one column, not {len(actual)}", "name one in data.columns", file=source)
+        for name in actual:
+            if name not in source_names:
+                raise missing_column(canonical, name, source_names, source, data)
+    used = [name for actual in mapping.values() for name in actual]
+    duplicates = {name for name in used if used.count(name) > 1}
+    if duplicates:
+        both = " and ".join(name for name, actual in mapping.items() if duplicates & set(actual))
+        raise DataError(
+            f"{both} are the same column {min(duplicates)!r}",
+            "map them to two columns in data.columns",
+            file=source,
+        )
+    return mapping
+
+
+def _replace_missing(mapping: dict[str, list[str]], source_names: list[str], data: Data, columns: Columns) -> None:
+    """Drop a missing id from the mapping of rows to predict, and replace missing columns by `Columns.text_instead`."""
+    if not columns.gold and not set(mapping.get("id", ())) <= set(source_names):
+        del mapping["id"]
+    has_spans = takes_spans(source_names, data, columns.gold, columns.spans)
+    if has_spans:
+        del mapping[columns.gold]
+        mapping[columns.spans] = source_columns(columns.spans, data)
+    if columns.gold and not columns.text_always and not has_spans:
+        return
+    for name, instead in columns.text_instead.items():
+        is_replaced = has_spans or not set(mapping[name]) <= set(source_names)
+        if is_replaced and set(source_columns(instead, data)) <= set(source_names):
+            del mapping[name]
+            mapping[instead] = source_columns(instead, data)

@@ -3,30 +3,61 @@
 from __future__ import annotations
 
 import hashlib
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
+from typing import TYPE_CHECKING
 
 from bertkit.data.checks import share_of
+from bertkit.data.columns import Columns
 from bertkit.data.labels import spelled_names
 from bertkit.data.row_digests import digest_text
-from bertkit.data.rows import Columns, Split, feed_row
+from bertkit.data.rows import Split, feed_row
 from bertkit.errors import DataError, RecipeError, closest
 from bertkit.recipe import Data, Recipe, Row
 from bertkit.storage.cache import say_once
+
+if TYPE_CHECKING:
+    from bertkit.metrics import Numbers
 
 DRAWS = {"by_hash": "by hash of text", "by_label": "by text and label"}
 """``data.hold_out`` -> what a run calls it in its identity, so that no run is resumed or scored with other rows."""
 
 
 @dataclass(frozen=True)
-class _Group:
-    """The rows with one text, which stay together: their indices, their draw, and how many have each label."""
+class _Groups:
+    """The rows of each text, which stay together: one group per text, in the order of their draws.
 
-    rows: list[int]
-    draw: bytes
-    labels: Counter[str]
+    Of rows with the draws 7, 3, 7, `order` is 1, 0, 2 and `starts` is 0, 1, 3.
+    """
+
+    draws: Numbers
+    """The draw of each row, two numbers of 64 bits, (rows, 2)."""
+    order: Numbers
+    """The indices of the rows, group by group, (rows,)."""
+    starts: Numbers
+    """Where in `order` each group begins, and the last one ends, (groups + 1,)."""
+    names: Numbers
+    """Which of `sets` has the labels of a row, (rows,)."""
+    sets: Sequence[frozenset[str]]
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def rows(self, group: int) -> Numbers:
+        """Return the indices of the rows of a group, in order."""
+        return self.order[self.starts[group] : self.starts[group + 1]]
+
+    def labels(self, group: int) -> Counter[str]:
+        """Count the rows of a group that have each label."""
+        return Counter(label for names in self.names[self.rows(group)] for label in self.sets[names])
+
+    def share(self, group: int) -> float:
+        """Return the draw of a group as a number from 0 to 1; all draws are spread evenly between them."""
+        high, low = self.draws[self.order[self.starts[group]]].tolist()
+        return float((high << 64 | low) / (1 << 128))
 
 
 def hold_out(split: Split, data: Data, columns: Columns, *, named: bool) -> dict[str, Split]:
@@ -48,57 +79,81 @@ def hold_out(split: Split, data: Data, columns: Columns, *, named: bool) -> dict
     Raises:
         DataError: no row can be held out.
     """
+    import numpy as np
+
     count = len(split.rows)
     if count < 2:
         what = "one row cannot be split into training and validation"
         raise DataError(what, "give more rows", file=split.source)
     groups = _group_by_text(split.rows, columns, named)
-    held_out = set(_choose_rows(groups, data, count))
-    if not held_out:
+    is_held_out = np.zeros(count, dtype=bool)
+    for group in _choose_groups(groups, data, count):
+        is_held_out[groups.rows(group)] = True
+    if not is_held_out.any():
         what = "no row can be held out: each text is the only one of its label" if len(groups) > 1 else "one text only"
         remedy = "check which column holds the labels, give more rows, or name a validation file"
         raise DataError(what, remedy, file=split.source)
-    say_once(f"no validation split: {share_of(len(held_out), count)} rows of {split.source} are held out for it")
-    train = [index for index in range(count) if index not in held_out]
+    say_once(
+        f"no validation split: {share_of(int(is_held_out.sum()), count)} rows of {split.source} are held out for it"
+    )
     return {
-        name: replace(split.select(indices), name=name, is_held_out=True)
-        for name, indices in (("train", train), ("validation", sorted(held_out)))
+        name: replace(split.select(np.flatnonzero(is_in).tolist()), name=name, is_held_out=True)
+        for name, is_in in (("train", ~is_held_out), ("validation", is_held_out))
     }
 
 
-def _group_by_text(rows: Sequence[Row], columns: Columns, named: bool) -> list[_Group]:
-    groups: dict[bytes, _Group] = {}
-    for index, row in enumerate(rows):
+def _group_by_text(rows: Sequence[Row], columns: Columns, named: bool) -> _Groups:
+    import numpy as np
+
+    number_of: dict[frozenset[str], int] = {}
+    names = array("q")
+
+    def draw(row: Row) -> bytes:
+        of_row = frozenset(spelled_names(row.get(columns.gold)) if named else ())
+        names.append(number_of.setdefault(of_row, len(number_of)))
         # Equal texts stay together: one of them in training would tell the other's answer.
-        names = columns.together or [name for name in row if name not in columns.beside]
-        draw = digest_text({name: row[name] for name in names}, columns.gold)
-        group = groups.setdefault(draw, _Group([], draw, Counter()))
-        group.rows.append(index)
-        group.labels.update(set(spelled_names(row.get(columns.gold))) if named else ())
-    return list(groups.values())
+        read = columns.together or [name for name in row if name not in columns.beside]
+        return digest_text({name: row[name] for name in read}, columns.gold)
+
+    draws, order = _order_digests(map(draw, rows))
+    starts = np.flatnonzero(np.diff(draws[order], axis=0, prepend=~draws[order[:1]]).any(axis=1))
+    return _Groups(draws, order, np.append(starts, len(order)), np.array(names), list(number_of))
 
 
-def _choose_rows(groups: Sequence[_Group], data: Data, count: int) -> Iterator[int]:
-    """Yield the indices of rows to hold out, whole groups of them."""
-    left = Counter(label for group in groups for label in group.labels.elements())
+def _order_digests(digests: Iterable[bytes]) -> tuple[Numbers, Numbers]:
+    """Return digests of 16 bytes as two numbers each, (rows, 2), and the indices that sort them, (rows,)."""
+    import numpy as np
+
+    content = bytearray()
+    for digest in digests:
+        content += digest
+    numbers = np.frombuffer(content, ">u8").astype(np.uint64).reshape(-1, 2)
+    return numbers, np.lexsort((numbers[:, 1], numbers[:, 0]))
+
+
+def _choose_groups(groups: _Groups, data: Data, count: int) -> Iterator[int]:
+    """Yield the groups to hold out."""
+    left = Counter[str]()
+    for number, rows in Counter(groups.names.tolist()).items():
+        left.update(dict.fromkeys(groups.sets[number], rows))
     by_hash, share = data.hold_out == "by_hash", data.validation_share
-    ordered = sorted(groups, key=lambda group: group.draw) if by_hash else _in_order(groups, left.copy())
     most = min(max(1, round(count * share)), count - 1)
     kept_labels: set[str] = set()
     rest, chosen = len(groups), 0
-    for group in ordered:
+    for group in range(len(groups)) if by_hash else _order_by_label(groups, left):
         # By hash, a text is held out whatever other rows there are; by label, until the share is reached.
-        is_enough = chosen > 0 and _as_share(group.draw) >= share if by_hash else chosen >= most
+        is_enough = chosen > 0 and groups.share(group) >= share if by_hash else chosen >= most
         if is_enough or rest == 1:
             break
         # A label must stay in training: what is never trained is never predicted.
-        last = {label for label, rows in group.labels.items() if left[label] == rows}
+        labels = groups.labels(group)
+        last = {label for label, rows in labels.items() if left[label] == rows}
         if last:
             kept_labels |= last
             continue
-        left -= group.labels
-        rest, chosen = rest - 1, chosen + len(group.rows)
-        yield from group.rows
+        left.subtract(labels)
+        rest, chosen = rest - 1, chosen + len(groups.rows(group))
+        yield group
     if kept_labels:
         names = ", ".join(sorted(kept_labels)[:5]) + (
             f" and {len(kept_labels) - 5:,} more" if len(kept_labels) > 5 else ""
@@ -106,26 +161,23 @@ def _choose_rows(groups: Sequence[_Group], data: Data, count: int) -> Iterator[i
         say_once(f"all {len(left):,} labels are in training, so fewer rows of {names} are held out")
 
 
-def _as_share(draw: bytes) -> float:
-    """Return a draw as a number from 0 to 1; all draws are spread evenly between them."""
-    return float(int.from_bytes(draw, "big") / (1 << 8 * len(draw)))
-
-
-def _in_order(groups: Sequence[_Group], rows_of: Counter[str]) -> Iterable[_Group]:
+def _order_by_label(groups: _Groups, rows_of: Mapping[str, int]) -> list[int]:
     """Order groups so that the first of them are an even share of each label (of a row's labels, its rarest)."""
-    strata: dict[str, list[_Group]] = {}
-    for group in groups:
-        rarest = min(group.labels, key=lambda label: (rows_of[label], label), default="")
-        strata.setdefault(rarest, []).append(group)
-    placed = []
-    for stratum in strata.values():
-        total, before = sum(len(group.rows) for group in stratum), 0
-        for group in sorted(stratum, key=lambda group: group.draw):
-            # The middle of a group, as a share of its label's rows. Cut at any share, an ordered list of all groups has
-            # given up about that share of each label (the divisor method of Webster and Sainte-Laguë).
-            placed.append(((before + len(group.rows) / 2) / total, group.draw, group))
-            before += len(group.rows)
-    return [group for _, _, group in sorted(placed, key=lambda entry: entry[:2])]
+    import numpy as np
+
+    # The stratum of a group, (groups,), is the rank of its rarest label.
+    rank = {label: number for number, label in enumerate(sorted(rows_of, key=lambda label: (rows_of[label], label)))}
+    rarest = np.array([min(map(rank.__getitem__, names), default=len(rank)) for names in groups.sets])
+    stratum = np.minimum.reduceat(rarest[groups.names[groups.order]], groups.starts[:-1])
+    sizes, by_stratum = np.diff(groups.starts), np.argsort(stratum, kind="stable")
+    totals = np.bincount(stratum, sizes)
+    before = np.empty(len(groups))
+    before[by_stratum] = np.cumsum(sizes[by_stratum]) - sizes[by_stratum]
+    before -= (np.cumsum(totals) - totals)[stratum]
+    # The middle of a group, as a share of its label's rows. Cut at any share, an ordered list of all groups has given
+    # up about that share of each label (the divisor method of Webster and Sainte-Laguë).
+    order: list[int] = np.argsort((before + sizes / 2) / totals[stratum], kind="stable").tolist()
+    return order
 
 
 def check_draw(recipe: Recipe, columns: Columns, *, named: bool) -> None:
@@ -177,8 +229,9 @@ def draw_per_label(split: Split, gold: str, labels: Sequence[str], count: int, s
         DataError: a label has fewer rows, or a row has several labels.
     """
     by_label: dict[str, list[int]] = {label: [] for label in labels}
+    values = list(split.column(gold))
     for index in _shuffle_rows(split, seed):
-        label = split.rows[index][gold]
+        label = values[index]
         if isinstance(label, (list, tuple)):
             what = "data.per_class draws rows by their label, and this row has several"
             raise DataError(what, "data.train_limit draws any", file=split.source, row=split.lines[index], column=gold)
@@ -201,8 +254,9 @@ def oversample(split: Split, recipe: Recipe) -> Split:
     if not (column := recipe.data.oversample):
         return split
     by_value: dict[str, list[int]] = {}
+    values = list(split.column(column))
     for index in _shuffle_rows(split, recipe.training.seed):
-        value = split.rows[index].get(column)
+        value = values[index]
         if isinstance(value, (list, tuple)):
             what = "data.oversample counts rows by one value, and this row has a list"
             raise DataError(what, "leave it out", file=split.source, row=split.lines[index], column=column)
@@ -215,9 +269,11 @@ def oversample(split: Split, recipe: Recipe) -> Split:
 
 def _shuffle_rows(split: Split, seed: int) -> list[int]:
     """Return the indices of the rows in the order of a hash of their content and the seed."""
-    digests = []
-    for row in split.rows:
-        digest = hashlib.blake2b(str(seed).encode(), digest_size=16)
-        feed_row(digest, {name: value for name, value in row.items() if name != "id"})
-        digests.append(digest.digest())
-    return sorted(range(len(digests)), key=digests.__getitem__)
+
+    def digest(row: Row) -> bytes:
+        hashed = hashlib.blake2b(str(seed).encode(), digest_size=16)
+        feed_row(hashed, {name: value for name, value in row.items() if name != "id"})
+        return hashed.digest()
+
+    order: list[int] = _order_digests(map(digest, split.rows))[1].tolist()
+    return order

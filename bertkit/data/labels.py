@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -15,6 +16,7 @@ from bertkit.data.text import describe_record, source_column
 from bertkit.errors import DataError, ModelError, RecipeError, closest
 from bertkit.recipe import Data, Row
 from bertkit.storage.cache import say_once
+from bertkit.storage.spool import spool
 
 CORRECT = "correct the row, or declare the names under `labels:`"
 """The remedy for a value that is no label of the recipe or of the training rows."""
@@ -73,20 +75,24 @@ def find_names(values: Iterable[Any]) -> list[str]:
     Raises:
         DataError: only one label, or so many that they can hardly be classes, or one that is several.
     """
-    values = list(values)
-    spellings = [name for value in values for name in spelled_names(value)]
-    names = set(spellings)
+    names, texts, count = set[str](), set[str](), 0
+    for value in values:
+        spellings = spelled_names(value)
+        names.update(spellings)
+        count += len(spellings)
+        if isinstance(value, str):
+            texts.add(value)
     if len(names) < 2:
         raise DataError(
             f"every row has the same label {next(iter(names), None)!r}",
             "a classifier needs at least two labels",
         )
-    if joined := joined_labels(values):
+    if joined := joined_labels(texts):
         raise DataError(joined[0], f"{joined[1]}; if it is one, list the classes under `labels:`")
     # So many names are an id, a number or a text: training on them would end in nothing.
-    if len(names) > max(_MANY, len(spellings) // 5):
+    if len(names) > max(_MANY, count // 5):
         raise DataError(
-            f"{len(names):,} different labels in {len(spellings):,} rows",
+            f"{len(names):,} different labels in {count:,} rows",
             "for numbers use the recipe `regress`; otherwise list the classes under `labels:`",
         )
     return _sort_names(names)
@@ -143,7 +149,7 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
         return [name_of(item, names, remedy) for item in value]
     spelling = spelled(value)
     if spelling is None or spelling in names:
-        return spelling
+        return spelling and names[names.index(spelling)]  # one object for all rows, so that they take less memory
     number, plain_names = plain(spelling), list(map(plain, names))
     # CSV has text only, JSON has numbers and booleans: 1, 1.0 and "1" are one label.
     if plain_names.count(number) == 1:
@@ -176,25 +182,30 @@ def name_split(
     Raises:
         DataError: values that are not a label, or rows without one; the first is described, the lines of others listed.
     """
-    rows: list[Row] = []
-    lines: list[int] = []
+    lines = array("q")
     faults: list[DataError] = [] if collected is None else collected
-    dropped = 0
-    for line, row in zip(split.lines, split.rows, strict=True):
-        try:
-            rows.append(name_row(row, gold, names, remedy))
-            lines.append(line)
-        except DataError as error:
-            if error.what == NO_LABEL and data.empty_label == "drop":
-                dropped += 1
+    dropped: list[int] = []
+
+    def name_rows() -> Iterator[Row]:
+        for line, row in zip(split.lines, split.rows, strict=True):
+            try:
+                named = name_row(row, gold, names, remedy)
+            except DataError as error:
+                if error.what == NO_LABEL and data.empty_label == "drop":
+                    dropped.append(line)
+                    continue
+                error.file, error.row, error.column = split.source, line, source_column(gold, data)
+                error.record = describe_record(row, split.numbers.get(line), error.what)
+                faults.append(error)
                 continue
-            error.file, error.row, error.column = split.source, line, source_column(gold, data)
-            error.record = describe_record(row, split.numbers.get(line), error.what)
-            faults.append(error)
+            lines.append(line)
+            yield named
+
+    rows = spool(name_rows())
     if faults and collected is None:
         raise first_of(faults)
     if dropped:
-        say_once(f"rows of {split.source} without a label, left out: {dropped:,}")
+        say_once(f"rows of {split.source} without a label, left out: {len(dropped):,}")
     return replace(split, rows=rows, lines=lines)
 
 

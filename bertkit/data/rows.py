@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import re
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,12 +18,11 @@ from typing import Any
 
 from bertkit.data.columns import (
     PAIR,
-    missing_column,
+    Columns,
+    map_columns,
     names_recur,
     no_header,
     source_columns,
-    takes_pair,
-    takes_spans,
     unread_columns,
     with_span_column,
 )
@@ -31,6 +31,7 @@ from bertkit.errors import DataError
 from bertkit.progress import log
 from bertkit.recipe import Data, Row
 from bertkit.storage.cache import say_once
+from bertkit.storage.spool import spool
 
 NOTE = "note"  # of a row as a family has read it: what is not read as it is written, in a sentence
 NO_TEXT = "no text"  # what is wrong with a row whose text is blank
@@ -41,46 +42,16 @@ _encode = json.JSONEncoder(sort_keys=True, ensure_ascii=False, default=str).enco
 
 
 @dataclass(frozen=True)
-class Columns:
-    """The canonical columns that a task family reads; an optional one counts where a recipe maps it."""
-
-    given: tuple[str, ...]
-    """The inputs of the model, such as ``text``."""
-    gold: str
-    """The column of gold answers, such as ``label``; empty where rows need not have one."""
-    optional: tuple[str, ...] = ()
-    blank: tuple[str, ...] = ()
-    """Those whose text may be blank."""
-    lists: tuple[str, ...] = ()
-    """Those that hold several values, which may come from several columns of the source."""
-    text_instead: Mapping[str, str] = field(default_factory=dict)
-    """Input column -> the column that may replace it in rows to predict, such as plain text for its words."""
-    text_always: bool = False
-    """Whether it may replace it in labeled rows too."""
-    spans: str = ""
-    """The column of labeled spans of the text, which replace the gold column in rows that lack it."""
-    together: tuple[str, ...] = ()
-    """Those whose equal values stay in one split where validation rows are held out; all inputs where empty."""
-    beside: tuple[str, ...] = ()
-    """Those that the model does not read: they may be blank, and no draw depends on them."""
-    predicted: tuple[str, ...] = ()
-    """What predictions have beside ``prediction``; rows with such a column are refused before the model is loaded."""
-
-    @property
-    def names(self) -> list[str]:
-        """All canonical columns that a recipe may map."""
-        gold = [self.gold] if self.gold else []
-        return list(dict.fromkeys([*self.given, *self.optional, *self.text_instead.values(), *gold, "id"]))
-
-
-@dataclass(frozen=True)
 class Split:
-    """The rows of one split, each with its line (or row number) in the source; both lists have one item per row."""
+    """The rows of one split, each with its line (or row number) in the source.
+
+    Many rows are not in memory: see `bertkit.storage.spool`.
+    """
 
     name: str
     source: str
-    rows: list[Row]
-    lines: list[int]
+    rows: Sequence[Row]
+    lines: Sequence[int]
     is_held_out: bool = False
     """Whether it was drawn from one split, as the validation rows of it or the rest."""
     training_rows: frozenset[int] = frozenset()
@@ -94,13 +65,21 @@ class Split:
 
     def first(self, count: int | None) -> Split:
         """Return its first rows; all of them without a count."""
-        return replace(self, rows=self.rows[:count], lines=self.lines[:count])
+        return self if count is None else replace(self, rows=spool(islice(self.rows, count)), lines=self.lines[:count])
 
     def select(self, indices: Iterable[int]) -> Split:
         """Return the rows at some indices, none of which is marked."""
-        chosen = list(indices)
-        rows, lines = [self.rows[index] for index in chosen], [self.lines[index] for index in chosen]
+        chosen = array("q", indices)
+        rows, lines = spool(self.rows[index] for index in chosen), array("q", map(self.lines.__getitem__, chosen))
         return replace(self, rows=rows, lines=lines, training_rows=frozenset(), nearly_trained=0)
+
+    def column(self, name: str) -> Iterator[Any]:
+        """Yield the values of a column; None where a row lacks it."""
+        return (row.get(name) for row in self.rows)
+
+    def without(self, name: str) -> Split:
+        """Return the rows without a column."""
+        return replace(self, rows=spool({key: row[key] for key in row if key != name} for row in self.rows))
 
     def fingerprint(self) -> str:
         """Return a SHA-256 over the canonical rows: equal for equal rows, whatever file they came from."""
@@ -143,39 +122,6 @@ def canonical_records(
         yield line, values, row
 
 
-def map_columns(source_names: list[str], data: Data, columns: Columns, source: str) -> dict[str, list[str]]:
-    """Map each canonical column to the source's columns that it is made of; an optional one if the recipe maps it.
-
-    The second text of a pair is read where a column has its name.
-
-    In rows to predict, ``id`` may be missing, and a column may replace another (`Columns.text_instead`).
-
-    Raises:
-        DataError: a column is missing, two canonical columns share one, or the header is a row of data.
-    """
-    known = {**data.columns, **({PAIR: PAIR} if takes_pair(source_names, data) else {})}
-    optional = [name for name in (*columns.optional, *columns.beside, "id") if name in known]
-    gold = [columns.gold] if columns.gold else []
-    mapping = {name: source_columns(name, data) for name in dict.fromkeys((*columns.given, *optional, *gold))}
-    _replace_missing(mapping, source_names, data, columns)
-    for canonical, actual in mapping.items():
-        if len(actual) > 1 and canonical not in columns.lists:
-            raise DataError(f"{canonical} is one column, not {len(actual)}", "name one in data.columns", file=source)
-        for name in actual:
-            if name not in source_names:
-                raise missing_column(canonical, name, source_names, source, data)
-    used = [name for actual in mapping.values() for name in actual]
-    duplicates = {name for name in used if used.count(name) > 1}
-    if duplicates:
-        both = " and ".join(name for name, actual in mapping.items() if duplicates & set(actual))
-        raise DataError(
-            f"{both} are the same column {min(duplicates)!r}",
-            "map them to two columns in data.columns",
-            file=source,
-        )
-    return mapping
-
-
 def read_split(
     name: str,
     records: Iterable[Record],
@@ -192,8 +138,7 @@ def read_split(
     Raises:
         DataError: rows are wrong; the first is described, with the lines of the others that have the same fault.
     """
-    rows: list[Row] = []
-    lines: list[int] = []
+    lines = array("q")
     faults: list[DataError] = [] if collected is None else collected
     line_of_id: dict[str, int] = {}
     left_out: Counter[str] = Counter()
@@ -202,29 +147,35 @@ def read_split(
     records, data = with_span_column(records, data, columns.spans)
     canonical = canonical_records(records, data, columns, str(source))
     first_record = list(islice(canonical, 1))
-    for number, (line, values, row) in enumerate(chain(first_record, canonical), start=1):
-        if data.limit is not None and len(rows) >= data.limit:
-            break
-        numbers |= {line: number} if number < line - 1 else {}
-        try:
-            with placed(source, line, data):
-                dropped = is_dropped(row, data, columns)
-                checked = None if dropped else read(row)
-                if checked is None:
-                    left_out[dropped or "labels"] += 1
-                    continue
-                first = line_of_id.setdefault(str(checked["id"]), line) if "id" in checked else line
-                if first != line:
-                    raise DataError(f"the id {checked['id']!r} is that of line {first} too", "give each row its own")
-                notes.append((line, checked.pop(NOTE, "")))
-                rows.append(checked)
-                lines.append(line)
-        except DataError as error:
-            error.record = describe_record({**values, **row}, numbers.get(line), error.what)
-            faults.append(error)
+
+    def read_rows() -> Iterator[Row]:
+        for number, (line, values, row) in enumerate(chain(first_record, canonical), start=1):
+            if number < line - 1:
+                numbers[line] = number
+            try:
+                with placed(source, line, data):
+                    dropped = is_dropped(row, data, columns)
+                    checked = None if dropped else read(row)
+                    if checked is None:
+                        left_out[dropped or "labels"] += 1
+                        continue
+                    first = line_of_id.setdefault(str(checked["id"]), line) if "id" in checked else line
+                    if first != line:
+                        what = f"the id {checked['id']!r} is that of line {first} too"
+                        raise DataError(what, "give each row its own")
+            except DataError as error:
+                error.record = describe_record({**values, **row}, numbers.get(line), error.what)
+                faults.append(error)
+                continue
+            if note := checked.pop(NOTE, ""):
+                notes.append((line, note))
+            lines.append(line)
+            yield checked
+
+    rows = spool(islice(read_rows(), data.limit))
     if faults and collected is None:
         raise _with_remedy(first_of(faults), rows, columns.gold)
-    _report_reading(source, left_out, [note for note in notes if note[1]])
+    _report_reading(source, left_out, notes)
     if not rows and not faults:
         raise DataError(f"the {name} split has no rows", "add rows", file=source)
     unread = next((unread_columns(values, row, data) for _, values, row in first_record), ())
@@ -332,23 +283,6 @@ def is_dropped(row: Row, data: Data, columns: Columns) -> str:
     if blank is not None and data.empty_text == "refuse":
         raise DataError("no text", "fill it in, or --set data.empty_text=drop (or keep)", column=blank)
     return "" if blank is None else "text"
-
-
-def _replace_missing(mapping: dict[str, list[str]], source_names: list[str], data: Data, columns: Columns) -> None:
-    """Drop a missing id from the mapping of rows to predict, and replace missing columns by `Columns.text_instead`."""
-    if not columns.gold and not set(mapping.get("id", ())) <= set(source_names):
-        del mapping["id"]
-    has_spans = takes_spans(source_names, data, columns.gold, columns.spans)
-    if has_spans:
-        del mapping[columns.gold]
-        mapping[columns.spans] = source_columns(columns.spans, data)
-    if columns.gold and not columns.text_always and not has_spans:
-        return
-    for name, instead in columns.text_instead.items():
-        is_replaced = has_spans or not set(mapping[name]) <= set(source_names)
-        if is_replaced and set(source_columns(instead, data)) <= set(source_names):
-            del mapping[name]
-            mapping[instead] = source_columns(instead, data)
 
 
 def check_texts(row: Row, *columns: str) -> None:

@@ -8,13 +8,13 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.data.columns import PAIR
+from bertkit.data.columns import PAIR, Columns
 from bertkit.data.demo.sets import demo_rows, demo_set_for
 from bertkit.data.draw import DRAWS, hold_out
 from bertkit.data.files import SPLIT_NAMES, find_files, not_a_file, read_records
 from bertkit.data.formats import find_format, format_of, format_of_folder
 from bertkit.data.hub_sets import read_hub_split
-from bertkit.data.rows import Columns, Split, read_split
+from bertkit.data.rows import Split, read_split
 from bertkit.data.text import Record
 from bertkit.errors import DataError, RecipeError, closest
 from bertkit.progress import log

@@ -9,11 +9,11 @@ from functools import partial
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
-from bertkit.data.columns import with_span_column
+from bertkit.data.columns import Columns, with_span_column
 from bertkit.data.files import read_records
 from bertkit.data.formats import find_format
 from bertkit.data.hub_sets import read_hub_split
-from bertkit.data.rows import NOTE, Columns, Split, canonical_records, feed_row, is_dropped, placed
+from bertkit.data.rows import NOTE, Split, canonical_records, feed_row, is_dropped, placed
 from bertkit.data.sources import Read, check_source, files_by_split, is_validation, single_file
 from bertkit.data.text import Record
 from bertkit.errors import DataError, RecipeError

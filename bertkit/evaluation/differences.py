@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.rows import Columns
+from bertkit.data.columns import Columns
 from bertkit.errors import DataError, shorten
 from bertkit.evaluation.stored import Scorer
 from bertkit.metrics.basic import LOWER_IS_BETTER

@@ -11,6 +11,7 @@ from bertkit.progress import log
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import hub
 from bertkit.storage.seeds import is_seeds_folder, members_of, read_seeds
+from bertkit.storage.spool import spool
 from bertkit.tasks import Output, Outputs, load_task
 from bertkit.tokens.features import Features
 
@@ -44,11 +45,11 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
     return replace(members[0], members=members)
 
 
-def combine_outputs(checkpoint: Checkpoint, by_member: Sequence[Outputs], features: Features) -> list[Output]:
+def combine_outputs(checkpoint: Checkpoint, by_member: Sequence[Outputs], features: Features) -> Sequence[Output]:
     """Combine the outputs of the members of an ensemble, one list per member, to those of one model."""
     combine = checkpoint.task.combine
     assert combine is not None  # `find_members` has looked
-    return [
+    return spool(
         combine([outputs[number] for outputs in by_member], feature, checkpoint.setup)
         for number, feature in enumerate(features)
-    ]
+    )

@@ -5,17 +5,20 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from bertkit.hardware.device import Device, find_device
 from bertkit.hardware.memory import to_device
 from bertkit.hardware.threads import is_open, settle_threads
+from bertkit.storage.spool import IN_MEMORY, spool
 from bertkit.tokens.feature_cache import lengths_of, longest_of
 from bertkit.tokens.features import (
     TOKENS_AT_ONCE,
     Collator,
     Features,
     Item,
+    Tensors,
     count_items,
     round_size,
     split_by_length,
@@ -40,7 +43,7 @@ def forward(
     *,
     precision: str,
     tick: Tick = lambda rows: None,
-) -> tuple[list[Output], float | None]:
+) -> tuple[Sequence[Output], float | None]:
     """Run the model over features; several processes share the work and all get the whole result.
 
     Returns:
@@ -51,43 +54,55 @@ def forward(
 
     if isinstance(model, ExportedModel):
         return forward_exported(model, features, lengths_of(features).tolist(), collate, tick), None
+    import numpy as np
+
+    process, processes = rank_and_size()
+    losses: list[Sequence[Any]] = []  # over some items, and how many these are
+    collate, lengths = few_shapes(model, features, collate)
+
+    def run(start: int) -> list[Output]:
+        outputs: dict[int, Output] = {}
+        total, count = 0.0, 0
+        # Every n-th batch belongs to a process. Batches are sorted by length, so all processes get long and short ones.
+        for batched in sorted_batches(lengths[start : start + IN_MEMORY])[process::processes]:
+            numbers = [start + number for number in batched]
+            arrays, loss, items = _run_batch(model, collate([features[number] for number in numbers]))
+            total, count = total + loss, count + items
+            # Outputs are views of the batch's arrays, with the padding of its longest row. A task's `decode` knows
+            # which tokens of a row are real.
+            for position, number in enumerate(numbers):
+                outputs[number] = {name: array[position] for name, array in arrays.items()}
+            tick(len(numbers))
+        # outputs go by the number of their row, so those of all processes merge in any order
+        for of_process, *of_losses in gather_from_all((outputs, total, count)):
+            outputs |= of_process
+            losses.append(of_losses)
+        return [outputs[number] for number in sorted(outputs)]
+
+    with evaluating(model, precision):
+        if lengths and is_open() and Device(next(model.parameters()).device.type).is_cpu:
+            usual = np.argsort(lengths, kind="stable")[len(lengths) // 2 :: -1].tolist()  # and shorter ones
+            rows = min(len(usual), max(1, tokens_for(1) // lengths[usual[0]]))
+            settle_threads(lambda rows: model(**collate([features[number] for number in usual[:rows]])), rows)
+        outputs = spool(chain.from_iterable(map(run, range(0, len(features), IN_MEMORY))))
+    items = sum(count for _, count in losses)
+    return outputs, sum(total for total, _ in losses) / items if items else None
+
+
+def _run_batch(model: nn.Module, batch: Tensors) -> tuple[Output, float, int]:
+    """Return the outputs of a batch as arrays, the sum of its loss, and over how many items that is."""
     import torch
 
     from bertkit.modeling.heads.filled import run_filled, without_fillers
 
-    process, processes = rank_and_size()
     device = next(model.parameters()).device
-    computes = Device(device.type)
-    outputs: dict[int, Output] = {}
-    total, count = 0.0, 0
-    collate, lengths = few_shapes(model, features, collate)
-    with evaluating(model, precision):
-        if lengths and is_open() and computes.is_cpu:
-            usual = sorted(range(len(lengths)), key=lengths.__getitem__)[len(lengths) // 2 :: -1]  # and shorter ones
-            rows = min(len(usual), max(1, tokens_for(1) // lengths[usual[0]]))
-            settle_threads(lambda rows: model(**collate([features[number] for number in usual[:rows]])), rows)
-        # Every n-th batch belongs to a process. Batches are sorted by length, so all processes get long and short ones.
-        for numbers in sorted_batches(lengths)[process::processes]:
-            batch = without_fillers(model, collate([features[number] for number in numbers]))
-            fields = dict(run_filled(model, {name: to_device(value, device) for name, value in batch.items()}))
-            computes.end_graph()
-            # the model's loss is a mean over the batch; weighted by its items, it adds up to the mean over all rows
-            loss = fields.pop("loss", None)
-            items = count_items(batch)
-            if loss is not None and items:
-                total, count = total + float(loss) * items, count + items
-            # Outputs are views of the batch's arrays, with the padding of its longest row. A task's `decode` knows
-            # which tokens of a row are real.
-            arrays = {name: value.float().cpu().numpy() for name, value in fields.items() if torch.is_tensor(value)}
-            for position, number in enumerate(numbers):
-                outputs[number] = {name: array[position] for name, array in arrays.items()}
-            tick(len(numbers))
-    # outputs go by the number of their row, so those of all processes merge in any order
-    shares = gather_from_all((outputs, total, count))
-    merged = {number: output for share, _, _ in shares for number, output in share.items()}
-    items = sum(count for _, _, count in shares)
-    loss = sum(total for _, total, _ in shares) / items if items else None
-    return [merged[number] for number in range(len(features))], loss
+    real = without_fillers(model, batch)
+    fields = dict(run_filled(model, {name: to_device(value, device) for name, value in real.items()}))
+    Device(device.type).end_graph()
+    # the model's loss is a mean over the batch; weighted by its items, it adds up to the mean over all rows
+    loss, items = fields.pop("loss", None), count_items(real)
+    arrays = {name: value.float().cpu().numpy() for name, value in fields.items() if torch.is_tensor(value)}
+    return arrays, *((float(loss) * items, items) if loss is not None and items else (0.0, 0))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from bertkit.metrics.intervals import Interval, Intervals, count_units, take
 from bertkit.progress import Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.files import null_for_nan, write_json
+from bertkit.storage.spool import IN_MEMORY, spool
 from bertkit.tasks import Compared, Details, Prediction, Predictions, Task, drop_private_keys, with_options
 from bertkit.tokens.features import Features, Rows, Setup
 
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
     from bertkit.reports.cases import Case
 
-Decoded = tuple[list[Prediction], list[str]]
+Decoded = tuple[Predictions, list[str]]
 """The predictions of a split, and what a reader of their scores must know."""
 
 # a logit whose probability is 0 beside that of any other, and whose exponential is still a number
@@ -78,7 +80,7 @@ class Result:
 class Scored:
     """The predictions of a split, with its features and scores; `setup` has the options that were tuned on it."""
 
-    predictions: list[Prediction]
+    predictions: Predictions
     features: Features
     compared: Compared
     scores: dict[str, float]
@@ -131,7 +133,7 @@ def score_ensemble(checkpoint: Checkpoint, split: Split, progress: Progress) -> 
 def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint that knows all labels of a split; those that its model lacks, it never predicts."""
     known, gold = checkpoint.setup.labels, checkpoint.task.COLUMNS.gold
-    found = {name for row in split.rows for name in spelled_names(row.get(gold))} if checkpoint.task.NAMED else set()
+    found = {name for value in split.column(gold) for name in spelled_names(value)} if checkpoint.task.NAMED else set()
     lacking = sorted(found.difference(known))
     if not lacking:
         return checkpoint
@@ -149,8 +151,7 @@ def _encode_split(split: Split, checkpoint: Checkpoint) -> Features:
     setup, gold = checkpoint.setup, checkpoint.task.COLUMNS.gold
     if checkpoint.lacking:
         setup = replace(setup, labels=setup.labels[: -checkpoint.lacking])
-        rows = [{name: value for name, value in row.items() if name != gold} for row in split.rows]
-        split = replace(split, rows=rows)
+        split = split.without(gold)
     features = encode_split(split, setup, checkpoint.task.encode)
     truncation = Truncation(setup, checkpoint.task.encode)
     truncation.add(features, split.rows)
@@ -167,19 +168,35 @@ def _score_outputs(
 def _decode_outputs(checkpoint: Checkpoint, split: Split, features: Features, outputs: Sequence[Any]) -> Decoded:
     """Decode outputs, of a row that a calibration was fitted to by what was fitted to others; return warnings too."""
     task, setup, calibration = checkpoint.task, checkpoint.setup, checkpoint.calibration
-    predictions = task.decode(outputs, features, split.rows, setup)
+    predictions = decode_rows(task, outputs, features, split.rows, setup)
     if calibration is None:
         return predictions, []
     from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibration_rows
 
-    count = 0
+    held_out_of: dict[int, Prediction] = {}
     for indices, options in find_calibration_rows(calibration, split.rows, task.COLUMNS.gold, setup.recipe.options):
         # A temperature looks better on the rows it was fitted to. These get the one of a fold that left them out.
-        held_out = task.decode(outputs, features, split.rows, with_options(setup, options))
-        for index in indices:
-            predictions[index] = held_out[index]
-        count += len(indices)
-    return predictions, warn_of_calibration_rows(calibration, count, len(split.rows))
+        held_out = decode_rows(task, outputs, features, split.rows, with_options(setup, options))
+        held_out_of |= {index: held_out[index] for index in indices}
+    replaced = spool(held_out_of.get(index, prediction) for index, prediction in enumerate(predictions))
+    return replaced, warn_of_calibration_rows(calibration, len(held_out_of), len(split.rows))
+
+
+def decode_rows(task: Task, outputs: Sequence[Any], features: Features, rows: Rows, setup: Setup) -> Predictions:
+    """Decode outputs as the task family does, so many rows at a time that any number can be held."""
+    if len(rows) <= IN_MEMORY:
+        return task.decode(outputs, features, rows, setup)
+    import numpy as np
+
+    from bertkit.tokens.feature_cache import rows_of
+
+    def decode(start: int) -> list[Prediction]:
+        own = slice(*np.searchsorted(rows_of_features, (start, start + IN_MEMORY)).tolist())
+        own_features = [{**feature, "row": feature["row"] - start} for feature in features[own]]
+        return task.decode(outputs[own], own_features, rows[start : start + IN_MEMORY], setup)
+
+    rows_of_features = rows_of(features)
+    return spool(chain.from_iterable(map(decode, range(0, len(rows), IN_MEMORY))))
 
 
 def _score_predictions(
@@ -192,7 +209,7 @@ def _score_predictions(
 
 def run_model(
     checkpoint: Checkpoint, features: Features, progress: Progress, title: str, *, alone: bool = False
-) -> tuple[list[Any], float | None]:
+) -> tuple[Sequence[Any], float | None]:
     """Run the model over features with a progress line, `alone` one by one; see `bertkit.evaluation.forward.forward`.
 
     The outputs of an ensemble are those of its members, combined; they have no loss.
@@ -206,7 +223,9 @@ def run_model(
     with stage(progress, title, len(features)) as tick:
         run = partial(forward, checkpoint.model, collate=collate, precision=checkpoint.machine.precision, tick=tick)
         outputs, loss = ([run([feature])[0][0] for feature in features], None) if alone else run(features)
-    return [_with_logits(output, checkpoint.lacking) for output in outputs] if checkpoint.lacking else outputs, loss
+    return spool(
+        _with_logits(output, checkpoint.lacking) for output in outputs
+    ) if checkpoint.lacking else outputs, loss
 
 
 def answer_rows(
@@ -225,7 +244,7 @@ def _with_logits(output: Mapping[str, Any], count: int) -> dict[str, Any]:
     return {**output, "logits": np.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(0, count)], constant_values=_NEVER)}
 
 
-def run_members(checkpoint: Checkpoint, features: Features, progress: Progress, title: str) -> list[list[Any]]:
+def run_members(checkpoint: Checkpoint, features: Features, progress: Progress, title: str) -> list[Sequence[Any]]:
     """Return the outputs of each member of an ensemble."""
     count = len(checkpoint.members)
     return [
@@ -234,7 +253,7 @@ def run_members(checkpoint: Checkpoint, features: Features, progress: Progress, 
     ]
 
 
-def run_part(checkpoint: Checkpoint, module: nn.Module, features: Features, progress: Progress) -> list[Any]:
+def run_part(checkpoint: Checkpoint, module: nn.Module, features: Features, progress: Progress) -> Sequence[Any]:
     """Return the outputs of a module, such as a part of the model, for features that are prepared for training."""
     return run_model(replace(checkpoint, model=module), features, progress, "preparing")[0]
 

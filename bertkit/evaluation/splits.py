@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from bertkit.data.checks import share_of
+from bertkit.data.columns import Columns
 from bertkit.data.labels import name_row
 from bertkit.data.row_digests import digest_trained, mark_training_rows, read_digests, write_digests
-from bertkit.data.rows import Columns, Split
+from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, Choose, is_validation, read_splits
 from bertkit.data.streams import SORT_WINDOW, RowStream, open_stream
 from bertkit.errors import DataError, RecipeError, UsageError, closest

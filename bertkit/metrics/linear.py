@@ -156,9 +156,12 @@ def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> 
     arrays = {name: np.frombuffer(base64.b64decode(model[name]), dtype) for name, dtype in _TYPES.items()}
     transformer = TfidfTransformer(sublinear_tf=True)
     transformer.idf_ = arrays["idf"].astype(float)
-    matrix = transformer.transform(_count_hashes(rows)[:, arrays["features"]])
     weights = arrays["weights"].astype(float).reshape(len(arrays["features"]), -1)
-    return np.asarray(matrix @ weights + arrays["intercept"])
+    scores = []
+    for start in range(0, max(len(rows), 1), _MOST_ROWS):  # the counts of a row take more memory than the row
+        matrix = transformer.transform(_count_hashes(rows[start : start + _MOST_ROWS])[:, arrays["features"]])
+        scores.append(np.asarray(matrix @ weights + arrays["intercept"]))
+    return np.concatenate(scores)
 
 
 def _fit_outputs(matrix: csr_array, targets: Numbers) -> tuple[Numbers, Numbers]:

@@ -13,8 +13,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from bertkit.data.columns import Columns
 from bertkit.data.json_objects import check_strings
-from bertkit.data.rows import Columns
 from bertkit.errors import DataError, UnavailableError, located, shorten
 from bertkit.runtime.forward import forward_exported
 from bertkit.runtime.model import open_exported

@@ -16,8 +16,9 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
+from bertkit.data.columns import Columns
 from bertkit.data.labels import spelled
-from bertkit.data.rows import Columns, check_texts, is_blank
+from bertkit.data.rows import check_texts, is_blank
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import LabeledSpan
 from bertkit.metrics.basic import (
@@ -93,7 +94,7 @@ Outputs = Sequence[Output]
 Compared = dict[str, "np.ndarray[Any, Any]"]
 """Predictions beside gold values: arrays whose first axis is what intervals resample, rows or queries, by indexing."""
 
-RunModule = Callable[[Any, Features], list[Output]]
+RunModule = Callable[[Any, Features], Sequence[Output]]
 """Runs a module (the model, or a submodule of it) over features without gradients and returns its outputs."""
 
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.columns import Columns
 from bertkit.data.labels import placeholder_names
-from bertkit.data.rows import Columns
 from bertkit.errors import DataError
 from bertkit.metrics import Numbers, answers, ensembles
 from bertkit.modeling.heads.targets import span_targets

@@ -253,12 +253,15 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
     frequent = learned[_FREQUENT]
     several = isinstance(frequent, list)
     label: list[str] | str = [setup.labels[n] for n in frequent] if several else setup.labels[frequent]
-    predicted = {_FREQUENT: [{"prediction": label} for _ in rows]}
+    predicted = {_FREQUENT: [{"prediction": label}] * len(rows)}
     if words := learned.get(TFIDF):
         scores = score_tfidf(words, rows)
-        chosen = [np.flatnonzero(of_row > 0) for of_row in scores] if several else scores.argmax(axis=1)[:, None]
-        names = [[setup.labels[number] for number in numbers] for numbers in chosen]
-        predicted[TFIDF] = [{"prediction": of_row if several else of_row[0]} for of_row in names]
+        if several:
+            chosen = map(np.flatnonzero, scores > 0)
+            predicted[TFIDF] = [{"prediction": [setup.labels[number] for number in numbers]} for numbers in chosen]
+        else:
+            records = [{"prediction": name} for name in setup.labels]  # one for all of its rows
+            predicted[TFIDF] = [records[number] for number in scores.argmax(axis=1)]
     for name, features in describe_pairs(rows).items():
         if model := learned.get(name):
             best = score_linear(model, features).argmax(axis=1)

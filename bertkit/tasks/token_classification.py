@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.data.columns import Columns
 from bertkit.data.labels import name_of, spelled
-from bertkit.data.rows import NOTE, Columns, is_missing
+from bertkit.data.rows import NOTE, is_missing
 from bertkit.data.spans import read_spans
 from bertkit.errors import DataError, RecipeError
 from bertkit.metrics import LabeledSpan, Numbers, calibration, decisions, ensembles, entities, tag_schemes

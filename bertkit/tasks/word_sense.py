@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.data.columns import Columns
 from bertkit.data.labels import spelled
-from bertkit.data.rows import FILL_IN, NO_LABEL, Columns
+from bertkit.data.rows import FILL_IN, NO_LABEL
 from bertkit.errors import DataError
 from bertkit.metrics.basic import accuracy
 from bertkit.modeling.heads.targets import Target, label_targets, log_odds

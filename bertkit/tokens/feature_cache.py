@@ -1,7 +1,8 @@
-"""Features that are computed once: columns of numbers in a memory-mapped file that is named after their content.
+"""Features that are computed once: columns of numbers in memory-mapped files that are named after their content.
 
-The features of a split depend on its rows, on the tokenizer and on the recipe. The same three find the same file, in
-this run and in later ones, so a text is tokenized once.
+The features of a split depend on its rows, on the tokenizer and on the recipe. The same three find the same files, in
+this run and in later ones, so a text is tokenized once. A file has the features of so many rows, so that no more are
+lists in memory at a time, and a run that was killed while it tokenized goes on at the next file.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from importlib import metadata
-from itertools import chain
+from itertools import accumulate, chain, takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast, overload
@@ -25,6 +27,7 @@ from bertkit.metrics import Numbers
 from bertkit.progress import log
 from bertkit.storage.cache import cache_folder, say_once, touch, writing
 from bertkit.storage.fingerprints import feed_file, package_fingerprint, tokenizer_content, without_digest
+from bertkit.storage.spool import IN_MEMORY, spool
 from bertkit.tokens.features import (
     IGNORED,
     Feature,
@@ -38,26 +41,30 @@ from bertkit.tokens.features import (
 
 Encode = Callable[[Rows, Setup], list[Feature]]
 
-_SCHEMA = 1  # of the files
+_SCHEMA = 2  # of the files
 _BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json")  # prompts and lengths
 _LEAST_ROWS = 1000  # fewer rows are encoded faster than a file is found, opened and checked
+_FEATURES_AT_ONCE = 16  # of those without a file
 
 
 class FeatureColumns(Features):
     """Features that are stored as Arrow columns; their lists of numbers are read as arrays, and none can be changed.
 
-    ``lengths`` and ``longest``, of shape (features,), are `count_tokens` and `longest_text` of each feature.
+    ``lengths``, ``longest`` and ``rows``, of shape (features,), are `count_tokens`, `longest_text` and the row of each.
     """
 
-    def __init__(self, table: pa.Table) -> None:
-        columns = {name: table.column(name).chunk(0) for name in table.column_names}
-        self._readers = {name: _reader(column) for name, column in columns.items()}
-        self._count = table.num_rows
-        self.lengths, self.longest = _sizes(columns["input_ids"])
-        self._tokens = columns["input_ids"].flatten(recursive=True)
+    def __init__(self, tables: Sequence[pa.Table]) -> None:
+        parts = [{name: table.column(name).chunk(0) for name in table.column_names} for table in tables]
+        self._readers = [{name: _reader(column) for name, column in part.items()} for part in parts]
+        self._ends: list[int] = list(accumulate(table.num_rows for table in tables))
+        self.rows = np.concatenate([_numbers(part["row"]) for part in parts])
+        sizes = zip(*(_sizes(part["input_ids"]) for part in parts), strict=True)
+        self.lengths, self.longest = map(np.concatenate, sizes)
+        self._tokens = [part["input_ids"].flatten(recursive=True) for part in parts]
+        self._added: dict[str, Sequence[Any]] = {}
 
     def __len__(self) -> int:
-        return int(self._count)
+        return self._ends[-1]
 
     @overload
     def __getitem__(self, index: int) -> Feature: ...
@@ -66,21 +73,25 @@ class FeatureColumns(Features):
     def __getitem__(self, index: int | slice) -> Feature | list[Feature]:
         """Build a feature from the columns, as a read-only mapping: a key added to it would be lost."""
         if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(self._count))]
-        number = range(self._count)[index]
-        feature = {name: read(number) for name, read in self._readers.items()}
+            return [self[number] for number in range(*index.indices(len(self)))]
+        number = range(len(self))[index]
+        part = bisect_right(self._ends, number)
+        within = number - self._ends[part - 1] if part else number
+        feature = {name: read(within) for name, read in self._readers[part].items()}
+        if self._added:
+            feature |= {name: values[number] for name, values in self._added.items()}
         return cast(Feature, MappingProxyType(feature))
 
     def __iter__(self) -> Iterator[Feature]:
-        return map(self.__getitem__, range(self._count))
+        return map(self.__getitem__, range(len(self)))
 
     def tokens(self) -> Numbers:
         """Return the token ids that occur, sorted and without repetition."""
-        return np.unique(_numbers(self._tokens))
+        return np.unique(np.concatenate([np.unique(_numbers(tokens)) for tokens in self._tokens]))
 
     def add(self, name: str, values: Sequence[Any]) -> None:
         """Add a key with a value per feature, or replace its values, in this process only."""
-        self._readers[name] = values.__getitem__
+        self._added[name] = values
         if name == "input_ids":
             self.lengths = np.fromiter((count_tokens({name: ids}) for ids in values), np.int64, len(values))
 
@@ -106,6 +117,13 @@ def longest_of(features: Features) -> Numbers:
     if isinstance(features, FeatureColumns):
         return features.longest
     return np.fromiter(map(longest_text, features), dtype=np.int64, count=len(features))
+
+
+def rows_of(features: Features) -> Numbers:
+    """Return the number of each feature's row, shape (features,)."""
+    if isinstance(features, FeatureColumns):
+        return features.rows
+    return np.fromiter((feature["row"] for feature in features), dtype=np.int64, count=len(features))
 
 
 def items_of(features: Features) -> Numbers | None:
@@ -135,7 +153,7 @@ def occurring_tokens_of(features: Features) -> Numbers:
 
 
 def encode_split(split: Split, setup: Setup, encode: Encode) -> Features:
-    """Encode the rows of a split, or map the file of their features that an earlier run has written.
+    """Encode the rows of a split, or map the files of their features that an earlier run has written.
 
     Only features of bertkit's own task families are cached, since a change in the code of another one would go
     unnoticed; small splits are not, because they are encoded faster than read.
@@ -145,11 +163,28 @@ def encode_split(split: Split, setup: Setup, encode: Encode) -> Features:
         setup: everything else that `encode` depends on.
         encode: the function of a task family.
     """
-    if not setup.recipe.data.cache or len(split.rows) < _LEAST_ROWS or not is_ours(encode):
-        return _encode_rows(split, setup, encode)
-    file = cache_folder("features") / f"{content_key(split, setup)[:32]}.arrow"
-    cached = _map_features(file)
-    return cached if cached is not None else _write_features(_encode_rows(split, setup, encode), file)
+    starts = range(0, max(len(split.rows), 1), IN_MEMORY)
+    if is_ours(encode) and len(split.rows) >= _LEAST_ROWS:
+        key = content_key(split, setup)[:32] if setup.recipe.data.cache else ""
+        parts = (_encode_part(split, setup, encode, start, key) for start in starts)
+        tables = list(takewhile(lambda table: table is not None, parts))
+        if len(tables) == len(starts):
+            return FeatureColumns(tables)
+    encoded = chain.from_iterable(_encode_rows(split, setup, encode, start) for start in starts)
+    # batches are drawn in any order, so few features are read together
+    return spool(encoded, block=_FEATURES_AT_ONCE)
+
+
+def _encode_part(split: Split, setup: Setup, encode: Encode, start: int, key: str) -> pa.Table | None:
+    """Encode `IN_MEMORY` rows, or map the file that has them; return None where no table can hold their features.
+
+    Without a key, the table stays in memory.
+    """
+    file = cache_folder("features") / f"{key}-{start // IN_MEMORY:05}.arrow"
+    if key and (mapped := _map_features(file)) is not None:
+        return mapped
+    table = _table(_encode_rows(split, setup, encode, start))
+    return _write_features(table, file) if key and table is not None else table
 
 
 def content_key(split: Split, setup: Setup) -> str:
@@ -165,15 +200,18 @@ def content_key(split: Split, setup: Setup) -> str:
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
 
 
-def _encode_rows(split: Split, setup: Setup, encode: Encode) -> list[Feature]:
-    """Encode without the garbage collector, which would scan all the new lists again and again and free nothing."""
+def _encode_rows(split: Split, setup: Setup, encode: Encode, start: int) -> list[Feature]:
+    """Encode `IN_MEMORY` rows without the garbage collector, which would scan all the new lists and free nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
-        return encode(split.rows, setup)
+        features = encode(split.rows[start : start + IN_MEMORY], setup)
     finally:
         if was_enabled:
             gc.enable()
+    for feature in features if start else ():
+        feature["row"] += start
+    return features
 
 
 def is_ours(encode: Encode) -> bool:
@@ -181,7 +219,7 @@ def is_ours(encode: Encode) -> bool:
     return encode.__module__.startswith("bertkit.")
 
 
-def _map_features(file: Path) -> FeatureColumns | None:
+def _map_features(file: Path) -> pa.Table | None:
     """Map a file of features; None if it is missing, damaged or unreadable."""
     try:
         if not file.is_file():
@@ -191,7 +229,7 @@ def _map_features(file: Path) -> FeatureColumns | None:
         # Columns are views of the mapped file and not copies.
         if (body := without_digest(content)) is None:
             raise pa.ArrowInvalid("the checksum differs")
-        columns = FeatureColumns(pa.ipc.open_file(pa.BufferReader(body)).read_all())
+        table = pa.ipc.open_file(pa.BufferReader(body)).read_all()
     except pa.ArrowInvalid:
         log.info(f"the features in {file} are damaged and are encoded again")
         return None
@@ -199,14 +237,11 @@ def _map_features(file: Path) -> FeatureColumns | None:
         say_once(f"cached features cannot be read: {error}; set BERTKIT_CACHE to use another folder")
         return None
     touch(file)
-    return columns
+    return table
 
 
-def _write_features(features: list[Feature], file: Path) -> Features:
-    """Write features to a file and return them mapped from it, or unchanged if they cannot be written."""
-    table = _table(features)
-    if table is None:
-        return features
+def _write_features(table: pa.Table, file: Path) -> pa.Table:
+    """Write features to a file and return them mapped from it, or as they are if they cannot be written."""
     try:
         with writing(file) as beside:
             with pa.OSFile(str(beside), "wb") as stream, pa.ipc.new_file(stream, table.schema) as writer:
@@ -218,9 +253,9 @@ def _write_features(features: list[Feature], file: Path) -> Features:
                 stream.write(digest.digest())
     except OSError as error:
         say_once(f"features are not cached: {error}; set BERTKIT_CACHE to use another folder")
-        return features
-    cached = _map_features(file)
-    return cached if cached is not None else features
+        return table
+    mapped = _map_features(file)
+    return table if mapped is None else mapped
 
 
 def _table(features: list[Feature]) -> pa.Table | None:

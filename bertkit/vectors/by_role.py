@@ -16,7 +16,7 @@ ROLES = ("query", "document")
 
 def read_texts(
     checkpoint: Checkpoint, texts: Sequence[str], role: str, model_format: str, progress: Progress = SILENT
-) -> list[dict[str, Any]]:
+) -> Sequence[dict[str, Any]]:
     """Return a model's outputs for each text alone: name -> array whose first axis has one entry.
 
     Args:

@@ -13,7 +13,7 @@ from bertkit.errors import DataError, UsageError, shorten
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.differences import Changes, Side
 from bertkit.evaluation.gates import WorseGate
-from bertkit.evaluation.scoring import run_model
+from bertkit.evaluation.scoring import decode_rows, run_model
 from bertkit.evaluation.splits import judge_training_rows
 from bertkit.evaluation.stored import Scorer, StoredRun, StoredSystem, recipe_of
 from bertkit.metrics.paired import Difference
@@ -21,6 +21,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.reports.cases import Case
 from bertkit.storage.records import RunRecord
+from bertkit.storage.spool import spool
 from bertkit.storage.summaries import list_settings, read_log
 from bertkit.workflows.evaluate import splits_to_score
 
@@ -351,16 +352,16 @@ def _predict_unseen(
     gold = saved.task.COLUMNS.gold
     numbers = [index for index, line in enumerate(split.lines) if line not in left_out]
     rows = split.select(numbers)
-    inputs = replace(rows, rows=[{name: row[name] for name in row if name != gold} for row in rows.rows])
+    inputs = rows.without(gold)
     with stage(progress, f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load(inference=True)
     features = encode_split(inputs, checkpoint.setup, saved.task.encode)
     outputs, _ = run_model(checkpoint, features, progress, f"scoring {run.name}")
-    predictions = saved.task.decode(outputs, features, inputs.rows, checkpoint.setup)
-    records = [
+    predictions = decode_rows(saved.task, outputs, features, inputs.rows, checkpoint.setup)
+    records = spool(
         {"id": number, **row, **prediction}
         for number, row, prediction in zip(numbers, rows.rows, predictions, strict=True)
-    ]
+    )
     # From here on it passes for a stored run of these rows, whose labels are those of all systems.
     record: RunRecord = {**run.record, "split": split.name, "identity": {**run.record["identity"]}}
     if saved.task.NAMED:

@@ -193,7 +193,7 @@ def _find_model(path: str | Path) -> Path:
 
 def read_predictions(
     paths: Sequence[str | Path], split: str | None = None, recipe: Recipe | None = None
-) -> tuple[Scorer, list[StoredRun], list[Row]]:
+) -> tuple[Scorer, list[StoredRun], Sequence[Row]]:
     """Read the predictions that runs of one task have stored, what scores them, and their rows.
 
     Raises:

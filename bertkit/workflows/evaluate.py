@@ -247,7 +247,7 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
         name: name_split(
             rows,
             gold,
-            with_unseen(saved.labels, (row[gold] for row in rows.rows)) if is_open else saved.labels,
+            with_unseen(saved.labels, rows.column(gold)) if is_open else saved.labels,
             recipe.data,
             _remedy(saved, rows, gold),
         )
@@ -257,7 +257,7 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
 
 def _remedy(saved: SavedCheckpoint, split: Split, gold: str) -> str:
     """Return what to do about a label that the checkpoint does not have: its outputs may have names that are no use."""
-    label_names = sorted({name for row in split.rows for name in spelled_names(row[gold])})
+    label_names = sorted({name for value in split.column(gold) for name in spelled_names(value)})
     outputs = len(saved.labels)
     if saved.recipe.labels or (len(label_names) != outputs and list(saved.labels) != placeholder_names(outputs)):
         return CORRECT

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,7 +71,7 @@ def run_tests(
     with stage(progress, "reading the tests", total=1):
         tests = default_tests() if file is None else read_tests(typed_path(file))
         saved = open_trained(run, recipe)
-        of_run: list[Row] = []
+        of_run: Sequence[Row] = []
         # Stored rows are read only for tests that bring none of their own.
         if any(test.rows is None and test.template is None for test in tests):
             of_run = read_predictions([run], split)[2]
@@ -114,7 +114,7 @@ def read_tests(file: Path) -> list[BehaviorTest]:
     return named
 
 
-def _read_rows(test: BehaviorTest, saved: SavedCheckpoint, file: object, limit: int) -> list[Row]:
+def _read_rows(test: BehaviorTest, saved: SavedCheckpoint, file: object, limit: int) -> Sequence[Row]:
     """Return the rows that a test brings, with canonical columns; none where it takes those of the run."""
     from bertkit.insight.mistakes.behavior import fill_template
 

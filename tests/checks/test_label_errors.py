@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from bertkit.checks import label_errors
-from bertkit.data.rows import Columns, Split
+from bertkit.data.columns import Columns
+from bertkit.data.rows import Split
 from bertkit.errors import UnavailableError
 from tests.conftest import toy_rows
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bertkit.checks.labels import count_gold, find_label_faults, find_odd_values
-from bertkit.data.rows import Columns, Split
+from bertkit.data.columns import Columns
+from bertkit.data.rows import Split
 from bertkit.recipe import Data
 
 CLASSES = Columns(given=("text",), gold="label")

@@ -25,7 +25,7 @@ def test_bad_rows_are_left_out_and_kept_as_faults(tmp_path):
     write_csv(tmp_path / "validation.csv", rows("a", "B"))
     write_csv(tmp_path / "test.csv", rows("a", "A", "b"))
     readings = read(tmp_path)
-    assert {name: split.lines for name, split in readings.splits.items()} == {
+    assert {name: list(split.lines) for name, split in readings.splits.items()} == {
         "train": [2, 4, 6],
         "validation": [2],
         "test": [2, 4],

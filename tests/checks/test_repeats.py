@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bertkit.checks.repeats import find_repeats
-from bertkit.data.rows import Columns, Split
+from bertkit.data.columns import Columns
+from bertkit.data.rows import Split
 
 CLASSES = Columns(given=("text",), gold="label")
 QUESTIONS = Columns(given=("question", "context"), gold="answers")

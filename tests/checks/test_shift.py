@@ -5,7 +5,8 @@ from __future__ import annotations
 import random
 
 from bertkit.checks.shift import find_shift
-from bertkit.data.rows import Columns, Split
+from bertkit.data.columns import Columns
+from bertkit.data.rows import Split
 
 CLASSES = Columns(given=("text",), gold="label")
 

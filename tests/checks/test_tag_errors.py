@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from bertkit.checks import tag_errors
+from bertkit.data.columns import Columns
 from bertkit.data.demo.sets import demo_rows, demo_set_for
-from bertkit.data.rows import Columns, Split
+from bertkit.data.rows import Split
 from bertkit.errors import UnavailableError
 from bertkit.recipe import load_recipe
 from bertkit.vectors.embedder import Embedder

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bertkit.checks.texts import digest_others, digest_rows, input_columns, read_texts
-from bertkit.data.rows import Columns
+from bertkit.data.columns import Columns
 
 PAIRS = Columns(given=("text",), gold="label", optional=("text_pair",))
 SENSES = Columns(given=("tokens", "target"), gold="sense", lists=("tokens",), text_instead={"tokens": "text"})

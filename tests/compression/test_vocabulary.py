@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from bertkit.compression.vocabulary import TokenCorpus, check_files, count_changed
-from bertkit.data.rows import Columns, Split
+from bertkit.data.columns import Columns
+from bertkit.data.rows import Split
 from bertkit.errors import DataError
 
 

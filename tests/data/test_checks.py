@@ -8,7 +8,8 @@ from collections import Counter
 import pytest
 
 from bertkit.data.checks import describe_skew, find_odd_columns, find_odd_rows, refuse_swapped
-from bertkit.data.rows import Columns, Split
+from bertkit.data.columns import Columns
+from bertkit.data.rows import Split
 from bertkit.errors import DataError
 from bertkit.recipe import Data, load_recipe
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.data.columns import describe_unread, missing_column, takes_pair
-from bertkit.data.rows import Columns, canonical_records, read_split
+from bertkit.data.columns import Columns, describe_unread, missing_column, takes_pair
+from bertkit.data.rows import canonical_records, read_split
 from bertkit.errors import DataError
 from bertkit.recipe import Data
 

@@ -147,7 +147,7 @@ def test_rows_without_a_label_are_dropped_and_counted_where_that_is_asked_for(ca
     split = Split("train", "t.csv", [{"label": name} for name in ("good", "-1", None, "bad")], [2, 3, 4, 5])
     with caplog.at_level(logging.INFO, "bertkit"):
         named = name_split(split, "label", ["bad", "good"], Data(empty_label="drop"))
-    assert (named.lines, caplog.messages) == ([2, 5], ["rows of t.csv without a label, left out: 2"])
+    assert (list(named.lines), caplog.messages) == ([2, 5], ["rows of t.csv without a label, left out: 2"])
 
 
 def test_a_wrong_label_names_the_column_of_the_user_the_row_and_its_id_and_quotes_commas():

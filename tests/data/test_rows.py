@@ -7,8 +7,9 @@ import math
 
 import pytest
 
+from bertkit.data.columns import Columns, map_columns
 from bertkit.data.files import read_records
-from bertkit.data.rows import Columns, Split, canonical_records, map_columns, placed, read_split
+from bertkit.data.rows import Split, canonical_records, placed, read_split
 from bertkit.errors import DataError
 from bertkit.recipe import Data
 

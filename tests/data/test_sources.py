@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.data.rows import Columns, is_blank, read_split
+from bertkit.data.columns import Columns
+from bertkit.data.rows import is_blank, read_split
 from bertkit.data.sources import is_validation, missing_split, read_splits, single_file, unsplit_file
 from bertkit.errors import DataError, RecipeError, UnavailableError, UsageError
 from bertkit.recipe import Data, load_recipe
@@ -26,7 +27,7 @@ def test_a_directory_with_splits_under_their_usual_names(tmp_path):
     write_csv(tmp_path / "dev.csv", toy_rows(3, 2))
     splits = read({"data.source": str(tmp_path)})
     assert {name: len(split.rows) for name, split in splits.items()} == {"train": 5, "validation": 3}
-    assert splits["train"].lines == [2, 3, 4, 5, 6]
+    assert list(splits["train"].lines) == [2, 3, 4, 5, 6]
 
 
 def test_a_directory_without_validation_gives_up_a_share(tmp_path):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bertkit.data import hub_sets, streams
-from bertkit.data.rows import Columns
+from bertkit.data.columns import Columns
 from bertkit.data.streams import SORT_WINDOW, RowStream, StreamBuffers, open_stream
 from bertkit.errors import DataError, RecipeError, UnavailableError
 from bertkit.recipe import Data

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from bertkit.data.rows import Columns
+from bertkit.data.columns import Columns
 from bertkit.errors import DataError, ModelError
 from bertkit.recipe import load_recipe
 from bertkit.runtime.packaged_model import PackagedModel, PackagedSettings, canonical_row

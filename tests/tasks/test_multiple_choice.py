@@ -14,7 +14,8 @@ from pyarrow import parquet
 from sklearn.metrics import accuracy_score
 from transformers import AutoModelForMultipleChoice, BertTokenizerFast
 
-from bertkit.data.rows import Columns, canonical_records
+from bertkit.data.columns import Columns
+from bertkit.data.rows import canonical_records
 from bertkit.errors import DataError
 from bertkit.evaluation.forward import forward
 from bertkit.progress import Silent

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,11 +20,11 @@ from bertkit.metrics.intervals import Setting
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.checksums import refuse_several
-from bertkit.storage.files import split_lines
 from bertkit.storage.fingerprints import is_whole
 from bertkit.storage.records import RunRecord
 from bertkit.storage.seeds import find_seeds, seed_folder
-from bertkit.tasks import Answer, Compared, Prediction, Task, load_task
+from bertkit.storage.spool import spool
+from bertkit.tasks import Answer, Compared, Prediction, Predictions, Task, load_task
 from bertkit.tokens.features import Rows, Setup
 
 _RECIPE = "recipe.yaml"
@@ -41,7 +41,7 @@ class StoredRun:
     name: str
     file: Path
     record: RunRecord
-    predictions: list[Prediction]
+    predictions: Predictions
     """One per row, which it holds too; the file of another program may hold the answers alone."""
     model: str = ""
     """The model that made them, by its folder or name; empty where nobody knows."""
@@ -139,14 +139,13 @@ def _stored_keys(run: StoredRun, task: str) -> Iterator[None]:
 def _check_types(run: StoredRun, task: Task) -> None:
     from pydantic import TypeAdapter, ValidationError
 
-    predicted = [record["prediction"] for record in run.predictions]
-    expected: Any = task.TYPES.get("prediction", Any)
-    try:
-        TypeAdapter(list[expected]).validate_python(predicted, strict=True)
-    except ValidationError as error:
-        fault = error.errors()[0]
-        what = f"the prediction {shorten(repr(predicted[int(fault['loc'][0])]))}: {fault['msg']}"
-        raise DataError(what, _ANEW, file=run.file, row=int(fault["loc"][0]) + 1) from None
+    expected = TypeAdapter(task.TYPES.get("prediction", Any))
+    for number, record in enumerate(run.predictions, start=1):
+        try:
+            expected.validate_python(record["prediction"], strict=True)
+        except ValidationError as error:
+            what = f"the prediction {shorten(repr(record['prediction']))}: {error.errors()[0]['msg']}"
+            raise DataError(what, _ANEW, file=run.file, row=number) from None
 
 
 def read_system(path: str | Path, split: str | None) -> StoredSystem:
@@ -208,22 +207,24 @@ def _read_run(name: str, folder: Path, record: RunRecord, split: str | None) -> 
     return StoredRun(name, file, {**record, "split": chosen}, _read_predictions(file), str(folder))
 
 
-def _read_predictions(file: Path) -> list[Prediction]:
+def _read_predictions(file: Path) -> Predictions:
     try:
-        text = file.read_text(encoding="utf-8")
+        if file.suffix in ENDINGS:
+            read: Predictions = parse_script_predictions(file.read_text(encoding="utf-8"), file)
+        else:
+            with file.open(encoding="utf-8", newline="\n") as lines:
+                read = spool(_parse_records(lines, file))
     except FileNotFoundError:
         raise DataError("the file of predictions is missing", _ANEW, file=file) from None
     except UnicodeDecodeError:
         raise DataError("not a file of predictions", "name one that `bertkit eval` has written", file=file) from None
-    read = parse_script_predictions(text, file) if file.suffix in ENDINGS else _parse_records(text, file)
     if not read:
         raise DataError("the file has no predictions", "score the model with `bertkit eval --output DIR`", file=file)
     return read
 
 
-def _parse_records(text: str, file: Path) -> list[Prediction]:
-    read = []
-    for number, line in enumerate(split_lines(text), start=1):
+def _parse_records(lines: Iterable[str], file: Path) -> Iterator[Prediction]:
+    for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
@@ -235,8 +236,7 @@ def _parse_records(text: str, file: Path) -> list[Prediction]:
                 raise DataError(what, "name a run folder, or what `bertkit eval --output` has written", file=file)
             what = "not a stored prediction" if isinstance(record, dict) else "the line is damaged"
             raise DataError(what, _ANEW, file=file, row=number)
-        read.append(record)
-    return read
+        yield record
 
 
 def recipe_of(run: StoredRun, changes: Mapping[str, Any] | None = None) -> Recipe:
@@ -264,10 +264,11 @@ def find_scorer(systems: Sequence[StoredSystem], recipe: Recipe | None) -> Score
     task = load_task(recipe)
     labels = first.record["identity"].get("labels") if first else None
     if task.NAMED and not labels:
-        predictions = [record for system in systems for run in system.runs for record in run.predictions]
         names = {
             name
-            for record in predictions
+            for system in systems
+            for run in system.runs
+            for record in run.predictions
             for value in (record.get(task.COLUMNS.gold), record["prediction"])
             for name in spelled_names(value)
         }

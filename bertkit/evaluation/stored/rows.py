@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter, defaultdict
 from dataclasses import replace
@@ -13,11 +14,12 @@ from bertkit.evaluation.splits import read_task_splits
 from bertkit.evaluation.stored import ON_FILE, Scorer, StoredRun
 from bertkit.evaluation.stored.script_predictions import add_rows
 from bertkit.recipe import Row, typed_path
+from bertkit.storage.spool import spool
 from bertkit.tasks import Task
 from bertkit.tokens.features import Rows
 
 
-def read_rows(run: StoredRun, task: Task) -> list[Row]:
+def read_rows(run: StoredRun, task: Task) -> Rows:
     """Return the rows of stored predictions, with the canonical columns of the task.
 
     Raises:
@@ -29,7 +31,7 @@ def read_rows(run: StoredRun, task: Task) -> list[Row]:
             if name not in record and columns.text_instead.get(name) not in record:
                 what = f"the row has no {name!r}, by which it is recognized and scored"
                 raise DataError(what, "write each prediction into its row", file=run.file, row=number)
-    return [{name: record[name] for name in names if name in record} for record in run.predictions]
+    return spool({name: record[name] for name in names if name in record} for record in run.predictions)
 
 
 def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
@@ -42,10 +44,10 @@ def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
         DataError: the rows are not the same; the message has the first that differs.
     """
     if not run.has_rows:
-        rows = [
+        rows = spool(
             {name: value for name, value in record.items() if name in ("id", *task.COLUMNS.names)}
             for record in reference.predictions
-        ]
+        )
         return replace(run, predictions=add_rows(run.predictions, rows, task.COLUMNS.gold, run.file))
     keys, others = (_row_keys(one, task) for one in (run, reference))
     if keys == others:
@@ -53,18 +55,16 @@ def align(run: StoredRun, reference: StoredRun, task: Task) -> StoredRun:
     if Counter(keys) != Counter(others):
         raise _describe_mismatch(run, reference, task)
     waiting = defaultdict(list)
-    for key, record in zip(keys, run.predictions, strict=True):
-        waiting[key].append(record)
-    return replace(run, predictions=[waiting[key].pop(0) for key in others])
+    for number, key in enumerate(keys):
+        waiting[key].append(number)
+    return replace(run, predictions=spool(run.predictions[waiting[key].pop(0)] for key in others))
 
 
-def _row_keys(run: StoredRun, task: Task, *, gold: bool = True) -> list[str]:
-    """Return what rows are recognized by; an id may be a mere number, so it does not count."""
+def _row_keys(run: StoredRun, task: Task, *, gold: bool = True) -> list[bytes]:
+    """Return what rows are recognized by, a digest each; an id may be a mere number, so it does not count."""
     left_out = {"id"} if gold else {"id", task.COLUMNS.gold}
-    return [
-        json.dumps({name: value for name, value in row.items() if name not in left_out}, sort_keys=True)
-        for row in read_rows(run, task)
-    ]
+    rows = ({name: value for name, value in row.items() if name not in left_out} for row in read_rows(run, task))
+    return [hashlib.blake2b(json.dumps(row, sort_keys=True).encode(), digest_size=16).digest() for row in rows]
 
 
 def _describe_mismatch(run: StoredRun, reference: StoredRun, task: Task) -> DataError:

@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from bertkit.data.rows import Columns
+from bertkit.data.columns import Columns
 from bertkit.errors import RecipeError, closest, shorten
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.differences import as_text

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.rows import Columns
+from bertkit.data.columns import Columns
 from bertkit.errors import shorten
 from bertkit.evaluation.differences import Extra, Groups, slice_values
 from bertkit.evaluation.stored import Scorer

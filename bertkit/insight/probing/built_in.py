@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from bertkit.data.rows import Columns
+from bertkit.data.columns import Columns
 from bertkit.data.sources import read_splits
 from bertkit.errors import DataError, located
 from bertkit.insight.probing.items import Control, ProbeItems, ProbeTask, one_per_text, one_per_word

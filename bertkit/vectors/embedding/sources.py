@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from bertkit.data.columns import Columns
 from bertkit.data.files import read_records
-from bertkit.data.rows import Columns, canonical_records, is_dropped, placed
+from bertkit.data.rows import canonical_records, is_dropped, placed
 from bertkit.errors import DataError
 from bertkit.recipe import Data, Row, typed_path
 from bertkit.storage.files import to_json

@@ -301,16 +301,16 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
     if not task.NAMED:
         return (), {**splits, "train": draw_training_rows(splits["train"], recipe)}
     gold = task.COLUMNS.gold
-    values = {name: [row[gold] for row in split.rows] for name, split in splits.items()}
-    names = recipe.labels or reduce(with_unseen, values.values(), find_names(values["train"]))
+    others = (split.column(gold) for name, split in splits.items() if name != "train")
+    names = recipe.labels or reduce(with_unseen, others, find_names(splits["train"].column(gold)))
     named = {name: name_split(split, gold, names, recipe.data) for name, split in splits.items()}
     if recipe.data.streaming:
         return tuple(names), named
     unseen = find_unseen_names(named, gold)
     drawn_from = [name for name in names if name not in unseen]
     named["train"] = draw_training_rows(named["train"], recipe, gold, drawn_from)
-    if len({str(row[gold]) for row in named["train"].rows}) < 2:
-        find_names(row[gold] for row in named["train"].rows)  # raises: there is only one label
+    if len(set(map(str, named["train"].column(gold)))) < 2:
+        find_names(named["train"].column(gold))  # raises: there is only one label
     return tuple(names), named
 
 

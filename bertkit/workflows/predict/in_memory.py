@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
+from bertkit.data.columns import Columns
 from bertkit.data.json_objects import check_strings
-from bertkit.data.rows import Columns
 from bertkit.data.sources import ROWS
 from bertkit.errors import DataError, located, shorten
 from bertkit.recipe import Data

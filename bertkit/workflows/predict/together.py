@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -67,7 +67,7 @@ class Together:
                 predictions[name] = list(map(drop_private_keys, decoded))
         return predictions
 
-    def _run_all(self, joined: HeadsOnEncoder, features: Features, progress: Progress) -> list[Any]:
+    def _run_all(self, joined: HeadsOnEncoder, features: Features, progress: Progress) -> Sequence[Any]:
         from bertkit.evaluation.forward import forward
 
         checkpoint = max(self.tasks.values(), key=lambda checkpoint: max_tokens(checkpoint.setup))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pydantic import ValidationError
 
-from bertkit.data.rows import Columns
+from bertkit.data.columns import Columns
 from bertkit.errors import RecipeError
 from bertkit.insight.mistakes import behavior
 from bertkit.insight.mistakes.behavior import BehaviorTest, fill_template, plan_test, run_plans

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.data.rows import Columns
+from bertkit.data.columns import Columns
 from bertkit.errors import RecipeError
 from bertkit.insight.mistakes import behavior, robustness
 from bertkit.insight.mistakes.robustness import measure_robustness

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from bertkit.data.rows import Columns
+from bertkit.data.columns import Columns
 from bertkit.evaluation.stored import find_scorer, read_system
 from bertkit.evaluation.stored.rows import read_rows
 from bertkit.insight.mistakes.outcomes import find_outcomes

@@ -31,7 +31,7 @@ def split_of(labels):
 def test_a_few_rows_hold_every_label(labels, expected):
     chosen = choose_rows(split_of(labels), "label")
     assert [row["text"] for row in chosen.rows] == [str(number) for number in expected]
-    assert chosen.lines == [number + 2 for number in expected]
+    assert list(chosen.lines) == [number + 2 for number in expected]
     assert len(choose_rows(split_of(labels), "").rows) == min(ROWS, len(labels))
 
 
