@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import csv
-import itertools
 import os
-import pickle
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -21,6 +18,7 @@ from bertkit.progress import log
 from bertkit.recipe import typed_path
 from bertkit.storage.files import disk_error, is_disk_error, replacing, to_json
 from bertkit.storage.outputs import claimed, refuse_inputs, sweep_temporaries
+from bertkit.storage.spool import spool
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,7 +26,6 @@ if TYPE_CHECKING:
 Records = Iterable[dict[str, Any]]
 
 _CHUNK_ROWS = 4096
-_SPOOL_BYTES = 1 << 26  # kept in memory; what is larger goes to disk
 _EXACT = 2**53  # up to here, every integer is a float too
 _FORMULA = re.compile("[=+\\-@\t\r\n\uff1d\uff0b\uff0d\uff20]")
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -186,54 +183,44 @@ def _write_jsonl(records: Records, file: Path, _: FileLayout) -> int:
 
 
 def _write_separated(records: Records, file: Path, layout: FileLayout) -> int:
-    count, escape = 0, _escape_formula if layout.escape_formulas else lambda value: value
-    encoding = layout.encoding or "utf-8"
-    with _spooled(records, file) as (types_by_column, chunks), file.open("w", encoding=encoding, newline="") as stream:
+    escape = _escape_formula if layout.escape_formulas else lambda value: value
+    types_by_column, spooled = _spooled(records)
+    with file.open("w", encoding=layout.encoding or "utf-8", newline="") as stream:
         writer = csv.writer(stream, delimiter=layout.delimiter or ",")
         writer.writerow(map(escape, types_by_column))
-        for chunk in chunks:
-            writer.writerows([escape(record.get(name)) for name in types_by_column] for record in chunk)
-            count += len(chunk)
-    return count
+        writer.writerows([escape(record.get(name)) for name in types_by_column] for record in spooled)
+    return len(spooled)
 
 
 def _write_parquet(records: Records, file: Path, _: FileLayout) -> int:
     import pyarrow
     from pyarrow import parquet
 
-    count = 0
-    with _spooled(records, file) as (types_by_column, chunks):
-        schema = pyarrow.schema([(name, _find_type(name, samples)) for name, samples in types_by_column.items()])
-        with parquet.ParquetWriter(file, schema) as writer:
-            for chunk in chunks:
-                columns = [_as_column([record.get(field.name) for record in chunk], field.type) for field in schema]
-                writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
-                count += len(chunk)
-    return count
+    types_by_column, spooled = _spooled(records)
+    schema = pyarrow.schema([(name, _find_type(name, samples)) for name, samples in types_by_column.items()])
+    with parquet.ParquetWriter(file, schema) as writer:
+        for start in range(0, len(spooled), _CHUNK_ROWS):
+            chunk = spooled[start : start + _CHUNK_ROWS]
+            columns = [_as_column([record.get(field.name) for record in chunk], field.type) for field in schema]
+            writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
+    return len(spooled)
 
 
-@contextmanager
-def _spooled(
-    records: Records, file: Path
-) -> Iterator[tuple[dict[str, dict[_ValueType, Any]], Iterator[Sequence[dict[str, Any]]]]]:
-    """Read all records, and yield what their columns hold together with the records, chunk by chunk.
+def _spooled(records: Records) -> tuple[dict[str, dict[_ValueType, Any]], Sequence[dict[str, Any]]]:
+    """Read all records, and return what their columns hold, column -> type -> a value of it, and the records.
 
-    Only the last record tells for certain which columns there are, and of which type. So the records wait in a file
-    without a name, which is gone when the process is. What columns hold is column -> type -> a value of it.
+    Only the last record tells for certain which columns there are, and of which type.
     """
     types_by_column: dict[str, dict[_ValueType, Any]] = {}
-    remaining = iter(records)
-    with tempfile.SpooledTemporaryFile(_SPOOL_BYTES, dir=str(file.parent)) as spool:
-        while chunk := [_without_nested(record) for record in itertools.islice(remaining, _CHUNK_ROWS)]:
-            for record in chunk:
-                for name, value in record.items():
-                    samples = types_by_column.setdefault(name, {})
-                    if value is not None:
-                        samples.setdefault(_type_of(value), value)
-            pickle.dump(chunk, spool)
-        end = spool.tell()
-        spool.seek(0)
-        yield types_by_column, iter(lambda: pickle.load(spool) if spool.tell() < end else None, None)
+
+    def note(record: dict[str, Any]) -> dict[str, Any]:
+        for name, value in record.items():
+            samples = types_by_column.setdefault(name, {})
+            if value is not None:
+                samples.setdefault(_type_of(value), value)
+        return record
+
+    return types_by_column, spool(map(note, map(_without_nested, records)))
 
 
 def _without_nested(record: dict[str, Any]) -> dict[str, Any]:

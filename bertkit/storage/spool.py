@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import tempfile
+import weakref
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -32,6 +33,7 @@ class Spooled(Sequence[Item]):
     def __init__(self, items: Iterable[Item], block: int = _BLOCK) -> None:
         self._block, self._count = block, 0
         self._file, self._ends = _open_file(), array("q", [0])
+        weakref.finalize(self, self._file.close)
         self._last: tuple[int, list[Item]] = (-1, [])
         remaining = iter(items)
         while chunk := list(islice(remaining, block)):

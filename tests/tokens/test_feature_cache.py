@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +19,16 @@ from bertkit.recipe import load_recipe
 from bertkit.storage.cache import say_once
 from bertkit.tasks import load_task
 from bertkit.tokens import feature_cache
-from bertkit.tokens.feature_cache import FeatureColumns, add_values, content_key, encode_split, lengths_of, longest_of
+from bertkit.tokens.feature_cache import (
+    FeatureColumns,
+    add_values,
+    content_key,
+    encode_split,
+    lengths_of,
+    longest_of,
+    occurring_tokens_of,
+    rows_of,
+)
 from bertkit.tokens.features import Setup, count_tokens, longest_text
 from bertkit.workflows.finetune.inputs import find_labels
 from tests.conftest import make_tokenizer
@@ -172,6 +182,70 @@ def test_a_key_is_added_to_all_features_or_none():
         assert features[5]["double"] == 10
     with pytest.raises(TypeError):
         features[5]["lost"] = 1
+
+
+# --- many rows
+
+
+@pytest.mark.parametrize("name", ["cola", "squad", "swag"])
+@pytest.mark.parametrize("cache", [True, False])
+def test_features_of_many_rows_are_those_of_one_tokenizer_call(name, cache, folder, monkeypatch):
+    task, split, setup = prepared(name, **{"data.cache": cache})
+    fresh = task.encode(split.rows, setup)
+    monkeypatch.setattr(feature_cache, "IN_MEMORY", 7)
+    encode = Counting(task)
+    for calls in (4, 4 if cache else 8):
+        cached = encode_split(split, setup, encode)
+        assert isinstance(cached, FeatureColumns) and encode.calls == calls
+        assert as_lists(cached) == as_lists(cached[index] for index in range(len(cached))) == as_lists(fresh)
+        assert rows_of(cached).tolist() == rows_of(fresh).tolist() == [feature["row"] for feature in fresh]
+        assert lengths_of(cached).tolist() == lengths_of(fresh).tolist()
+        assert occurring_tokens_of(cached).tolist() == occurring_tokens_of(fresh).tolist()
+    assert len(list(folder.iterdir())) == 4 if cache else not folder.exists()
+
+
+def test_texts_become_what_the_tokenizer_makes_of_each(monkeypatch):
+    _, split, setup = prepared("cola")
+    monkeypatch.setattr(feature_cache, "IN_MEMORY", 5)
+    features = encode_split(split, setup, load_task(setup.recipe).encode)
+    for row, feature in zip(split.rows, features, strict=True):
+        assert feature["input_ids"].tolist() == TOKENIZER(row["text"], truncation=True, max_length=64)["input_ids"]
+
+
+def test_a_killed_tokenization_goes_on_at_its_last_file(folder, monkeypatch):
+    task, split, setup = prepared("cola")
+    monkeypatch.setattr(feature_cache, "IN_MEMORY", 6)
+    encode, killed = Counting(task), Counting(task)
+
+    def stop(rows, setup):
+        if killed.calls == 2:
+            raise KeyboardInterrupt
+        return killed(rows, setup)
+
+    stop.__module__ = task.__name__
+    with pytest.raises(KeyboardInterrupt):
+        encode_split(split, setup, stop)
+    assert len(list(folder.iterdir())) == 2
+    assert as_lists(encode_split(split, setup, encode)) == as_lists(task.encode(split.rows, setup))
+    assert encode.calls == 2
+
+
+def test_encoded_rows_are_no_python_lists():
+    """20,000 rows take what their numbers take, and not the six kilobytes a row of lists in dictionaries."""
+    _, _, setup = prepared("cola")
+    words = ["the", "same", "that", "this", "near", "behind", "some", "these"]
+    rows = [{"text": " ".join(words[number % 7 :]), "label": setup.labels[number % 2]} for number in range(20_000)]
+    split = Split("train", "here", rows, range(20_000))
+    encode = load_task(setup.recipe).encode
+    encode(rows[:2], setup)
+    tracemalloc.start()
+    try:
+        features = encode_split(split, setup, encode)
+        size, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(features) == 20_000
+    assert size < 100 * 20_000
 
 
 # --- the key
