@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -37,11 +37,12 @@ def find_lost_tokens(splits: Mapping[str, Split], task: Task, setup: Setup) -> l
 
 def _describe_tokens(split: Split, task: Task, setup: Setup) -> list[Finding]:
     """Describe how many tokens a word has, and the share of unknown tokens."""
-    texts = list(dict.fromkeys(text for row in split.rows for text in read_texts(row, task.COLUMNS).values() if text))
-    # Each text once: of a repeated one, the tokens say nothing new.
-    texts = sample(texts, _MOST_TEXTS)
-    if not texts:
+    # Each text once: of a repeated one, the tokens say nothing new. Their hashes tell which is the first of its kind.
+    hashes = np.fromiter(map(hash, _texts_of(split, task)), np.int64)
+    if not len(hashes):
         return []
+    chosen = set(sample(np.sort(np.unique(hashes, return_index=True)[1]).tolist(), _MOST_TEXTS))
+    texts = [text for number, text in enumerate(_texts_of(split, task)) if number in chosen]
     encodings, splitting = tokenize_texts(setup.tokenizer, texts), Splitting()
     for text, encoding in zip(texts, encodings, strict=True):
         splitting.add(text, encoding.ids, encoding.offsets, setup.tokenizer.unk_token_id)
@@ -55,6 +56,10 @@ def _describe_tokens(split: Split, task: Task, setup: Setup) -> list[Finding]:
     text = f"{split.name}: {fertility:.2f} tokens per word, {unknown:.2%} of the tokens unknown"
     level = "warn" if is_odd else level
     return [Finding(level, "tokens", "unknown_tokens", text, places_of(split, rows), sum(is_unknown))]
+
+
+def _texts_of(split: Split, task: Task) -> Iterator[str]:
+    return (text for row in split.rows for text in read_texts(row, task.COLUMNS).values() if text)
 
 
 def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:

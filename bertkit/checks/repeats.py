@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from array import array
+from bisect import bisect_right
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 import numpy as np
 
@@ -39,10 +42,12 @@ def find_repeats(splits: Mapping[str, Split], columns: Columns, progress: Progre
     for name, split in splits.items():
         _find_within(split, digests[name], columns.gold, repeats)
     train, in_train = splits["train"], digests["train"]
-    first_of = {digest: row for row, digest in reversed(list(enumerate(in_train.tolist())))}
+    known_digests, first = np.unique(in_train, return_index=True)
     for name, split in splits.items():
         if name != "train":
-            pairs = [(row, first_of[digest]) for row, digest in enumerate(digests[name].tolist()) if digest in first_of]
+            rows = np.flatnonzero(np.isin(digests[name], known_digests))
+            twins = first[np.searchsorted(known_digests, digests[name][rows])]
+            pairs = list(zip(rows.tolist(), twins.tolist(), strict=True))
             repeats.findings.append(_describe_leak(split, train, pairs, columns.gold))
     others = [digests[name] for name in splits if name != "train"]
     if others:
@@ -91,27 +96,32 @@ def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int], p
     ordered = [*(split for name, split in splits.items() if name != "train"), splits["train"]]
     fixed = sum(len(split.rows) for split in ordered[:-1])
     column = _longest_column(splits["train"], columns)
-    groups: dict[int, list[int]] = {}
-    where = [(split, row) for split in ordered for row in range(len(split.rows))]
-    for number, (split, row) in enumerate(where):
-        if column and not (number >= fixed and row in known):
-            groups.setdefault(digest_others(split.rows[row], columns, column), []).append(number)
+    groups: dict[int, array[int]] = {}
+    ends = list(accumulate(len(split.rows) for split in ordered))
+
+    def where(number: int) -> tuple[Split, int]:
+        split = bisect_right(ends, number)
+        return ordered[split], number - ends[split] + len(ordered[split].rows)
+
+    for number in range(ends[-1]) if column else ():
+        split, row = where(number)
+        if number < fixed or row not in known:
+            groups.setdefault(digest_others(split.rows[row], columns, column), array("q")).append(number)
     kept_for: dict[int, int] = {}
     for numbers in groups.values():
         if len(numbers) > 1 and numbers[-1] >= fixed:
-            texts = {number: _read_text(*where[number], columns, column) for number in numbers}
-            signed = {number: sign(text) for number, text in texts.items()}
-            signatures = {number: signature for number, signature in signed.items() if signature is not None}
+            signed = ((number, sign(_read_text(*where(number), columns, column))) for number in numbers)
+            signatures = {number: signature for number, signature in signed if signature is not None}
 
-            def read(chosen: Collection[int], texts: Mapping[int, str] = texts) -> dict[int, Shingles]:
-                return {number: cut_shingles(texts[number]) for number in chosen}
+            def read(chosen: Collection[int]) -> dict[int, Shingles]:
+                return {number: cut_shingles(_read_text(*where(number), columns, column)) for number in sorted(chosen)}
 
             of_others = sum(number < fixed for number in signatures)
             near = find_near(signatures, _NEAR, read, of_others, progress if len(groups) == 1 else SILENT)
             kept_for |= {number: kept for number, (kept, _) in near.items()}
     findings = []
     for split in ordered:
-        pairs = [(where[number], where[kept]) for number, kept in sorted(kept_for.items()) if where[kept][0] is split]
+        pairs = [(where(number), where(kept)) for number, kept in sorted(kept_for.items()) if where(kept)[0] is split]
         if not pairs:
             continue
         is_train = split.name == "train"

@@ -42,7 +42,7 @@ def read_texts(row: Row, columns: Columns) -> dict[str, str]:
 
 def digest_rows(rows: Sequence[Row], columns: Columns) -> Digests:
     """Return a digest of each row's inputs; rows are alike if only case, white space and last marks differ."""
-    return np.array([digest_text(_SEPARATOR.join(_parts(row, columns))) for row in rows], dtype=np.uint64)
+    return np.fromiter((digest_text(_SEPARATOR.join(_parts(row, columns))) for row in rows), np.uint64, len(rows))
 
 
 def digest_others(row: Row, columns: Columns, column: str) -> int:
