@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, Literal, get_args
 from bertkit.data.checks import share_of
 from bertkit.data.columns import Columns
 from bertkit.data.labels import name_row
-from bertkit.data.row_digests import digest_trained, mark_training_rows, read_digests, write_digests
+from bertkit.data.row_digests import (
+    digest_trained,
+    mark_training_rows,
+    read_digests,
+    unique_digests,
+    write_digests,
+)
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, Choose, is_validation, read_splits
 from bertkit.data.streams import SORT_WINDOW, RowStream, open_stream
@@ -77,7 +83,7 @@ def find_training_rows(
         earlier = read_digests(folder)
         if earlier is None:
             continue
-        trained = np.unique(np.concatenate([trained, earlier]), axis=0)
+        trained = unique_digests(np.concatenate([trained, earlier]))
         # Rows that this run trains on too are marked below; here it is those that came with the model.
         for name in filter(is_validation, splits):
             split = mark_training_rows(splits[name], gold, earlier[~np.isin(earlier[:, 1], today[:, 1])])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from bertkit.data.row_digests import digest_rows, digest_trained, mark_training_rows, read_digests, write_digests
@@ -35,7 +36,7 @@ def test_rows_are_known_but_for_case_white_space_and_forms_of_unicode(tmp_path):
 
 
 def test_digests_of_an_earlier_bertkit_know_rows_as_they_are_and_copies_of_plain_ones(tmp_path):
-    write_digests(tmp_path, digest_rows(ROWS, "label"))
+    np.save(tmp_path / TRAINING_ROWS, np.sort(digest_rows(ROWS, "label")))
     rows = [{"text": "a fine film"}, {"text": "A DULL  film"}, {"text": "a new film"}]
     marked = mark_training_rows(Split("test", "t.csv", rows, [2, 3, 4]), "label", read_digests(tmp_path))
     assert (marked.training_rows, marked.nearly_trained) == ({0, 1}, 1)
@@ -44,7 +45,7 @@ def test_digests_of_an_earlier_bertkit_know_rows_as_they_are_and_copies_of_plain
 def test_a_checkpoint_has_the_digests_of_its_run(tmp_path):
     (tmp_path / "checkpoint-3").mkdir()
     assert read_digests(tmp_path) is read_digests(tmp_path / "checkpoint-3") is None
-    write_digests(tmp_path, digest_rows(ROWS * 2, "label"))
+    write_digests(tmp_path, digest_trained(ROWS * 2, "label"))
     assert len(read_digests(tmp_path / "checkpoint-3")) == 2
 
 
