@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from bertkit.evaluation.scoring import Result, Scored, suffix_of, write_predicti
 from bertkit.evaluation.splits import add_streamed_rows
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.basic import why_undefined
+from bertkit.metrics.linear import sample
 from bertkit.recipe import Recipe
 from bertkit.reports.card import CardFacts, model_card, name_models
 from bertkit.reports.examples import Example, make_example
@@ -31,11 +31,12 @@ from bertkit.storage import hub, runs
 from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.records import RunRecord, without_folder
-from bertkit.tasks import Answer, Compared, Details, example_row, next_commands
-from bertkit.tokens.features import count_tokens
+from bertkit.tasks import Compared, Details, example_row, next_commands
 from bertkit.training.automatic import choose_epochs
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
 from bertkit.workflows.finetune.inputs import FinetuneInputs
+
+_MOST_EXAMPLES = 100_000  # rows that a report is drawn from: each takes a kilobyte
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -281,21 +282,22 @@ def _provenance(inputs: FinetuneInputs, record: RunRecord) -> dict[str, str]:
 
 
 def _examples(outcome: _Outcome) -> list[Example]:
-    """Return the scored rows of the first validation split, with the family's own wording of answers if it has one."""
+    """Return scored rows of the first validation split, with the family's own wording of answers if it has one."""
+    import numpy as np
+
+    from bertkit.tokens.feature_cache import lengths_of, rows_of
+
     inputs, name = outcome.inputs, outcome.inputs.validation.name
     rows, scored = inputs.validation.rows, outcome.scored[name]
-    lengths = Counter[int]()
-    for feature in scored.features:
-        lengths[feature["row"]] += count_tokens(feature)
-    gold = inputs.task.COLUMNS.gold
-    answers: Sequence[Answer | None] = outcome.details[name].answers or [None] * len(rows)
+    lengths = np.bincount(rows_of(scored.features), lengths_of(scored.features), len(rows)).astype(int).tolist()
+    gold, answers = inputs.task.COLUMNS.gold, outcome.details[name].answers
     return [
         replace(
-            make_example(number, row, gold, prediction, answer),
-            text=[(column, _as_text(column, value)) for column, value in without_answer(row, gold).items()],
-            length=lengths.get(number),
+            make_example(number, rows[number], gold, scored.predictions[number], answers[number] if answers else None),
+            text=[(column, _as_text(column, value)) for column, value in without_answer(rows[number], gold).items()],
+            length=lengths[number] or None,
         )
-        for number, (row, prediction, answer) in enumerate(zip(rows, scored.predictions, answers, strict=True))
+        for number in sample(range(len(rows)), _MOST_EXAMPLES)
     ]
 
 
