@@ -17,6 +17,7 @@ from bertkit.metrics.intervals import count_units, take
 from bertkit.recipe import Row
 from bertkit.reports.examples import Example, confidence_of, find_named, make_example
 from bertkit.reports.text import is_finite
+from bertkit.storage.spool import spool
 from bertkit.tasks import Compared
 
 _SAME = 1e-6
@@ -49,7 +50,7 @@ class Outcomes:
     """Answers of each unit, (units,): 1 unless a unit has several."""
     units: list[list[int]]
     """The numbers of the rows of each unit: one row, or all of a query."""
-    answers: list[RowAnswer]
+    answers: Sequence[RowAnswer]
     """One per unit."""
 
     @property
@@ -75,10 +76,10 @@ def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcom
     compared = scorer.compare(run, rows)
     task = scorer.task
     details = scorer.answers(run, rows)
-    examples = [
+    examples = spool(
         make_example(number, row, task.COLUMNS.gold, prediction, details and details[number])
         for number, (row, prediction) in enumerate(zip(rows, run.predictions, strict=True))
-    ]
+    )
     units = group_rows(scorer, rows, Side([run.predictions], [compared]))
     decisions = np.ones(len(units) or len(rows))
     # From the most exact to what is always there: counts of the family, a score of each unit, or right and wrong.
@@ -92,7 +93,7 @@ def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcom
     if len(units) != len(errors):
         raise DataError("nobody knows which rows a score is of", "name a run of another task", file=run.file)
     pairs = zip(units, map(float, errors), strict=True)
-    answers = [_describe_answer(scorer, rows, numbers, examples, error) for numbers, error in pairs]
+    answers = spool(_describe_answer(scorer, rows, numbers, examples, error) for numbers, error in pairs)
     return Outcomes(what, errors, decisions, units, answers)
 
 
@@ -100,9 +101,9 @@ def _judge_rows(scorer: Scorer, compared: Compared, examples: Sequence[Example])
     """Return how wrong each row is: 1 or 0, or the size of a number's error."""
     if all(example.right is not None for example in examples):
         return "share of wrong rows", np.array([float(not example.right) for example in examples])
-    named = find_named(examples, scorer.labels)
-    if len(named) == len(examples):
-        return "share of wrong rows", np.array([float(gold != predicted) for _, gold, predicted in named])
+    wrong = [gold != predicted for one in examples for _, gold, predicted in find_named([one], scorer.labels)]
+    if len(wrong) == len(examples):
+        return "share of wrong rows", np.array(wrong, dtype=float)
     if all(is_finite(example.gold, example.predicted) for example in examples):
         numbers = np.array([(example.gold, example.predicted) for example in examples], dtype=float)
         return "mean size of the error", np.abs(numbers[:, 1] - numbers[:, 0])
