@@ -126,7 +126,7 @@ def test_another_device_than_before_is_named_beside_the_precision_that_stays():
 def test_a_device_without_bf16_computes_in_fp32_or_says_so(monkeypatch):
     monkeypatch.setattr(Device, "has_bf16", False)
     reason = precision.detect_hardware("auto", widths=(128, 512)).reason
-    assert reason.partition("; ")[0].endswith(": fp32 (it has no bf16")
+    assert ": fp32 (it has no bf16" in reason  # and perhaps that oneDNN multiplies faster
     for ask in (
         lambda: precision.detect_hardware("bf16"),
         lambda: precision.restore_hardware({"device": "cpu", "precision": "bf16"}, "as before"),

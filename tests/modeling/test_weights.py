@@ -147,6 +147,7 @@ def test_a_checkpoint_is_restored_whole_or_refused(folder):
 
 def test_weights_that_share_a_storage_as_those_of_an_lstm_on_a_gpu_are_restored(tmp_path):
     model = torch.nn.LSTM(3, 4)
+    model.device = torch.device("cpu")
     expected = {name: weight.clone() for name, weight in model.state_dict().items()}
     save_file(expected, tmp_path / "model.safetensors")
     storage, start = torch.zeros(sum(weight.numel() for weight in expected.values())), 0

@@ -71,10 +71,10 @@ def test_prompts_that_are_not_pooled_are_refused(folder, tmp_path):
         ("dimensions", 64, "give a list of whole numbers"),
         ("prompts", "query: ", "give texts by name, such as"),
         ("normalize", "yes", "give true or false"),
-        ("pooling", "average", "one of mean, cls, max"),
+        ("pooling", "average", "there are: mean, cls, max"),
         ("scale", 0, "give a number from 0.1 to 1000"),
         ("mini_batch", 0, "give a number"),
-        ("loss", "mnrl", "one of cosent, cosine, simcse"),
+        ("loss", "mnrl", "there are: cosent, cosine, simcse"),
     ],
 )
 def test_options_that_are_refused(option, value, message):
