@@ -15,6 +15,7 @@ BertkitError              1   a fault of bertkit itself
 from __future__ import annotations
 
 import difflib
+import json
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from copy import copy
@@ -186,7 +187,6 @@ def closest(name: str, names: Iterable[str]) -> str:
 
 def pip_install(extra: str = "") -> str:
     """Return the command that installs bertkit with an extra from where this one came: a clone, a file or an index."""
-    import json
     from importlib import metadata
     from urllib.parse import urlparse
     from urllib.request import url2pathname

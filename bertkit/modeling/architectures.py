@@ -6,6 +6,7 @@ speed paths with the plain model. A type without a record is trained on the plai
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -129,7 +130,6 @@ def first_position(config: Config) -> int:
         return 0
     if counts_from_padding and isinstance(padding, int) and 0 <= padding < config.max_position_embeddings:
         return padding + 1
-    import copy
 
     import torch
     from transformers import AutoModel
@@ -201,8 +201,6 @@ def is_causal(config: Config) -> bool:
 
 def make_causal(config: Config) -> Config:
     """Return the config of the same model, read from left to right."""
-    import copy
-
     causal = copy.deepcopy(config)
     causal.is_decoder, causal.use_cache = True, False
     return causal

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -89,8 +90,6 @@ def make_config(size: str, tokenizer: Tokenizer, model_options: Mapping[str, Any
 
 def _config(size: Size, options: Mapping[str, Any], vocabulary: int) -> Config:
     """Build and check a config with a vocabulary of that size; ids of special tokens are transformers' defaults."""
-    import dataclasses
-
     from huggingface_hub.errors import StrictDataclassError
     from transformers import CONFIG_MAPPING
 

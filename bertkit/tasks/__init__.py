@@ -255,8 +255,6 @@ def add_labels(features: list[Feature], rows: Rows, label_of: Callable[[Row], An
 
 def compare_values(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
     """Return the ``gold`` and ``predicted`` numbers of rows whose gold column is ``label``."""
-    import numpy as np
-
     return {
         "gold": np.array([row["label"] for row in rows]),
         "predicted": np.array([prediction["prediction"] for prediction in predictions]),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import RecipeError, UsageError, closest
@@ -143,8 +143,6 @@ def _read_vectors(
     task: ProbeTask, reader: LayerReader, progress: Progress
 ) -> tuple[ProbeTask, ItemVectors, ItemVectors]:
     """Compute the vectors of all items, or find them on disk; leave out the items that have none."""
-    from dataclasses import replace
-
     from bertkit.insight.probing.items import find_vectors
 
     def read(items: ProbeItems) -> tuple[ProbeItems, ItemVectors]:

@@ -6,6 +6,7 @@ any model folder; the second pools its token states into one vector per text; ot
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -200,8 +201,6 @@ def unknown_modules(folder: Path) -> list[str]:
 
 def read_entries(file: Path) -> list[tuple[str, str, str]]:
     """Read the class of each module, its name without the path, and the module's folder."""
-    import json
-
     try:
         entries = [(entry["type"], entry["path"]) for entry in json.loads(file.read_text(encoding="utf-8"))]
         if any(Path(path).is_absolute() or ".." in Path(path).parts for _, path in entries) or not entries:

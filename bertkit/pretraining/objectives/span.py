@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import TYPE_CHECKING, Any
 
 from bertkit.modeling.info import Model, info_of
@@ -106,8 +107,6 @@ def score(totals: Totals) -> dict[str, float]:
 
 def encoder(model: Model, setup: PretrainSetup) -> Model:
     """Return the model without the boundary head: a plain checkpoint for masked language modeling."""
-    from copy import copy
-
     plain = copy(model)
     plain._modules = {name: module for name, module in model._modules.items() if name != "span_boundary"}
     return plain

@@ -6,6 +6,7 @@ import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bertkit.progress import SILENT, Progress, log
@@ -199,7 +200,6 @@ def _time_steps(
     steps: int,
     progress: Progress,
 ) -> list[TimedStep]:
-    from tempfile import TemporaryDirectory
 
     from bertkit.training.fit import Trainee
     from bertkit.training.losses import Terms
