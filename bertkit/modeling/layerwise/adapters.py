@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+from safetensors.torch import save_file
 from torch import nn
 
 from bertkit.errors import RecipeError
@@ -91,7 +92,6 @@ def merge_adapters(model: Model, folder: Path | None, base: str) -> None:
 def _save_adapters(model: Model, folder: Path, base: str) -> None:
     """Write the adapters and what is above the layers as a folder that peft's `PeftModel.from_pretrained` loads."""
     from peft.tuners.tuners_utils import BaseTunerLayer
-    from safetensors.torch import save_file
 
     is_encoder = getattr(model, "is_saved_as_encoder", False)  # the model that peft will load it into
     saved: nn.Module = model.base_model if is_encoder else model

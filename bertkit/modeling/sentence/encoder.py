@@ -6,13 +6,17 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
+from transformers import AutoModel
 
 from bertkit.errors import ModelError
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.info import Model
+from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.modules import Dense, SentenceModules
+from bertkit.modeling.weights import load_config, load_pickle, load_weights, refuse_non_finite
 
 _ACTIVATIONS = {"Tanh": torch.tanh, "Identity": lambda values: values, "ReLU": torch.relu, "GELU": functional.gelu}
 
@@ -96,9 +100,6 @@ def _load_dense(module: Dense) -> nn.Module:
         ModelError: its activation is not known, or its weights are damaged or do not fit.
     """
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
-    from bertkit.modeling.weights import load_pickle
 
     name = module.activation.rpartition(".")[2]
     if name not in _ACTIVATIONS:
@@ -122,8 +123,6 @@ def load_for_vectors(folder: Path, modules: SentenceModules, machine: Machine) -
         ModelError: as `load_sentence_encoder` does.
     """
     from bertkit.modeling.inference.flat import load_flat_encoder
-    from bertkit.modeling.load import quiet_transformers
-    from bertkit.modeling.weights import load_config
 
     dtype = torch.bfloat16 if machine.precision == "bf16" else torch.float32
     if machine.device == "cpu":
@@ -143,11 +142,6 @@ def load_sentence_encoder(folder: Path, modules: SentenceModules) -> SentenceEnc
     Raises:
         ModelError: damaged weights, or weights that do not fit the config.
     """
-    from transformers import AutoModel
-
-    from bertkit.modeling.load import quiet_transformers
-    from bertkit.modeling.weights import load_config, load_weights, refuse_non_finite
-
     quiet_transformers()
     encoder, _ = load_weights(AutoModel, folder, load_config(folder, decoders=True))
     refuse_non_finite(encoder.named_parameters(), folder)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
 
@@ -80,7 +81,6 @@ class LateHead(SentenceHead):
         load_projection(self.projection, folder / PROJECTION)
 
     def _write_modules(self, folder: Path, width: int) -> None:
-        from safetensors.torch import save_file
 
         write_late(folder, self.sentence, width, self.projection.out_features)
         save_file({"linear.weight": self.projection.weight.detach().cpu().contiguous()}, folder / PROJECTION / _WEIGHTS)
@@ -107,7 +107,6 @@ def load_projection(layer: nn.Linear, folder: Path) -> None:
         ModelError: they are missing or damaged, or do not fit.
     """
     from safetensors import SafetensorError
-    from safetensors.torch import load_file
 
     try:
         weight = load_file(folder / _WEIGHTS)["linear.weight"]
