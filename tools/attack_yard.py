@@ -153,6 +153,7 @@ class Yard:
 
     def __init__(self, folder: Path) -> None:
         modules = [module.name for module in pkgutil.walk_packages(bertkit.__path__, "bertkit.")]
+        (folder / "cache").mkdir(exist_ok=True)
         self.zygote = Zygote(folder / "cache", preload=build(folder), modules=[*modules, *LIBRARIES])
         self.store, self.trial = folder / "store", folder / "trial"
         self.out, self.log = folder / "out", folder / "operations.log"

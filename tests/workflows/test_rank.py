@@ -7,7 +7,7 @@ import shutil
 import numpy as np
 import pytest
 
-from bertkit.data.row_digests import digest_rows, write_digests
+from bertkit.data.row_digests import digest_trained, write_digests
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.ranking.cost import EncoderCost
@@ -33,7 +33,7 @@ def test_encoders_are_ordered_by_their_score_and_costed(recipe, tiny_model, tmp_
     rows = read_labeled(recipe)[1]["train"].rows
     trained = tmp_path / "trained"  # on some of the rows, as a run is
     shutil.copytree(tiny_model, trained)
-    write_digests(trained, digest_rows(rows[:9], "label"))
+    write_digests(trained, digest_trained(rows[:9], "label"))
     found = rank(recipe, [str(trained), "demo"], FEW)
     assert (found.unit, found.classes, found.by, found.precision) == ("text", 2, "logme", "fp32")
     first, second = found.encoders
