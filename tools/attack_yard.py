@@ -71,6 +71,7 @@ MADE = {
     "rank.html": "rank classify --models demo pretrained --data data --rows 40 -o rank.html",
     "table.csv": "runs table run distilled -o table.csv",
     "mine.yaml": "recipes copy cola mine.yaml",
+    "guessed.yaml": "recipes guess rows.csv --output guessed.yaml",
 }
 """What is made, in this order -> the command that makes it."""
 
@@ -280,7 +281,7 @@ def contents_of(folder: Path) -> dict[str, Any]:
 
 
 def without_times(text: str) -> str:
-    return re.sub(r"[\d.,]+ (s|ms|min|MB|GB|times)\b|[\d.,]+ (rows|texts)/s", "*", text)
+    return re.sub(r"\d+:\d\d:\d\d|[\d.,]+ (s|ms|min|MB|GB|times)\b|[\d.,]+ (rows|texts)/s", "*", text)
 
 
 def content_of(file: Path) -> Any:
