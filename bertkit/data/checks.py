@@ -311,8 +311,8 @@ def _find_shared(splits: Mapping[str, Split], keys: Mapping[str, Numbers]) -> li
         shared = np.flatnonzero(np.isin(keys[name], keys["train"]))
         if len(shared):
             first = np.flatnonzero(keys["train"] == keys[name][shared[0]])[0]
-            one, other = split.lines[shared[0]], train.lines[first]
-            where = f"such as {split.source}:{one}, which is {train.source}:{other}"
+            line, line_in_train = split.lines[shared[0]], train.lines[first]
+            where = f"such as {split.source}:{line}, which is {train.source}:{line_in_train}"
             share = share_of(len(shared), len(split.rows))
             warnings.append(f"{share} {name} rows are training rows too, {where}. Scores may be too high.")
     return warnings

@@ -133,8 +133,8 @@ def score_ensemble(checkpoint: Checkpoint, split: Split, progress: Progress) -> 
 def _with_labels_of(split: Split, checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint that knows all labels of a split; those that its model lacks, it never predicts."""
     known, gold = checkpoint.setup.labels, checkpoint.task.COLUMNS.gold
-    found = {name for value in split.column(gold) for name in spelled_names(value)} if checkpoint.task.NAMED else set()
-    lacking = sorted(found.difference(known))
+    names = {name for value in split.column(gold) for name in spelled_names(value)} if checkpoint.task.NAMED else set()
+    lacking = sorted(names.difference(known))
     if not lacking:
         return checkpoint
     # Not an error: the rows are scored as they are, and a row with such a label counts as wrong.
@@ -191,9 +191,9 @@ def decode_rows(task: Task, outputs: Sequence[Any], features: Features, rows: Ro
     from bertkit.tokens.feature_cache import rows_of
 
     def decode(start: int) -> list[Prediction]:
-        own = slice(*np.searchsorted(rows_of_features, (start, start + IN_MEMORY)).tolist())
-        own_features = [{**feature, "row": feature["row"] - start} for feature in features[own]]
-        return task.decode(outputs[own], own_features, rows[start : start + IN_MEMORY], setup)
+        of_chunk = slice(*np.searchsorted(rows_of_features, (start, start + IN_MEMORY)).tolist())
+        chunk = [{**feature, "row": feature["row"] - start} for feature in features[of_chunk]]
+        return task.decode(outputs[of_chunk], chunk, rows[start : start + IN_MEMORY], setup)
 
     rows_of_features = rows_of(features)
     return spool(chain.from_iterable(map(decode, range(0, len(rows), IN_MEMORY))))

@@ -314,8 +314,8 @@ def load_several(name: str, changes: Mapping[str, Any] | None = None) -> Several
         beside = folder / reference
         changes_of_task = {key.partition(".")[2]: value for key, value in changes.items() if key.split(".")[0] == task}
         for key in changes_of_task:
-            section, _, own = key.partition(".")
-            if section == "model" or (section == "training" and own not in _OWN):
+            section, _, setting = key.partition(".")
+            if section == "model" or (section == "training" and setting not in _OWN):
                 raise RecipeError(f"{task}.{key}: all tasks share it", f"--set {key}=... changes it for all")
         file = str(beside) if beside.suffix in (".yaml", ".yml") and beside.is_file() else reference
         loaded = load_recipe(file, {"name": task, "model": recipe.model, **data, **changes_of_task})

@@ -58,7 +58,7 @@ def describe(
         out_of_range = error["type"].startswith(("greater", "less"))
         return RecipeError(f"{fault} {'out of range' if out_of_range else 'wrong'}", f"give {bounds}", **where)
     # a union has an error for each of its types
-    variants = [other for other in errors if _name_key(other["loc"]) == name]
+    variants = [variant for variant in errors if _name_key(variant["loc"]) == name]
     rules = dict.fromkeys(map(rule_of, variants))
     what = f"{fault} wrong: {' or '.join(rules).replace(' or must be ', ' or ')}"
     return RecipeError(what, _closest_choice(str(error["input"]), variants), **where)

@@ -101,7 +101,7 @@ def _judge_rows(scorer: Scorer, compared: Compared, examples: Sequence[Example])
     """Return how wrong each row is: 1 or 0, or the size of a number's error."""
     if all(example.right is not None for example in examples):
         return "share of wrong rows", np.array([float(not example.right) for example in examples])
-    wrong = [gold != predicted for one in examples for _, gold, predicted in find_named([one], scorer.labels)]
+    wrong = [gold != predicted for example in examples for _, gold, predicted in find_named([example], scorer.labels)]
     if len(wrong) == len(examples):
         return "share of wrong rows", np.array(wrong, dtype=float)
     if all(is_finite(example.gold, example.predicted) for example in examples):
