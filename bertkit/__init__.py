@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _MODULES = {
+    "BertkitError": "errors",
     "Embedder": "vectors.embedder",
     "Finetuned": "workflows.finetune.call",
     "LoadedModel": "workflows.predict.loaded",

@@ -1,5 +1,6 @@
 """The public names of bertkit for type checkers and editors; `__init__.py` imports each when it is used."""
 
+from bertkit.errors import BertkitError as BertkitError
 from bertkit.progress import Progress as Progress
 from bertkit.recipe import load_pretrain_recipe as load_pretrain_recipe
 from bertkit.recipe import load_recipe as load_recipe
@@ -25,6 +26,7 @@ from bertkit.workflows.sweep import sweep as sweep
 
 __version__: str
 __all__ = [
+    "BertkitError",
     "Embedder",
     "Finetuned",
     "LoadedModel",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from bertkit.data.sources import ALL, split_name
-from bertkit.errors import UsageError, closest
+from bertkit.errors import DataError, UsageError, closest
 from bertkit.evaluation.scoring import Result
 from bertkit.progress import Events, Progress, pick_progress
 from bertkit.recipe import Recipe, SeveralTasks, Training, load_one_or_several
@@ -149,8 +149,13 @@ def with_rows(recipe: Recipe, data: Any) -> Recipe:
     """
     if is_dataframe(data) or not isinstance(data, Mapping):
         rows = {ALL: as_records(data)}
+    elif any(isinstance(values, list) and values and isinstance(values[0], (str, float)) for values in data.values()):
+        what = f"a dictionary of columns: {', '.join(map(str, data))}"
+        raise DataError(what, "give datasets.Dataset.from_dict(DATA), or a list of one dictionary per row")
     else:
         rows = {split_name(str(name)): as_records(of_split) for name, of_split in data.items()}
+    if rows == {ALL: []}:
+        raise DataError("there are no rows", "give some")
     return recipe.model_copy(update={"data": recipe.data.with_rows(rows)})
 
 

@@ -86,7 +86,12 @@ def test_a_loaded_recipe_is_taken_as_it_is(tiny_model):
         ),
         ([{"text": "a", "label": "x"}, {"text": None, "label": "y"}], DataError, r"None is not text \(row:2"),
         ({"validation": TRAIN}, DataError, r"no train split \(found: validation\)"),
-        ([], DataError, "the all split has no rows"),
+        ([], DataError, "there are no rows"),
+        (
+            {"text": ["a", "b"], "label": ["x", "y"]},
+            DataError,
+            r"a dictionary of columns: text, label - give datasets.Dataset.from_dict\(DATA\)",
+        ),
         (["a"], DataError, r"'a' is no row \(row:1\) - give a dictionary of columns for each"),
         (7, DataError, "7 is no row - give texts, tuples, dictionaries or a DataFrame"),
         ("none.csv", DataError, "no such file or directory: none.csv"),
