@@ -3,7 +3,7 @@
     python -m benchmarks.engines ENGINE CASE.json FOLDER
 
 ENGINE is `bertkit`, `bertkit:KEY=VALUE;KEY=VALUE` (changes of the recipe), a peer of `benchmarks.peers`, `bare` (a
-plain loop over PyTorch), or `peak` (matrix products only). Commands are lines of JSON on stdin, answers on stdout. Of
+plain loop over PyTorch; `bare:bf16` under autocast), or `peak` (matrix products only). Commands are lines of JSON on stdin, answers on stdout. Of
 masked language modeling, `bertkit:whole-head` computes the head for all tokens.
 """
 
@@ -198,8 +198,8 @@ def run_peer(case: Case, name: str, folder: str) -> None:
     trainer.train()
 
 
-def run_bare(case: Case) -> None:
-    """Train with a plain loop: fp32, random order, padded to the longest row of the batch, fused AdamW."""
+def run_bare(case: Case, bf16: bool) -> None:
+    """Train with a plain loop: fp32 or autocast, random order, padded to the longest row of the batch, fused AdamW."""
     import torch
     from torch.utils.data import DataLoader
     from transformers import get_linear_schedule_with_warmup, set_seed
@@ -224,7 +224,9 @@ def run_bare(case: Case) -> None:
     gate.open()
     while True:
         for batch in loader:
-            model(**{name: values.to(device) for name, values in batch.items()}).loss.backward()
+            with torch.autocast(device, torch.bfloat16, enabled=bf16):
+                loss = model(**{name: values.to(device) for name, values in batch.items()}).loss
+            loss.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), settings.max_grad_norm)
             optimizer.step()
             schedule.step()
@@ -252,7 +254,7 @@ def main() -> None:
     if name == "peak":
         run_peak(case)
     elif name == "bare":
-        run_bare(case)
+        run_bare(case, changes == "bf16")
     elif name == "bertkit":
         run_bertkit(case, changes, folder)
     else:

@@ -10,7 +10,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from bertkit.hardware.device import Device
+from bertkit.hardware.device import Device, find_device
 
 _TICK = os.sysconf("SC_CLK_TCK")
 PACKAGES = ("torch", "transformers", "datasets", "accelerate", "tokenizers", "numpy")
@@ -135,6 +135,7 @@ def machine(threads: int) -> dict[str, Any]:
         "cpu": f"{facts.get('model name', platform.machine())} (family {facts.get('cpu family', '?')},"
         f" model {facts.get('model', '?')})",
         "cores": os.cpu_count(),
+        "device": find_device().name,
         "threads": threads,
         "flags": sorted(flags & {"avx2", "avx512f", "avx512_bf16", "avx512_vnni", "amx_bf16"}),
         "memory_gib": round(memory, 1),

@@ -67,6 +67,13 @@ def speed_tables(reports: Sequence[Report]) -> str:
     return "\n\n".join(parts)
 
 
+def gpu_part(reports: Sequence[Report]) -> str:
+    """Name the GPU, and build a table of the engines of each case."""
+    facts = reports[0]["machine"]
+    versions = ", ".join(f"{name} {facts['versions'][name]}" for name in ("torch", "transformers"))
+    return f"{facts['device']}, {versions}. Measured on {facts['date']}.\n\n{speed_tables(reports)}"
+
+
 def speed_picture(reports: Sequence[Report]) -> str:
     """Draw the real tokens per second of every engine."""
     groups = []

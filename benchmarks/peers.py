@@ -38,6 +38,7 @@ VARIANTS = {
     "hf-tuned": Variant(bf16=True, grouped=True),
     "hf": Variant(),  # of pretraining, where all rows are full
     "hf-bf16": Variant(bf16=True),
+    "hf-bf16-compiled": Variant(bf16=True, compiled=True),
     "sentence-transformers": Variant(),  # of pairs
     "sentence-transformers-bf16": Variant(bf16=True),
     "hf-compiled": Variant(pads=True, bf16=True, compiled=True),  # fixed shapes: made for a GPU

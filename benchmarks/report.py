@@ -51,7 +51,7 @@ PARTS: dict[str, tuple[str, Write]] = {
     "few_shot": ("few_shot", few_shot_part),
     "schedules": ("schedules", schedules_part),
     "threads": ("threads", threads_part),
-    "gpu": ("gpu/speed-*", parts.speed_tables),
+    "gpu": ("gpu/speed-*", parts.gpu_part),
 }
 # the same of the pages beside that of benchmarks
 OTHER_PAGES: dict[str, dict[str, tuple[str, Write]]] = {

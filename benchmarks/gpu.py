@@ -1,0 +1,59 @@
+"""Training steps of BERT base and ModernBERT base on a GPU, with random weights: bertkit beside its peers.
+
+    python -m benchmarks.gpu --tokenizer DIR --data DIR [--cases bert-cola modernbert-mlm-1024]
+
+`--data` is the one of `benchmarks.speed`. Every case is one file in benchmarks/results/gpu, written when it is
+measured; one that is there is not measured again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from benchmarks.encoders import make_model
+from benchmarks.harness import RESULTS, read_options, say, write_results
+from benchmarks.speed import ROUNDS, measure_task
+
+FINE_TUNING = "peak,bertkit,hf-tuned,bare:bf16"
+PRETRAINING = "peak,bertkit,bertkit:whole-head,hf-bf16"
+CASES: dict[str, dict[str, Any]] = {
+    "bert-cola": {"task": "cola", "batch_size": 32, "engines": FINE_TUNING},
+    "bert-squad": {"task": "squad", "batch_size": 32, "limit": 3000, "engines": FINE_TUNING},
+    "bert-mlm-128": {"task": "mlm", "batch_size": 256, "max_length": 128, "engines": PRETRAINING},
+    "modernbert-cola": {"task": "cola", "batch_size": 32, "engines": FINE_TUNING},
+    "modernbert-squad": {"task": "squad", "batch_size": 32, "limit": 3000, "engines": FINE_TUNING},
+    "modernbert-mlm-128": {"task": "mlm", "batch_size": 256, "max_length": 128, "engines": PRETRAINING},
+    "modernbert-mlm-1024": {"task": "mlm", "batch_size": 32, "max_length": 1024, "engines": PRETRAINING},
+    "bert-mlm-128-compiled": {
+        "task": "mlm",
+        "batch_size": 256,
+        "max_length": 128,
+        "engines": "peak,bertkit,bertkit:compiled,hf-bf16-compiled",
+    },
+}
+
+
+def main() -> None:
+    own = {"tokenizer": (Path, "folder of a tokenizer"), "cases": (CASES, "usual: all"), **ROUNDS}
+    asked = read_options(__doc__, "data threads foreign output", **own)
+    for name in asked.cases:
+        file = asked.output / "gpu" / f"speed-{name}.json"
+        if file.exists():
+            continue
+        say(f"{name}:")
+        case = {"limit": None, "max_length": None, **CASES[name]}
+        with tempfile.TemporaryDirectory() as folder:
+            make_model(name.split("-")[0], "base", asked.tokenizer, Path(folder))
+            options = argparse.Namespace(**{**vars(asked), **case, "model": Path(folder)})
+            report = measure_task(case["task"], options)
+        write_results({**report, "task": name}, file)
+        for engine, each in report["engines"].items():
+            print(f"{name} {engine}: {1000 * each['median_step']:.1f} ms/step, {each['share_of_peak']}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
