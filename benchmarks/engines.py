@@ -3,8 +3,8 @@
     python -m benchmarks.engines ENGINE CASE.json FOLDER
 
 ENGINE is `bertkit`, `bertkit:KEY=VALUE;KEY=VALUE` (changes of the recipe), a peer of `benchmarks.peers`, `bare` (a
-plain loop over PyTorch; `bare:bf16` under autocast), or `peak` (matrix products only). Commands are lines of JSON on stdin, answers on stdout. Of
-masked language modeling, `bertkit:whole-head` computes the head for all tokens.
+plain loop over PyTorch; `bare:bf16` under autocast), or `peak` (matrix products only). Commands are lines of JSON on
+stdin, answers on stdout. Of masked language modeling, `bertkit:whole-head` computes the head for all tokens.
 """
 
 from __future__ import annotations
@@ -85,7 +85,6 @@ class Gate:
         return int(json.loads(line)["steps"])
 
     def _wait(self) -> None:
-        find_device().empty_cache()  # the next engine needs the memory that this one keeps for its next step
         self.wanted = self.listen()
         self.done: list[int] = []
         self.began, self.cpu = time.perf_counter(), time.process_time()

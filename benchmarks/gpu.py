@@ -2,20 +2,19 @@
 
     python -m benchmarks.gpu --tokenizer DIR --data DIR [--cases bert-cola modernbert-mlm-1024]
 
-`--data` is the one of `benchmarks.speed`. Every case is one file in benchmarks/results/gpu, written when it is
-measured; one that is there is not measured again.
+`--data` is the one of `benchmarks.speed`. All engines of a case keep their memory on the GPU at once. Every case is one
+file in benchmarks/results/gpu, written when it is measured; one that is there is not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from benchmarks.encoders import make_model
-from benchmarks.harness import RESULTS, read_options, say, write_results
+from benchmarks.harness import read_options, say, write_results
 from benchmarks.speed import ROUNDS, measure_task
 
 FINE_TUNING = "peak,bertkit,hf-tuned,bare:bf16"
@@ -23,22 +22,22 @@ PRETRAINING = "peak,bertkit,bertkit:whole-head,hf-bf16"
 CASES: dict[str, dict[str, Any]] = {
     "bert-cola": {"task": "cola", "batch_size": 32, "engines": FINE_TUNING},
     "bert-squad": {"task": "squad", "batch_size": 32, "limit": 3000, "engines": FINE_TUNING},
-    "bert-mlm-128": {"task": "mlm", "batch_size": 256, "max_length": 128, "engines": PRETRAINING},
+    "bert-mlm-128": {"task": "mlm", "batch_size": 128, "max_length": 128, "engines": PRETRAINING},
     "modernbert-cola": {"task": "cola", "batch_size": 32, "engines": FINE_TUNING},
+    "modernbert-mlm-1024": {"task": "mlm", "batch_size": 8, "max_length": 1024, "engines": PRETRAINING},
     "modernbert-squad": {"task": "squad", "batch_size": 32, "limit": 3000, "engines": FINE_TUNING},
-    "modernbert-mlm-128": {"task": "mlm", "batch_size": 256, "max_length": 128, "engines": PRETRAINING},
-    "modernbert-mlm-1024": {"task": "mlm", "batch_size": 32, "max_length": 1024, "engines": PRETRAINING},
     "bert-mlm-128-compiled": {
         "task": "mlm",
-        "batch_size": 256,
+        "batch_size": 128,
         "max_length": 128,
         "engines": "peak,bertkit,bertkit:compiled,hf-bf16-compiled",
     },
 }
+WARM_UP = 25  # steps: a GPU's libraries choose a kernel when they first see a shape, and take memory when they need it
 
 
 def main() -> None:
-    own = {"tokenizer": (Path, "folder of a tokenizer"), "cases": (CASES, "usual: all"), **ROUNDS}
+    own = {"tokenizer": (Path, "folder of a tokenizer"), "cases": (CASES, "usual: all"), **ROUNDS, "warm_up": WARM_UP}
     asked = read_options(__doc__, "data threads foreign output", **own)
     for name in asked.cases:
         file = asked.output / "gpu" / f"speed-{name}.json"
