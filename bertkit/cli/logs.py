@@ -9,6 +9,7 @@ from typing import Annotated, TextIO
 import typer
 
 from bertkit.cli.output import printable
+from bertkit.errors import ResourceError, UsageError
 from bertkit.storage.runs import is_main_process
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors alone.")]
@@ -60,8 +61,6 @@ def configure(quiet: bool, verbose: bool, log_file: str | None) -> None:
         UsageError: two of them exclude each other.
         ResourceError: the file cannot be written.
     """
-    from bertkit.errors import ResourceError, UsageError
-
     if quiet and verbose:
         raise UsageError("--quiet and --verbose exclude each other", "leave one of them out")
     logger = logging.getLogger("bertkit")

@@ -24,8 +24,9 @@ from bertkit.cli import commands, logs, stdio
 from bertkit.cli.help import ReadableCommand, ReadableGroup
 from bertkit.cli.interrupts import ignore_interrupts
 from bertkit.cli.mistakes import refuse_undecodable, usage_error
-from bertkit.cli.output import print_line
+from bertkit.cli.output import print_json, print_line
 from bertkit.errors import BertkitError, ResourceError, UnavailableError, UsageError, pip_install
+from bertkit.storage.files import disk_error, is_disk_error
 from bertkit.storage.runs import is_main_process
 
 # ClickException, which typer has moved between releases
@@ -202,8 +203,6 @@ def _name_missing_package(error: Exception) -> BertkitError | None:
 
 def _name_error(error: OSError) -> BertkitError:
     """Build the error that tells a user why the system refused something."""
-    from bertkit.storage.files import disk_error, is_disk_error
-
     if error.errno == errno.ENAMETOOLONG:  # of whatever option: no file has such a name
         return UsageError(f"a name or path is too long: {str(error.filename)[:60]}...", "give a shorter one")
     if is_disk_error(error):
@@ -238,8 +237,6 @@ def _print_error(message: str, code: int, details: dict[str, object]) -> int:
         # through the log, which may be JSON lines
         logging.getLogger("bertkit").error(f"error: {message}", extra={"fields": {"message": message}})
         if "--json" in sys.argv:
-            from bertkit.cli.output import print_json
-
             print_json({"status": "error", "error": {"code": code, "message": message, **details}})
     return code
 

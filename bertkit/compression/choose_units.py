@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from bertkit.compression.target_shape import Shape
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import info_of
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.tokens.features import count_items
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -59,7 +61,6 @@ def loss_with_layers(checkpoint: Checkpoint, features: Features) -> Callable[[li
     from bertkit.evaluation.forward import sorted_batches
     from bertkit.modeling.students.narrow import only_layers
     from bertkit.tokens.feature_cache import lengths_of
-    from bertkit.tokens.features import count_items
 
     model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)
     model.eval()
@@ -116,7 +117,6 @@ def choose(checkpoint: Checkpoint, features: Features, shape: Shape, progress: P
         ModelError: its layers are not known.
     """
     from bertkit.compression.importance import choose_units, score_units
-    from bertkit.modeling.architectures import architecture_of
     from bertkit.modeling.students.narrow import keep_layers, key_value_heads
 
     model = checkpoint.model

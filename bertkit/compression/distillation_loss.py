@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertkit.hardware.memory import where
 from bertkit.recipe import Distillation
 from bertkit.tokens.features import IGNORED, Collator, count_items
@@ -26,7 +28,6 @@ TEACHER_PREFIX = "teacher_"
 
 def teacher_collator(collate: Collator) -> Collator:
     """Build a collator that also pads the teachers' logits; tokens and choices that a row lacks are -inf."""
-    import numpy as np
     import torch
 
     def pad(arrays: Sequence[Any], width: int) -> torch.Tensor:

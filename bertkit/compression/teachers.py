@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertkit.data.rows import Split
 from bertkit.errors import ModelError, RecipeError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, open_checkpoint
@@ -117,8 +119,6 @@ def compute_teacher_logits(
 
     The logits of each teacher are kept on disk, in a file named after all that they depend on.
     """
-    import numpy as np
-
     by_teacher = [_logits_of(teacher, student, split, features, progress) for teacher in teachers]
     ends = np.cumsum(by_teacher[0]["sizes"])
     names = [name for name in by_teacher[0] if name != "sizes"]
@@ -156,8 +156,6 @@ def _gather_logits(outputs: Sequence[Mapping[str, Any]], features: Features, ord
 
     Features differ in length, so flat arrays with ``sizes`` (features,) take no room for padding on disk.
     """
-    import numpy as np
-
     gathered: dict[str, list[Any]] = {}
     for output, feature in zip(outputs, features, strict=True):
         for name in [name for name in output if name.endswith("logits")]:

@@ -7,14 +7,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.modeling.architectures import first_position
+from bertkit.modeling.load import read_tokenizer
 from bertkit.modeling.sentence.modules import read_encoder_settings
 from bertkit.recipe.records import Corpus
 from bertkit.tokens.features import Feature, are_several
 
 if TYPE_CHECKING:
-    import numpy as np
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
     from bertkit.tokens.features import Features
@@ -91,8 +94,6 @@ def trim_vocabulary(
     Raises:
         ModelError: the tokenizer is of a type that cannot be trimmed.
     """
-    from bertkit.modeling.architectures import first_position
-    from bertkit.modeling.load import read_tokenizer
     from bertkit.modeling.students.narrow import keep_tokens
     from bertkit.tokens.trim import collect_tokens, refuse_changed, trim_files
 
@@ -105,8 +106,6 @@ def trim_vocabulary(
 
 def count_changed(before: Features, after: Features, tokens: Sequence[int]) -> int:
     """Count the rows whose features have other tokens than before; `tokens` has the id before for each new one."""
-    import numpy as np
-
     numbers, changed = np.array(tokens), set()
     for old, new in zip(before, after, strict=False):
         if not np.array_equal(_flat(old), numbers[_flat(new)]):
@@ -115,7 +114,6 @@ def count_changed(before: Features, after: Features, tokens: Sequence[int]) -> i
 
 
 def _flat(feature: Feature) -> np.ndarray:
-    import numpy as np
 
     ids = feature["input_ids"]
     return np.concatenate([np.asarray(text) for text in ids]) if are_several(ids) else np.asarray(ids)

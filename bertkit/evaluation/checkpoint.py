@@ -13,7 +13,8 @@ from bertkit.data.labels import match_names, placeholder_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError, UsageError
 from bertkit.hardware.device import asked_device
-from bertkit.hardware.precision import Machine
+from bertkit.hardware.precision import Machine, product_widths, restore_hardware, use_matmul_backend
+from bertkit.hardware.threads import fitting_threads
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import check_head, label_names, load_tokenizer, read_config
 from bertkit.modeling.weights import read_json_object
@@ -50,7 +51,6 @@ class Checkpoint:
 
     def use_machine(self) -> None:
         """Let torch multiply as this model was loaded for: where several are loaded, the last one decided that."""
-        from bertkit.hardware.precision import use_matmul_backend
         from bertkit.runtime import ExportedModel
 
         if not isinstance(self.model, ExportedModel):
@@ -122,7 +122,6 @@ class SavedCheckpoint:
         return replace(loaded, setup=with_options(loaded.setup, options), calibration=calibration)
 
     def _load_weights(self, machine: Machine | None, *, inference: bool) -> Checkpoint:
-        from bertkit.hardware.precision import use_matmul_backend
 
         if machine is None:
             machine = self._detect_hardware()
@@ -153,7 +152,6 @@ class SavedCheckpoint:
             UnavailableError: the library is not installed.
             UsageError: another device than the CPU is asked for.
         """
-        from bertkit.hardware.threads import fitting_threads
         from bertkit.runtime import open_exported, open_tokenizer
 
         export = read_export(self.folder)
@@ -185,7 +183,6 @@ class SavedCheckpoint:
         return replace(first, setup=with_options(first.setup, means), members=members)
 
     def _detect_hardware(self) -> Machine:
-        from bertkit.hardware.precision import product_widths, restore_hardware
 
         # As in its run, also where another precision would be faster here: scores would differ in the last digits.
         if self.recipe.training.precision == "auto" and "machine" in self.record:

@@ -8,9 +8,11 @@ from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertkit.hardware.device import Device, find_device
 from bertkit.hardware.memory import to_device
-from bertkit.hardware.threads import is_open, settle_threads
+from bertkit.hardware.threads import fitting_threads, is_open, settle_threads
 from bertkit.storage.spool import IN_MEMORY, spool
 from bertkit.tokens.feature_cache import lengths_of, longest_of
 from bertkit.tokens.features import (
@@ -54,7 +56,6 @@ def forward(
 
     if isinstance(model, ExportedModel):
         return forward_exported(model, features, lengths_of(features).tolist(), collate, tick), None
-    import numpy as np
 
     process, processes = rank_and_size()
     losses: list[Sequence[Any]] = []  # over some items, and how many these are
@@ -179,7 +180,5 @@ def sorted_batches(lengths: Sequence[int], tokens: int | None = None) -> list[li
 def _tokens_at_once() -> int:
     torch = sys.modules.get("torch")  # which exported models do not need
     if torch is None:
-        from bertkit.hardware.threads import fitting_threads
-
         return tokens_for(fitting_threads().number)
     return tokens_for(torch.get_num_threads()) if find_device().is_cpu else TOKENS_AT_ONCE

@@ -9,6 +9,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertkit.data.labels import spelled_names
 from bertkit.data.output import write_records
 from bertkit.data.rows import Split
@@ -186,7 +188,6 @@ def decode_rows(task: Task, outputs: Sequence[Any], features: Features, rows: Ro
     """Decode outputs as the task family does, so many rows at a time that any number can be held."""
     if len(rows) <= IN_MEMORY:
         return task.decode(outputs, features, rows, setup)
-    import numpy as np
 
     from bertkit.tokens.feature_cache import rows_of
 
@@ -238,8 +239,6 @@ def answer_rows(
 
 def _with_logits(output: Mapping[str, Any], count: int) -> dict[str, Any]:
     """Return an output with a logit of `_NEVER` for each of so many more labels."""
-    import numpy as np
-
     logits = output["logits"]
     return {**output, "logits": np.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(0, count)], constant_values=_NEVER)}
 

@@ -8,6 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
+import numpy as np
+
 from bertkit.data.checks import share_of
 from bertkit.data.columns import Columns
 from bertkit.data.labels import name_row
@@ -74,8 +76,6 @@ def find_training_rows(
         the splits, with these rows marked; their digests; and a warning for each model that was trained on validation
         rows, unless these are training rows of this run too.
     """
-    import numpy as np
-
     # Rows are known by digests of their inputs, with case and white space folded in a second one.
     today = trained = digest_trained(splits["train"].rows, gold)
     warnings = []
@@ -107,8 +107,6 @@ def write_training_rows(folder: Path, trained: Digests) -> None:
 
 def add_streamed_rows(folder: Path, trained: Digests, stream: RowStream, gold: str, steps: int) -> None:
     """Write the digests of a run that has streamed its training rows for so many steps: these are read once more."""
-    import numpy as np
-
     # The stream is read ahead by buffers of so many batches; all rows of a begun buffer may have been trained on.
     count = -(-steps // SORT_WINDOW) * stream.buffer_rows
 
@@ -155,8 +153,6 @@ def count_trained(folders: Mapping[str, Path]) -> list[dict[str, str]]:
 
     There is no row where all were trained on the same texts, or where one run does not tell.
     """
-    import numpy as np
-
     digests = {name: found for name, folder in folders.items() if (found := read_digests(folder)) is not None}
     first, known = next(iter(folders)), list(digests.values())
     if len(digests) < len(folders) or all(np.array_equal(found, known[0]) for found in known):

@@ -12,6 +12,7 @@ import numpy as np
 
 from bertkit.errors import DataError, ModelError
 from bertkit.metrics import Numbers
+from bertkit.modeling.weights import load_config
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row
 from bertkit.storage.cache import cache_folder
@@ -106,8 +107,6 @@ class LayerReader:
         self, folder: Path, origin: str, inputs: Sequence[Any], encode: Callable[..., UnitVectors], progress: Progress
     ) -> None:
         """Compute the vectors of some rows at a time; after a kill, go on behind the last ones that were written."""
-        from bertkit.modeling.weights import load_config
-
         width = int(load_config(self.embedder.folder / self.embedder.modules.subfolder).hidden_size)
         dtypes = {"vectors": "<f4", "rows": "<i8", "index": "<i8"}
         with ColumnWriter(folder, dtypes, origin) as writer, stage(progress, "reading all layers", len(inputs)):

@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from bertkit.metrics.basic import LOWER_IS_BETTER
 
 Scores = Mapping[str, float | None]
@@ -73,7 +75,6 @@ def predict_by_length(lengths: Sequence[tuple[int, int]], labels: Sequence[int])
     Pairs with the same two lengths, in whichever order, are in one fold, so that none is predicted from its like. None
     where a label, or another length, is too rare for five folds.
     """
-    import numpy as np
     from sklearn.model_selection import GroupKFold, cross_val_predict
     from sklearn.tree import DecisionTreeClassifier
 

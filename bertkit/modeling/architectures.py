@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from bertkit.hardware.precision import Machine
+from bertkit.hardware.precision import Machine, detect_hardware
 from bertkit.modeling.info import Config, Model
 
 
@@ -172,8 +172,6 @@ def detect_machine(
     precision: str, model_type: str, widths: tuple[int, int] | None = None, threads: int | None = None
 ) -> Machine:
     """Choose the device and the precision for a model type: ``auto`` is not bf16 where the type overflows in it."""
-    from bertkit.hardware.precision import detect_hardware
-
     overflows = find_architecture(model_type).overflows_in_bf16
     return detect_hardware(precision, avoid_bf16=overflows, widths=widths, threads=threads)
 

@@ -10,8 +10,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertkit.data.labels import class_weights
-from bertkit.modeling.info import Model
+from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.modules import read_modules, with_options
 from bertkit.tasks import (
@@ -92,8 +94,6 @@ def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run
 
     Where the recipe has class weights, they are those of the rows that it is fitted to.
     """
-    import numpy as np
-
     # imported before training seeds the generators, since the import draws from one: a resumed run would draw anew
     import sklearn.linear_model  # noqa: F401
 
@@ -110,7 +110,6 @@ def precompute(model: Model, features: Mapping[str, Features], setup: Setup, run
     if read_option(OPTIONS, setup.recipe, "method") == "frozen":
         fit_head()
         return True
-    from bertkit.modeling.info import info_of
 
     info_of(model).fit_head = fit_head
     return False

@@ -14,7 +14,7 @@ from bertkit.metrics.partners import partner_ranks
 from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
-from bertkit.modeling.sentence.formats import LATE
+from bertkit.modeling.sentence.formats import LATE, read_format
 from bertkit.tasks import (
     Details,
     Feature,
@@ -44,7 +44,6 @@ read, collator, score, baselines = contrastive.read, contrastive.collator, contr
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load an encoder with a projection of its tokens; that of a folder which has one is kept."""
-    from bertkit.modeling.sentence.formats import read_format
     from bertkit.modeling.sentence.late import LateLoss, load_late_head
 
     if not new_head:

@@ -15,9 +15,9 @@ import numpy as np
 from bertkit.metrics.basic import Undefined
 from bertkit.metrics.partners import partner_ranks
 from bertkit.modeling.heads.targets import Target
-from bertkit.modeling.info import Model
+from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.sentence import texts
-from bertkit.modeling.sentence.formats import SPARSE
+from bertkit.modeling.sentence.formats import SPARSE, read_format
 from bertkit.progress import log
 from bertkit.tasks import (
     Details,
@@ -58,8 +58,6 @@ read, collator, baselines = contrastive.read, contrastive.collator, contrastive.
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
     """Load a masked language model, whose head makes the vectors."""
-    from bertkit.modeling.info import info_of
-    from bertkit.modeling.sentence.formats import read_format
     from bertkit.modeling.sentence.sparse import SparseLoss, load_sparse_head
 
     if not new_head:

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertkit.errors import ModelError, closest
 from bertkit.modeling.heads.targets import Target, log_odds
 from bertkit.modeling.info import Model
@@ -121,8 +123,6 @@ def collator(setup: Setup) -> Collator:
 
 def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Choose the label whose description is entailed most, or is nearest; probabilities are a softmax over labels."""
-    import numpy as np
-
     entailment = _find_entailment(_folder(setup))
     if entailment is not None:
         # (rows * labels, classes of inference) -> (rows, labels)
@@ -147,7 +147,6 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
 
 
 def _load_encoder(folder: Path, setup: Setup) -> Model:
-    import numpy as np
     import torch
 
     from bertkit.modeling.sentence.classifier import load_sentence_classifier, set_head

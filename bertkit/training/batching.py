@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, Sampler
 
 from bertkit.data.streams import SORT_WINDOW
@@ -251,7 +252,6 @@ class SeededLoader(DataLoader[Feature]):
     """A loader that passes the epoch on to its batches and draws nothing from the global random state."""
 
     def __init__(self, features: Features, batches: SeededBatches, collate: Collator) -> None:
-        import torch
 
         super().__init__(features, batch_sampler=batches, collate_fn=collate, generator=torch.Generator())  # type: ignore[arg-type]
 

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader
 
 from bertkit.errors import RecipeError
@@ -18,8 +19,6 @@ from bertkit.training.batching import InMemoryBatches, SeededBatches, SeededLoad
 from bertkit.training.losses import Terms
 
 if TYPE_CHECKING:
-    import torch
-
     from bertkit.modeling.info import Model
     from bertkit.training.stopping import Budget
 
@@ -178,7 +177,6 @@ def join_collators(tasks: Sequence[Collator]) -> Collator:
     """Build the collator of several tasks, for features of one of them: its own batch, and ``task``, (rows,)."""
 
     def collate(features: Features) -> dict[str, torch.Tensor]:
-        import torch
 
         task = features[0][_TASK]
         own = [{name: value for name, value in feature.items() if name != _TASK} for feature in features]

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.errors import DataError, ModelError, UsageError
+from bertkit.hardware.precision import product_widths, use_matmul_backend
+from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.layers import read_layer_choice
 from bertkit.modeling.sentence.modules import (
     Dense,
@@ -147,8 +149,6 @@ class Embedder:
 
     @cached_property
     def _loaded(self) -> _Loaded:
-        from bertkit.hardware.precision import product_widths
-        from bertkit.modeling.architectures import detect_machine
         from bertkit.modeling.sentence.encoder import load_for_vectors
         from bertkit.modeling.sentence.states import ChosenLayers
 
@@ -241,7 +241,6 @@ class Embedder:
             tick(len(texts))
         else:
             from bertkit.evaluation.forward import forward
-            from bertkit.hardware.precision import use_matmul_backend
             from bertkit.vectors.embedding.batches import count_prompt_tokens, text_collator, tokenize
 
             encoder, tokenizer, machine, autocast = self._loaded
@@ -266,7 +265,6 @@ class Embedder:
         import numpy as np
 
         from bertkit.evaluation.forward import forward
-        from bertkit.hardware.precision import use_matmul_backend
         from bertkit.modeling.sentence.states import TokenStates
         from bertkit.vectors.embedding.batches import text_collator
 

@@ -7,10 +7,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.metrics import Numbers
+from bertkit.modeling.load import fit_tokenizer
 from bertkit.modeling.sentence.formats import LATE, find_format
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import load_recipe
@@ -61,7 +64,6 @@ class Reranker:
 
     @cached_property
     def _loaded(self) -> Checkpoint:
-        from bertkit.modeling.load import fit_tokenizer
 
         checkpoint = self.saved.load(inference=True)
         # it may be more than the tokenizer's, but not more than the model has
@@ -76,8 +78,6 @@ class Reranker:
 
         Probabilities are computed in float64, in which those near 1 still differ.
         """
-        import numpy as np
-
         if not len(pairs):
             return np.zeros(0)
         if self.is_late:
@@ -90,7 +90,6 @@ class Reranker:
         return np.array([record["prediction"] for record in task.decode(outputs, features, rows, setup)])
 
     def _score_late(self, pairs: Sequence[tuple[str, str]], progress: Progress) -> Numbers:
-        import numpy as np
 
         from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
         from bertkit.vectors.by_role import ROLES, read_texts

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertkit.errors import UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
 from bertkit.modeling.sentence.formats import SPARSE
@@ -53,7 +55,6 @@ class SparseEmbedder:
             ModelError: the model is no sparse encoder.
             UsageError: there is no such role.
         """
-        import numpy as np
         from scipy.sparse import csr_array, vstack
 
         if role not in ROLES:
@@ -65,16 +66,12 @@ class SparseEmbedder:
 
     def words(self, vector: csr_array, count: int = 10) -> dict[str, float]:
         """Return the tokens of the highest values of a vector, one row of what `encode` returns."""
-        import numpy as np
-
         best = np.argsort(-vector.data, kind="stable")[:count]
         tokens = self._loaded.setup.tokenizer.convert_ids_to_tokens(vector.indices[best].tolist())
         return dict(zip(tokens, vector.data[best].tolist(), strict=True))
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, Any]:
         """Return a batch of columns with the ``indices`` and the ``values`` of its texts' vectors."""
-        import numpy as np
-
         vectors = self.encode(list(batch[self.column]), self.role)
         indices, values = (np.split(part, vectors.indptr[1:-1]) for part in (vectors.indices, vectors.data))
         return {**batch, "indices": [part.tolist() for part in indices], "values": [part.tolist() for part in values]}

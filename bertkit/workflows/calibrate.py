@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertkit.data.row_digests import digest_rows
 from bertkit.data.rows import Split
 from bertkit.errors import UsageError
@@ -22,7 +24,8 @@ from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
 from bertkit.evaluation.scoring import Scored, score_split
 from bertkit.evaluation.splits import Choice, judge_training_rows
-from bertkit.metrics import Numbers
+from bertkit.metrics import Numbers, statistics
+from bertkit.metrics import calibration as metrics
 from bertkit.metrics.calibration import Decisions, Fold
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
@@ -106,10 +109,6 @@ def _fit_calibration(
     saved: SavedCheckpoint, split: Split, scored: Scored, decisions: Decisions, coverages: Sequence[float]
 ) -> CalibrationResult:
     """Fit the calibration to decisions, keep it, and measure what it changes."""
-    import numpy as np
-
-    from bertkit.metrics import calibration as metrics
-    from bertkit.metrics import statistics
     from bertkit.reports.confidence import write_calibration_page
 
     raw, gold, numbers, per = decisions
@@ -164,8 +163,6 @@ def _fit_calibration(
 
 def _describe_fold(fold: Fold, digests: Numbers, labels: Sequence[str]) -> dict[str, Any]:
     """Return a fold as a calibration keeps it; `digests` are of the rows of decisions, and `labels` have thresholds."""
-    import numpy as np
-
     thresholds = {"thresholds": dict(zip(labels, fold.thresholds, strict=True))} if labels else {}
     rows = [f"{digest:016x}" for digest in np.unique(digests[fold.is_held_out]).tolist()]
     return {"rows": rows, "options": {"temperature": fold.temperature, **thresholds}}
@@ -179,8 +176,6 @@ def _compare_f1(yes: Numbers, gold: Numbers, fits: Sequence[Fold]) -> dict[str, 
         gold: whether a row has the label, 0 or 1, (decisions,).
         fits: the folds.
     """
-    import numpy as np
-
     labels = len(fits[0].thresholds)
     chosen = np.zeros_like(gold, dtype=bool)
     for fold in fits:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertkit.data.rows import find_unread
 from bertkit.errors import RecipeError, UnavailableError
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import hub
 from bertkit.storage.outputs import claimed_folder
 from bertkit.tasks import load_task
+from bertkit.tokens.features import Setup
 
 if TYPE_CHECKING:
     from bertkit.checks import Finding
@@ -77,7 +79,6 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
     from bertkit.checks.long_text_ways import check_ways, compare_ways
     from bertkit.checks.reading import read_all
     from bertkit.checks.repeats import find_repeats
-    from bertkit.data.rows import find_unread
     from bertkit.evaluation.checkpoint import find_checkpoint
     from bertkit.evaluation.splits import judge_training_rows
     from bertkit.workflows.evaluate import splits_to_score
@@ -154,7 +155,6 @@ def _check_with_model(
     """Add what needs the tokenizer of the model and, for label errors, its vectors."""
     from bertkit.checks.lengths import find_lost_tokens
     from bertkit.modeling.load import load_tokenizer
-    from bertkit.tokens.features import Setup
 
     # A tokenizer that is not here leaves checks out, unless the user named the model: the rest needs none.
     try:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertkit.data.columns import refuse_clash
 from bertkit.data.output import write_records, writer_for
 from bertkit.errors import DataError, UsageError
@@ -21,7 +23,7 @@ from bertkit.vectors.groups.cluster_folder import (
     refuse_other_vectors,
     save_clusters,
 )
-from bertkit.vectors.groups.clusters import Labels
+from bertkit.vectors.groups.clusters import Labels, choose_count, find_centroids, fit_clusters
 from bertkit.vectors.groups.stored import Matrix
 from bertkit.vectors.groups.texts import TextFile, VectorSource
 
@@ -97,10 +99,6 @@ def _find_clusters(
     progress: Progress,
 ) -> ClusterResult:
     """Do what `cluster` does, once the texts are read and the outputs are locked."""
-    import numpy as np
-
-    from bertkit.vectors.groups.clusters import choose_count, fit_clusters
-
     filled = [row for row, text in enumerate(contents) if text]
     filled_texts = [contents[row] for row in filled]
     # Rows without text have no vector, so all arrays below are of the others.
@@ -165,7 +163,6 @@ def assign(
     if source.model is not None and saved.facts["prompt"] != source.prompt_text:
         what = f"the clusters were made with the prompt {saved.facts['prompt']!r}, not {source.prompt_text!r}"
         raise UsageError(what, "leave --model out to use the same")
-    import numpy as np
 
     with nullcontext() if output is None else claimed(output):
         described = source.describe()
@@ -212,9 +209,6 @@ def _read_texts(texts: TextFile) -> list[str]:
 
 def _describe_topics(vectors: Matrix, labels: Labels, texts: Sequence[str]) -> list[Topic]:
     """Find the words and the most typical texts of each cluster."""
-    import numpy as np
-
-    from bertkit.vectors.groups.clusters import find_centroids
     from bertkit.vectors.groups.topics import find_examples, find_words
 
     sizes = np.bincount(labels[labels >= 0]).tolist()

@@ -7,16 +7,27 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, unsplit_file
 from bertkit.errors import DataError, UsageError, shorten
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
-from bertkit.evaluation.differences import Changes, Side
-from bertkit.evaluation.gates import WorseGate
+from bertkit.evaluation.differences import Changes, Side, find_changes
+from bertkit.evaluation.gates import WorseGate, compare_sides, judge_systems
 from bertkit.evaluation.scoring import decode_rows, run_model
-from bertkit.evaluation.splits import judge_training_rows
-from bertkit.evaluation.stored import Scorer, StoredRun, StoredSystem, recipe_of
-from bertkit.metrics.paired import Difference
+from bertkit.evaluation.splits import count_trained, judge_training_rows
+from bertkit.evaluation.stored import (
+    Scorer,
+    StoredRun,
+    StoredSystem,
+    find_changed_scores,
+    find_scorer,
+    read_system,
+    recipe_of,
+)
+from bertkit.metrics.intervals import count_units, find_intervals, take
+from bertkit.metrics.paired import Difference, holm
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.reports.cases import Case
@@ -105,7 +116,6 @@ def compare(
         raise UsageError("a run is named twice", "name each once")
     # Without --on, nothing is computed: the predictions of the runs are on disk, and no model is loaded.
     with stage(progress, "reading the predictions", total=1):
-        from bertkit.evaluation.stored import find_scorer, read_system
         from bertkit.evaluation.stored.rows import align, read_column, read_rows
 
         systems = [read_system(path, None if on else split) for path in paths]
@@ -137,10 +147,6 @@ def _compare_systems(
     settings: CompareSettings,
     progress: Progress,
 ) -> Comparison:
-    from bertkit.evaluation.differences import Side, find_changes
-    from bertkit.evaluation.gates import compare_sides, judge_systems
-    from bertkit.evaluation.splits import count_trained
-    from bertkit.metrics.intervals import count_units
 
     # Predictions are compared with gold values once; all resamples below only index and add up these arrays.
     sides = [
@@ -205,8 +211,6 @@ def _leave_out_unstored(
     Raises:
         DataError: no metric is left, or the one that counts is left out.
     """
-    from bertkit.evaluation.stored import find_changed_scores
-
     # A metric may need more than what is stored, as one that reads probabilities does. Scoring each run again tells.
     changed: dict[str, StoredRun] = {}
     for system, side in zip(systems, sides, strict=True):
@@ -225,10 +229,6 @@ def _leave_out_unstored(
 
 def _describe_system(scorer: Scorer, name: str, system: StoredSystem, side: Side) -> ComparedSystem:
     """Collect the scores of a system, with the intervals over rows of a single run."""
-    import numpy as np
-
-    from bertkit.metrics.intervals import count_units, find_intervals, take
-
     per_run = [scorer.score(judged) for judged in side.judged]
     scores = {metric: float(np.mean([scores[metric] for scores in per_run])) for metric in per_run[0]}
     if system.has_seeds:
@@ -241,8 +241,6 @@ def _describe_system(scorer: Scorer, name: str, system: StoredSystem, side: Side
 
 def _correct_p_values(differences: dict[str, dict[str, Difference]]) -> dict[str, dict[str, Difference]]:
     """Correct the p of several comparisons with one baseline, metric by metric; a single one needs no correction."""
-    from bertkit.metrics.paired import holm
-
     if len(differences) < 2:
         return differences
     corrected = {name: dict(of_system) for name, of_system in differences.items()}

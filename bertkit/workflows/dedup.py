@@ -9,11 +9,14 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertkit.data.layout import PLAIN, follow_source
 from bertkit.data.output import copy_parquet, write_records, writer_for
 from bertkit.errors import UsageError
 from bertkit.progress import SILENT, Progress
 from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.vectors.embedding.quantize import to_unit_length
 from bertkit.vectors.groups.texts import TextFile, VectorSource
 
 if TYPE_CHECKING:
@@ -185,10 +188,6 @@ def _check_threshold(settings: DedupSettings, source: VectorSource, outputs: Ded
 
 def _read_vectors(scanned: ScannedRows, rows: Rows, source: VectorSource, progress: Progress) -> Matrix:
     """Return the vectors of some rows, of length 1, in the order of these rows."""
-    import numpy as np
-
-    from bertkit.vectors.embedding.quantize import to_unit_length
-
     is_read = np.zeros(len(scanned.digests), dtype=bool)
     is_read[rows] = True
     ascending = np.flatnonzero(is_read)
@@ -203,9 +202,6 @@ def _threshold_of_pairs(
     pairs: Sequence[LabeledPair], source: VectorSource, settings: DedupSettings, progress: Progress
 ) -> tuple[float, list[dict[str, Any]]]:
     """Choose the threshold by labeled pairs; return it with the precision and the recall of all that were tried."""
-    import numpy as np
-
-    from bertkit.vectors.embedding.quantize import to_unit_length
     from bertkit.vectors.groups.threshold import choose_threshold, measure_steps
 
     texts = [text for pair in pairs for text in (pair.text, pair.text_pair)]
@@ -252,8 +248,6 @@ def _write_clean(scanned: ScannedRows, gone: Mapping[int, Duplicate], output: Pa
 
 def _count_files(scanned: ScannedRows, gone: Mapping[int, Duplicate]) -> dict[str, int]:
     """Return file -> rows that go since they repeat one of it."""
-    import numpy as np
-
     ends = np.cumsum(scanned.totals)
     kept_in = Counter(int(np.searchsorted(ends, duplicate.kept, side="right")) for duplicate in gone.values())
     return {str(file.path): kept_in[number] for number, file in enumerate(scanned.files)}

@@ -9,6 +9,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertkit.data.files import first_of
 from bertkit.data.sources import ROWS
 from bertkit.data.text import Record
@@ -139,7 +141,6 @@ def measure(
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
     checkpoint, answered = _answer_rows(recipe, source, None, None, limit, progress)
-    import numpy as np
 
     from bertkit.insight import explanations, faithfulness
     from bertkit.insight.attributions import integrated_gradients, occlusion

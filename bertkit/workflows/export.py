@@ -14,6 +14,8 @@ from bertkit.evaluation.calibration import CALIBRATION_FILE, read_calibration, w
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.evaluation.gates import judge_scores
 from bertkit.hardware.device import on_cpu
+from bertkit.hardware.precision import Machine
+from bertkit.modeling.load import fingerprint
 from bertkit.modeling.sentence.modules import MODULES, SETTINGS, is_sentence_folder, read_entries
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row, read_yaml, typed_path, write_yaml
@@ -177,8 +179,6 @@ def load_plain(saved: SavedCheckpoint) -> Checkpoint:
     """Load a model as it is traced: in float32 on the CPU, by the classes of transformers, and no layer cut short."""
     import torch
 
-    from bertkit.hardware.precision import Machine
-
     plain = replace(saved, recipe=saved.recipe.changed("training", cls_only_last_layer=False))
     machine = Machine("cpu", "fp32", torch.get_num_threads(), "CPU: fp32 (as models are traced)")
     machine.announce()
@@ -315,8 +315,6 @@ def write_supporting_files(folder: Path, saved: SavedCheckpoint, before: Checkpo
     # A calibration names the weights it is of by their fingerprint, which is another here.
     calibration = read_calibration(saved.folder, saved.recipe.task)
     if calibration is not None:
-        from bertkit.modeling.load import fingerprint
-
         write_calibration(folder, replace(calibration, model=fingerprint(folder)))
 
 

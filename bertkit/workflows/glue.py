@@ -27,6 +27,7 @@ from bertkit.metrics.seeds import Spread
 from bertkit.modeling.load import fingerprint
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe, load_recipe, typed_path
+from bertkit.reports.templates import write_page
 from bertkit.storage import hub, runs
 from bertkit.storage import seeds as seeds_storage
 from bertkit.storage.files import disk_errors, write_json, write_text
@@ -261,8 +262,6 @@ def _add_others(state: _State, folder: Path, model: str) -> None:
 
 def _write_summary(summary: GlueSummary) -> None:
     """Write the page and glue.json; with these, the command counts as finished."""
-    from bertkit.reports.templates import write_page
-
     folder, content = Path(summary.folder), without_folder(summary)
     with disk_errors(folder):
         write_page(folder / "report.html", "glue.html.j2", summary=content, command=runs.command())

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertkit.compression.choose_units import Kept, choose, keep, load_to_measure
 from bertkit.compression.compare_pruned import PrunedSide, compare
 from bertkit.compression.pruned_folder import PrunedFacts, publish
@@ -19,8 +21,9 @@ from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_chec
 from bertkit.evaluation.gates import judge_scores
 from bertkit.evaluation.scoring import Scored, measure_ece
 from bertkit.evaluation.splits import judge_training_rows
-from bertkit.modeling.load import load_tokenizer, read_config, weight_bytes
+from bertkit.modeling.load import load_tokenizer, quiet_transformers, read_config, weight_bytes
 from bertkit.modeling.sentence.formats import SPARSE, find_format
+from bertkit.modeling.weights import load_config, load_weights, refuse_non_finite
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.recipe.load import recipe_command
@@ -246,7 +249,6 @@ def _choose_kept(inputs: _Inputs, before: Checkpoint | None, progress: Progress)
     shape = inputs.shape
     if not shape.is_measured or before is None or inputs.saved is None or inputs.train is None:
         return Kept(list(shape.layers) if isinstance(shape.layers, tuple) else None)
-    import numpy as np
 
     from bertkit.tokens.feature_cache import encode_split
 
@@ -271,9 +273,6 @@ def _load_to_save(inputs: _Inputs, before: Checkpoint | None) -> tuple[PreTraine
         setup = replace(before.setup, inference=False)
         return inputs.saved.task.load_model(inputs.source, setup, new_head=False), []
     import transformers
-
-    from bertkit.modeling.load import quiet_transformers
-    from bertkit.modeling.weights import load_config, load_weights, refuse_non_finite
 
     quiet_transformers()
     config = load_config(inputs.source)

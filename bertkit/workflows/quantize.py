@@ -10,6 +10,7 @@ from bertkit.errors import DataError, ModelError, UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.modeling.info import info_of
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.workflows.export import (
     ExportResult,
@@ -98,8 +99,6 @@ def read_training_rows(saved: SavedCheckpoint, count: int) -> list[Any]:
 
 def calibration_texts(before: Checkpoint, rows: list[Any]) -> list[dict[str, Any]]:
     """Return the texts of rows as a graph reads them, to calibrate int8 on."""
-    from bertkit.modeling.info import info_of
-
     inputs = [{name: value for name, value in row.items() if name != before.task.COLUMNS.gold} for row in rows]
     return texts_of(before, inputs, input_names(before), reads_rows=info_of(before.model).reads == "windows")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from bertkit.data.checks import share_of
 from bertkit.data.row_digests import mark_training_rows, read_digests
 from bertkit.errors import UsageError
+from bertkit.hardware.speed import describe_spreads
 from bertkit.modeling.layers import count_layers
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
@@ -262,7 +263,6 @@ def _find_trained(readers: Sequence[LayerReader], split: Split, gold: str) -> li
 
 
 def _describe_notes(layers: str, costs: Sequence[EncoderCost]) -> list[str]:
-    from bertkit.hardware.speed import describe_spreads
 
     notes = [f"{note[0].upper()}{note[1:]}." for note in describe_spreads(cost.spread for cost in costs)]
     if layers == "best":

@@ -27,6 +27,7 @@ from bertkit.cli.output import (
     print_text,
 )
 from bertkit.cli.progress import TerminalProgress
+from bertkit.reports.text import p_text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -145,7 +146,6 @@ def _with_seeds(name: str, seeds: list[int | None]) -> str:
 
 def _tabulate_differences(differences: Mapping[str, Difference], baseline: str, name: str) -> list[dict[str, Any]]:
     from bertkit.metrics.basic import with_direction
-    from bertkit.reports.text import p_text
 
     return [
         {

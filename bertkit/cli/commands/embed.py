@@ -24,6 +24,7 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import UsageError
 
 ORDER = 40
 EXAMPLE = "bertkit embed reviews.csv --column review --model demo --output reviews.parquet"
@@ -68,8 +69,6 @@ def command(
 
     With --output, the same command goes on after an interruption, and the file appears when it is complete.
     """
-    from bertkit.errors import UsageError
-
     if text is not None and file is not None:
         raise UsageError("a FILE and --text", "give one or the other")
     # JSON has numbers only, so there is no dtype without a file.

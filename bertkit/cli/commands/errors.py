@@ -10,6 +10,7 @@ from bertkit.cli.completion import complete_column
 from bertkit.cli.options import PageOption, PredictionsRecipeOption, PredictionsSplitOption, argument, flag, option
 from bertkit.cli.output import difference_cells, format_rows, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
     from bertkit.insight.mistakes.outcomes import RowAnswer
@@ -54,7 +55,6 @@ def command(
     Stored predictions are enough; only --robustness loads the model. Slices are by label, length, new words, negation,
     names, numbers and the columns of --by. Of two runs, the rows that only one gets right are shown.
     """
-    from bertkit.errors import UsageError
     from bertkit.recipe import load_recipe
     from bertkit.reports.insight.errors import write_disagreement, write_mistakes
     from bertkit.workflows.errors import ErrorSettings, find_disagreement, find_errors

@@ -40,6 +40,7 @@ from bertkit.cli.output import (
     print_text,
 )
 from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
     from bertkit.evaluation.languages import LanguageScore, LanguageScores
@@ -144,8 +145,6 @@ def read_requirements(assignments: Sequence[str]) -> dict[str, float]:
     Raises:
         UsageError: one is none.
     """
-    from bertkit.errors import UsageError
-
     gates = {}
     for text in assignments:
         name, _, value = text.partition("=")
@@ -181,7 +180,6 @@ def _print_and_exit(
 
 def _settle_run(run: str | None, model: str | None) -> tuple[str, str | None]:
     """Return the run and the model to score; a model that brings its recipe along is a run."""
-    from bertkit.errors import UsageError
     from bertkit.storage.recipes import brings_recipe
 
     if run is None and model and brings_recipe(model):
@@ -192,7 +190,6 @@ def _settle_run(run: str | None, model: str | None) -> tuple[str, str | None]:
 
 
 def _score_benchmark(name: str, model: str | None, max_length: int | None) -> None:
-    from bertkit.errors import UsageError
     from bertkit.workflows.evaluate import evaluate_benchmark
 
     if model is None:
@@ -209,8 +206,6 @@ def _load_languages(
     Raises:
         UsageError: the list names none, or `--set` names one too.
     """
-    from bertkit.errors import UsageError
-
     codes = [code.strip() for code in languages.split(",")]
     if not all(codes):
         raise UsageError(f"--languages {languages!r} has an empty name", "name them with commas, e.g. en,de,fr")

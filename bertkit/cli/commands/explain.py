@@ -35,6 +35,7 @@ from bertkit.cli.output import (
     to_json,
 )
 from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import UsageError
 from bertkit.storage.runs import is_main_process
 
 if TYPE_CHECKING:
@@ -77,7 +78,6 @@ def command(
     Integrated gradients over the word embeddings, with the check that they add up, and beside them what happens when a
     word is masked. --faithfulness measures whether these words are what the predictions rest on.
     """
-    from bertkit.errors import UsageError
     from bertkit.insight.settings import Settings
     from bertkit.storage.recipes import recipe_of
     from bertkit.workflows import explain

@@ -9,6 +9,7 @@ from bertkit.cli import stdio
 from bertkit.cli.options import PretrainedOption, argument, option
 from bertkit.cli.output import print_line, print_result
 from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import UsageError
 
 ORDER = 34
 EXAMPLE = 'bertkit fill-mask "The doctors [MASK] in the house." --model demo'
@@ -26,7 +27,6 @@ def command(
     Prints the most probable words for each mask, and the text with each of them.
     """
     from bertkit.data.files import read_records
-    from bertkit.errors import UsageError
     from bertkit.recipe import Data, typed_path
 
     if (file is None) == (not texts):

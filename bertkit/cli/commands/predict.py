@@ -25,6 +25,7 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import print_file, print_records
 from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
     from bertkit.recipe import Recipe, SeveralTasks
@@ -75,7 +76,6 @@ def command(
     The output is one record per row, in the order of the rows, with the probability of each label.
     """
     from bertkit.data.layout import PLAIN, FileLayout
-    from bertkit.errors import UsageError
 
     single_row = parse_row(text, row)
     if single_row is not None and file is not None:
@@ -119,7 +119,6 @@ def _load_recipe(
     coverage: float | None,
 ) -> Recipe | SeveralTasks:
     """Load the recipe of a task, with the thresholds of its calibration, or that of several tasks."""
-    from bertkit.errors import UsageError
     from bertkit.recipe import load_several, names_several
 
     # Thresholds and label names are of one task, so these options cannot be shared out over several.

@@ -29,6 +29,7 @@ from bertkit.cli.output import (
     size_cells,
 )
 from bertkit.cli.progress import TerminalProgress
+from bertkit.reports.text import p_text
 
 if TYPE_CHECKING:
     from bertkit.workflows.prune import Pruned
@@ -85,7 +86,6 @@ def command(
 def print_pruned(pruned: Pruned) -> None:
     """Print what is left, size, speed and scores before and after, and what to do next."""
     from bertkit.hardware.speed import describe_spreads
-    from bertkit.reports.text import p_text
 
     # In the order in which one decides: what is left, what it costs, what it scores, and how to train it again.
     print_text(f"{pruned.folder}: pruned from {pruned.model}")

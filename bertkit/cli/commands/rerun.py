@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bertkit.cli.options import FreshOption, argument, flag, option, output_option
 from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
-from bertkit.errors import shorten
+from bertkit.errors import UnavailableError, shorten
 
 if TYPE_CHECKING:
     from bertkit.errors import BertkitError
@@ -84,7 +84,6 @@ def _shorten_value(value: object) -> str:
 
 
 def _disagreement(result: Rerun) -> BertkitError:
-    from bertkit.errors import UnavailableError
 
     found = [item.what for item in result.differences]
     more = f" and {len(found) - 4} more" if len(found) > 4 else ""

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from bertkit.cli.options import argument, option
 from bertkit.cli.output import is_json_wanted, print_line, print_result
 from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import UsageError
 
 ORDER = 56
 EXAMPLE = "bertkit serve runs/sst2 runs/ner --port 8000"
@@ -53,7 +54,6 @@ def command(
     The server answers at addresses of its own and at those of text-embeddings-inference and OpenAI, and has a page to
     try each model at.
     """
-    from bertkit.errors import UsageError
     from bertkit.server.logs import LoggedProgress, log_json_lines
     from bertkit.workflows.serve import Address, check_packages, serve, serve_elsewhere
 
@@ -93,8 +93,6 @@ def _check_root(path: str) -> str:
     Raises:
         UsageError: it is none.
     """
-    from bertkit.errors import UsageError
-
     if path.strip("/") and not re.fullmatch(r"(/[\w.~-]+)+/?", path, re.ASCII):
         raise UsageError(f"--root-path {path!r} is no prefix of an address", "write it like /bert")
     return path.rstrip("/")
@@ -102,7 +100,6 @@ def _check_root(path: str) -> str:
 
 def _read_key(file: str | None) -> str | None:
     """Return the key of a file, or of the environment; not that of an option, which all users of a machine can see."""
-    from bertkit.errors import UsageError
     from bertkit.recipe import typed_path
 
     if file is None:

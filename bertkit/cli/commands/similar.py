@@ -7,6 +7,7 @@ from typing import Annotated
 from bertkit.cli.options import EncoderOption, PoolingOption, PromptOption, RecordsOption, argument, option
 from bertkit.cli.output import print_line, print_records, print_result
 from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import UsageError
 
 ORDER = 41
 EXAMPLE = 'bertkit similar "How old are you?" "What is your age?" --model sentence-transformers/all-MiniLM-L6-v2'
@@ -31,7 +32,6 @@ def command(
 
     For a file, the output is one record per row, in the order of the rows, with the column `cosine`.
     """
-    from bertkit.errors import UsageError
     from bertkit.recipe import typed_path
     from bertkit.vectors.embedder import Embedder
     from bertkit.workflows.similar import read_pairs, similar

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bertkit.cli.options import ColumnOption, DataSettingsOption, PairOption, argument, option, read_data_options
 from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
     from bertkit.insight.tokenization import TextFigures, TextTokens
@@ -33,7 +34,6 @@ def command(
     Of a file: tokens per word, unknown tokens, texts that are longer than 128, 256 or 512 tokens, and the words that
     are split most. Nothing is computed by a model.
     """
-    from bertkit.errors import UsageError
     from bertkit.workflows.tokenize import is_file, measure_file, tokenize_text
 
     models = [model] if beside is None else [model, beside]

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from bertkit.data.text import Record
 from bertkit.errors import located
 from bertkit.insight.syntax import read_column, read_heads
+from bertkit.tokens.features import find_template, tokenize_texts
+from bertkit.tokens.words import tokenize_words
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -66,9 +68,6 @@ def parse_row(record: Record, column: str, file: str) -> TextOrWords:
 
 def encode_rows(rows: Iterable[TextOrWords], tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> list[HeadRow]:
     """Tokenize rows; those that are empty or longer than `max_tokens`, with special tokens, are left out."""
-    from bertkit.tokens.features import find_template, tokenize_texts
-    from bertkit.tokens.words import tokenize_words
-
     template = find_template(tokenizer, pair=False)
     listed = list(rows)
     of_words = [row for row in listed if row.words]

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from bertkit.errors import UsageError
+from bertkit.hardware.precision import compute_as_stored
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules
+from bertkit.modeling.weights import load_config
 from bertkit.tokens.features import find_template, pad_features, tokenize_texts
 
 if TYPE_CHECKING:
@@ -87,9 +89,6 @@ def load_attention_model(folder: Path, name: str) -> AttentionModel:
 
 def _load_encoder(folder: Path) -> PreTrainedModel:
     from transformers import AutoModel
-
-    from bertkit.hardware.precision import compute_as_stored
-    from bertkit.modeling.weights import load_config
 
     model = load_to_pretrain(AutoModel, folder, load_config(folder))
     return model.eval().to(compute_as_stored())

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from bertkit.hardware.device import find_device
 from bertkit.hardware.speed import peak_memory, restart_peak_memory, time_by_turns
 from bertkit.metrics.linear import sample
 from bertkit.progress import SILENT, Progress
@@ -53,7 +54,6 @@ def load_and_measure_memory(embedders: Sequence[Embedder], texts: Sequence[str])
     Raises:
         ModelError: one is damaged.
     """
-    from bertkit.hardware.device import find_device
     from bertkit.vectors.embedder import Embedder
 
     Embedder("demo").encode(texts[:1])  # a warm-up: memory that libraries take once counts for no encoder

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
@@ -99,8 +100,6 @@ def _load_dense(module: Dense) -> nn.Module:
     Raises:
         ModelError: its activation is not known, or its weights are damaged or do not fit.
     """
-    from safetensors import SafetensorError
-
     name = module.activation.rpartition(".")[2]
     if name not in _ACTIVATIONS:
         raise ModelError(f"activation {name!r} is not known", f"one of {', '.join(_ACTIVATIONS)}", file=module.folder)

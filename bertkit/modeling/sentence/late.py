@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import nn
 from torch.nn import functional
@@ -106,8 +107,6 @@ def load_projection(layer: nn.Linear, folder: Path) -> None:
     Raises:
         ModelError: they are missing or damaged, or do not fit.
     """
-    from safetensors import SafetensorError
-
     try:
         weight = load_file(folder / _WEIGHTS)["linear.weight"]
         with torch.no_grad():

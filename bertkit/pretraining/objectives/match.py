@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from bertkit.errors import ModelError, RecipeError
 from bertkit.modeling.architectures import architecture_of, first_position, shares_layers
 from bertkit.modeling.info import Config, Model, info_of
+from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import LABEL_POSITIONS, read_numbers
 from bertkit.modeling.students.distilbert import choose_layers, make_student
 from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, distil, mlm
@@ -110,7 +111,6 @@ def load_model(setup: PretrainSetup) -> Model:
     """
     from transformers import AutoModelForMaskedLM
 
-    from bertkit.modeling.load import load_to_pretrain
     from bertkit.modeling.students.matching import matched
 
     config = _student_config(setup)

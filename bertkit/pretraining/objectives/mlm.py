@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
 from bertkit.errors import RecipeError
 from bertkit.modeling.architectures import architecture_of, first_position
 from bertkit.modeling.info import Model
@@ -71,8 +73,6 @@ def feature(example: Block, progress: float | None, random: Random, setup: Pretr
 
 def mask(text: TokenizedText, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
     """Mask tokens, or whole words, of a text: ``input_ids``, and ``labels`` at the masked positions."""
-    import numpy as np
-
     # Labels are at all chosen tokens, also at those that `corrupt` leaves as they are. In fine-tuning no token is
     # masked, so unmasked ones need good hidden states too (Devlin et al. 2019, section 3.1).
     chosen = choose_masked(text, progress, random, setup)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.memory import derive, select
 from bertkit.metrics.intervals import f1_of_share
@@ -84,8 +86,6 @@ def load_model(setup: PretrainSetup) -> Model:
 
 def feature(example: Block, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
     """Mask tokens, or whole words, of a block, and draw the random numbers that choose the generator's tokens."""
-    import numpy as np
-
     text = join_block(example, setup.template)
     # All chosen tokens become the mask token (section 2 of the paper). BERT leaves or replaces some of them at random;
     # here, samples of the generator replace them all.

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from copy import copy
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.masked_head import masked_scores, masked_sums, read_numbers, run_at_masked, sum_of_losses
 from bertkit.pretraining.masking import choose_spans, corrupt
@@ -56,8 +58,6 @@ def load_model(setup: PretrainSetup) -> Model:
 
 def feature(example: Block, progress: float | None, random: Random, setup: PretrainSetup) -> Feature:
     """Mask spans of a block; with boundaries, add the first and last + 1 token of the span at each masked position."""
-    import numpy as np
-
     text = join_block(example, setup.template)
     rate = masking_rate(OPTIONS, setup, progress)
     chosen, spans = choose_spans(text.maskable, text.word_starts, rate, random)

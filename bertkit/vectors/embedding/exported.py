@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertkit.errors import ModelError, UsageError
 from bertkit.modeling.sentence.formats import DENSE, find_format
 from bertkit.modeling.sentence.modules import SentenceModules
@@ -66,8 +68,6 @@ class ExportedVectors:
             ModelError: the prompt is one whose tokens the model does not pool, which a graph cannot leave out.
             UsageError: the prompt leaves no token for a text.
         """
-        import numpy as np
-
         if count_prompt_tokens(self.tokenizer, prompt) and not self._modules.include_prompt:
             what = "its pooling leaves out the tokens of prompts, which a graph cannot"
             raise ModelError(what, "name the model that it was exported from", file=self._folder)

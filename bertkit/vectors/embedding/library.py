@@ -15,6 +15,7 @@ from bertkit.modeling.sentence.modules import (
     read_settings,
     unknown_modules,
 )
+from bertkit.modeling.weights import first_line
 from bertkit.recipe.plugins import import_extra
 from bertkit.storage.exports import is_exported
 from bertkit.storage.fingerprints import json_fingerprint
@@ -60,7 +61,6 @@ class LibraryModel:
 
     def __init__(self, folder: Path, max_length: int | None) -> None:
         from bertkit.modeling.load import quiet_transformers
-        from bertkit.modeling.weights import first_line
 
         quiet_transformers()
         self._folder = folder

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertkit.data.files import first_of, read_records
+from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
 from bertkit.errors import DataError, UsageError, closest
@@ -87,8 +88,6 @@ def _read_records(source: str, data: Data, split: str | None) -> Iterator[Record
     settings = data.model_copy(update={"source": str(path) if path.exists() else source})
     files = files_by_split(settings)
     if files is None:
-        from bertkit.data.hub_sets import read_hub_split
-
         return read_hub_split(settings, name)
     if name not in files:
         raise DataError(f"no split {name!r}", f"{closest(name, files)}; name one with --split", file=source)

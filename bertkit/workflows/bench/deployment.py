@@ -13,8 +13,11 @@ from bertkit.data.rows import Split
 from bertkit.errors import ModelError, UnavailableError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.evaluation.parity import compare_scored, measure_latency
-from bertkit.evaluation.scoring import Scored
+from bertkit.evaluation.scoring import Scored, score_split
+from bertkit.hardware.precision import product_widths
 from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.modeling.architectures import detect_machine
+from bertkit.modeling.load import read_config
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.workflows.export import GraphFormat, convert_checkpoint, load_plain
@@ -135,9 +138,6 @@ def _load_ways(
         made = checkpoint.model.export
         yield _WAYS[made.backend, made.precision], _weight_bytes(saved.folder), checkpoint
         return
-    from bertkit.hardware.precision import product_widths
-    from bertkit.modeling.architectures import detect_machine
-    from bertkit.modeling.load import read_config
 
     config = read_config(saved.folder)
     for precision in ("fp32", "bf16"):
@@ -179,7 +179,6 @@ def _weight_bytes(folder: Path) -> int:
 
 
 def _score_all(checkpoints: Sequence[Checkpoint], split: Split, progress: Progress) -> list[Scored]:
-    from bertkit.evaluation.scoring import score_split
 
     scored = []
     for checkpoint in checkpoints:

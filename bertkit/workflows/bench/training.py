@@ -18,6 +18,7 @@ from bertkit.errors import StoppedError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import run_model, run_part
 from bertkit.hardware.memory import is_memory_error
+from bertkit.hardware.precision import use_matmul_backend
 from bertkit.hardware.speed import fastest_products, peak_memory, restart_peak_memory, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
 from bertkit.modeling.load import load_tokenizer, read_config
@@ -26,6 +27,7 @@ from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Setup, text_lengths
 from bertkit.training.automatic import choose_training
 from bertkit.training.child_runs import refuse_launch
+from bertkit.training.losses import gold_terms
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 
 if TYPE_CHECKING:
@@ -172,8 +174,6 @@ def _choose_machines(precision: str, plan: RunPlan) -> list[Machine]:
 
 def _measure_case(case: _Case, steps: int, progress: Progress) -> Speed:
     """Prepare, train for some steps, and run the trained model over validation rows."""
-    from bertkit.hardware.precision import use_matmul_backend
-
     use_matmul_backend(case.machine)
     setup, machine, keys = case.setup, case.machine, case.features["train"][0].keys()
     # a copy, since preparing may add to features
@@ -225,7 +225,6 @@ def _cache_aside() -> Iterator[None]:
 def _time_training(case: _Case, model: PreTrainedModel, steps: int, progress: Progress) -> list[TimedStep]:
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Trainee
-    from bertkit.training.losses import gold_terms
     from bertkit.training.timing import time_steps, training_to_time
 
     task, setup, features = case.inputs.task, case.setup, case.features["train"]

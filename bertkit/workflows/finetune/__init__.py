@@ -12,11 +12,14 @@ from bertkit.errors import shorten
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Result, Scored, read_results
 from bertkit.evaluation.splits import write_training_rows
+from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import info_of
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.runs import is_main_process
+from bertkit.training.losses import gold_terms
+from bertkit.training.own import with_own_collator
 from bertkit.training.run import FitResult, Run, open_run, untrained
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.finetune.scorer import StepScorer, load_scorer
@@ -77,7 +80,6 @@ def _with_recorded_batching(inputs: FinetuneInputs, record: Mapping[str, Any]) -
 def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, compare: Compare | None) -> list[Result]:
     from transformers import set_seed
 
-    from bertkit.hardware.precision import use_matmul_backend
     from bertkit.modeling.layerwise.adapters import merge_adapters, prepare_depths
 
     recipe = inputs.recipe
@@ -107,8 +109,6 @@ def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
     """Train the model on what its supervision offers."""
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Judge, Trainee, fit
-    from bertkit.training.losses import gold_terms
-    from bertkit.training.own import with_own_collator
     from bertkit.training.streaming import StreamedBatches
 
     recipe, task, checkpoint = inputs.recipe, inputs.task, scorer.checkpoint

@@ -15,6 +15,7 @@ from bertkit.evaluation.scoring import Result
 from bertkit.progress import Events, Progress, pick_progress
 from bertkit.recipe import Recipe, SeveralTasks, Training, load_one_or_several
 from bertkit.storage.runs import run_folder
+from bertkit.workflows.finetune import finetune as run
 from bertkit.workflows.predict.in_memory import DataFrame, Rows, as_records, is_dataframe
 from bertkit.workflows.predict.loaded import Changes, LoadedModel, load
 
@@ -108,7 +109,6 @@ def finetune(
         if options.get("pinned"):
             raise UsageError("`pinned` with a recipe of several tasks", "train one of its recipes at a time")
         return Finetuned(finetune_several(loaded, **given), run_folder(output, loaded.recipe.name))
-    from bertkit.workflows.finetune import finetune as run
 
     return Finetuned(run(loaded, pinned=options.get("pinned"), **given), run_folder(output, loaded.name))
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from bertkit.data.checks import find_skew
 from bertkit.data.row_digests import without_answer
 from bertkit.evaluation.baselines import (
@@ -283,8 +285,6 @@ def _provenance(inputs: FinetuneInputs, record: RunRecord) -> dict[str, str]:
 
 def _examples(outcome: _Outcome) -> list[Example]:
     """Return scored rows of the first validation split, with the family's own wording of answers if it has one."""
-    import numpy as np
-
     from bertkit.tokens.feature_cache import lengths_of, rows_of
 
     inputs, name = outcome.inputs, outcome.inputs.validation.name

@@ -18,8 +18,10 @@ from typing import Any, NoReturn
 
 from bertkit.errors import BertkitError, DivergedError, ResourceError
 from bertkit.hardware.device import DEVICE, asked_device
-from bertkit.progress import Progress, log, stage
+from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
+from bertkit.workflows.finetune import run_inputs
+from bertkit.workflows.finetune.inputs import read_inputs
 
 _PAUSE = 0.1  # seconds between two looks at the processes
 _ENTRY = "from bertkit.workflows.finetune.seed_jobs import work; work()"
@@ -149,8 +151,5 @@ def _end_with_parent() -> None:
 
 
 def _train_seed(job: SeedJob) -> None:
-    from bertkit.progress import SILENT
-    from bertkit.workflows.finetune import run_inputs
-    from bertkit.workflows.finetune.inputs import read_inputs
 
     run_inputs(read_inputs(job.recipe, job.folder).on(job.machine), fresh=False, progress=SILENT)

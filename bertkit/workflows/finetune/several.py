@@ -13,6 +13,7 @@ from bertkit.data.sources import as_recorded
 from bertkit.errors import RecipeError
 from bertkit.evaluation.scoring import Result, Scored, read_results
 from bertkit.evaluation.splits import write_training_rows
+from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import info_of, tagger_head
 from bertkit.modeling.load import loaded_weight_bytes
@@ -23,6 +24,8 @@ from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.storage.records import take, without_folder
+from bertkit.training.losses import Terms, gold_terms
+from bertkit.training.own import with_own_collator
 from bertkit.training.run import FitResult, Run, RunPlan, finish, finished_record, open_run, write_settings
 from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, check_batches, load_setup, plan_steps, read_inputs
 from bertkit.workflows.finetune.publish import publish
@@ -145,7 +148,6 @@ def _count_rows(tasks: Mapping[str, FinetuneInputs]) -> dict[str, int]:
 def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> list[Result]:
     from transformers import set_seed
 
-    from bertkit.hardware.precision import use_matmul_backend
     from bertkit.modeling.heads.several import join_heads
     from bertkit.modeling.layerwise.adapters import prepare_depths
 
@@ -194,8 +196,6 @@ def _fit_tasks(
     """Train the encoder and all heads."""
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Judge, Trainee, fit
-    from bertkit.training.losses import Terms, gold_terms
-    from bertkit.training.own import with_own_collator
     from bertkit.training.task_batches import TaskBatches, join_collators, join_terms
 
     training = inputs.recipe.training

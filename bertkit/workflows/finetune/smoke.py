@@ -19,7 +19,8 @@ from bertkit.errors import BertkitError, StoppedError, UnavailableError, UsageEr
 from bertkit.hardware.threads import one_thread
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe, load_recipe
-from bertkit.workflows.finetune.inputs import FinetuneInputs
+from bertkit.workflows.finetune import run_inputs
+from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 
 ROWS = 16
 """Rows of each split; more where there are more labels."""
@@ -82,8 +83,6 @@ def smoke_finetune(recipe: Recipe, *, progress: Progress = SILENT) -> tuple[Smok
         how each stage went, and the error of the one that failed.
     """
     from bertkit.workflows.distill import distill_inputs
-    from bertkit.workflows.finetune import run_inputs
-    from bertkit.workflows.finetune.inputs import read_inputs
 
     result = SmokeResult(recipe.name, recipe.model_name)
     with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:

@@ -6,13 +6,16 @@ import math
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.baselines import Baselines, find_unbeaten
 from bertkit.modeling.info import info_of
+from bertkit.pretraining.tokenized import unigram_loss
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Pretraining, PretrainRecipe
 from bertkit.storage import runs
+from bertkit.training.losses import Terms
 from bertkit.training.run import Run, open_run
-from bertkit.training.stopping import LEAST_BATCH
+from bertkit.training.stopping import LEAST_BATCH, make_budget
 from bertkit.workflows.pretrain.estimate import fit_to_budget
 from bertkit.workflows.pretrain.inputs import PretrainInputs, read_inputs
 from bertkit.workflows.pretrain.publish import Pretrained, publish
@@ -48,11 +51,8 @@ def run_inputs(inputs: PretrainInputs, *, fresh: bool, progress: Progress) -> Pr
 def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> Pretrained:
     from bertkit.compression.side_by_side import compare_with_teacher
     from bertkit.evaluation.held_out import held_out_features, measure
-    from bertkit.hardware.precision import use_matmul_backend
     from bertkit.training.fit import Judge, Trainee, fit
-    from bertkit.training.losses import Terms
     from bertkit.training.pretrain_batches import PretrainBatches
-    from bertkit.training.stopping import make_budget
 
     machine = run.machine
     use_matmul_backend(machine)
@@ -133,8 +133,6 @@ def _suggest_changes(training: Pretraining, steps: int) -> str:
 
 def _baseline(inputs: PretrainInputs) -> dict[str, dict[str, float]]:
     """Compute the scores of token frequencies alone; a loss of several terms has no such baseline."""
-    from bertkit.pretraining.tokenized import unigram_loss
-
     loss = unigram_loss(inputs.corpus["train"], inputs.corpus["validation"], inputs.setup.config.vocab_size)
     scores = {"perplexity": math.exp(loss)}
     return {

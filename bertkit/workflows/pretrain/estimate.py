@@ -9,12 +9,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from bertkit.hardware.precision import use_matmul_backend
+from bertkit.hardware.speed import fastest_products, peak_memory, restart_peak_memory, training_operations
+from bertkit.modeling.architectures import detect_machine, layer_sizes
+from bertkit.modeling.info import info_of
 from bertkit.progress import SILENT, Progress, log
 from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.training import Pretraining
 from bertkit.storage import runs
 from bertkit.storage.checkpoints import most_bytes, written_bytes
 from bertkit.storage.files import check_space
+from bertkit.training.losses import Terms
+from bertkit.training.stopping import LEAST_BATCH, choose_batch, choose_rate, latest
 from bertkit.workflows.pretrain.inputs import PretrainInputs, read_inputs
 
 if TYPE_CHECKING:
@@ -65,10 +71,6 @@ def estimate(
     Raises:
         BertkitError: what the run would end in, as far as that can be known, such as a disk that is too small.
     """
-    from bertkit.hardware.precision import use_matmul_backend
-    from bertkit.hardware.speed import fastest_products, peak_memory, restart_peak_memory, training_operations
-    from bertkit.modeling.architectures import detect_machine, layer_sizes
-    from bertkit.modeling.info import info_of
     from bertkit.training.pretrain_batches import PretrainBatches
 
     inputs = read_inputs(recipe, output, progress)
@@ -122,7 +124,6 @@ def fit_to_budget(inputs: PretrainInputs, machine: Machine, progress: Progress) 
         budget is long enough for the batch of the recipe.
     """
     from bertkit.training.pretrain_batches import PretrainBatches
-    from bertkit.training.stopping import LEAST_BATCH, choose_batch, latest
 
     setup, training = inputs.setup, inputs.setup.recipe.training
     most, is_given = training.batch_size, {"batch_size", "learning_rate"} & training.model_fields_set
@@ -161,9 +162,6 @@ def fit_to_budget(inputs: PretrainInputs, machine: Machine, progress: Progress) 
 
 def _choose_rate(inputs: PretrainInputs) -> dict[str, float]:
     """Choose the learning rate, and a warm-up that a high one needs; nothing where those of the recipe fit better."""
-    from bertkit.modeling.architectures import layer_sizes
-    from bertkit.training.stopping import choose_rate
-
     sizes, training = layer_sizes(inputs.setup.config), inputs.setup.recipe.training
     # a checkpoint is not to be forgotten, and a loss of which a part is weighted up (ELECTRA's) has a rate of its own
     if not sizes or inputs.setup.model_folder is not None or max(inputs.objective.TERMS.values()) > 1:
@@ -202,7 +200,6 @@ def _time_steps(
 ) -> list[TimedStep]:
 
     from bertkit.training.fit import Trainee
-    from bertkit.training.losses import Terms
     from bertkit.training.timing import time_steps, training_to_time
 
     objective, setup = inputs.objective, inputs.setup

@@ -14,6 +14,7 @@ from bertkit.modeling.load import fingerprint, fit_tokenizer, load_tokenizer, re
 from bertkit.modeling.weights import load_config
 from bertkit.pretraining.documents import find_corpus
 from bertkit.pretraining.objectives import Objective, PretrainSetup, load_objective
+from bertkit.pretraining.tokenized import read_corpus
 from bertkit.progress import Progress, log, stage
 from bertkit.recipe import WHAT_IS_KEPT, PretrainRecipe
 from bertkit.storage import hub, runs
@@ -85,7 +86,6 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
         setup = _make_setup(recipe, model_folder, tokenizer_folder)
     recipe = setup.recipe
     objective.check(setup)
-    from bertkit.pretraining.tokenized import read_corpus
     from bertkit.training.arguments import check_extra
 
     check_extra(recipe.training)

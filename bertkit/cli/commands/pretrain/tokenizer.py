@@ -11,6 +11,7 @@ from bertkit.cli.commands.pretrain.recipe import DocumentsOption
 from bertkit.cli.options import SetOption, merge_changes, option, output_option
 from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import UsageError
 from bertkit.progress import log
 
 if TYPE_CHECKING:
@@ -55,7 +56,6 @@ def command(
 
     The same text always gives the same files. What the tokenizer does to words is measured on held-out documents.
     """
-    from bertkit.errors import UsageError
     from bertkit.recipe import load_pretrain_recipe
 
     if kind is not None:

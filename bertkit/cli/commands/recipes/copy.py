@@ -7,6 +7,8 @@ from typing import Annotated
 
 from bertkit.cli.options import RecipeArgument, argument
 from bertkit.cli.output import print_file
+from bertkit.errors import UsageError
+from bertkit.storage.files import write_text
 
 ORDER = 3
 EXAMPLE = "bertkit recipes copy cola mine.yaml"
@@ -17,9 +19,7 @@ def command(
     file: Annotated[Path, argument("The new recipe; must not exist yet.", "FILE")],
 ) -> None:
     """Copy a recipe to a file of your own."""
-    from bertkit.errors import UsageError
     from bertkit.recipe import find_recipe, recipe_command, typed_path
-    from bertkit.storage.files import write_text
 
     file = typed_path(file)
     text = find_recipe(recipe).read_text(encoding="utf-8")

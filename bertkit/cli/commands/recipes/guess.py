@@ -9,6 +9,8 @@ from typing import Annotated
 
 from bertkit.cli.options import argument, output_option
 from bertkit.cli.output import print_line, print_next, print_result
+from bertkit.errors import UsageError
+from bertkit.storage.files import write_text
 
 ORDER = 4
 EXAMPLE = "bertkit recipes guess reviews.csv --output reviews.yaml"
@@ -20,9 +22,7 @@ def command(
 ) -> None:
     """Guess a recipe for a file from its first rows: which column is what, and why."""
     from bertkit.data.guess import guess_recipe
-    from bertkit.errors import UsageError
     from bertkit.recipe import typed_path, write_yaml
-    from bertkit.storage.files import write_text
 
     target = typed_path(output) if output else None
     if target and (target.exists() or target.is_symlink()):

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bertkit.cli.options import argument, option
 from bertkit.cli.output import print_line, print_notes, print_result, print_table
+from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ def command(
 
     A folder of seeds is one row, with the mean of its scores. A damaged folder is a row with the reason.
     """
-    from bertkit.errors import UsageError
     from bertkit.storage.summaries import find_runs, sort_runs
 
     if not folder.is_dir():

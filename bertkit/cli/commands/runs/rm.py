@@ -8,6 +8,7 @@ from typing import Annotated
 
 from bertkit.cli.options import argument, option
 from bertkit.cli.output import print_line, print_result, printable
+from bertkit.errors import UsageError
 
 ORDER = 5
 EXAMPLE = "bertkit runs rm runs/cola"
@@ -36,8 +37,6 @@ def command(
 
 def _confirm_removal(folders: list[Path]) -> bool:
     """Ask on stderr whether to delete folders; whoever cannot be asked has to say --yes."""
-    from bertkit.errors import UsageError
-
     if not sys.stdin.isatty():
         raise UsageError("nobody can be asked whether to delete", "add --yes")
     names = printable(", ".join(map(str, folders)))

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import argument
 from bertkit.cli.output import format_number, print_pairs, print_result, print_table
+from bertkit.errors import UsageError
 from bertkit.reports.text import duration_text
+from bertkit.storage.runs import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,8 +27,6 @@ def command(
 
     Settings are shown where they differ from the shipped recipe of that name.
     """
-    from bertkit.errors import UsageError
-    from bertkit.storage.runs import read_record
     from bertkit.storage.summaries import list_changes, summarize
 
     run = summarize(folder)

@@ -9,6 +9,7 @@ from bertkit.cli.options import argument, option, output_option
 from bertkit.cli.output import print_file, print_line, print_notes, print_result, print_table
 from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
+from bertkit.storage.files import write_text
 
 ORDER = 3
 EXAMPLE = "bertkit runs table runs/cola runs/cola-2 --rows folder --format markdown"
@@ -40,7 +41,6 @@ def command(
 
     table = tabulate(folders, rows=rows, progress=TerminalProgress())
     if output is not None:
-        from bertkit.storage.files import write_text
         from bertkit.storage.outputs import claimed
 
         with claimed(output):

@@ -17,6 +17,7 @@ from bertkit.cli.options import (
 )
 from bertkit.cli.output import print_records
 from bertkit.cli.progress import TerminalProgress
+from bertkit.errors import UsageError
 
 ORDER = 4
 EXAMPLE = 'bertkit search query index "how to open a file" -k 3'
@@ -62,7 +63,6 @@ def command(
     The output is one record per result, the best first: the query, rank, score, and the columns of the row. Beside a
     score stand the similarity of the vectors and the BM25 of the words.
     """
-    from bertkit.errors import UsageError
     from bertkit.recipe import typed_path
 
     if (file is None) == (not queries):
