@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.cli import stdio
+from bertkit.errors import BertkitError
 from bertkit.reports.text import p_text
 from bertkit.storage import files
 from bertkit.storage.runs import is_main_process
 
 if TYPE_CHECKING:
-    from bertkit.errors import BertkitError
     from bertkit.reports.cases import Case
 
 _SCHEMA = 2

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from bertkit.compression.target_shape import Shape
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.modeling.architectures import architecture_of
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.progress import SILENT, Progress, stage
-from bertkit.tokens.features import count_items
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.tokens.features import Features
+from bertkit.tokens.features import Features, count_items
 
 
 def choose_layers(
@@ -141,7 +135,7 @@ def choose(checkpoint: Checkpoint, features: Features, shape: Shape, progress: P
     )
 
 
-def keep(model: PreTrainedModel, kept: Kept) -> None:
+def keep(model: Model, kept: Kept) -> None:
     """Leave out of a model what is not kept."""
     from bertkit.modeling.students.narrow import keep_heads, keep_layers, keep_neurons
 

@@ -11,17 +11,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.hardware.memory import where
+from bertkit.modeling.info import Model, Output
 from bertkit.recipe import Distillation
-from bertkit.tokens.features import IGNORED, Collator, count_items
+from bertkit.tokens.features import IGNORED, Batch, Collator, Features, Tensor, count_items
 from bertkit.training.losses import Terms
 
 if TYPE_CHECKING:
-    import torch
-    from transformers.utils import ModelOutput
-
-    from bertkit.modeling.info import Model
     from bertkit.modeling.students.matching import Matching
-    from bertkit.tokens.features import Batch, Features
 
 TEACHER_PREFIX = "teacher_"
 
@@ -30,14 +26,14 @@ def teacher_collator(collate: Collator) -> Collator:
     """Build a collator that also pads the teachers' logits; tokens and choices that a row lacks are -inf."""
     import torch
 
-    def pad(arrays: Sequence[Any], width: int) -> torch.Tensor:
+    def pad(arrays: Sequence[Any], width: int) -> Tensor:
         longest = max(width, *map(len, arrays))
         padded = np.full((len(arrays), longest, *arrays[0].shape[1:]), -np.inf, dtype=np.float32)
         for line, values in zip(padded, arrays, strict=True):
             line[: len(values)] = values
         return torch.from_numpy(padded)
 
-    def collate_both(features: Features) -> dict[str, torch.Tensor]:
+    def collate_both(features: Features) -> dict[str, Tensor]:
         teacher_outputs = [name for name in features[0] if name.startswith(TEACHER_PREFIX)]
         batch = collate(features)
         for name in teacher_outputs:
@@ -78,7 +74,7 @@ def distillation_terms(
     return Terms({**weights, "soft": distillation.soft_weight, **(matching.weights if matching else {})}, count, sums)
 
 
-SoftLoss = Callable[["torch.Tensor", "torch.Tensor", float], "torch.Tensor"]
+SoftLoss = Callable[[Tensor, Tensor, float], Tensor]
 """Computes the loss of each item from the student's logits, the teachers' logits and the temperature."""
 
 
@@ -88,7 +84,7 @@ def choose_loss(problem_type: str | None) -> SoftLoss:
     return losses.get(problem_type, _one_of_several)
 
 
-def soft_sum(loss: SoftLoss, outputs: ModelOutput, batch: Batch, temperature: float) -> torch.Tensor:
+def soft_sum(loss: SoftLoss, outputs: Output, batch: Batch, temperature: float) -> Tensor:
     """Sum a loss over rows, or over labelled tokens where each has a distribution; the mean of several outputs."""
     teacher_outputs = {
         name.removeprefix(TEACHER_PREFIX): values for name, values in batch.items() if name.startswith(TEACHER_PREFIX)
@@ -103,7 +99,7 @@ def soft_sum(loss: SoftLoss, outputs: ModelOutput, batch: Batch, temperature: fl
     return total  # type: ignore[no-any-return]
 
 
-def _one_of_several(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+def _one_of_several(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Compute T² KL(teacher || student) at temperature T; T² keeps gradients as large at any T (section 2).
 
     >>> import torch
@@ -119,7 +115,7 @@ def _one_of_several(student: torch.Tensor, teacher: torch.Tensor, temperature: f
     return temperature**2 * (teacher_logs.exp() * differences).sum(dim=-1)
 
 
-def _yes_or_no(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+def _yes_or_no(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Compute the same for independent labels, as the mean over labels."""
     from torch.nn.functional import logsigmoid
 
@@ -129,7 +125,7 @@ def _yes_or_no(student: torch.Tensor, teacher: torch.Tensor, temperature: float)
     return temperature**2 * (yes + no).mean(dim=-1)
 
 
-def _squared(student: torch.Tensor, teacher: torch.Tensor, temperature: float) -> torch.Tensor:
+def _squared(student: Tensor, teacher: Tensor, temperature: float) -> Tensor:
     """Compute the squared distance to the teachers' number."""
     return (student - teacher).square().mean(dim=-1)
 

@@ -8,7 +8,7 @@ row by row, so that rows that need a unit and rows that it hurts do not cancel o
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +18,10 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.forward import sorted_batches
 from bertkit.evaluation.scoring import Scored, score_split
 from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
+from bertkit.modeling.info import Model, Output
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.tokens.feature_cache import lengths_of
-from bertkit.tokens.features import count_items
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-    from transformers.utils import ModelOutput
-
-    from bertkit.tokens.features import Features
+from bertkit.tokens.features import Features, count_items
 
 
 @dataclass(frozen=True)
@@ -102,7 +97,7 @@ def score_units(
     return UnitScores(*(np.stack(part) / len(features) for part in (totals[:count], totals[count:])))
 
 
-def loss_of(outputs: ModelOutput) -> Any:
+def loss_of(outputs: Output) -> Any:
     """Return the loss that a model has computed.
 
     Raises:
@@ -180,7 +175,7 @@ def _compare_head(
     return HeadImportance(layer, head, score, difference, interval, gradient)
 
 
-def _without_gradients(model: PreTrainedModel) -> list[Any]:
+def _without_gradients(model: Model) -> list[Any]:
     """Let no weight get a gradient and no dropout be drawn, though the model computes its loss; return the weights.
 
     A head over vectors computes a loss in training mode only, while all that is inside of it is in evaluation mode.

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.hardware.precision import Machine
-from bertkit.modeling.info import info_of
-from bertkit.tokens.features import Collator
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.tokens.features import Features
+from bertkit.modeling.info import Model, info_of
+from bertkit.tokens.features import Collator, Features
 
 _SINGLE = 8  # blocks that are timed one at a time
 _BATCHED = 64  # blocks that are timed in batches
@@ -21,7 +16,7 @@ _ENCODER_INPUTS = ("input_ids", "attention_mask", "position_ids")
 
 
 def compare_with_teacher(
-    model: PreTrainedModel,
+    model: Model,
     names: tuple[str, str],
     features: Features,
     collate: Collator,
@@ -68,7 +63,7 @@ def compare_with_teacher(
     ]
 
 
-def _run_encoder(model: PreTrainedModel, machine: Machine, batch: Mapping[str, Any]) -> None:
+def _run_encoder(model: Model, machine: Machine, batch: Mapping[str, Any]) -> None:
     import torch
 
     inputs = {name: batch[name].to(machine.device) for name in _ENCODER_INPUTS if name in batch}

@@ -12,16 +12,13 @@ from bertkit.compression.teachers import Teacher, compute_teacher_logits, find_t
 from bertkit.data.rows import Split
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.modeling.info import tagger_head
+from bertkit.modeling.info import Model, tagger_head
 from bertkit.progress import Progress
 from bertkit.recipe import Distillation, Recipe
 from bertkit.tasks import Task
-from bertkit.tokens.features import Collator, Setup
+from bertkit.tokens.features import Collator, Features, Setup
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.tokens.features import Features
     from bertkit.training.losses import Terms
 
 
@@ -44,7 +41,7 @@ class TeacherSupervision:
         """Return it with its teachers; raises as `find_teachers` does."""
         return replace(self, teachers=find_teachers(self.recipe, self.distillation, task, labels, model_folder))
 
-    def load_model(self, task: Task, folder: Path, setup: Setup) -> PreTrainedModel:
+    def load_model(self, task: Task, folder: Path, setup: Setup) -> Model:
         """Load the student: some layers of the first teacher where the recipe says so, whole ones to match.
 
         Raises:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from bertkit.data.rows import Split
 from bertkit.errors import ModelError, RecipeError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, open_checkpoint
 from bertkit.evaluation.scoring import run_model
+from bertkit.metrics import Numbers
 from bertkit.modeling.info import tagger_head
 from bertkit.modeling.layers import count_layers, layers_to_take
 from bertkit.modeling.load import fingerprint, load_tokenizer, read_config
@@ -26,15 +27,8 @@ from bertkit.storage import hub
 from bertkit.storage.cache import cache_folder
 from bertkit.storage.columns import read_arrays, write_arrays
 from bertkit.tasks import Task
-from bertkit.tokens.features import Feature, are_several, find_template, max_tokens
+from bertkit.tokens.features import Feature, Features, Tokenizer, are_several, find_template, max_tokens
 from bertkit.tokens.long_texts import long_text, reads_windows
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-    from bertkit.metrics import Numbers
-    from bertkit.tokens.features import Features
-
 
 Logits = dict[str, Any]
 """Name of an output -> array of its logits for all features, one after the other; ``sizes``: how many each has."""
@@ -210,7 +204,7 @@ def _tokens(vocabulary: Any) -> set[str]:
     return set(vocabulary) if isinstance(vocabulary, dict) else {token for token, _ in vocabulary}
 
 
-def _is_trimmed(tokenizer: PreTrainedTokenizerFast, whole: PreTrainedTokenizerFast) -> bool:
+def _is_trimmed(tokenizer: Tokenizer, whole: Tokenizer) -> bool:
     """Tell whether a tokenizer has a part of the tokens of another, and treats texts before them as that does."""
     contents = [json.loads(one.backend_tokenizer.to_str()) for one in (tokenizer, whole)]
     same = all(contents[0][part] == contents[1][part] for part in ("normalizer", "pre_tokenizer"))
@@ -232,7 +226,7 @@ def _other_vocabulary(teacher: Teacher) -> ModelError:
     return ModelError(what, "use two models with the same tokenizer, or --student-layers")
 
 
-def _content(tokenizer: PreTrainedTokenizerFast) -> list[Any]:
+def _content(tokenizer: Tokenizer) -> list[Any]:
     """Return what decides which tokens a tokenizer makes of a text; its own state is left as it is."""
     tokenizer = copy.deepcopy(tokenizer)
     backend = json.loads(tokenizer.backend_tokenizer.to_str())

@@ -5,22 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.modeling.architectures import first_position
+from bertkit.modeling.info import Model
 from bertkit.modeling.load import read_tokenizer
 from bertkit.modeling.sentence.modules import read_encoder_settings
 from bertkit.recipe.records import Corpus
-from bertkit.tokens.features import Feature, are_several
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from bertkit.tokens.features import Features
+from bertkit.tokens.features import Feature, Features, Tokenizer, are_several
 
 
 @dataclass(frozen=True)
@@ -77,9 +72,7 @@ def check_files(names: Iterable[str]) -> None:
         find_corpus(Corpus(source=name))
 
 
-def trim_vocabulary(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, corpus: TokenCorpus, folder: Path
-) -> tuple[list[int], int]:
+def trim_vocabulary(model: Model, tokenizer: Tokenizer, corpus: TokenCorpus, folder: Path) -> tuple[list[int], int]:
     """Trim a model, and its tokenizer on disk, to the tokens of texts, and check that these are split as before.
 
     Args:

@@ -8,17 +8,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
 from itertools import chain, islice, pairwise, starmap
 from operator import itemgetter, lt
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from bertkit.data.columns import Columns
 from bertkit.data.labels import folded, spelled
 from bertkit.data.rows import Split
 from bertkit.data.text import source_column
 from bertkit.errors import DataError
+from bertkit.metrics import Numbers
 from bertkit.recipe import Data, Recipe, Row, assignment
-
-if TYPE_CHECKING:
-    from bertkit.metrics import Numbers
 
 _FEW = 10  # rows that say little about their columns
 _MANY_NAMES = 1000  # more names than these are not compared with one another

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
-from typing import TYPE_CHECKING
 
 from bertkit.data.checks import share_of
 from bertkit.data.columns import Columns
@@ -16,11 +15,9 @@ from bertkit.data.labels import spelled_names
 from bertkit.data.row_digests import digest_text
 from bertkit.data.rows import Split, feed_row
 from bertkit.errors import DataError, RecipeError, closest
+from bertkit.metrics import Numbers
 from bertkit.recipe import Data, Recipe, Row
 from bertkit.storage.cache import say_once
-
-if TYPE_CHECKING:
-    from bertkit.metrics import Numbers
 
 DRAWS = {"by_hash": "by hash of text", "by_label": "by text and label"}
 """``data.hold_out`` -> what a run calls it in its identity, so that no run is resumed or scored with other rows."""

@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bertkit.data.rows import Split, feed_row
 from bertkit.data.text import normalize
@@ -18,9 +18,10 @@ from bertkit.storage.files import write_bytes
 
 if TYPE_CHECKING:
     import numpy as np
+    from numpy.typing import NDArray
 
-    Digests = np.ndarray[Any, np.dtype[np.uint64]]
-    """Two numbers per row of a run, (rows, 2): for it as it is, and without case, white space and Unicode forms."""
+Digests: TypeAlias = "NDArray[np.uint64]"
+"""Two numbers per row of a run, (rows, 2): for it as it is, and without case, white space and Unicode forms."""
 
 _KEY = b"bertkit hold-out"  # with another key, other rows would be held out
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.columns import PAIR, Columns
 from bertkit.data.demo.sets import demo_rows, demo_set_for
@@ -19,11 +19,8 @@ from bertkit.data.text import Record
 from bertkit.errors import DataError, RecipeError, closest
 from bertkit.progress import log
 from bertkit.recipe import Data, Recipe, Row, assignment
+from bertkit.recipe.records import Corpus
 from bertkit.storage import hub
-
-if TYPE_CHECKING:
-    from bertkit.recipe.records import Corpus
-
 
 ALL = "all"
 """The name of the split that is every row of a single file."""

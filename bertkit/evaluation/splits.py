@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from bertkit.data.checks import share_of
 from bertkit.data.columns import Columns
 from bertkit.data.labels import name_row
 from bertkit.data.row_digests import (
+    Digests,
     digest_trained,
     mark_training_rows,
     read_digests,
@@ -29,9 +30,6 @@ from bertkit.progress import log
 from bertkit.recipe import Recipe, Row
 from bertkit.storage import checkpoints, runs
 from bertkit.tasks import Task
-
-if TYPE_CHECKING:
-    from bertkit.data.row_digests import Digests
 
 
 def read_task_splits(

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from bertkit.metrics import Numbers
 from bertkit.modeling.embeddings import mixed_embeddings
+from bertkit.modeling.info import Model
 from bertkit.tokens.features import Collator, Feature, are_several
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 Score = Callable[[Any], torch.Tensor]
 
@@ -29,7 +27,7 @@ _TOKENS = 4096  # of a forward pass
 class Explained:
     """An input of a model, and the number whose reasons are asked for."""
 
-    model: PreTrainedModel
+    model: Model
     feature: Feature
     collate: Collator
     score: Score

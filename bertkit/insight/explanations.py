@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint
@@ -14,11 +14,7 @@ from bertkit.insight.words import Word, find_words, special_ids
 from bertkit.modeling.heads.targets import Target, targets_of_logits
 from bertkit.recipe import Row
 from bertkit.tasks import Prediction
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-    from bertkit.tokens.features import Features
+from bertkit.tokens.features import Features, Tokenizer
 
 
 @dataclass(frozen=True)
@@ -120,6 +116,6 @@ def open_target(
     return explained, find_words(explained.texts(), tokenizer, columns)
 
 
-def _baseline(tokenizer: PreTrainedTokenizerFast, name: str) -> int:
+def _baseline(tokenizer: Tokenizer, name: str) -> int:
     mask, padding = tokenizer.mask_token_id, tokenizer.pad_token_id
     return int(padding if mask is None or name == "padding" else mask)

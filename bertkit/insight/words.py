@@ -7,13 +7,11 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.recipe import Row
+from bertkit.tokens.features import Tokenizer
 from bertkit.tokens.words import split_text
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 _PART_OF_A_CHARACTER = "\ufffd"
 _MOST_BYTES = 3  # of a character, before its last
@@ -30,12 +28,12 @@ class Word:
     """Its tokens: which of the feature's texts, and where in it."""
 
 
-def special_ids(tokenizer: PreTrainedTokenizerFast) -> set[int]:
+def special_ids(tokenizer: Tokenizer) -> set[int]:
     """Return the ids of tokens that stand for no text; the unknown token stands for some."""
     return {number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id}
 
 
-def find_words(texts: Sequence[Sequence[int]], tokenizer: PreTrainedTokenizerFast, row: Row) -> list[Word]:
+def find_words(texts: Sequence[Sequence[int]], tokenizer: Tokenizer, row: Row) -> list[Word]:
     """Find the words of a feature's texts, each a list of token ids.
 
     Tokens are looked up in the row, whose spelling the words then have. What is not found there, as what a task adds,
@@ -70,7 +68,7 @@ class _Surface:
     """Whether it has no characters of its own, but those of the next: a space, or some bytes of one."""
 
 
-def _surfaces(tokens: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[_Surface]:
+def _surfaces(tokens: Sequence[str], tokenizer: Tokenizer) -> list[_Surface]:
     decoder = tokenizer.backend_tokenizer.decoder
     if type(decoder).__name__ == "ByteLevel":
         return _surfaces_of_bytes(tokens, tokenizer)
@@ -85,7 +83,7 @@ def _surfaces(tokens: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list
     return surfaces
 
 
-def _surfaces_of_bytes(tokens: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[_Surface]:
+def _surfaces_of_bytes(tokens: Sequence[str], tokenizer: Tokenizer) -> list[_Surface]:
     decoder: Any = tokenizer.backend_tokenizer.decoder
     surfaces: list[_Surface] = []
     bytes_before: list[str] = []

@@ -1,10 +1,11 @@
 """Metrics, and what helps to judge them: intervals, calibration, entities and answers."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
+if TYPE_CHECKING:
+    import numpy as np
 
-Numbers = np.ndarray[Any, Any]
+Numbers: TypeAlias = "np.ndarray[Any, Any]"
 """An array of any shape and dtype."""
 
 LabeledSpan = tuple[int, int, str]

@@ -14,14 +14,11 @@ import inspect
 import sys
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.modeling.architectures import architecture_of, is_causal, layers_of
-from bertkit.modeling.info import Forward, Layer, LayerOutput, Model, info_of
-
-if TYPE_CHECKING:
-    import torch
-    from transformers.utils import ModelOutput
+from bertkit.modeling.info import Forward, Layer, LayerOutput, Model, Output, info_of
+from bertkit.tokens.features import Tensor
 
 _TEXT_CLASSES = ("ForSequenceClassification", "ForMultipleChoice", "ForWindowClassification")
 
@@ -60,13 +57,13 @@ def cls_only_last_layer(model: Model) -> None:
 
 def _read_last_token(model: Model) -> None:
     """Let the head of a left-to-right model read the last token, for the first has seen no other."""
-    last: list[torch.Tensor | None] = []  # index of each row's last token in the batch at hand; None without padding
+    last: list[Tensor | None] = []  # index of each row's last token in the batch at hand; None without padding
 
     def note_lengths(_: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         mask = named.get("attention_mask", arguments[1] if len(arguments) > 1 else None)
         last[:] = [None if mask is None else mask.sum(dim=-1) - 1]
 
-    def take_last(_: object, inputs: object, outputs: ModelOutput) -> ModelOutput:
+    def take_last(_: object, inputs: object, outputs: Output) -> Output:
         # (rows, tokens, width) becomes (rows, 1, width): heads read the first of the tokens that they get
         hidden, (index,) = outputs["last_hidden_state"], last
         final = hidden[:, -1] if index is None else hidden[range(len(hidden)), index]
@@ -86,8 +83,8 @@ def _reads_first_token(model: Model) -> bool:
 def _forward_bert(
     layer: Layer,
     run: Forward,
-    hidden_states: torch.Tensor,
-    attention_mask: torch.Tensor | None = None,
+    hidden_states: Tensor,
+    attention_mask: Tensor | None = None,
     *others: object,
     **kwargs: object,
 ) -> LayerOutput:
@@ -114,15 +111,15 @@ def _forward_bert(
         scaling=attention.scaling,
     )
     attended = layer.attention.output(summed.reshape(first.shape[0], 1, -1), first)
-    output: torch.Tensor = layer.feed_forward_chunk(attended)
+    output: Tensor = layer.feed_forward_chunk(attended)
     return output
 
 
 def _forward_rotary(
     layer: Layer,
     run: Forward,
-    hidden_states: torch.Tensor,
-    attention_mask: torch.Tensor | None = None,
+    hidden_states: Tensor,
+    attention_mask: Tensor | None = None,
     **named: object,
 ) -> LayerOutput:
     """Run a layer on the first token, with its norm before or after each sum; its attention gets all tokens too."""
@@ -139,14 +136,14 @@ def _forward_rotary(
 
 def _attend_rotary(
     attention: Any,
-    run: Callable[..., tuple[torch.Tensor, None]],
-    hidden_states: torch.Tensor,
-    attention_mask: torch.Tensor | None = None,
+    run: Callable[..., tuple[Tensor, None]],
+    hidden_states: Tensor,
+    attention_mask: Tensor | None = None,
     *,
-    position_embeddings: tuple[torch.Tensor, torch.Tensor],
-    all_states: torch.Tensor | None = None,
+    position_embeddings: tuple[Tensor, Tensor],
+    all_states: Tensor | None = None,
     **named: object,
-) -> tuple[torch.Tensor, None]:
+) -> tuple[Tensor, None]:
     """Attend from the first token, (rows, 1, width), to all tokens, with the functions of the model's own module."""
     from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -168,7 +165,7 @@ def _attend_rotary(
     return attention.out_drop(attention.Wo(summed)) if is_fused else attention.o_proj(summed), None
 
 
-def _project_states(attention: Any, first: torch.Tensor, states: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def _project_states(attention: Any, first: Tensor, states: Tensor) -> tuple[Tensor, ...]:
     """Compute queries of the first token, and keys and values of all."""
     from torch import nn
     from torch.nn import functional
@@ -189,6 +186,6 @@ def _attention_of(layer: Layer) -> Any:
     return layer.attn if hasattr(layer, "attn") else layer.self_attn
 
 
-def _split_heads(values: torch.Tensor, width: int) -> torch.Tensor:
+def _split_heads(values: Tensor, width: int) -> Tensor:
     """Turn (rows, tokens, heads * width) into (rows, heads, tokens, width)."""
     return values.view(*values.shape[:-1], -1, width).transpose(1, 2)

@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from torch import nn
     from transformers import PretrainedConfig, PreTrainedModel
     from transformers.modeling_layers import GradientCheckpointingLayer
+    from transformers.utils import ModelOutput
 
 Model: TypeAlias = "PreTrainedModel"
 Config: TypeAlias = "PretrainedConfig"
+Output: TypeAlias = "ModelOutput"
 Layer: TypeAlias = "GradientCheckpointingLayer"
 LayerOutput: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 Forward: TypeAlias = Callable[..., LayerOutput]

@@ -8,15 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from bertkit.hardware.memory import where
-from bertkit.modeling.info import Model
-from bertkit.tokens.features import IGNORED, STATIC_WIDTHS, Batch, Tensors, static_width
-
-if TYPE_CHECKING:
-    import torch
-    from transformers.utils import ModelOutput
+from bertkit.modeling.info import Model, Output
+from bertkit.tokens.features import IGNORED, STATIC_WIDTHS, Batch, Tensor, Tensors, static_width
 
 LABEL_POSITIONS = "label_positions"
 """Name in a batch of few shapes: (rows, most labels), positions of labeled tokens; the width where a row has fewer."""
@@ -25,7 +20,7 @@ _MAX_EXPONENT = 700.0  # exp of more is no float
 _PAIR_LOGITS = ("seq_relationship_logits", "sop_logits")  # in the outputs of BERT, of ALBERT
 
 
-def run_at_masked(model: Model, batch: Batch) -> tuple[ModelOutput, torch.Tensor]:
+def run_at_masked(model: Model, batch: Batch) -> tuple[Output, Tensor]:
     """Run a model whose head computes each token by itself, with the head at the labeled tokens only.
 
     Args:
@@ -38,7 +33,7 @@ def run_at_masked(model: Model, batch: Batch) -> tuple[ModelOutput, torch.Tensor
 
     # A hook between encoder and head turns (rows, tokens, width) into (1, masked, width), a batch of one long row. So
     # the head of any architecture is computed at masked positions only, and needs no code of its own here.
-    def gather(module: object, inputs: object, outputs: ModelOutput) -> ModelOutput:
+    def gather(module: object, inputs: object, outputs: Output) -> Output:
         outputs["last_hidden_state"] = at_labels(outputs["last_hidden_state"], batch)[None]
         return outputs
 
@@ -63,7 +58,7 @@ def add_label_positions(batch: Tensors) -> Tensors:
     return {**batch, LABEL_POSITIONS: order.where(is_labeled.gather(1, order), width)}
 
 
-def at_labels(values: torch.Tensor, batch: Batch) -> torch.Tensor:
+def at_labels(values: Tensor, batch: Batch) -> Tensor:
     """Gather the values of the labeled tokens: (rows, tokens, ...) to (masked, ...).
 
     By `LABEL_POSITIONS` these are equally many of each row, and some of no label.
@@ -75,7 +70,7 @@ def at_labels(values: torch.Tensor, batch: Batch) -> torch.Tensor:
     return values.gather(1, index).flatten(0, 1)
 
 
-def put_at_labels(values: torch.Tensor, batch: Batch, into: torch.Tensor) -> torch.Tensor:
+def put_at_labels(values: Tensor, batch: Batch, into: Tensor) -> Tensor:
     """Return a tensor (rows, tokens) with the values (masked,) at the labeled tokens, as `at_labels` gathers them."""
     if LABEL_POSITIONS not in batch:
         return into.masked_scatter(batch["labels"] != IGNORED, values)
@@ -85,7 +80,7 @@ def put_at_labels(values: torch.Tensor, batch: Batch, into: torch.Tensor) -> tor
     return wider.scatter(1, positions, values.view(positions.shape))[:, : into.shape[1]]
 
 
-def labels_of(batch: Batch) -> torch.Tensor:
+def labels_of(batch: Batch) -> Tensor:
     """Return the labels of the tokens that `at_labels` gathers, (masked,)."""
     labels = at_labels(batch["labels"], batch)
     if LABEL_POSITIONS not in batch:
@@ -93,7 +88,7 @@ def labels_of(batch: Batch) -> torch.Tensor:
     return labels.where(batch[LABEL_POSITIONS].flatten() < batch["labels"].shape[1], IGNORED)
 
 
-def sum_of_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+def sum_of_losses(logits: Tensor, labels: Tensor) -> Tensor:
     """Compute the sum of the cross-entropies in nats; 0 where there are no labels.
 
     >>> import torch
@@ -106,18 +101,18 @@ def sum_of_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     return functional.cross_entropy(logits.float().flatten(0, -2), labels.flatten(), reduction="sum")
 
 
-def masked_totals(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, float]:
+def masked_totals(logits: Tensor, labels: Tensor) -> dict[str, float]:
     """Sum up the losses (``mlm``), the masked tokens (``masked``) and those predicted correctly (``found``)."""
     return read_numbers(masked_sums(logits, labels))
 
 
-def masked_sums(logits: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+def masked_sums(logits: Tensor, labels: Tensor) -> dict[str, Tensor]:
     """Return what `masked_totals` does, on the device still."""
     found = (logits.flatten(0, -2).argmax(-1) == labels).sum()
     return {"mlm": sum_of_losses(logits, labels), "masked": (labels != IGNORED).sum(), "found": found}
 
 
-def read_numbers(numbers: Mapping[str, torch.Tensor]) -> dict[str, float]:
+def read_numbers(numbers: Mapping[str, Tensor]) -> dict[str, float]:
     """Return numbers of a device, which is waited for once."""
     import torch
 
@@ -135,7 +130,7 @@ def count_pairs(batch: Batch) -> tuple[int, int]:
     return int((batch["labels"] != IGNORED).sum()), int((batch["pair_labels"] != IGNORED).sum())
 
 
-def sum_pair_losses(model: Model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+def sum_pair_losses(model: Model, batch: Batch) -> tuple[Tensor, Tensor]:
     """Sum the cross-entropies of a batch's masked tokens, and those of its pairs."""
     logits, labels, pair_logits = _run_both(model, batch)
     return sum_of_losses(logits, labels), sum_of_losses(pair_logits, batch["pair_labels"])
@@ -159,7 +154,7 @@ def score_pairs(totals: Mapping[str, float]) -> dict[str, float]:
     return {"loss": loss, **masked_scores(totals), "pair_accuracy": totals["pairs_found"] / totals["pairs"]}
 
 
-def _run_both(model: Model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _run_both(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """Return logits (masked, vocabulary) and labels (masked,) of masked tokens, and logits (rows, 2) of pairs."""
     outputs, labels = run_at_masked(model, {name: values for name, values in batch.items() if name != "pair_labels"})
     pair_logits = next(outputs[name] for name in _PAIR_LOGITS if name in outputs)

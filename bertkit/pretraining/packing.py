@@ -16,7 +16,6 @@ from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -24,9 +23,6 @@ from bertkit.modeling.masked_head import add_label_positions
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tensors, Tokenizer, pad_features
-
-if TYPE_CHECKING:
-    pass
 
 NOTHING: Mapping[str, float] = MappingProxyType({})
 _AT_ONCE = 4096  # partial chunks packed together, in document order

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -35,9 +35,6 @@ from bertkit.pretraining.packing import TokenizedText
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.storage.columns import Numbers
 from bertkit.tokens.features import IGNORED, Collator, Features, SpecialTokenTemplate, Tensors, Tokenizer, pad_features
-
-if TYPE_CHECKING:
-    pass
 
 # labels of BertForPreTraining (next, random) and AlbertForPreTraining (next, swapped)
 NEXT, RANDOM, SWAPPED = 0, 1, 1

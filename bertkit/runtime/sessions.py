@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import numpy as np
 
 from bertkit.errors import ModelError, UnavailableError, shorten
 from bertkit.hardware.threads import fitting_threads
 
-if TYPE_CHECKING:
-    import numpy as np
-
-    Arrays = dict[str, np.ndarray[Any, Any]]
-
-Run = Callable[[Mapping[str, Any]], "Arrays"]
+Arrays = dict[str, np.ndarray[Any, Any]]
+Run = Callable[[Mapping[str, Any]], Arrays]
 """Inputs by name -> outputs by name."""
 
 _OF_OTHERS = ("last_hidden_state",)  # outputs that other programs read, and bertkit does not

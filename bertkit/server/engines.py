@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import answer_rows
+from bertkit.metrics import Numbers
 from bertkit.modeling.sentence.modules import Normalize
 from bertkit.progress import SILENT
+from bertkit.recipe import Row
 from bertkit.tokens.features import count_tokens
 
 if TYPE_CHECKING:
-    from bertkit.metrics import Numbers
-    from bertkit.recipe import Row
     from bertkit.vectors.embedder import Embedder
 
 

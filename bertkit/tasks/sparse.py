@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.metrics import Numbers
 from bertkit.metrics.basic import Undefined
 from bertkit.metrics.partners import partner_ranks
 from bertkit.modeling.heads.targets import Target
@@ -31,13 +32,11 @@ from bertkit.tasks import (
     contrastive,
     read_option,
 )
-from bertkit.tokens.features import Batch, Features, Rows
+from bertkit.tokens.features import Batch, Features, Rows, Tensor
 
 if TYPE_CHECKING:
-    import torch
     from scipy.sparse import csr_array
 
-    from bertkit.metrics import Numbers
 
 _ACTIVE = ("query_active_dims", "document_active_dims")
 
@@ -99,7 +98,7 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
 def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the dot product of anchor and positive."""
 
-    def score(outputs: Batch) -> torch.Tensor:
+    def score(outputs: Batch) -> Tensor:
         values, tokens = outputs["values"].float(), outputs["tokens"]
         # products of all pairs of dimensions, of which those of one token count: (inputs, most, most)
         same = tokens[:, 0, :, None] == tokens[:, 1, None, :]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -44,11 +44,8 @@ from bertkit.tasks import (
 )
 from bertkit.tasks.text_classification import combine_each, load_text_model
 from bertkit.tokens import long_texts
-from bertkit.tokens.features import Batch, Features, Rows
+from bertkit.tokens.features import Batch, Features, Rows, Tensor
 from bertkit.tokens.several import several_collator
-
-if TYPE_CHECKING:
-    import torch
 
 COLUMNS = Columns(given=("text",), gold="label", optional=("text_pair",))
 TYPES: Mapping[str, Any] = {"prediction": float}
@@ -112,7 +109,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     """Return what can be explained: the number, of windows as they are combined."""
     way = long_texts.long_text(setup.recipe)
 
-    def score(outputs: Batch) -> torch.Tensor:
+    def score(outputs: Batch) -> Tensor:
         values = outputs["logits"][..., 0].float()
         if way not in long_texts.WINDOWS:
             return values

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -34,14 +34,12 @@ from bertkit.tokens.features import (
     Features,
     Rows,
     Setup,
+    Tensor,
     find_template,
     padding_collator,
     token_budget,
 )
 from bertkit.tokens.words import read_target_word, split_windows, tokenize_words
-
-if TYPE_CHECKING:
-    import torch
 
 COLUMNS = Columns(
     given=("tokens", "target"),
@@ -185,7 +183,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     """Return what can be explained: the log-odds of each sense of the word among these."""
     of_word, positions = _senses(setup)[row["word"].replace("/", "_")], features[0]["positions"]
 
-    def score(outputs: Batch, number: int) -> torch.Tensor:
+    def score(outputs: Batch, number: int) -> Tensor:
         return log_odds(outputs["logits"][:, positions].mean(dim=1)[:, of_word], number)
 
     return label_targets([setup.labels[number] for number in of_word], [prediction["prediction"]], score)

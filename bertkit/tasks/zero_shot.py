@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -38,11 +38,8 @@ from bertkit.tasks import (
     spelled,
     text_classification,
 )
-from bertkit.tokens.features import Batch, Features, Rows
+from bertkit.tokens.features import Batch, Features, Rows, Tensor
 from bertkit.tokens.several import several_collator
-
-if TYPE_CHECKING:
-    import torch
 
 
 def _is_template(value: object) -> bool:
@@ -137,7 +134,7 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
     if entailment is None:
         return text_classification.targets(prediction, outputs, features, row, setup)
 
-    def score(outputs: Batch) -> torch.Tensor:
+    def score(outputs: Batch) -> Tensor:
         return log_odds(outputs["logits"], entailment)
 
     return [

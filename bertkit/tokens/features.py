@@ -45,8 +45,9 @@ PADDING_STEPS = ((64, 8), (32, 4), (16, 2))
 
 Item = TypeVar("Item")
 
-Batch = Mapping[str, "torch.Tensor"]
-Tensors = dict[str, "torch.Tensor"]
+Tensor: TypeAlias = "torch.Tensor"
+Batch = Mapping[str, Tensor]
+Tensors = dict[str, Tensor]
 Collator = Callable[[Features], Tensors]
 
 

@@ -24,6 +24,7 @@ from bertkit.tokens.features import (
     STATIC_WIDTHS,
     Collator,
     Features,
+    Tensor,
     Tensors,
     round_size,
     split_by_size,
@@ -31,7 +32,6 @@ from bertkit.tokens.features import (
 
 if TYPE_CHECKING:
     import numpy as np
-    import torch
 
 WIDTHS, WIDTHS_OF_SHARES = 3, 2
 """How many widths batches have, and how many where one step has several micro-batches."""
@@ -130,7 +130,7 @@ def fill_rows(batch: Tensors, order: Order) -> Tensors:
     rows = torch.tensor(order)
     is_row = rows >= 0
 
-    def fill(name: str, values: torch.Tensor) -> torch.Tensor:
+    def fill(name: str, values: Tensor) -> Tensor:
         if values.dim() == 0:  # of the whole batch
             return values
         filled = values[rows.clamp(min=0)]

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import ModelError
 from bertkit.progress import log
 from bertkit.storage.runs import RECORD
-from bertkit.tokens.features import Features, Tokenizer, are_several
+from bertkit.tokens.features import Features, Tensor, Tokenizer, are_several
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PretrainedConfig, PreTrainedModel
 
 
@@ -106,14 +105,14 @@ def _find_signs(tokenizer: Tokenizer, model: PreTrainedModel) -> list[str]:
     return signs
 
 
-def _is_trained(weights: torch.Tensor) -> bool:
+def _is_trained(weights: Tensor) -> bool:
     """Tell whether the norms of embeddings, shape (tokens, width), differ more than those of random weights."""
     norms = weights.norm(dim=1)
     norms = norms[norms > 0]  # that of padding is 0
     return bool(norms.std() / norms.mean() * (2 * weights.shape[1]) ** 0.5 > _TRAINED)
 
 
-def _compare_like_tokens(tokenizer: Tokenizer, weights: torch.Tensor) -> float | None:
+def _compare_like_tokens(tokenizer: Tokenizer, weights: Tensor) -> float | None:
     """Compute how much more alike the embeddings of `walk` and `walks` are than those of any two such tokens.
 
     Returns:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.labels import class_weights
 from bertkit.errors import RecipeError
+from bertkit.modeling.info import Model
 from bertkit.recipe import Row, Training
 from bertkit.recipe.plugins import load_own
 from bertkit.tasks import Task
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     import torch
     from accelerate import Accelerator
 
-    from bertkit.modeling.info import Model
 
 FOCAL = "focal"
 

@@ -19,12 +19,12 @@ from torch import nn
 from bertkit.errors import RecipeError, ResourceError
 from bertkit.hardware.device import Device
 from bertkit.hardware.memory import is_memory_error
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.progress import log
 from bertkit.recipe import CommonTraining
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, TrainingArguments
+    from transformers import TrainingArguments
 
 
 Batch = dict[str, torch.Tensor]
@@ -45,7 +45,7 @@ def split_batch(batch: Batch, rows: int) -> list[Batch]:
     return [{name: values[start : start + max(1, rows)] for name, values in batch.items()} for start in starts]
 
 
-def rows_at_once(batch: Batch, tokens: int | None, model: PreTrainedModel) -> int:
+def rows_at_once(batch: Batch, tokens: int | None, model: Model) -> int:
     """Return how many rows of a batch are computed at once: those of so many tokens, or what suits the device.
 
     All, where the loss compares them with one another; the model then reads as many tokens at once itself.
@@ -60,7 +60,7 @@ def rows_at_once(batch: Batch, tokens: int | None, model: PreTrainedModel) -> in
     return fastest_rows(batch, heads) if model.device.type == "cpu" else len(batch["input_ids"])
 
 
-def check_shares(model: PreTrainedModel, training: CommonTraining, processes: int) -> None:
+def check_shares(model: Model, training: CommonTraining, processes: int) -> None:
     """Check that nothing splits the batches of a loss that compares their rows; say so where processes share them.
 
     Raises:

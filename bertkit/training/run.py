@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 from bertkit.errors import BertkitError, DataError, DivergedError, ModelError, ResourceError, StoppedError
 from bertkit.hardware.device import find_device
@@ -20,6 +20,7 @@ from bertkit.hardware.precision import Machine, restore_hardware
 from bertkit.hardware.speed import peak_memory, restart_peak_memory
 from bertkit.hardware.threads import Threads, asked_threads, tell_choice
 from bertkit.modeling.architectures import detect_machine
+from bertkit.modeling.info import Model
 from bertkit.modeling.weights import restore_weights, weights_to_save
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import PretrainRecipe, Recipe, SeveralRecipe, write_yaml
@@ -27,11 +28,8 @@ from bertkit.storage import checkpoints, runs
 from bertkit.storage.files import disk_errors, write_text
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.records import RunRecord
+from bertkit.tokens.features import Tokenizer
 from bertkit.training.trackers import FOLDER, tracked
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
 
 AnyRecipe = Recipe | PretrainRecipe | SeveralRecipe
 
@@ -155,9 +153,7 @@ def _code_refused(folder: Path) -> Iterator[None]:
         raise ModelError(what, "delete that checkpoint, then repeat the command", file=folder) from None
 
 
-def export_model(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, folder: Path, subfolder: str = ""
-) -> list[str]:
+def export_model(model: Model, tokenizer: Tokenizer, folder: Path, subfolder: str = "") -> list[str]:
     """Write a plain checkpoint into a run's folder or a subfolder of it, file by file, so that none is half written.
 
     Returns:
@@ -262,7 +258,7 @@ def untrained() -> FitResult:
     return FitResult([], best=None, last=None, best_step=0, steps=0, planned=0, epochs=0.0)
 
 
-def load_best(model: PreTrainedModel, folder: Path) -> FitResult:
+def load_best(model: Model, folder: Path) -> FitResult:
     """Load the weights of a run's best checkpoint, and return what its training has left.
 
     Raises:

@@ -13,7 +13,7 @@ from bertkit.errors import UsageError
 from bertkit.progress import log
 from bertkit.recipe import Row, Training
 from bertkit.tokens.feature_cache import items_of, texts_of
-from bertkit.tokens.features import Collator, Feature, count_tokens
+from bertkit.tokens.features import Collator, Feature, Features, count_tokens
 from bertkit.training.batching import (
     Shares,
     choose_batching,
@@ -25,7 +25,6 @@ from bertkit.training.batching import (
 )
 
 if TYPE_CHECKING:
-    from bertkit.tokens.features import Features
     from bertkit.training.stopping import Budget
 
 

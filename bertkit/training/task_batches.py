@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader
 
 from bertkit.errors import RecipeError
 from bertkit.hardware.memory import on_host
+from bertkit.modeling.info import Model
 from bertkit.recipe import Training
 from bertkit.tokens.features import Batch, Collator, Feature, Features, Tensors
 from bertkit.training.arguments import check_batch
@@ -19,7 +20,6 @@ from bertkit.training.batching import InMemoryBatches, SeededBatches, SeededLoad
 from bertkit.training.losses import Terms
 
 if TYPE_CHECKING:
-    from bertkit.modeling.info import Model
     from bertkit.training.stopping import Budget
 
 _TASK = "task"  # name of the number of a feature's task, (rows,) in a batch

@@ -8,19 +8,18 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UnavailableError, UsageError
+from bertkit.metrics import Numbers
 from bertkit.progress import Progress, stage
 from bertkit.recipe.plugins import import_extra
 from bertkit.storage import hub
+from bertkit.tokens.features import Tensor
+from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.models import PROMPTS
 
 if TYPE_CHECKING:
-    import torch
     from mteb.abstasks import AbsTask
     from mteb.abstasks.task_metadata import TaskMetadata
     from mteb.models.model_meta import ModelMeta
-
-    from bertkit.metrics import Numbers
-    from bertkit.vectors.embedder import Embedder
 
 
 @dataclass(frozen=True)
@@ -60,17 +59,17 @@ class BenchmarkModel:
         embedder = self.embedder if name is None else self.embedder.with_prompt(name)
         return embedder.encode(texts, progress=self.progress)
 
-    def similarity(self, embeddings1: Numbers, embeddings2: Numbers) -> torch.Tensor:
+    def similarity(self, embeddings1: Numbers, embeddings2: Numbers) -> Tensor:
         """Compare all vectors with all: (first, second)."""
         first, second = map(self._to_compare, (embeddings1, embeddings2))
         return first @ second.T
 
-    def similarity_pairwise(self, embeddings1: Numbers, embeddings2: Numbers) -> torch.Tensor:
+    def similarity_pairwise(self, embeddings1: Numbers, embeddings2: Numbers) -> Tensor:
         """Compare the vectors of each pair: (pairs,)."""
         first, second = map(self._to_compare, (embeddings1, embeddings2))
         return (first * second).sum(dim=-1)
 
-    def _to_compare(self, vectors: Numbers) -> torch.Tensor:
+    def _to_compare(self, vectors: Numbers) -> Tensor:
         import torch
         from torch.nn import functional
 

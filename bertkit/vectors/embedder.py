@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bertkit.errors import DataError, ModelError, UsageError
-from bertkit.hardware.precision import product_widths, use_matmul_backend
+from bertkit.hardware.precision import Machine, product_widths, use_matmul_backend
+from bertkit.metrics import Numbers
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.layers import read_layer_choice
 from bertkit.modeling.sentence.modules import (
@@ -22,21 +23,17 @@ from bertkit.modeling.sentence.modules import (
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.storage import hub
 from bertkit.storage.fingerprints import json_fingerprint
-from bertkit.vectors.embedding.library import find_unknown, open_library, read_known
+from bertkit.tokens.features import Tokenizer
+from bertkit.vectors.embedding.library import LibraryModel, find_unknown, open_library, read_known
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-    from bertkit.hardware.precision import Machine
-    from bertkit.metrics import Numbers
     from bertkit.modeling.sentence.encoder import SentenceEncoder
     from bertkit.vectors.embedding.exported import ExportedVectors
-    from bertkit.vectors.embedding.library import LibraryModel
 
 
 class _Loaded(NamedTuple):
     encoder: SentenceEncoder
-    tokenizer: PreTrainedTokenizerFast
+    tokenizer: Tokenizer
     machine: Machine
     autocast: str
     """Precision that the encoder leaves to autocast."""
@@ -125,7 +122,7 @@ class Embedder:
         return read_config(self.folder / self.modules.subfolder, decoders=is_sentence_folder(self.folder))
 
     @cached_property
-    def tokenizer(self) -> PreTrainedTokenizerFast:
+    def tokenizer(self) -> Tokenizer:
         """The tokenizer, whose ``model_max_length`` is what texts are truncated to.
 
         Raises:

@@ -13,7 +13,7 @@ from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import hub
 from bertkit.storage.outputs import claimed_folder
-from bertkit.tasks import load_task
+from bertkit.tasks import Task, load_task
 from bertkit.tokens.features import Setup
 
 if TYPE_CHECKING:
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from bertkit.checks.label_errors import LabelError
     from bertkit.checks.reading import Readings
     from bertkit.checks.repeats import Repeats
-    from bertkit.tasks import Task
 
 
 @dataclass(frozen=True)

@@ -17,12 +17,11 @@ from bertkit.errors import UsageError
 from bertkit.progress import SILENT, Progress
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.vectors.embedding.quantize import to_unit_length
-from bertkit.vectors.groups.texts import TextFile, VectorSource
+from bertkit.vectors.groups.stored import Matrix
+from bertkit.vectors.groups.texts import Rows, TextFile, VectorSource
 
 if TYPE_CHECKING:
     from bertkit.vectors.groups.duplicates import Duplicate, ScannedRows
-    from bertkit.vectors.groups.stored import Matrix
-    from bertkit.vectors.groups.texts import Rows
     from bertkit.vectors.groups.threshold import LabeledPair
 
 

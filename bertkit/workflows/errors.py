@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import BertkitError, UsageError
+from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from bertkit.insight.mistakes.outcomes import Outcomes, RowAnswer
     from bertkit.insight.mistakes.robustness import Robustness
     from bertkit.insight.mistakes.slices import ComparedSlice
-    from bertkit.metrics import Numbers
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.rows import Split
 from bertkit.errors import BertkitError, DataError, ModelError, UnavailableError, UsageError
 from bertkit.evaluation.calibration import CALIBRATION_FILE, read_calibration, write_calibration
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
@@ -29,7 +30,6 @@ from bertkit.storage.outputs import building, refuse_existing
 from bertkit.storage.records import take
 
 if TYPE_CHECKING:
-    from bertkit.data.rows import Split
     from bertkit.evaluation.parity import Compute, Parity
     from bertkit.modeling.inference.graphs.convert import Converted
 

@@ -6,21 +6,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.hardware.precision import compute_as_stored
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
 from bertkit.modeling.weights import load_config
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.storage import hub
 from bertkit.storage.cache import say_once
-from bertkit.tokens.features import Feature, find_template
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
+from bertkit.tokens.features import Feature, Tokenizer, find_template
 
 _SPELLINGS = ("[MASK]", "<mask>")
 _CHUNK = 256  # texts
@@ -46,8 +42,8 @@ class _Query:
 class _MaskFiller:
     """A model with its tokenizer, and what is asked of them."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
+    model: Model
+    tokenizer: Tokenizer
     top: int
     targets: Mapping[int, str]
     """Token id -> word to report; empty for the likeliest tokens."""
@@ -148,7 +144,7 @@ def fill_mask(
     return answer()
 
 
-def find_targets(tokenizer: PreTrainedTokenizerFast, words: Sequence[str]) -> dict[int, str]:
+def find_targets(tokenizer: Tokenizer, words: Sequence[str]) -> dict[int, str]:
     """Return token id -> word for each word.
 
     Raises:
@@ -167,7 +163,7 @@ def find_targets(tokenizer: PreTrainedTokenizerFast, words: Sequence[str]) -> di
     return targets
 
 
-def _find_masks(texts: Sequence[tuple[int, str]], tokenizer: PreTrainedTokenizerFast) -> list[_Query]:
+def _find_masks(texts: Sequence[tuple[int, str]], tokenizer: Tokenizer) -> list[_Query]:
     """Find the masks of texts; of a text that is too long, only the tokens around each mask are read."""
     template = find_template(tokenizer, pair=False)
     budget = int(tokenizer.model_max_length) - template.size
@@ -216,7 +212,7 @@ def _replace_mask(text: str, mask_token: str, mask: int, word: str, *, joins: bo
     return (before.rstrip() if joins else before) + word + after
 
 
-def _spell_masks(text: str, tokenizer: PreTrainedTokenizerFast) -> str:
+def _spell_masks(text: str, tokenizer: Tokenizer) -> str:
     """Write masks as the tokenizer does: a text may say [MASK] to any model."""
     for spelling in _SPELLINGS:
         if spelling != tokenizer.mask_token and spelling in text:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,8 @@ from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_chec
 from bertkit.evaluation.gates import judge_scores
 from bertkit.evaluation.scoring import Scored, measure_ece
 from bertkit.evaluation.splits import judge_training_rows
+from bertkit.metrics.paired import Difference
+from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_tokenizer, quiet_transformers, read_config, weight_bytes
 from bertkit.modeling.sentence.formats import SPARSE, find_format
 from bertkit.modeling.weights import load_config, load_weights, refuse_non_finite
@@ -33,12 +35,6 @@ from bertkit.storage.files import check_space, disk_errors
 from bertkit.storage.outputs import building, refuse_existing
 from bertkit.tasks import load_task
 from bertkit.workflows.evaluate import splits_to_score
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.metrics.paired import Difference
-
 
 _RECIPE = "recipe.yaml"
 
@@ -267,7 +263,7 @@ def _find_corpus(inputs: _Inputs, before: Checkpoint | None) -> TokenCorpus:
     return TokenCorpus(inputs.source, before, tuple(split for split in splits if split is not None), files)
 
 
-def _load_to_save(inputs: _Inputs, before: Checkpoint | None) -> tuple[PreTrainedModel, list[str]]:
+def _load_to_save(inputs: _Inputs, before: Checkpoint | None) -> tuple[Model, list[str]]:
     """Load the model as it was saved; return also the weights that its checkpoint lacks."""
     if inputs.saved is not None and before is not None:
         setup = replace(before.setup, inference=False)

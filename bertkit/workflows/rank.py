@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bertkit.data.checks import share_of
 from bertkit.data.row_digests import mark_training_rows, read_digests
+from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.hardware.speed import describe_spreads
 from bertkit.modeling.layers import count_layers
@@ -20,7 +21,6 @@ from bertkit.tasks import load_task
 from bertkit.workflows.finetune.inputs import read_labeled
 
 if TYPE_CHECKING:
-    from bertkit.data.rows import Split
     from bertkit.insight.layer_vectors import LayerReader
     from bertkit.insight.ranking.cost import EncoderCost
     from bertkit.insight.ranking.examples import RankedExamples

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from bertkit.errors import BertkitError, UsageError, shorten
 from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.intervals import Interval
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage import runs
@@ -16,7 +17,6 @@ from bertkit.storage.seeds import read_seeds, seed_folders
 from bertkit.storage.summaries import RunSummary, find_runs, list_settings, summarize
 
 if TYPE_CHECKING:
-    from bertkit.metrics.intervals import Interval
     from bertkit.metrics.paired import Difference
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from bertkit.cli.completion import complete_column
@@ -30,8 +31,6 @@ from bertkit.cli.progress import TerminalProgress
 from bertkit.reports.text import p_text
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from bertkit.evaluation.differences import ChangedRow, Changes
     from bertkit.evaluation.gates import WorseGate
     from bertkit.metrics.paired import Difference

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bertkit.cli.options import FreshOption, argument, flag, option, output_option
 from bertkit.cli.output import print_line, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
-from bertkit.errors import UnavailableError, shorten
+from bertkit.errors import BertkitError, UnavailableError, shorten
 
 if TYPE_CHECKING:
-    from bertkit.errors import BertkitError
     from bertkit.workflows.rerun import RepeatedScore, Rerun
 
 ORDER = 25

@@ -15,11 +15,9 @@ from bertkit.insight.attention.patterns import PATTERNS, PatternCounter, Pattern
 from bertkit.insight.attention.relations import RelationCounter, RelationScore
 from bertkit.insight.attention.rows import HeadRow, TextOrWords, encode_rows
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.tokens.features import Tensor
 
 if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
     from bertkit.insight.attention.weights import AttentionModel
 
 
@@ -30,14 +28,14 @@ class DistanceCounter:
         self.tokens = 0
         self.sums: np.ndarray | None = None  # (heads of all layers, heads of all layers)
 
-    def add(self, rows: Sequence[HeadRow], weights: Sequence[torch.Tensor]) -> None:
+    def add(self, rows: Sequence[HeadRow], weights: Sequence[Tensor]) -> None:
         """Add the rows of a batch; `weights` of each layer, (rows, heads, tokens, tokens), padded on the right."""
         for number, row in enumerate(rows):
             own = len(row.is_special)
             attends = [position for position, special in enumerate(row.is_special) if not special]
             self._add_row([layer[number, :, :own, :own] for layer in weights], attends)
 
-    def _add_row(self, weights: Sequence[torch.Tensor], attends: Sequence[int]) -> None:
+    def _add_row(self, weights: Sequence[Tensor], attends: Sequence[int]) -> None:
         import torch
 
         heads = torch.cat(list(weights)).float()[:, attends]  # (heads, tokens that attend, tokens)
@@ -60,7 +58,7 @@ class DistanceCounter:
         return np.asarray(self.sums / self.tokens)
 
 
-def _entropies(weights: torch.Tensor) -> torch.Tensor:
+def _entropies(weights: Tensor) -> Tensor:
     import torch
 
     return -torch.xlogy(weights, weights).sum(-1)

@@ -11,15 +11,11 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertkit.insight.attention.rows import HeadRow
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedTokenizerFast
+from bertkit.tokens.features import Tensor, Tokenizer
 
 PATTERNS = {
     "itself": "the token itself",
@@ -66,14 +62,14 @@ class PatternTable:
 class PatternCounter:
     """Adds up the patterns of batches, so that no attention is kept."""
 
-    def __init__(self, rows: Sequence[HeadRow], tokenizer: PreTrainedTokenizerFast) -> None:
+    def __init__(self, rows: Sequence[HeadRow], tokenizer: Tokenizer) -> None:
         self.counts = Counter(token for row in rows for token in _text_ids(row))
         self.marks = {token for token in self.counts if is_punctuation(tokenizer.convert_ids_to_tokens(token))}
         self.tokens = 0
         self.uniform = np.zeros(len(PATTERNS))
         self.sums: list[np.ndarray] = []  # per layer (heads, patterns + 2): the last two are entropies
 
-    def add(self, rows: Sequence[HeadRow], weights: Sequence[torch.Tensor]) -> None:
+    def add(self, rows: Sequence[HeadRow], weights: Sequence[Tensor]) -> None:
         """Add a batch.
 
         Args:

@@ -13,16 +13,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from bertkit.insight.attention.rows import HeadRow
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
-
-if TYPE_CHECKING:
-    import torch
+from bertkit.tokens.features import Tensor
 
 ALL = "all"
 """Stands for all relations but punctuation."""
@@ -65,7 +62,7 @@ class RelationCounter:
         self.distances: list[int] = []  # from a word to its syntactic head, in words
         self.hits: list[np.ndarray] = []  # per row (words, layers, heads, directions)
 
-    def add(self, numbers: Sequence[int], rows: Sequence[HeadRow], weights: Sequence[torch.Tensor]) -> None:
+    def add(self, numbers: Sequence[int], rows: Sequence[HeadRow], weights: Sequence[Tensor]) -> None:
         """Add the rows of a batch.
 
         Args:
@@ -112,7 +109,7 @@ class RelationCounter:
         return scored
 
 
-def words_attention(weights: torch.Tensor, spans: Sequence[tuple[int, int]]) -> torch.Tensor:
+def words_attention(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor:
     """Turn attention between tokens (..., tokens, tokens) into attention between words (..., words, words).
 
     A word that attends is the mean of its tokens, and one that is attended to is their sum (Clark et al. 2019, section
@@ -127,7 +124,7 @@ def words_attention(weights: torch.Tensor, spans: Sequence[tuple[int, int]]) -> 
     return means @ weights.float() @ members.T
 
 
-def find_hits(attention: torch.Tensor, words: Sequence[int], heads: Sequence[int]) -> np.ndarray:
+def find_hits(attention: Tensor, words: Sequence[int], heads: Sequence[int]) -> np.ndarray:
     """Tell which attention heads find the syntactic heads of words: bool, (words, layers, heads, directions).
 
     Args:

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bertkit.data.text import Record
 from bertkit.errors import located
 from bertkit.insight.syntax import read_column, read_heads
-from bertkit.tokens.features import find_template, tokenize_texts
+from bertkit.tokens.features import Feature, Tokenizer, find_template, tokenize_texts
 from bertkit.tokens.words import tokenize_words
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
-
-    from bertkit.tokens.features import Feature
 
 WORDS, HEADS, RELATIONS = "tokens", "head", "deprel"
 """Columns of Universal Dependencies, as the hub has them and as CoNLL-U is read."""
@@ -66,7 +60,7 @@ def parse_row(record: Record, column: str, file: str) -> TextOrWords:
     return TextOrWords(None, words, heads, list(map(str, relations)))
 
 
-def encode_rows(rows: Iterable[TextOrWords], tokenizer: PreTrainedTokenizerFast, max_tokens: int) -> list[HeadRow]:
+def encode_rows(rows: Iterable[TextOrWords], tokenizer: Tokenizer, max_tokens: int) -> list[HeadRow]:
     """Tokenize rows; those that are empty or longer than `max_tokens`, with special tokens, are left out."""
     template = find_template(tokenizer, pair=False)
     listed = list(rows)

@@ -10,17 +10,14 @@ import numpy as np
 
 from bertkit.errors import UsageError
 from bertkit.hardware.precision import compute_as_stored
+from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules
 from bertkit.modeling.weights import load_config
-from bertkit.tokens.features import find_template, pad_features, tokenize_texts
+from bertkit.tokens.features import Features, Tensor, Tokenizer, find_template, pad_features, tokenize_texts
 
 if TYPE_CHECKING:
-    import torch
     from tokenizers import Encoding
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
-
-    from bertkit.tokens.features import Features
 
 
 _LEAST_WEIGHT = 1e-6  # below, the logarithm of a weight is mostly rounding
@@ -58,15 +55,15 @@ class AttentionModel:
     """An encoder that is loaded to look at its attention."""
 
     name: str
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerFast
+    model: Model
+    tokenizer: Tokenizer
 
     @property
     def max_tokens(self) -> int:
         """The most tokens that it reads."""
         return int(self.tokenizer.model_max_length)
 
-    def collate(self, features: Features) -> dict[str, torch.Tensor]:
+    def collate(self, features: Features) -> dict[str, Tensor]:
         """Build the batch of some features, on the device of the model, padded to the longest one."""
         import torch
 
@@ -87,7 +84,7 @@ def load_attention_model(folder: Path, name: str) -> AttentionModel:
     return AttentionModel(name, _load_encoder(folder), load_tokenizer(folder))
 
 
-def _load_encoder(folder: Path) -> PreTrainedModel:
+def _load_encoder(folder: Path) -> Model:
     from transformers import AutoModel
 
     model = load_to_pretrain(AutoModel, folder, load_config(folder))

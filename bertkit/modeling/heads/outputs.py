@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model, Output, info_of
 from bertkit.tokens.features import Batch
 
 if TYPE_CHECKING:
     import torch
-    from transformers.utils import ModelOutput
 
 
 def compute_head_in_fp32(model: Model) -> None:
@@ -43,7 +42,7 @@ def mask_missing_choices(model: Model) -> None:
     model.register_forward_hook(_mask_missing, with_kwargs=True)
 
 
-def _mask_missing(model: torch.nn.Module, arguments: object, inputs: Batch, output: ModelOutput) -> ModelOutput:
+def _mask_missing(model: torch.nn.Module, arguments: object, inputs: Batch, output: Output) -> Output:
     import torch
     from torch.nn import functional
 

@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bertkit.errors import ModelError
-from bertkit.modeling.info import Config, Model, info_of
+from bertkit.modeling.info import Config, Model, Output, info_of
 from bertkit.modeling.weights import read_json_object
-
-if TYPE_CHECKING:
-    import torch
-    from transformers.utils import ModelOutput
+from bertkit.tokens.features import Tensor
 
 # what the CrossEncoder of sentence-transformers makes of a logit, by the names that it writes
 PROBABILITY, LOGIT = "torch.nn.modules.activation.Sigmoid", "torch.nn.modules.linear.Identity"
@@ -48,8 +44,8 @@ def score_passages(model: Model, activation: str) -> None:
 
 
 def _forward(
-    forward: Callable[..., ModelOutput], activation: str, *, labels: torch.Tensor | None = None, **inputs: torch.Tensor
-) -> ModelOutput:
+    forward: Callable[..., Output], activation: str, *, labels: Tensor | None = None, **inputs: Tensor
+) -> Output:
     """Run a model on passages, (rows, tokens), or on lists of them, (queries, passages, tokens).
 
     A passage that a list lacks is a single token, as `padding_collator` makes it. Its logit is the least number.
@@ -72,7 +68,7 @@ def _forward(
     return output
 
 
-def list_loss(logits: torch.Tensor, relevance: torch.Tensor) -> torch.Tensor:
+def list_loss(logits: Tensor, relevance: Tensor) -> Tensor:
     """Compute the cross entropy of a softmax over each list, shape (queries,); 0 where nothing is relevant.
 
     The target is each passage's share of the list's relevance. With one relevant passage, this is the localized

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import Row
-from bertkit.tokens.features import Features
-
-if TYPE_CHECKING:
-    import torch
-
-    from bertkit.tokens.features import Setup
+from bertkit.tokens.features import Features, Setup, Tensor
 
 LOG_ODDS, LOG_PROBABILITY = "log-odds", "log-probability"
 
@@ -23,7 +18,7 @@ Record = Mapping[str, Any]
 """A prediction, or the output for one feature."""
 Records = Sequence[Record]
 
-Outputs = Mapping[str, "torch.Tensor"]
+Outputs = Mapping[str, Tensor]
 """The outputs of a model for a batch of inputs, by name."""
 
 
@@ -33,7 +28,7 @@ class Target:
 
     name: str
     """What the model says: a label, or a word with its tag, written ``word: TAG``."""
-    score: Callable[[Outputs], torch.Tensor]
+    score: Callable[[Outputs], Tensor]
     """Computes the number for each input of a batch, shape (inputs,), from outputs that gradients can pass."""
     measure: str = LOG_ODDS
     chosen: bool = True
@@ -42,7 +37,7 @@ class Target:
     """Which of the features of the row it is computed from."""
 
 
-def log_odds(logits: torch.Tensor, index: int) -> torch.Tensor:
+def log_odds(logits: Tensor, index: int) -> Tensor:
     """Compute ln(p / (1 - p)) of a class under a softmax over the last axis; of a single output, the output itself."""
     if logits.shape[-1] == 1:
         return logits[..., 0].float()
@@ -59,7 +54,7 @@ def label_targets(names: Sequence[str], chosen: Sequence[str], score: Callable[[
     return sorted(targets, key=lambda target: not target.chosen)
 
 
-def class_score(outputs: Outputs, number: int, *, several: bool = False, windows: str = "") -> torch.Tensor:
+def class_score(outputs: Outputs, number: int, *, several: bool = False, windows: str = "") -> Tensor:
     """Compute the log-odds of a class: of logits (inputs, classes), or of (inputs, windows, classes) combined.
 
     Args:
@@ -83,7 +78,7 @@ def class_score(outputs: Outputs, number: int, *, several: bool = False, windows
 def vector_target(first: int, *, dot: bool) -> Target:
     """Build the target of two texts: the cosine of vectors `first` and `first` + 1 of each row, or their product."""
 
-    def score(outputs: Outputs) -> torch.Tensor:
+    def score(outputs: Outputs) -> Tensor:
         from torch.nn.functional import normalize
 
         one, other = (outputs["vectors"][:, number].float() for number in (first, first + 1))
@@ -108,7 +103,7 @@ def tag_targets(prediction: Record, outputs: Records, features: Features, row: R
         for word, position in zip(feature["words"], feature["positions"], strict=True):
             label = setup.labels.index(tags[word])
 
-            def score(outputs: Outputs, position: int = position, label: int = label) -> torch.Tensor:
+            def score(outputs: Outputs, position: int = position, label: int = label) -> Tensor:
                 return log_odds(outputs["logits"][:, position], label)
 
             name = f"{row['tokens'][word]}: {tags[word]}"
@@ -137,7 +132,7 @@ def span_targets(prediction: Record, outputs: Records, features: Features, row: 
     context, length = features[number]["context"], len(features[number]["offsets"])
     tokens = [0, *range(context, context + length)]
 
-    def score(outputs: Outputs) -> torch.Tensor:
+    def score(outputs: Outputs) -> Tensor:
         start, end = (outputs[name][:, tokens].float().log_softmax(-1) for name in ("start_logits", "end_logits"))
         return start[:, tokens.index(first)] + end[:, tokens.index(last)]
 

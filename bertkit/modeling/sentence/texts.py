@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
+from bertkit.metrics import Numbers
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence.formats import DENSE, find_format, read_format
 from bertkit.modeling.sentence.modules import (
@@ -19,9 +20,6 @@ from bertkit.modeling.sentence.modules import (
 from bertkit.recipe.options import Option, accept, read_option
 from bertkit.tokens.features import Feature, Setup, max_tokens
 from bertkit.tokens.several import encode_several
-
-if TYPE_CHECKING:
-    from bertkit.metrics import Numbers
 
 
 def _read_dimensions(value: Any) -> tuple[int, ...]:

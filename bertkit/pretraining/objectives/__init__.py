@@ -32,26 +32,31 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
+import numpy as np
+
+from bertkit.metrics import Numbers
 from bertkit.modeling.info import Config, Model
 from bertkit.pretraining.masking import MASK_RANDOM_KEEP, ordinary_tokens
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.options import check_options, read_option
 from bertkit.recipe.plugins import load_module, module_names
-from bertkit.storage.columns import Numbers
-from bertkit.tokens.features import Batch, Collator, Feature, Features, SpecialTokenTemplate, Tokenizer, find_template
-
-if TYPE_CHECKING:
-    import numpy as np
-    import torch
-
-    from bertkit.metrics import Numbers
+from bertkit.tokens.features import (
+    Batch,
+    Collator,
+    Feature,
+    Features,
+    SpecialTokenTemplate,
+    Tensor,
+    Tokenizer,
+    find_template,
+)
 
 Random: TypeAlias = "np.random.Generator"
 
-Sums = dict[str, "torch.Tensor"]
+Sums = dict[str, Tensor]
 """Term -> its loss, summed over the items of a batch."""
 
 HELD_OUT_RATE = 0.15

@@ -8,7 +8,7 @@ one token in seven. The paper's code offers both.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from bertkit.errors import RecipeError
 from bertkit.hardware.memory import select
@@ -27,10 +27,7 @@ from bertkit.modeling.students.distilbert import choose_layers, load_teacher, ma
 from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, mlm
 from bertkit.recipe import read_layers
 from bertkit.recipe.options import Option, read_option
-from bertkit.tokens.features import IGNORED, Batch, Collator, Features, Tensors
-
-if TYPE_CHECKING:
-    import torch
+from bertkit.tokens.features import IGNORED, Batch, Collator, Features, Tensor, Tensors
 
 OPTIONS: Mapping[str, object] = {
     **mlm.OPTIONS,
@@ -53,15 +50,15 @@ baselines, auxiliary_checkpoints = mlm.baselines, mlm.auxiliary_checkpoints
 class _Outputs(NamedTuple):
     """The outputs of student and teacher for a batch."""
 
-    logits: torch.Tensor
+    logits: Tensor
     """(masked, vocabulary)"""
-    teacher_logits: torch.Tensor
+    teacher_logits: Tensor
     """(masked, vocabulary)"""
-    states: torch.Tensor
+    states: Tensor
     """(tokens, width), the last hidden states without padding."""
-    teacher_states: torch.Tensor
+    teacher_states: Tensor
     """(tokens, width)"""
-    labels: torch.Tensor
+    labels: Tensor
     """(masked,)"""
     temperature: float
 
@@ -168,7 +165,7 @@ def encoder(model: Model, setup: PretrainSetup) -> Model:
     return model
 
 
-def soft_sum(logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: float) -> torch.Tensor:
+def soft_sum(logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
     """Sum T² KL(teacher || student) over tokens, both at temperature T; T² keeps gradients equally large at any T.
 
     Logits are of shape (tokens, vocabulary).
@@ -185,7 +182,7 @@ def soft_sum(logits: torch.Tensor, teacher_logits: torch.Tensor, temperature: fl
     return temperature**2 * kl_div(student, teacher, reduction="sum", log_target=True)
 
 
-def cosine_sum(states: torch.Tensor, teacher_states: torch.Tensor) -> torch.Tensor:
+def cosine_sum(states: Tensor, teacher_states: Tensor) -> Tensor:
     """Sum 1 - cosine between the states of student and teacher over tokens; both are of shape (tokens, width)."""
     from torch.nn.functional import cosine_similarity
 
@@ -200,7 +197,7 @@ def _run_both(model: Model, batch: Batch) -> _Outputs:
     is_text = batch[IS_TEXT]
     inputs = {name: values for name, values in batch.items() if name != IS_TEXT}
 
-    def of_text(states: torch.Tensor) -> torch.Tensor:
+    def of_text(states: Tensor) -> Tensor:
         # in a batch of few shapes, padding gets equal states, whose cosine is 1
         return states.where(is_text[..., None], 1.0).flatten(0, 1) if is_static else select(states, is_text)
 

@@ -7,7 +7,6 @@ classifies every token as original or replaced. The discriminator is the result 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.memory import derive, select
 from bertkit.metrics.intervals import f1_of_share
 from bertkit.modeling.architectures import architecture_of
-from bertkit.modeling.info import Model, info_of
+from bertkit.modeling.info import Model, Output, info_of
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import LABEL_POSITIONS, masked_scores, masked_sums, read_numbers, sum_of_losses
 from bertkit.modeling.weights import load_config
@@ -25,9 +24,6 @@ from bertkit.progress import log
 from bertkit.recipe.options import Option, read_option
 from bertkit.storage.checksums import check_model
 from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Features
-
-if TYPE_CHECKING:
-    from transformers.utils import ModelOutput
 
 OPTIONS: Mapping[str, object] = {
     **{name: mlm.OPTIONS[name] for name in ("mask_rate", "last_mask_rate", "whole_words")},
@@ -113,7 +109,7 @@ def losses(model: Model, batch: Batch) -> Sums:
     return _sums(model(**batch), batch)
 
 
-def _sums(outputs: ModelOutput, batch: Batch) -> Sums:
+def _sums(outputs: Output, batch: Batch) -> Sums:
     from torch.nn import functional
 
     # (rows, tokens), False at padding. An attention mask within documents, (rows, 1, tokens, tokens),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +22,7 @@ from bertkit.pretraining.objectives import (
 )
 from bertkit.pretraining.packing import Block, join_block
 from bertkit.recipe.options import read_option
-from bertkit.tokens.features import IGNORED, Batch, Collator, Feature
-
-if TYPE_CHECKING:
-    import torch
+from bertkit.tokens.features import IGNORED, Batch, Collator, Feature, Tensor
 
 OPTIONS: Mapping[str, Any] = {
     "mask_rate": mlm.OPTIONS["mask_rate"],
@@ -112,7 +109,7 @@ def encoder(model: Model, setup: PretrainSetup) -> Model:
     return plain
 
 
-def _run_heads(model: Model, batch: Batch) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor | None]:
+def _run_heads(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor | None]:
     """Compute the logits of masked tokens, their labels, and their logits from the boundaries (None without them)."""
     inputs = {name: values for name, values in batch.items() if name not in _EDGES}
     if _EDGES[0] not in batch:

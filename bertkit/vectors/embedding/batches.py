@@ -3,18 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence, Sized
-from typing import TYPE_CHECKING
 
 from bertkit.errors import UsageError
 from bertkit.storage.cache import say_once
-from bertkit.tokens.features import Collator, Feature, find_template, pad_features
-
-if TYPE_CHECKING:
-    import torch
-    from transformers import PreTrainedTokenizerFast
-
-    from bertkit.tokens.features import Features
-
+from bertkit.tokens.features import Collator, Feature, Features, Tensor, Tokenizer, find_template, pad_features
 
 _CHARACTERS = 2**19  # of the texts that are tokenized and sorted together
 
@@ -35,7 +27,7 @@ def split_texts(texts: Sequence[Sized], most: int = _CHARACTERS) -> Iterator[tup
         yield start, len(texts)
 
 
-def text_collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int = 0) -> Collator:
+def text_collator(tokenizer: Tokenizer, prompt_tokens: int = 0) -> Collator:
     """Build the collator that pads texts on the right, as `bertkit.tokens.features.padding_collator` does.
 
     Args:
@@ -47,7 +39,7 @@ def text_collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int = 0) ->
     padding = {"input_ids": tokenizer.pad_token_id, "token_type_ids": tokenizer.pad_token_type_id}
     limit = int(tokenizer.model_max_length)
 
-    def collate(features: Features) -> dict[str, torch.Tensor]:
+    def collate(features: Features) -> dict[str, Tensor]:
         arrays = pad_features(features, padding, limit)
         batch = {name: torch.from_numpy(values) for name, values in arrays.items()}
         return batch | {"prompt_tokens": torch.tensor(prompt_tokens)} if prompt_tokens else batch
@@ -55,7 +47,7 @@ def text_collator(tokenizer: PreTrainedTokenizerFast, prompt_tokens: int = 0) ->
     return collate
 
 
-def tokenize(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[Feature]:
+def tokenize(texts: Sequence[str], tokenizer: Tokenizer) -> list[Feature]:
     """Tokenize texts, truncated to what is read of them; the first time that one is truncated, a line is logged."""
     encoded = tokenizer(list(texts), truncation=True, return_attention_mask=False, split_special_tokens=True)
     limit = tokenizer.model_max_length
@@ -64,7 +56,7 @@ def tokenize(texts: Sequence[str], tokenizer: PreTrainedTokenizerFast) -> list[F
     return [{name: values[number] for name, values in encoded.items()} for number in range(len(texts))]
 
 
-def count_prompt_tokens(tokenizer: PreTrainedTokenizerFast, prompt: str) -> int:
+def count_prompt_tokens(tokenizer: Tokenizer, prompt: str) -> int:
     """Count the tokens up to the end of a prompt, with the special tokens before it; 0 where there is no prompt.
 
     Raises:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bertkit.errors import ModelError, UsageError
+from bertkit.metrics import Numbers
 from bertkit.modeling.sentence.formats import DENSE, find_format
 from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.runtime.forward import forward_exported
@@ -17,12 +18,8 @@ from bertkit.runtime.sessions import PACKAGES, open_graph
 from bertkit.runtime.tokenizer import open_tokenizer
 from bertkit.storage.exports import VECTORS, listed_files, read_export
 from bertkit.storage.fingerprints import json_fingerprint
-from bertkit.tokens.features import pad_features
+from bertkit.tokens.features import Features, pad_features
 from bertkit.vectors.embedding.batches import count_prompt_tokens, tokenize
-
-if TYPE_CHECKING:
-    from bertkit.metrics import Numbers
-    from bertkit.tokens.features import Features
 
 
 class ExportedVectors:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
 from bertkit.hardware.device import find_device
+from bertkit.metrics import Numbers
 from bertkit.modeling.sentence.modules import (
     SentenceModules,
     is_sentence_folder,
@@ -22,7 +23,6 @@ from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.tokens.features import Tokenizer
 
 if TYPE_CHECKING:
-    from bertkit.metrics import Numbers
     from bertkit.vectors.embedding.exported import ExportedVectors
 
 

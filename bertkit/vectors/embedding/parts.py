@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ResourceError, UsageError
+from bertkit.metrics import Numbers
 from bertkit.progress import log
 from bertkit.storage.files import write_bytes
 from bertkit.storage.fingerprints import with_digest, without_digest
@@ -20,7 +21,6 @@ from bertkit.storage.records import read_signed, write_signed
 if TYPE_CHECKING:
     import pyarrow
 
-    from bertkit.metrics import Numbers
     from bertkit.vectors.embedding.units import UnitVectors
 
 

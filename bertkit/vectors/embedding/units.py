@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.columns import Columns
 from bertkit.errors import DataError, UsageError
+from bertkit.metrics import Numbers
 from bertkit.progress import Progress, stage
 from bertkit.recipe import Row
 
 if TYPE_CHECKING:
-    from bertkit.metrics import Numbers
     from bertkit.vectors.embedder import Embedder
 
 _TOKENS = 16_384  # whose hidden states are in memory at a time

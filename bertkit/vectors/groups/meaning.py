@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe.plugins import import_extra
 
 if TYPE_CHECKING:
     import torch
 
-    from bertkit.metrics import Numbers
     from bertkit.vectors.groups.stored import Matrix
 
 

@@ -14,15 +14,13 @@ In bf16, four scores become three. So the bf16 scan finds candidates beyond k, a
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bertkit.metrics import Numbers
+from bertkit.tokens.features import Tensor
 from bertkit.vectors.search.shard import Shard, round_to_bf16, widen
-
-if TYPE_CHECKING:
-    import torch
 
 _CANDIDATES = 40  # beyond k, per query
 # vectors of a product; more at a time for one query, which is no matrix
@@ -149,7 +147,7 @@ def _scan_rows(
     return values.float().numpy(), numbers.numpy()
 
 
-def _above(products: torch.Tensor, threshold: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _above(products: Tensor, threshold: Tensor) -> tuple[Tensor, Tensor]:
     """Find the products (rows, queries) that are above the threshold of their query.
 
     Sorting takes longer than multiplying. After some blocks hardly any product is above the least candidate, which the

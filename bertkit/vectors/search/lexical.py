@@ -7,16 +7,14 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING
 
+from bertkit.metrics import Numbers
 from bertkit.recipe.plugins import import_extra
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     import bm25s
-
-    from bertkit.metrics import Numbers
 
 
 # Letters and digits of one word, in lowercase. Chinese and Japanese have no spaces, so each of their characters is one.

@@ -18,24 +18,21 @@ from bertkit.errors import StoppedError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import run_model, run_part
 from bertkit.hardware.memory import is_memory_error
-from bertkit.hardware.precision import use_matmul_backend
+from bertkit.hardware.precision import Machine, use_matmul_backend
 from bertkit.hardware.speed import fastest_products, peak_memory, restart_peak_memory, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
+from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_tokenizer, read_config
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
-from bertkit.tokens.features import Feature, Setup, text_lengths
+from bertkit.tokens.features import Feature, Features, Setup, text_lengths
 from bertkit.training.automatic import choose_training
 from bertkit.training.child_runs import refuse_launch
 from bertkit.training.losses import gold_terms
+from bertkit.training.run import RunPlan
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.hardware.precision import Machine
-    from bertkit.tokens.features import Features
-    from bertkit.training.run import RunPlan
     from bertkit.training.stopping import StopFlag
     from bertkit.training.timing import TimedStep
 
@@ -222,7 +219,7 @@ def _cache_aside() -> Iterator[None]:
                 os.environ["BERTKIT_CACHE"] = before
 
 
-def _time_training(case: _Case, model: PreTrainedModel, steps: int, progress: Progress) -> list[TimedStep]:
+def _time_training(case: _Case, model: Model, steps: int, progress: Progress) -> list[TimedStep]:
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Trainee
     from bertkit.training.timing import time_steps, training_to_time
@@ -236,9 +233,7 @@ def _time_training(case: _Case, model: PreTrainedModel, steps: int, progress: Pr
         return time_steps(trainee, training, case.machine, Path(folder), steps=steps, progress=progress)
 
 
-def _add_training(
-    speed: Speed, steps: Sequence[TimedStep], model: PreTrainedModel, machine: Machine, is_whole: bool
-) -> Speed:
+def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Model, machine: Machine, is_whole: bool) -> Speed:
     """Add the figures of the timed steps; `is_whole`: a step computes the whole model, and nothing was prepared."""
     # Medians of steps: a mean would count the pauses of other programs.
     tokens = sum(sum(step.lengths) for step in steps)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import shorten
 from bertkit.evaluation.checkpoint import Checkpoint
@@ -14,7 +14,7 @@ from bertkit.evaluation.scoring import Result, Scored, read_results
 from bertkit.evaluation.splits import write_training_rows
 from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.basic import LOWER_IS_BETTER
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.runs import is_main_process
@@ -23,10 +23,6 @@ from bertkit.training.own import with_own_collator
 from bertkit.training.run import FitResult, Run, open_run, untrained
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.finetune.scorer import StepScorer, load_scorer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 Compare = Callable[[Checkpoint, Scored, Path | None], list[dict[str, Any]]]
 """The trained model, its scores and the folder of its weights -> a record of each model that is compared."""
@@ -130,7 +126,7 @@ def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
         return fit(trainee, judge, recipe.training, checkpoint.machine, folder, progress=scorer.progress)
 
 
-def _report_head(model: PreTrainedModel, recipe: Recipe, labels: Sequence[str]) -> None:
+def _report_head(model: Model, recipe: Recipe, labels: Sequence[str]) -> None:
     """Say whether the head of a checkpoint is kept, or starts anew and why."""
     info = info_of(model)
     if info.keeps_head:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.checks import (
     describe_skew,
@@ -21,6 +21,7 @@ from bertkit.data.checks import (
 from bertkit.data.columns import PAIR, describe_unread
 from bertkit.data.draw import DRAWS, check_draw, draw_training_rows, oversample
 from bertkit.data.labels import find_names, name_split, with_unseen
+from bertkit.data.row_digests import Digests
 from bertkit.data.rows import Split, find_unread
 from bertkit.data.sources import as_recorded, is_validation, missing_split, unsplit_file
 from bertkit.data.streams import RowStream
@@ -28,6 +29,7 @@ from bertkit.errors import UnavailableError, pip_install
 from bertkit.evaluation.splits import find_training_rows, open_training_rows, read_task_splits, report_head
 from bertkit.hardware.device import check_asked_device
 from bertkit.hardware.precision import product_widths
+from bertkit.modeling.info import Model
 from bertkit.modeling.layers import check_layers, count_layers
 from bertkit.modeling.load import fingerprint, load_tokenizer, loaded_weight_bytes, read_config
 from bertkit.progress import log
@@ -44,12 +46,6 @@ from bertkit.training.own import check_own
 from bertkit.training.run import RunPlan, check_pinned, find_machine
 from bertkit.training.trackers import check_trackers
 from bertkit.workflows.finetune.supervision import Supervision, make_supervision
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.data.row_digests import Digests
-
 
 # The model and the rows count by content, not by where they are, how they are checked or whether their features are
 # kept.
@@ -140,7 +136,7 @@ def dry_run(
     )
 
 
-def load_setup(inputs: FinetuneInputs) -> tuple[Setup, PreTrainedModel]:
+def load_setup(inputs: FinetuneInputs) -> tuple[Setup, Model]:
     """Load the tokenizer and the model that is trained."""
     setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
     asked, limit = inputs.recipe.training.max_length, max_tokens(setup)
@@ -152,7 +148,7 @@ def load_setup(inputs: FinetuneInputs) -> tuple[Setup, PreTrainedModel]:
     return setup, model
 
 
-def check_batches(plan: RunPlan, model: PreTrainedModel, rows: Mapping[str, int | None]) -> None:
+def check_batches(plan: RunPlan, model: Model, rows: Mapping[str, int | None]) -> None:
     """Check, for a dry run, what is known of a training once its model is loaded."""
     from bertkit.training.arguments import make_arguments
     from bertkit.training.micro_batches import check_shares

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from bertkit.evaluation.splits import add_streamed_rows
 from bertkit.metrics.baselines import tabulate
 from bertkit.metrics.basic import why_undefined
 from bertkit.metrics.linear import sample
+from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe
 from bertkit.reports.card import CardFacts, model_card, name_models
 from bertkit.reports.examples import Example, make_example
@@ -37,13 +38,9 @@ from bertkit.tasks import Compared, Details, example_row, next_commands
 from bertkit.training.automatic import choose_epochs
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
 from bertkit.workflows.finetune.inputs import FinetuneInputs
+from bertkit.workflows.finetune.scorer import StepScorer
 
 _MOST_EXAMPLES = 100_000  # rows that a report is drawn from: each takes a kilobyte
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.workflows.finetune.scorer import StepScorer
 
 
 @dataclass(frozen=True)
@@ -301,7 +298,7 @@ def _examples(outcome: _Outcome) -> list[Example]:
     ]
 
 
-def _make_card(inputs: FinetuneInputs, facts: Facts, model: PreTrainedModel) -> str:
+def _make_card(inputs: FinetuneInputs, facts: Facts, model: Model) -> str:
     recipe, columns = inputs.recipe, inputs.task.COLUMNS
     head = type(model).__name__.partition("For")[2].replace("LayerTagging", "TokenClassification")
     head = head.replace("WindowClassification", "SequenceClassification")

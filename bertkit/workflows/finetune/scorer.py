@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
 
 from bertkit.data.sources import is_validation
 from bertkit.errors import RecipeError
@@ -14,7 +13,7 @@ from bertkit.evaluation.baselines import ScoredBaselines, fit_and_score
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Scored, check_best_metric, run_part, score_split
 from bertkit.metrics.basic import LOWER_IS_BETTER, rank_step
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.progress import Progress, log, stage
 from bertkit.tasks import Task
 from bertkit.tokens.features import Features, Setup, max_tokens
@@ -22,9 +21,6 @@ from bertkit.tokens.long_texts import reads_windows
 from bertkit.tokens.vocabulary import report_foreign
 from bertkit.training.run import Run
 from bertkit.workflows.finetune.inputs import FinetuneInputs, load_setup
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def load_scorer(inputs: FinetuneInputs, run: Run, progress: Progress) -> StepScorer:
@@ -64,7 +60,7 @@ class StepScorer:
         trains = inputs.supervision.trains
         return not trains or task.precompute(checkpoint.model, features, checkpoint.setup, run_features)
 
-    def score_step(self, model: PreTrainedModel, step: int) -> dict[str, float]:
+    def score_step(self, model: Model, step: int) -> dict[str, float]:
         """Score the model after a step, its head fitted where no training reaches it, on the split that chooses."""
         # A head that no gradient reaches is fitted anew to the encoder of this step.
         if fit_head := info_of(model).fit_head:

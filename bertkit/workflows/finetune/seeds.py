@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.sources import is_validation
 from bertkit.errors import BertkitError, DivergedError, UsageError
@@ -15,6 +15,7 @@ from bertkit.evaluation.seeds import SeedsSummary, describe_run, find_best, find
 from bertkit.hardware.device import find_device
 from bertkit.hardware.threads import fitting_threads
 from bertkit.modeling.architectures import detect_machine
+from bertkit.modeling.info import Model
 from bertkit.modeling.load import fingerprint, load_tokenizer
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
@@ -32,9 +33,6 @@ from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, read_inputs
 from bertkit.workflows.finetune.seed_jobs import SeedJob, run_jobs
 from bertkit.workflows.finetune.supervision import GoldSupervision
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 def finetune_seeds(
@@ -243,7 +241,7 @@ def _write_summary(summary: SeedsSummary) -> None:
         storage.write_seeds(folder, {"command": runs.command(), "finished": runs.now(), **content})
 
 
-def average(folders: Sequence[Path], task: Task, setup: Setup) -> PreTrainedModel:
+def average(folders: Sequence[Path], task: Task, setup: Setup) -> Model:
     """Load the models of some folders, and return the first with the mean of the weights of all (Wortsman et al. 2022).
 
     The sums are in float64, so the mean does not depend on the order of the folders.

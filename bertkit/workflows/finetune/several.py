@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from bertkit.data.sources import as_recorded
 from bertkit.errors import RecipeError
@@ -15,7 +14,7 @@ from bertkit.evaluation.scoring import Result, Scored, read_results
 from bertkit.evaluation.splits import write_training_rows
 from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.basic import LOWER_IS_BETTER
-from bertkit.modeling.info import info_of, tagger_head
+from bertkit.modeling.info import Model, info_of, tagger_head
 from bertkit.modeling.load import loaded_weight_bytes
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import WHAT_IS_KEPT, SeveralRecipe, SeveralTasks, write_yaml
@@ -30,9 +29,6 @@ from bertkit.training.run import FitResult, Run, RunPlan, finish, finished_recor
 from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, check_batches, load_setup, plan_steps, read_inputs
 from bertkit.workflows.finetune.publish import publish
 from bertkit.workflows.finetune.scorer import StepScorer, load_scorer
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -179,7 +175,7 @@ def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> l
     return [result for of_task in results.values() for result in of_task]
 
 
-def _can_share(model: PreTrainedModel) -> bool:
+def _can_share(model: Model) -> bool:
     """Tell whether a model can share an encoder that is trained with others."""
     reads_kept_states, is_encoder = tagger_head(model.config) is not None, getattr(model, "is_saved_as_encoder", False)
     return not (info_of(model).compares_rows or info_of(model).fit_head or reads_kept_states or is_encoder)
@@ -191,7 +187,7 @@ def _cannot_share(name: str, inputs: FinetuneInputs) -> RecipeError:
 
 
 def _fit_tasks(
-    inputs: SeveralInputs, run: Run, scorers: Mapping[str, StepScorer], joined: PreTrainedModel, progress: Progress
+    inputs: SeveralInputs, run: Run, scorers: Mapping[str, StepScorer], joined: Model, progress: Progress
 ) -> FitResult:
     """Train the encoder and all heads."""
     from bertkit.training.batching import InMemoryBatches
@@ -219,7 +215,7 @@ def _fit_tasks(
     return fit(trainee, judge, training, run.machine, inputs.plan.folder, progress=progress)
 
 
-def _score_step(scorers: Mapping[str, StepScorer], model: PreTrainedModel, step: int) -> dict[str, float]:
+def _score_step(scorers: Mapping[str, StepScorer], model: Model, step: int) -> dict[str, float]:
     """Score all tasks after a step: each metric as ``task.metric``, the mean of the best metrics, and of the losses."""
     scores = {name: scorer.score_step(scorer.checkpoint.model, step) for name, scorer in scorers.items()}
     mean = _mean_of_best(scorers, scores)

@@ -10,18 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.modeling.info import Model
 from bertkit.progress import Progress
 from bertkit.recipe import Recipe
 from bertkit.tasks import Task
-from bertkit.tokens.features import Collator, Setup
+from bertkit.tokens.features import Collator, Features, Setup
+from bertkit.training.losses import Terms
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from bertkit.compression.students import TeacherSupervision
     from bertkit.compression.teachers import Teacher
-    from bertkit.tokens.features import Features
-    from bertkit.training.losses import Terms
 
 
 @dataclass(frozen=True)
@@ -30,7 +28,7 @@ class GoldSupervision:
 
     recipe: Recipe
     """Its model is the one that training starts from."""
-    make_model: Callable[[Setup], PreTrainedModel] | None = None
+    make_model: Callable[[Setup], Model] | None = None
     """Makes the model of a run that trains nothing."""
     identity: Mapping[str, Any] = field(default_factory=dict)
     """What it adds to the identity of a run."""
@@ -45,7 +43,7 @@ class GoldSupervision:
         """Return it as it is: there is nothing to check."""
         return self
 
-    def load_model(self, task: Task, folder: Path, setup: Setup) -> PreTrainedModel:
+    def load_model(self, task: Task, folder: Path, setup: Setup) -> Model:
         """Load the model with the head of its task family."""
         if self.make_model is not None:
             return self.make_model(setup)

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, overload
 from bertkit.data.layout import PLAIN, FileLayout
 from bertkit.data.sources import ALL, ROWS
 from bertkit.errors import UsageError
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.splits import Choice, judge_training_rows
 from bertkit.progress import Progress, pick_progress
 from bertkit.recipe import Recipe, SeveralTasks, load_one_or_several, typed_path
@@ -29,12 +31,10 @@ from bertkit.workflows.predict.in_memory import (
     is_dataframe,
     map_given,
 )
+from bertkit.workflows.predict.together import Together
 
 if TYPE_CHECKING:
-    from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
-    from bertkit.evaluation.scoring import Result
     from bertkit.workflows.explain import ExplainedRow
-    from bertkit.workflows.predict.together import Together
 
 _SHOWN = 50  # rows of a table in a notebook
 # All models compute one after the other: each takes all cores, and torch's settings are those of the process. Threads

@@ -13,11 +13,10 @@ from bertkit.progress import Progress, stage
 from bertkit.recipe import SeveralTasks, typed_path
 from bertkit.storage import hub, runs
 from bertkit.tasks import Prediction, drop_private_keys, load_task
-from bertkit.tokens.features import Feature, max_tokens, padding_collator
+from bertkit.tokens.features import Feature, Features, Rows, max_tokens, padding_collator
 
 if TYPE_CHECKING:
     from bertkit.modeling.heads.several import HeadsOnEncoder
-    from bertkit.tokens.features import Features, Rows
 
 
 _PLAIN = {"input_ids", "attention_mask", "token_type_ids"}

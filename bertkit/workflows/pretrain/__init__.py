@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.baselines import Baselines, find_unbeaten
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.pretraining.tokenized import unigram_loss
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Pretraining, PretrainRecipe
@@ -19,10 +18,6 @@ from bertkit.training.stopping import LEAST_BATCH, make_budget
 from bertkit.workflows.pretrain.estimate import fit_to_budget
 from bertkit.workflows.pretrain.inputs import PretrainInputs, read_inputs
 from bertkit.workflows.pretrain.publish import Pretrained, publish
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 
 _FEW_TOKENS = 5000  # of which 750 are masked
 _COMPARED = ("perplexity", "pair_accuracy", "f1")  # with baselines
@@ -72,7 +67,7 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     held_out = held_out_features(inputs.corpus["validation"], objective, setup)
     collate = objective.collator(setup)
 
-    def evaluate(model: PreTrainedModel, step: int) -> dict[str, float]:
+    def evaluate(model: Model, step: int) -> dict[str, float]:
         return measure(model, held_out, collate, objective, machine.precision, progress)
 
     # The one Trainer: an objective brings the batches, the losses, and the score by which the best step is chosen.

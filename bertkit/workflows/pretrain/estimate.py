@@ -9,10 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from bertkit.hardware.precision import use_matmul_backend
+from bertkit.hardware.precision import Machine, use_matmul_backend
 from bertkit.hardware.speed import fastest_products, peak_memory, restart_peak_memory, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import Model, info_of
 from bertkit.progress import SILENT, Progress, log
 from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.training import Pretraining
@@ -24,9 +24,6 @@ from bertkit.training.stopping import LEAST_BATCH, choose_batch, choose_rate, la
 from bertkit.workflows.pretrain.inputs import PretrainInputs, read_inputs
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.hardware.precision import Machine
     from bertkit.training.pretrain_batches import PretrainBatches
     from bertkit.training.timing import TimedStep
 
@@ -171,7 +168,7 @@ def _choose_rate(inputs: PretrainInputs) -> dict[str, float]:
     return {"learning_rate": choose_rate(*sizes[:2]), "warmup_ratio": warmup}
 
 
-def _needed_space(folder: Path, model: PreTrainedModel, training: Pretraining, batches: PretrainBatches) -> int:
+def _needed_space(folder: Path, model: Model, training: Pretraining, batches: PretrainBatches) -> int:
     """Return the bytes that the run needs on disk, once it is checked that they are free."""
     weights = sum(weights.nbytes for weights in model.parameters())
     trained = sum(weights.nbytes for weights in model.parameters() if weights.requires_grad)
@@ -192,7 +189,7 @@ def _times_by_length(seconds: float, training: Pretraining) -> dict[int, float]:
 
 def _time_steps(
     inputs: PretrainInputs,
-    model: PreTrainedModel,
+    model: Model,
     batches: PretrainBatches,
     machine: Machine,
     steps: int,

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.device import check_asked_device
 from bertkit.hardware.precision import product_widths
+from bertkit.modeling.info import Model
 from bertkit.modeling.load import fingerprint, fit_tokenizer, load_tokenizer, read_config, read_tokenizer
 from bertkit.modeling.weights import load_config
 from bertkit.pretraining.documents import find_corpus
 from bertkit.pretraining.objectives import Objective, PretrainSetup, load_objective
-from bertkit.pretraining.tokenized import read_corpus
+from bertkit.pretraining.tokenized import TokenizedCorpus, read_corpus
 from bertkit.progress import Progress, log, stage
 from bertkit.recipe import WHAT_IS_KEPT, PretrainRecipe
 from bertkit.storage import hub, runs
@@ -23,12 +24,6 @@ from bertkit.tokens.vocabulary import report_foreign
 from bertkit.training.own import check_own
 from bertkit.training.run import RunPlan
 from bertkit.training.trackers import check_trackers
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-    from bertkit.pretraining.tokenized import TokenizedCorpus
-
 
 # The model, the tokenizer and the text count by content; the result is the same with any number of workers, and
 # whichever checkpoints are kept.
@@ -54,7 +49,7 @@ class PretrainInputs:
         """Return the same inputs with other training settings; the run stays the one it is."""
         return replace(self, setup=replace(self.setup, recipe=self.setup.recipe.changed("training", **changes)))
 
-    def load_model(self) -> PreTrainedModel:
+    def load_model(self) -> Model:
         """Build or load the model of the run; what is new in it follows from the seed."""
         from transformers import set_seed
 

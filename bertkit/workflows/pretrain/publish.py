@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.metrics.baselines import find_unbeaten, strongest_scores, tabulate
+from bertkit.modeling.info import Model
 from bertkit.recipe import PretrainRecipe
 from bertkit.reports.card import pretrained_card
 from bertkit.reports.html import Facts, write_report
@@ -16,9 +17,6 @@ from bertkit.storage.files import write_json
 from bertkit.storage.records import RunRecord, without_folder
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
 from bertkit.workflows.pretrain.inputs import PretrainInputs
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -50,9 +48,7 @@ class Pretrained:
         return strongest_scores(self.baselines)
 
 
-def publish(
-    inputs: PretrainInputs, run: Run, fit_result: FitResult, model: PreTrainedModel, result: Pretrained
-) -> None:
+def publish(inputs: PretrainInputs, run: Run, fit_result: FitResult, model: Model, result: Pretrained) -> None:
     """Write everything that a finished run folder holds; the record is written last and says that it is finished."""
     if not runs.is_main_process():
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,8 +13,6 @@ from bertkit.reports.text import duration_text
 from bertkit.storage.runs import read_record
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from bertkit.storage.summaries import RunSummary
 
 ORDER = 2
