@@ -7,7 +7,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,10 +20,7 @@ from bertkit.metrics.intervals import wilson_interval
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe.plugins import import_extra
 from bertkit.storage import cache, columns
-
-if TYPE_CHECKING:
-    from bertkit.vectors.embedder import Embedder
-
+from bertkit.vectors.embedder import Embedder
 
 FOLDS = 5
 _LEAST = FOLDS  # rows of a label, one for each fold

@@ -6,7 +6,7 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,10 +20,8 @@ from bertkit.modeling.layers import count_layers
 from bertkit.modeling.weights import read_json_object
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe.plugins import import_extra
+from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.embedding.units import UNITS
-
-if TYPE_CHECKING:
-    from bertkit.vectors.embedder import Embedder
 
 # the last ones, whose mean is a word's vector; that of the very last is more of the text than of the word
 _LAYERS = 4

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from bertkit.hardware.precision import Machine
+from bertkit.hardware.speed import measure_paces
 from bertkit.modeling.info import Model, info_of
 from bertkit.tokens.features import Collator, Features
 
@@ -38,7 +39,6 @@ def compare_with_teacher(
     if (teacher := info_of(model).teacher) is None:
         return []
     from bertkit.evaluation.forward import sorted_batches
-    from bertkit.hardware.speed import measure_paces
     from bertkit.tokens.feature_cache import lengths_of
 
     models = {"teacher": teacher, "student": model}

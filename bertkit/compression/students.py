@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from bertkit.compression.distillation_loss import TEACHER_PREFIX, distillation_terms, teacher_collator
 from bertkit.compression.teachers import Teacher, compute_teacher_logits, find_teachers, teacher_names
 from bertkit.data.rows import Split
 from bertkit.errors import ModelError
@@ -67,7 +68,6 @@ class TeacherSupervision:
         Raises:
             ModelError: a teacher that cannot be learned from; see `Teacher.load` and `matched`.
         """
-        from bertkit.compression.distillation_loss import TEACHER_PREFIX, distillation_terms, teacher_collator
         from bertkit.tokens.feature_cache import add_values
 
         # Once, before training: an epoch then costs no more than one without teachers.

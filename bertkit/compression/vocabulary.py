@@ -14,8 +14,10 @@ from bertkit.modeling.architectures import first_position
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import read_tokenizer
 from bertkit.modeling.sentence.modules import read_encoder_settings
+from bertkit.pretraining.documents import find_corpus, has_validation, read_documents
 from bertkit.recipe.records import Corpus
 from bertkit.tokens.features import Feature, Features, Tokenizer, are_several
+from bertkit.tokens.trim import collect_tokens, refuse_changed, trim_files
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,6 @@ class TokenCorpus:
         return {int(number) for features in found for number in occurring_tokens_of(features)}
 
     def _read_as_written(self) -> Iterator[str]:
-        from bertkit.pretraining.documents import find_corpus, has_validation, read_documents
 
         for split in self.splits if self.checkpoint else ():
             columns = self.checkpoint.task.COLUMNS  # type: ignore[union-attr]
@@ -66,8 +67,6 @@ def check_files(names: Iterable[str]) -> None:
     Raises:
         DataError: one is not, or is of a type that is not read.
     """
-    from bertkit.pretraining.documents import find_corpus
-
     for name in names:
         find_corpus(Corpus(source=name))
 
@@ -88,7 +87,6 @@ def trim_vocabulary(model: Model, tokenizer: Tokenizer, corpus: TokenCorpus, fol
         ModelError: the tokenizer is of a type that cannot be trimmed.
     """
     from bertkit.modeling.students.narrow import keep_tokens
-    from bertkit.tokens.trim import collect_tokens, refuse_changed, trim_files
 
     used = collect_tokens(tokenizer, corpus.read_texts()) | corpus.collect_encoded()
     ids = trim_files(folder, tokenizer, used, first_position(model.config))

@@ -6,14 +6,11 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 from bertkit.metrics.baselines import Baselines, find_unbeaten
+from bertkit.metrics.paired import Difference
 from bertkit.recipe.space import Point, name_value
 from bertkit.storage.records import RunRecord
-
-if TYPE_CHECKING:
-    from bertkit.metrics.paired import Difference
 
 
 @dataclass(frozen=True)

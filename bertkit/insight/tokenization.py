@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.modeling.architectures import find_architecture
+from bertkit.modeling.load import read_tokenizer
 from bertkit.tokens.light import plain, read_json, read_light_tokenizer
 from bertkit.tokens.splitting import Splitting, find_words
 
@@ -124,8 +125,6 @@ def load_text_tokenizer(folder: Path, name: str) -> TextTokenizer:
     """
     tokenizer = read_light_tokenizer(folder)
     if tokenizer is None:
-        from bertkit.modeling.load import read_tokenizer
-
         tokenizer = plain(read_tokenizer(folder).backend_tokenizer)
     config, settings = read_json(folder / "config.json"), read_json(folder / "tokenizer_config.json")
     own = settings.get("model_max_length")

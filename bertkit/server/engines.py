@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import answer_rows
@@ -13,9 +13,7 @@ from bertkit.modeling.sentence.modules import Normalize
 from bertkit.progress import SILENT
 from bertkit.recipe import Row
 from bertkit.tokens.features import count_tokens
-
-if TYPE_CHECKING:
-    from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.embedder import Embedder
 
 
 class Encoded(NamedTuple):

@@ -22,6 +22,7 @@ from bertkit.server.refusals import RefusedError
 from bertkit.server.runs import SavedModel
 from bertkit.server.schemas import classifies_texts, pair_to_rank
 from bertkit.tasks import Task, row_columns
+from bertkit.vectors.embedder import Embedder
 
 _TRIED = 8  # inputs by which the number of threads is chosen
 _TEXT = "The number of threads is tried on a few texts, each as long as a short sentence."
@@ -203,8 +204,6 @@ def _load_model(model: SavedModel, limits: Limits, metrics: ServerMetrics) -> Se
         if rows_to_try := _find_rows(model.saved):
             _try_threads(predictor, rows_to_try)
     if model.has_vectors:
-        from bertkit.vectors.embedder import Embedder
-
         vectorizer = Vectorizer(Embedder(str(model.folder)))
         vectorizer.embedder.load()
         _try_threads(vectorizer, _TRIED * [(_TEXT, None)])

@@ -15,6 +15,7 @@ from bertkit.modeling.heads.targets import Target
 from bertkit.modeling.info import Model
 from bertkit.modeling.sentence import texts
 from bertkit.modeling.sentence.formats import LATE, read_format
+from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
 from bertkit.tasks import (
     Details,
     Feature,
@@ -65,8 +66,6 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
 
 def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
     """Return the scores of the anchor with positive and negatives."""
-    from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
-
     decoded = []
     for row, output in zip(rows, outputs, strict=True):
         # (texts of the batch, tokens, dimension): another row may have had more texts, or longer ones
@@ -91,8 +90,6 @@ def targets(prediction: Prediction, outputs: Outputs, features: Features, row: R
 
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> dict[str, Any]:
     """Return what `contrastive` does."""
-    from bertkit.modeling.sentence.late_scores import max_sim
-
     if "_rank" in predictions[0]:  # of a baseline
         return contrastive.compare(predictions, rows, setup)
     anchors, positives = zip(*(record["_vectors"] for record in predictions), strict=True)

@@ -13,6 +13,7 @@ from bertkit.hardware.precision import Machine, product_widths, use_matmul_backe
 from bertkit.metrics import Numbers
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.layers import read_layer_choice
+from bertkit.modeling.load import fingerprint, read_config
 from bertkit.modeling.sentence.modules import (
     Dense,
     Normalize,
@@ -20,10 +21,12 @@ from bertkit.modeling.sentence.modules import (
     is_sentence_folder,
     with_options,
 )
+from bertkit.modeling.sentence.tokenizer import load_sentence_tokenizer
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.storage import hub
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.tokens.features import Tokenizer
+from bertkit.vectors.embedding.batches import count_prompt_tokens, split_texts, text_collator, tokenize
 from bertkit.vectors.embedding.library import LibraryModel, find_unknown, open_library, read_known
 
 if TYPE_CHECKING:
@@ -117,8 +120,6 @@ class Embedder:
         Raises:
             ModelError: it is damaged, or weights or tokenizer are missing.
         """
-        from bertkit.modeling.load import read_config
-
         return read_config(self.folder / self.modules.subfolder, decoders=is_sentence_folder(self.folder))
 
     @cached_property
@@ -130,7 +131,6 @@ class Embedder:
         """
         if self.unknown:
             return self.library.tokenizer
-        from bertkit.modeling.sentence.tokenizer import load_sentence_tokenizer
 
         folder, decoders = self.folder / self.modules.subfolder, is_sentence_folder(self.folder)
         tokenizer = load_sentence_tokenizer(folder, self.modules, decoders=decoders)
@@ -166,8 +166,6 @@ class Embedder:
     @cached_property
     def fingerprint(self) -> str:
         """SHA-256 of configs, weights and vocabulary, those of dense layers after the pooling too."""
-        from bertkit.modeling.load import fingerprint
-
         if self.unknown:
             return self.library.fingerprint
         folders = [self.folder / self.modules.subfolder]
@@ -209,8 +207,6 @@ class Embedder:
         """
         import numpy as np
 
-        from bertkit.vectors.embedding.batches import split_texts
-
         other = next((number for number, text in enumerate(texts) if not isinstance(text, str)), None)
         if other is not None:
             raise DataError(f"text {other + 1} is {texts[other]!r}, not text", "texts must be strings")
@@ -238,7 +234,6 @@ class Embedder:
             tick(len(texts))
         else:
             from bertkit.evaluation.forward import forward
-            from bertkit.vectors.embedding.batches import count_prompt_tokens, text_collator, tokenize
 
             encoder, tokenizer, machine, autocast = self._loaded
             use_matmul_backend(machine)
@@ -263,7 +258,6 @@ class Embedder:
 
         from bertkit.evaluation.forward import forward
         from bertkit.modeling.sentence.states import TokenStates
-        from bertkit.vectors.embedding.batches import text_collator
 
         encoder, tokenizer, machine, autocast = self._loaded
         use_matmul_backend(machine)

@@ -15,9 +15,11 @@ from bertkit.evaluation.scoring import run_model
 from bertkit.metrics import Numbers
 from bertkit.modeling.load import fit_tokenizer
 from bertkit.modeling.sentence.formats import LATE, find_format
+from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import load_recipe
 from bertkit.storage import hub
+from bertkit.vectors.by_role import ROLES, read_texts
 
 _LONGEST = 100_000  # tokens; that of the tokenizer then counts
 
@@ -90,9 +92,6 @@ class Reranker:
         return np.array([record["prediction"] for record in task.decode(outputs, features, rows, setup)])
 
     def _score_late(self, pairs: Sequence[tuple[str, str]], progress: Progress) -> Numbers:
-
-        from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
-        from bertkit.vectors.by_role import ROLES, read_texts
 
         read: list[dict[str, Any]] = []
         for texts, role in zip(zip(*pairs, strict=True), ROLES, strict=True):

@@ -5,22 +5,30 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from bertkit.checks import Finding
+from bertkit.checks.cleaning import find_removable, find_sources, write_copies
+from bertkit.checks.faults import describe_faults
+from bertkit.checks.label_errors import LabelError, find_label_errors
+from bertkit.checks.labels import count_gold, find_label_faults
+from bertkit.checks.reading import Readings, read_all
+from bertkit.checks.repeats import Repeats, find_repeats
+from bertkit.checks.shift import find_shift
+from bertkit.checks.shortcuts import find_shortcuts
+from bertkit.checks.tag_errors import find_tag_errors
+from bertkit.data.checks import describe_skew
 from bertkit.data.rows import find_unread
 from bertkit.errors import RecipeError, UnavailableError
+from bertkit.evaluation.checkpoint import find_checkpoint
+from bertkit.evaluation.splits import judge_training_rows
+from bertkit.modeling.load import load_tokenizer
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import hub
 from bertkit.storage.outputs import claimed_folder
 from bertkit.tasks import Task, load_task
 from bertkit.tokens.features import Setup
-
-if TYPE_CHECKING:
-    from bertkit.checks import Finding
-    from bertkit.checks.label_errors import LabelError
-    from bertkit.checks.reading import Readings
-    from bertkit.checks.repeats import Repeats
+from bertkit.vectors.embedder import Embedder
 
 
 @dataclass(frozen=True)
@@ -73,13 +81,7 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
     task = load_task(recipe)
     if recipe.data.streaming:
         raise RecipeError("the rows of a stream are not compared", "--set data.streaming=false")
-    from bertkit.checks.cleaning import find_removable, find_sources, write_copies
-    from bertkit.checks.faults import describe_faults
     from bertkit.checks.long_text_ways import check_ways, compare_ways
-    from bertkit.checks.reading import read_all
-    from bertkit.checks.repeats import find_repeats
-    from bertkit.evaluation.checkpoint import find_checkpoint
-    from bertkit.evaluation.splits import judge_training_rows
     from bertkit.workflows.evaluate import splits_to_score
 
     # What the options ask for is looked for before any row is read, and the copy is claimed before the work.
@@ -123,12 +125,6 @@ def _check_splits(
     result: CheckResult, readings: Readings, repeats: Repeats, recipe: Recipe, task: Task, progress: Progress
 ) -> None:
     """Add what needs no model."""
-    from bertkit.checks import Finding
-    from bertkit.checks.labels import count_gold, find_label_faults
-    from bertkit.checks.shift import find_shift
-    from bertkit.checks.shortcuts import find_shortcuts
-    from bertkit.data.checks import describe_skew
-
     splits, gold = readings.splits, task.COLUMNS.gold
     if gold:
         result.findings.extend(count_gold(splits, gold))
@@ -153,7 +149,6 @@ def _check_with_model(
 ) -> None:
     """Add what needs the tokenizer of the model and, for label errors, its vectors."""
     from bertkit.checks.lengths import find_lost_tokens
-    from bertkit.modeling.load import load_tokenizer
 
     # A tokenizer that is not here leaves checks out, unless the user named the model: the rest needs none.
     try:
@@ -175,9 +170,6 @@ def _check_with_model(
         result.left_out.append("label errors: look for them with --label-errors, which computes vectors of all texts")
         return
     # Label errors cost vectors of all texts, so they are looked for only where they are asked for.
-    from bertkit.checks.label_errors import find_label_errors
-    from bertkit.checks.tag_errors import find_tag_errors
-    from bertkit.vectors.embedder import Embedder
 
     find = find_tag_errors if {"tokens", "tags"} <= set(task.COLUMNS.names) else find_label_errors
     try:

@@ -13,6 +13,7 @@ import numpy as np
 from bertkit.data.columns import refuse_clash
 from bertkit.data.output import write_records, writer_for
 from bertkit.errors import DataError, UsageError
+from bertkit.insight.maps.projection import project
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import claimed, claimed_folder, refuse_existing, refuse_inputs, staged
@@ -26,6 +27,7 @@ from bertkit.vectors.groups.cluster_folder import (
 from bertkit.vectors.groups.clusters import Labels, choose_count, find_centroids, fit_clusters
 from bertkit.vectors.groups.stored import Matrix
 from bertkit.vectors.groups.texts import TextFile, VectorSource
+from bertkit.vectors.groups.topics import find_examples, find_words
 
 _TOPIC_WORDS = 5  # of a row's topic
 
@@ -209,8 +211,6 @@ def _read_texts(texts: TextFile) -> list[str]:
 
 def _describe_topics(vectors: Matrix, labels: Labels, texts: Sequence[str]) -> list[Topic]:
     """Find the words and the most typical texts of each cluster."""
-    from bertkit.vectors.groups.topics import find_examples, find_words
-
     sizes = np.bincount(labels[labels >= 0]).tolist()
     words = find_words(texts, labels)
     examples = find_examples(vectors, labels, find_centroids(vectors, labels), texts)
@@ -239,7 +239,6 @@ def _write_rows(
 
 def _write_map(folder: Path, vectors: Matrix, labels: Labels, texts: Sequence[str], topics: Sequence[Topic]) -> None:
     """Write map.parquet with all rows, and map.html with a picture of them."""
-    from bertkit.insight.maps.projection import project
     from bertkit.reports.insight.map import MapLayer, MapPage, MapPoint, write_map
 
     plane = project(vectors)

@@ -26,6 +26,7 @@ from bertkit.evaluation.stored import (
     read_system,
     recipe_of,
 )
+from bertkit.evaluation.stored.rows import align, read_column, read_rows
 from bertkit.metrics.intervals import count_units, find_intervals, take
 from bertkit.metrics.paired import Difference, holm
 from bertkit.progress import SILENT, Progress, stage
@@ -116,8 +117,6 @@ def compare(
         raise UsageError("a run is named twice", "name each once")
     # Without --on, nothing is computed: the predictions of the runs are on disk, and no model is loaded.
     with stage(progress, "reading the predictions", total=1):
-        from bertkit.evaluation.stored.rows import align, read_column, read_rows
-
         systems = [read_system(path, None if on else split) for path in paths]
         _check_seeds(systems)
     notes: list[str] = []

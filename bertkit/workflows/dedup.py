@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,12 +17,19 @@ from bertkit.errors import UsageError
 from bertkit.progress import SILENT, Progress
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.vectors.embedding.quantize import to_unit_length
+from bertkit.vectors.groups import duplicates as found_rows
+from bertkit.vectors.groups.duplicates import Duplicate, ScannedRows, group_rows
 from bertkit.vectors.groups.stored import Matrix
 from bertkit.vectors.groups.texts import Rows, TextFile, VectorSource
-
-if TYPE_CHECKING:
-    from bertkit.vectors.groups.duplicates import Duplicate, ScannedRows
-    from bertkit.vectors.groups.threshold import LabeledPair
+from bertkit.vectors.groups.threshold import (
+    LabeledPair,
+    choose_threshold,
+    draw_neighbors,
+    draw_pairs,
+    measure_steps,
+    read_pairs,
+    summarize,
+)
 
 
 @dataclass(frozen=True)
@@ -100,9 +107,6 @@ def dedup(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    from bertkit.vectors.groups import duplicates as found_rows
-    from bertkit.vectors.groups.threshold import read_pairs
-
     _check_settings(texts, settings, against, source, outputs)
     with ExitStack() as held:  # what cannot be written is refused before the work
         for file in outputs.named():
@@ -201,8 +205,6 @@ def _threshold_of_pairs(
     pairs: Sequence[LabeledPair], source: VectorSource, settings: DedupSettings, progress: Progress
 ) -> tuple[float, list[dict[str, Any]]]:
     """Choose the threshold by labeled pairs; return it with the precision and the recall of all that were tried."""
-    from bertkit.vectors.groups.threshold import choose_threshold, measure_steps
-
     texts = [text for pair in pairs for text in (pair.text, pair.text_pair)]
     vectors = to_unit_length(source.read(texts, np.arange(len(texts)), [len(texts)], progress))
     steps = measure_steps((vectors[::2] * vectors[1::2]).sum(axis=1), pairs)
@@ -212,8 +214,6 @@ def _threshold_of_pairs(
 
 def _draw_curve(scanned: ScannedRows, rows: Rows, vectors: Matrix, sample: Path | None) -> list[dict[str, Any]]:
     """Return how many rows have a neighbor at each threshold, with an example of it; write pairs to label."""
-    from bertkit.vectors.groups.threshold import draw_neighbors, draw_pairs, summarize
-
     if len(rows) < 2:
         return []
     neighbors = draw_neighbors(vectors)
@@ -227,7 +227,6 @@ def _draw_curve(scanned: ScannedRows, rows: Rows, vectors: Matrix, sample: Path 
 
 
 def _write_outputs(scanned: ScannedRows, gone: Mapping[int, Duplicate], outputs: DedupOutputs) -> None:
-    from bertkit.vectors.groups.duplicates import group_rows
 
     if outputs.report is not None:
         write_records(group_rows(scanned, gone), outputs.report)

@@ -16,14 +16,14 @@ from bertkit.recipe import typed_path
 from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.training.child_runs import refuse_launch
+from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.embedding.parts import PartFolder, is_whole, write_part
 from bertkit.vectors.embedding.sources import Part, TextSource, read_row_parts
 from bertkit.vectors.embedding.units import UNITS, Unit, UnitVectors, check_unit
 from bertkit.vectors.launch import Launch
 
 if TYPE_CHECKING:
-    from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.embedding.outputs import Vectors
-    from bertkit.vectors.embedding.parts import PartFolder
 
 
 def embed(
@@ -75,7 +75,6 @@ def embed_to_file(
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
     from bertkit.vectors.embedding.outputs import output_files, write_output
-    from bertkit.vectors.embedding.parts import PartFolder
 
     output = typed_path(output)
     files = output_files(output, dtype)
@@ -144,8 +143,6 @@ def _compute_parts(
     progress: Progress,
 ) -> list[Path]:
     """Compute the parts of this process that are not there, and return the files of all parts."""
-    from bertkit.vectors.embedding.parts import is_whole, write_part
-
     files, kept_parts = [], 0
     for part in parts:
         file = folder.file(part.number, part.digest())

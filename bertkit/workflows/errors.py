@@ -11,6 +11,7 @@ from bertkit.errors import BertkitError, UsageError
 from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
+from bertkit.storage import runs
 
 if TYPE_CHECKING:
     from bertkit.evaluation.stored import Scorer, StoredRun
@@ -182,8 +183,6 @@ def _find_model(path: str | Path) -> Path:
     Raises:
         UsageError: it is no run.
     """
-    from bertkit.storage import runs
-
     folder = typed_path(path)
     if folder.is_file() or runs.read_record(folder) is None:
         what = "changed rows are predicted again, which needs the model of a run"

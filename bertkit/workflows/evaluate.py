@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.checks import describe_lacking
 from bertkit.data.labels import CORRECT, list_names, name_split, placeholder_names, spelled_names, with_unseen
@@ -42,9 +42,8 @@ from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.outputs import claimed
-
-if TYPE_CHECKING:
-    from bertkit.vectors.benchmark import BenchmarkScores
+from bertkit.vectors.benchmark import BenchmarkScores, run_benchmark
+from bertkit.vectors.embedder import Embedder
 
 
 def evaluate(
@@ -91,9 +90,6 @@ def evaluate_benchmark(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    from bertkit.vectors.benchmark import run_benchmark
-    from bertkit.vectors.embedder import Embedder
-
     package, _, task = benchmark.partition(":")
     if package != "mteb" or not task:
         raise UsageError(f"benchmark {benchmark!r} is not known", "name a task of MTEB, e.g. mteb:STSBenchmark")

@@ -14,6 +14,16 @@ from bertkit.errors import BertkitError, DataError, ModelError, UnavailableError
 from bertkit.evaluation.calibration import CALIBRATION_FILE, read_calibration, write_calibration
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.evaluation.gates import judge_scores
+from bertkit.evaluation.parity import (
+    SHAPES,
+    TOLERANCE,
+    Compute,
+    Parity,
+    compare_outputs,
+    compare_scores,
+    random_texts,
+    tabulate_latency,
+)
 from bertkit.hardware.device import on_cpu
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.load import fingerprint
@@ -21,6 +31,8 @@ from bertkit.modeling.sentence.modules import MODULES, SETTINGS, is_sentence_fol
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row, read_yaml, typed_path, write_yaml
 from bertkit.reports.cases import Case
+from bertkit.runtime import ExportedModel, tokenizer_settings
+from bertkit.runtime.backends import check_backend, graph_file
 from bertkit.storage import hub, runs
 from bertkit.storage.exports import MANIFEST, Export, refuse_exported, write_export
 from bertkit.storage.files import disk_errors, write_json
@@ -28,9 +40,9 @@ from bertkit.storage.fingerprints import list_files
 from bertkit.storage.hub.encoders import list_encoders
 from bertkit.storage.outputs import building, refuse_existing
 from bertkit.storage.records import take
+from bertkit.workflows.evaluate import splits_to_score
 
 if TYPE_CHECKING:
-    from bertkit.evaluation.parity import Compute, Parity
     from bertkit.modeling.inference.graphs.convert import Converted
 
 
@@ -82,8 +94,6 @@ def export(
 
 def export_source(source: Source, output: str | Path, target: GraphFormat, progress: Progress = SILENT) -> ExportResult:
     """Do what `export` does, in float32."""
-    from bertkit.runtime.backends import check_backend
-
     check_backend(target.backend)
     folder, saved = open_source(source, output)
     scored = find_split(saved, required=source.data is not None)
@@ -156,8 +166,6 @@ def write_graph(
 
 def refuse_different(parity: Parity) -> None:
     """Raise ModelError where a graph in float32 computes something else than the model."""
-    from bertkit.evaluation.parity import TOLERANCE
-
     if not parity.largest <= TOLERANCE:
         what = f"the exported graph differs from the model by {parity.largest:.2g} of its largest output"
         raise ModelError(what, "nothing was written; try the other --to")
@@ -165,8 +173,6 @@ def refuse_different(parity: Parity) -> None:
 
 def find_split(saved: SavedCheckpoint, *, required: bool) -> tuple[Split | None, list[str]]:
     """Read the first validation split of a recipe; where it is not at hand, return None and a note that says why."""
-    from bertkit.workflows.evaluate import splits_to_score
-
     try:
         return next(iter(splits_to_score(saved, None).values())), []
     except (DataError, UnavailableError, UsageError) as error:
@@ -191,7 +197,6 @@ def convert_checkpoint(
     """Write a graph and what it takes to open it; return its manifest, and the model as a graph reads it."""
     from bertkit.modeling.inference.graphs.convert import convert
     from bertkit.modeling.inference.graphs.texts import TextGraph
-    from bertkit.runtime.backends import graph_file
 
     names, model, file = input_names(before), before.model, graph_file(target.backend, target.precision)
     facts = {"recipe": saved.recipe.name, "task": saved.recipe.task, "labels": json.dumps(before.setup.labels)}
@@ -235,16 +240,6 @@ def measure(
     timed: bool = True,
 ) -> Parity:
     """Compare outputs, speed if it is `timed`, and scores of a model and of the graph that was made from it."""
-    from bertkit.evaluation.parity import (
-        SHAPES,
-        Parity,
-        compare_outputs,
-        compare_scores,
-        random_texts,
-        tabulate_latency,
-    )
-    from bertkit.runtime import ExportedModel
-
     split, notes = scored
     assert isinstance(after.model, ExportedModel)
     made, limit = after.model.export, int(after.setup.tokenizer.model_max_length)
@@ -280,8 +275,6 @@ def describe_export(
     saved: SavedCheckpoint, before: Checkpoint, converted: Converted, target: GraphFormat, file: str
 ) -> Export:
     """Return what the manifest says of a graph."""
-    from bertkit.runtime import tokenizer_settings
-
     return Export(
         backend=target.backend,
         file=file,

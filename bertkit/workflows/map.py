@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.data.output import write_records
 from bertkit.errors import DataError, UsageError, located
+from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.maps.labels import Labeling, find_labels
 from bertkit.insight.maps.layers import MappedLayer, describe, layer_rows, measure_layers, read_layers
 from bertkit.insight.maps.points import Occurrence, read_occurrences, unit_of
@@ -24,7 +25,6 @@ from bertkit.storage.outputs import claimed, is_own, refuse_inputs, sweep_locks,
 from bertkit.vectors.embedding.sources import TextSource
 
 if TYPE_CHECKING:
-    from bertkit.insight.layer_vectors import LayerReader
     from bertkit.reports.insight.map import MapLayer, MapPoint, ShownMap
 
 METHODS = {"pca": "principal components", "umap": "UMAP"}

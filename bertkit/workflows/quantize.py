@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import DataError, ModelError, UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.evaluation.parity import Parity
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import info_of
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.runtime.backends import check_backend
 from bertkit.workflows.export import (
     ExportResult,
     GraphFormat,
@@ -23,9 +25,6 @@ from bertkit.workflows.export import (
     texts_of,
     write_graph,
 )
-
-if TYPE_CHECKING:
-    from bertkit.evaluation.parity import Parity
 
 TARGETS = {"onnx-int8": ("onnx", "int8"), "openvino-int8": ("openvino", "int8"), "openvino-bf16": ("openvino", "bf16")}
 """What `--to` takes -> backend and precision."""
@@ -63,8 +62,6 @@ def quantize(
         MarginError: the score may lose more than the margin, or a vector has a cosine below `LEAST_COSINE`.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
-    from bertkit.runtime.backends import check_backend
-
     if to not in TARGETS:
         raise UsageError(f"--to {to} is not known", closest(to, TARGETS))
     if not 0 < margin < 1 or rows < 1:

@@ -6,25 +6,25 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bertkit.data.checks import share_of
 from bertkit.data.row_digests import mark_training_rows, read_digests
 from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.hardware.speed import describe_spreads
+from bertkit.insight.layer_vectors import LayerReader
+from bertkit.insight.ranking.cost import EncoderCost, max_tokens, measure_costs
+from bertkit.insight.ranking.examples import RankedExamples, choose_examples, read_features
+from bertkit.insight.ranking.layers import check_layers
+from bertkit.insight.ranking.measure import H_SCORE, LOGME, EncoderScores, score_encoder
+from bertkit.insight.ranking.uncertainty import are_alike
+from bertkit.metrics.selection import find_pareto
 from bertkit.modeling.layers import count_layers
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage import hub
 from bertkit.tasks import load_task
 from bertkit.workflows.finetune.inputs import read_labeled
-
-if TYPE_CHECKING:
-    from bertkit.insight.layer_vectors import LayerReader
-    from bertkit.insight.ranking.cost import EncoderCost
-    from bertkit.insight.ranking.examples import RankedExamples
-    from bertkit.insight.ranking.measure import EncoderScores
 
 
 @dataclass(frozen=True)
@@ -116,13 +116,11 @@ def rank(
         raise UsageError(what, "bertkit eval --zero-shot scores such models; rank with --set task=text_classification")
     with stage(progress, "reading the data", total=1):
         _, splits = read_labeled(recipe)
-        from bertkit.insight.ranking.examples import choose_examples
 
         examples = choose_examples(task, splits["train"], settings.examples)
     by = _choose_order(settings.by, examples)
     with stage(progress, "loading torch and transformers"):
         readers = [open_reader(model, recipe) for model in models]
-    from bertkit.insight.ranking.cost import measure_costs
 
     costs = measure_costs([reader.embedder for reader in readers], examples.rows, progress)
     scored, seconds = [], []
@@ -162,7 +160,6 @@ def check_models(models: Sequence[str], layers: str = "mean") -> None:
     if len(models) < 2:
         what = "no encoders to rank" if not models else f"{models[0]} alone cannot be ranked"
         raise UsageError(what, "name two or more: --models A B")
-    from bertkit.insight.layer_vectors import LayerReader
 
     known: dict[Path, str] = {}
     with hub.without_weights():
@@ -180,7 +177,6 @@ def check_models(models: Sequence[str], layers: str = "mean") -> None:
 
 
 def _check_settings(settings: RankSettings) -> None:
-    from bertkit.insight.ranking.layers import check_layers
 
     check_layers(settings.layers)
     if settings.examples < 1:
@@ -189,8 +185,6 @@ def _check_settings(settings: RankSettings) -> None:
 
 def _choose_order(by: str | None, examples: RankedExamples) -> str:
     """Return the score that encoders are ordered by."""
-    from bertkit.insight.ranking.measure import H_SCORE, LOGME
-
     if by == H_SCORE and not examples.is_named:
         raise UsageError("the H-score is one of classes, and these gold values are numbers", f"--by {LOGME}")
     return by or LOGME
@@ -198,9 +192,6 @@ def _choose_order(by: str | None, examples: RankedExamples) -> str:
 
 def open_reader(model: str, recipe: Recipe) -> LayerReader:
     """Return a reader of an encoder's vectors, of rows as long as the recipe and the encoder have them."""
-    from bertkit.insight.layer_vectors import LayerReader
-    from bertkit.insight.ranking.cost import max_tokens
-
     length = min(recipe.training.max_length, max_tokens(LayerReader(model).embedder))
     return LayerReader(model, length, recipe.training.precision)
 
@@ -208,8 +199,6 @@ def open_reader(model: str, recipe: Recipe) -> LayerReader:
 def _score_reader(
     reader: LayerReader, examples: RankedExamples, layers: str, by: str, progress: Progress
 ) -> EncoderScores:
-    from bertkit.insight.ranking.examples import read_features
-    from bertkit.insight.ranking.measure import score_encoder
 
     log.info(f"ranking {reader.model} ...")
     return score_encoder(read_features(reader, examples, progress), examples, layers, by, progress)
@@ -222,8 +211,6 @@ def _order_encoders(
     costs: Sequence[EncoderCost],
     seconds: Sequence[float],
 ) -> list[RankedEncoder]:
-    from bertkit.insight.ranking.uncertainty import are_alike
-    from bertkit.metrics.selection import find_pareto
 
     # what wide vectors come to by chance tells nothing about them
     values = [one.scores[by] - one.shuffled for one in scored]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from bertkit.errors import UnavailableError, pip_install
 from bertkit.progress import SILENT, Progress, log
+from bertkit.server.logs import share_log
 
 if TYPE_CHECKING:
     from bertkit.server.batching import Limits
@@ -57,7 +58,6 @@ def serve(
     # The port is taken before models are loaded; connections wait until then.
     with bind(address.host, address.port) as server:
         from bertkit.server.app import app_of
-        from bertkit.server.logs import share_log
         from bertkit.server.service import load_service
 
         share_log()

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from bertkit.errors import BertkitError, UsageError, shorten
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.intervals import Interval
+from bertkit.metrics.paired import Difference, holm
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage import runs
 from bertkit.storage.seeds import read_seeds, seed_folders
 from bertkit.storage.summaries import RunSummary, find_runs, list_settings, summarize
-
-if TYPE_CHECKING:
-    from bertkit.metrics.paired import Difference
 
 
 @dataclass(frozen=True)
@@ -185,7 +183,6 @@ def _compare_column(column: Sequence[TableCell]) -> list[TableCell]:
     from bertkit.evaluation.gates import compare_sides
     from bertkit.evaluation.stored import find_changed_scores, find_scorer, read_system
     from bertkit.evaluation.stored.rows import align, read_rows
-    from bertkit.metrics.paired import holm
 
     systems = [read_system(cell.folder, None) for cell in column]
     counts = [len(system.runs) for system in systems]

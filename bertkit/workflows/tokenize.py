@@ -6,17 +6,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from bertkit.data.files import read_records
 from bertkit.data.formats import format_of
 from bertkit.errors import DataError, UsageError
+from bertkit.insight import tokenization
+from bertkit.insight.tokenization import TextFigures, TextTokenizer, TextTokens, load_text_tokenizer
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Data, typed_path
 from bertkit.storage import hub
-
-if TYPE_CHECKING:
-    from bertkit.insight.tokenization import TextFigures, TextTokenizer, TextTokens
+from bertkit.vectors.text_rows import text_of
 
 
 def is_file(source: str) -> bool:
@@ -33,8 +32,6 @@ def tokenize_text(text: str, models: Sequence[str], *, pair: str | None = None) 
     Raises:
         BertkitError: a model that cannot be found, or has no tokenizer; see `bertkit.errors`.
     """
-    from bertkit.insight import tokenization
-
     return [tokenization.tokenize_text(tokenizer, text, pair) for tokenizer in _load_tokenizers(models)]
 
 
@@ -56,7 +53,6 @@ def measure_file(
     first = next(texts, None)
     if first is None:
         raise DataError("no texts", "name a file that has some", file=file)
-    from bertkit.insight import tokenization
 
     tokenizers = _load_tokenizers(models)
     with stage(progress, "tokenizing", total=1):
@@ -64,7 +60,6 @@ def measure_file(
 
 
 def _load_tokenizers(models: Sequence[str]) -> list[TextTokenizer]:
-    from bertkit.insight.tokenization import load_text_tokenizer
 
     if len(set(models)) < len(models):
         raise UsageError("a model is named twice", "name two that differ")
@@ -73,7 +68,6 @@ def _load_tokenizers(models: Sequence[str]) -> list[TextTokenizer]:
 
 
 def _read_texts(file: str, data: Data) -> Iterator[str]:
-    from bertkit.vectors.text_rows import text_of
 
     column = data.columns.get("text", "text")
     if not isinstance(column, str):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,11 +13,9 @@ from bertkit.evaluation.forward import sorted_batches
 from bertkit.insight.attention.patterns import PATTERNS, PatternCounter, PatternTable
 from bertkit.insight.attention.relations import RelationCounter, RelationScore
 from bertkit.insight.attention.rows import HeadRow, TextOrWords, encode_rows
+from bertkit.insight.attention.weights import AttentionModel
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.tokens.features import Tensor
-
-if TYPE_CHECKING:
-    from bertkit.insight.attention.weights import AttentionModel
 
 
 class DistanceCounter:

@@ -10,6 +10,7 @@ from bertkit.errors import located
 from bertkit.insight.syntax import read_column, read_heads
 from bertkit.tokens.features import Feature, Tokenizer, find_template, tokenize_texts
 from bertkit.tokens.words import tokenize_words
+from bertkit.vectors.text_rows import text_of
 
 WORDS, HEADS, RELATIONS = "tokens", "head", "deprel"
 """Columns of Universal Dependencies, as the hub has them and as CoNLL-U is read."""
@@ -46,8 +47,6 @@ def parse_row(record: Record, column: str, file: str) -> TextOrWords:
     Raises:
         DataError: it has neither, or the heads and relations of its words do not fit.
     """
-    from bertkit.vectors.text_rows import text_of
-
     line, values = record
     words = values.get(WORDS) if column == "text" else values.get(column)
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):

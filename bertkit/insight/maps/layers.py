@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from bertkit.errors import UsageError
+from bertkit.insight.layer_vectors import LayerVectors
 from bertkit.insight.maps.labels import Labeling
 from bertkit.insight.maps.projection import Plane, align, project
 from bertkit.insight.maps.separation import Separation, choose, separate
 from bertkit.progress import Progress, stage
-
-if TYPE_CHECKING:
-    from bertkit.insight.layer_vectors import LayerVectors
 
 
 @dataclass(frozen=True)

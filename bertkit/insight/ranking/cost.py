@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from bertkit.hardware.device import find_device
 from bertkit.hardware.speed import peak_memory, restart_peak_memory, time_by_turns
 from bertkit.metrics.linear import sample
+from bertkit.modeling.load import load_tokenizer
+from bertkit.modeling.sentence.modules import is_sentence_folder
+from bertkit.modeling.weights import load_config
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Row
 from bertkit.storage.hub.encoders import list_encoders
-
-if TYPE_CHECKING:
-    from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.embedder import Embedder
 
 UNKNOWN = "unknown"
 
@@ -54,8 +54,6 @@ def load_and_measure_memory(embedders: Sequence[Embedder], texts: Sequence[str])
     Raises:
         ModelError: one is damaged.
     """
-    from bertkit.vectors.embedder import Embedder
-
     Embedder("demo").encode(texts[:1])  # a warm-up: memory that libraries take once counts for no encoder
     longest = sorted(texts, key=len)[-_TOGETHER:]
     grown = []
@@ -110,9 +108,6 @@ def count_parameters(embedder: Embedder) -> int:
     import torch
     from transformers import AutoModel
 
-    from bertkit.modeling.sentence.modules import is_sentence_folder
-    from bertkit.modeling.weights import load_config
-
     folder = embedder.folder / embedder.modules.subfolder
     # Shapes without memory: a model of gigabytes is counted in a moment.
     with torch.device("meta"):
@@ -122,9 +117,6 @@ def count_parameters(embedder: Embedder) -> int:
 
 def max_tokens(embedder: Embedder) -> int:
     """Return how many tokens an encoder can read at most, whatever its vectors of sentences were trained with."""
-    from bertkit.modeling.load import load_tokenizer
-    from bertkit.modeling.sentence.modules import is_sentence_folder
-
     folder = embedder.folder / embedder.modules.subfolder
     return int(load_tokenizer(folder, decoders=is_sentence_folder(embedder.folder)).model_max_length)
 

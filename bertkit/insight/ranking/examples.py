@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from bertkit.data.rows import Split
 from bertkit.errors import DataError, UsageError
+from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.ranking.layers import Pool
 from bertkit.metrics import Numbers
 from bertkit.metrics.linear import sample
@@ -17,10 +18,6 @@ from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Row
 from bertkit.tasks import Task
 from bertkit.vectors.embedding.quantize import to_unit_length
-
-if TYPE_CHECKING:
-    from bertkit.insight.layer_vectors import LayerReader
-
 
 TEXT, PAIR, TWO_TEXTS, WORD, TARGET = "text", "pair", "two texts", "word", "target"
 """What an example is: a text, a pair read together, two texts read each by itself, a word, or the target of a row."""

@@ -14,6 +14,7 @@ from transformers import AutoModel
 
 from bertkit.errors import ModelError
 from bertkit.hardware.precision import Machine
+from bertkit.modeling.inference.flat import load_flat_encoder
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.modules import Dense, SentenceModules
@@ -121,8 +122,6 @@ def load_for_vectors(folder: Path, modules: SentenceModules, machine: Machine) -
     Raises:
         ModelError: as `load_sentence_encoder` does.
     """
-    from bertkit.modeling.inference.flat import load_flat_encoder
-
     dtype = torch.bfloat16 if machine.precision == "bf16" else torch.float32
     if machine.device == "cpu":
         quiet_transformers()

@@ -14,6 +14,7 @@ from bertkit.modeling.architectures import architecture_of, first_position, shar
 from bertkit.modeling.info import Config, Model, info_of
 from bertkit.modeling.load import load_to_pretrain
 from bertkit.modeling.masked_head import LABEL_POSITIONS, read_numbers
+from bertkit.modeling.sizes import make_config
 from bertkit.modeling.students.distilbert import choose_layers, make_student
 from bertkit.pretraining.objectives import PretrainSetup, Sums, Totals, distil, mlm
 from bertkit.recipe import Distillation, read_layers
@@ -80,7 +81,6 @@ def _student_config(setup: PretrainSetup) -> Config | None:
     if layers is not None:
         choose_layers(read_layers(layers), setup.config)
         return None
-    from bertkit.modeling.sizes import make_config
 
     return make_config(size, setup.tokenizer, read_option(OPTIONS, setup.recipe, "student_options"))
 

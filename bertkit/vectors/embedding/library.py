@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from bertkit.errors import ModelError
 from bertkit.hardware.device import find_device
 from bertkit.metrics import Numbers
+from bertkit.modeling.load import fingerprint, quiet_transformers
 from bertkit.modeling.sentence.modules import (
     SentenceModules,
     is_sentence_folder,
@@ -60,7 +61,6 @@ class LibraryModel:
     """
 
     def __init__(self, folder: Path, max_length: int | None) -> None:
-        from bertkit.modeling.load import quiet_transformers
 
         quiet_transformers()
         self._folder = folder
@@ -85,8 +85,6 @@ class LibraryModel:
     @property
     def fingerprint(self) -> str:
         """SHA-256 of the configs, weights and vocabularies of all modules."""
-        from bertkit.modeling.load import fingerprint
-
         folders = [self._folder, *sorted(folder for folder in self._folder.iterdir() if folder.is_dir())]
         return json_fingerprint(list(map(fingerprint, folders)))
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.columns import Columns
 from bertkit.errors import DataError, UsageError
 from bertkit.metrics import Numbers
 from bertkit.progress import Progress, stage
 from bertkit.recipe import Row
-
-if TYPE_CHECKING:
-    from bertkit.vectors.embedder import Embedder
+from bertkit.tokens.features import find_template, tokenize_texts
+from bertkit.vectors.embedder import Embedder
+from bertkit.vectors.embedding.batches import split_texts
 
 _TOKENS = 16_384  # whose hidden states are in memory at a time
 
@@ -68,7 +68,6 @@ def _encode_texts(embedder: Embedder, texts: Sequence[str], progress: Progress) 
 
 
 def _encode_tokens(embedder: Embedder, texts: Sequence[str], progress: Progress) -> UnitVectors:
-    from bertkit.tokens.features import tokenize_texts
 
     tokenizer = embedder.tokenizer
     ids = [encoding.ids for encoding in tokenize_texts(tokenizer, texts)]
@@ -114,9 +113,7 @@ def _encode_spans(
     """
     import numpy as np
 
-    from bertkit.tokens.features import find_template
     from bertkit.tokens.words import split_windows
-    from bertkit.vectors.embedding.batches import split_texts
     from bertkit.vectors.embedding.quantize import to_unit_length
 
     template = find_template(embedder.tokenizer, pair=False)

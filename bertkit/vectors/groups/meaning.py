@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from bertkit.hardware.precision import bf16_is_faster_on_cpu
 from bertkit.metrics import Numbers
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe.plugins import import_extra
+from bertkit.vectors.groups.stored import Matrix
 
 if TYPE_CHECKING:
     import torch
-
-    from bertkit.vectors.groups.stored import Matrix
 
 
 MAX_EXACT = 250_000
@@ -185,7 +185,5 @@ def _search_index(vectors: Matrix, threshold: float, fixed: int, progress: Progr
 def _fast_dtype(rows: int) -> torch.dtype:
     """Return the dtype in which the CPU multiplies fastest: bf16 where it has units for it."""
     import torch
-
-    from bertkit.hardware.precision import bf16_is_faster_on_cpu
 
     return torch.bfloat16 if rows >= _WORTH_A_TRIAL and bf16_is_faster_on_cpu() else torch.float32

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +15,9 @@ from bertkit.data.files import read_records
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Data, typed_path
+from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.groups.stored import Matrix, read_description, read_vectors, refuse_not_finite
 from bertkit.vectors.text_rows import TextRow, read_text_rows
-
-if TYPE_CHECKING:
-    from bertkit.vectors.embedder import Embedder
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -84,8 +82,6 @@ class VectorSource:
             UsageError: both are given, or none.
             BertkitError: the model cannot be used.
         """
-        from bertkit.vectors.embedder import Embedder
-
         if (self.model is None) != bool(self.files):
             what = "no vectors" if self.model is None else "--model and --vectors"
             raise UsageError(what, "name a --model, or a file with --vectors")

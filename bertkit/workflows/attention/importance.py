@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from bertkit.modeling.load import read_config
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe
 from bertkit.storage import hub
@@ -58,7 +59,6 @@ def rank_by_importance(
     """
     from bertkit.evaluation.checkpoint import find_checkpoint
     from bertkit.evaluation.splits import judge_training_rows
-    from bertkit.modeling.load import read_config
     from bertkit.workflows.evaluate import splits_to_score
 
     check_output(output, recipe.model, {})

@@ -16,10 +16,13 @@ from bertkit.evaluation.parity import compare_scored, measure_latency
 from bertkit.evaluation.scoring import Scored, score_split
 from bertkit.hardware.precision import product_widths
 from bertkit.metrics.basic import LOWER_IS_BETTER
+from bertkit.metrics.selection import find_pareto
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import read_config
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.runtime.backends import check_backend
 from bertkit.storage.exports import is_exported, read_export
+from bertkit.workflows.evaluate import splits_to_score
 from bertkit.workflows.export import GraphFormat, convert_checkpoint, load_plain
 from bertkit.workflows.quantize import TARGETS, calibration_texts, read_training_rows
 
@@ -88,8 +91,6 @@ def deploy(
         UsageError: a model twice, or models of several tasks or label sets.
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    from bertkit.workflows.evaluate import splits_to_score
-
     # All ways answer the same rows, those of the first model, so their scores can be compared row by row.
     changes = {"data.source": data, "data.limit": limit}
     saved = [open_trained(model, recipe, changes) for model in models]
@@ -151,7 +152,6 @@ def _load_ways(
 def _export_ways(
     saved: SavedCheckpoint, folder: Path, notes: list[str], progress: Progress
 ) -> Iterator[tuple[str, int, Checkpoint]]:
-    from bertkit.runtime.backends import check_backend
 
     before = load_plain(saved)
     calibration: list[dict[str, Any]] | None = None
@@ -189,8 +189,6 @@ def _score_all(checkpoints: Sequence[Checkpoint], split: Split, progress: Progre
 
 def mark_best(ways: Sequence[Deployed], *, lower_is_better: bool) -> list[Deployed]:
     """Mark the ways that no other one beats in time or score without losing in the other (Pareto)."""
-    from bertkit.metrics.selection import find_pareto
-
     scores = [-way.score if lower_is_better else way.score for way in ways]
     best = find_pareto(scores, [-way.row_milliseconds for way in ways])
     return [replace(way, is_best=is_best) for way, is_best in zip(ways, best, strict=True)]

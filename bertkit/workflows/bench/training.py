@@ -30,10 +30,10 @@ from bertkit.training.automatic import choose_training
 from bertkit.training.child_runs import refuse_launch
 from bertkit.training.losses import gold_terms
 from bertkit.training.run import RunPlan
+from bertkit.training.stopping import StopFlag, caught_signals
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 
 if TYPE_CHECKING:
-    from bertkit.training.stopping import StopFlag
     from bertkit.training.timing import TimedStep
 
 
@@ -145,7 +145,6 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
     # A case is a recipe in one precision. Ctrl-C is a flag that each step looks at, so that temporary files go.
     machines = {precision: _choose_machines(precision, inputs.plan) for precision in precisions}
     chosen = [(recipe, machine) for recipe in recipes for machine in machines[recipe.training.precision]]
-    from bertkit.training.stopping import caught_signals
 
     with caught_signals() as stop:
         stoppable = _Stoppable(progress, stop)

@@ -20,6 +20,7 @@ from bertkit.errors import BertkitError, DivergedError, ResourceError
 from bertkit.hardware.device import DEVICE, asked_device
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import Recipe
+from bertkit.training.stopping import caught_signals
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import read_inputs
 
@@ -48,8 +49,6 @@ def run_jobs(jobs: Sequence[SeedJob], at_once: int, progress: Progress) -> dict[
         StoppedError: a signal asked for it.
         BertkitError: of a run that cannot go on; the others are stopped, and can be resumed.
     """
-    from bertkit.training.stopping import caught_signals
-
     waiting, running = list(jobs), list[_Process]()
     diverged: dict[int, DivergedError] = {}
     failed: BertkitError | None = None

@@ -8,10 +8,11 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, open_checkpoint, open_trained
+from bertkit.evaluation.parity import Parity
 from bertkit.hardware.device import on_cpu
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import typed_path
@@ -31,9 +32,6 @@ from bertkit.workflows.package.folder import (
     write_supporting_files,
 )
 from bertkit.workflows.package.wheel import check_version, write_wheel
-
-if TYPE_CHECKING:
-    from bertkit.evaluation.parity import Parity
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from bertkit.hardware.device import check_asked_device
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import fingerprint, fit_tokenizer, load_tokenizer, read_config, read_tokenizer
+from bertkit.modeling.sizes import make_config
 from bertkit.modeling.weights import load_config
 from bertkit.pretraining.documents import find_corpus
 from bertkit.pretraining.objectives import Objective, PretrainSetup, load_objective
@@ -141,8 +142,6 @@ def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_fol
         tokenizer = load_tokenizer(model_folder)
         config = load_config(model_folder)
     else:
-        from bertkit.modeling.sizes import make_config
-
         tokenizer = read_tokenizer(tokenizer_folder)
         config = make_config(recipe.size, tokenizer, recipe.model_options)
         fit_tokenizer(tokenizer, config)

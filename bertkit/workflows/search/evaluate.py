@@ -12,6 +12,7 @@ from typing import Any
 from bertkit.data.files import first_of
 from bertkit.errors import DataError
 from bertkit.metrics.intervals import Interval
+from bertkit.metrics.ranking import average_queries, query_intervals, score_rankings
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import typed_path
 from bertkit.vectors.reranker import Reranker
@@ -154,7 +155,6 @@ def _is_by_document(index: Index, relevance: Relevance, file: Path) -> bool:
 
 
 def _score_ways(ways: Mapping[str, list[list[str]]], relevance: list[Any]) -> Iterator[RankingScores]:
-    from bertkit.metrics.ranking import average_queries, query_intervals, score_rankings
 
     before: dict[str, Any] = {}
     for way, rankings in ways.items():
