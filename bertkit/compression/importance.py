@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 
 from bertkit.data.rows import Split
 from bertkit.errors import UsageError
@@ -63,8 +64,6 @@ def score_units(
         UsageError: the model computes no loss on these rows, or its encoder is frozen under its head.
         ModelError: its layers are not known.
     """
-    import torch
-
     from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, unit_masks
 
     model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)

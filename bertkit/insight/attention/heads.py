@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 
 from bertkit.errors import DataError
 from bertkit.evaluation.forward import sorted_batches
@@ -14,6 +15,7 @@ from bertkit.insight.attention.patterns import PATTERNS, PatternCounter, Pattern
 from bertkit.insight.attention.relations import RelationCounter, RelationScore
 from bertkit.insight.attention.rows import HeadRow, TextOrWords, encode_rows
 from bertkit.insight.attention.weights import AttentionModel
+from bertkit.modeling.attention import attention_weights
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.tokens.features import Tensor
 
@@ -33,7 +35,6 @@ class DistanceCounter:
             self._add_row([layer[number, :, :own, :own] for layer in weights], attends)
 
     def _add_row(self, weights: Sequence[Tensor], attends: Sequence[int]) -> None:
-        import torch
 
         heads = torch.cat(list(weights)).float()[:, attends]  # (heads, tokens that attend, tokens)
         entropy = _entropies(heads)
@@ -56,7 +57,6 @@ class DistanceCounter:
 
 
 def _entropies(weights: Tensor) -> Tensor:
-    import torch
 
     return -torch.xlogy(weights, weights).sum(-1)
 
@@ -146,7 +146,6 @@ def measure_heads(
         what = f"no row has text of up to {limit:,} tokens"
         raise DataError(what, "name another --column or --max-length", file=file)
     # No more than the attention of one batch is in memory.
-    from bertkit.modeling.attention import attention_weights
 
     patterns, distances, relations = PatternCounter(encoded, model.tokenizer), DistanceCounter(), RelationCounter()
     chosen = choose_rows(encoded, _DISTANCE_TOKENS, _SEED)

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from bertkit.insight.attention.rows import HeadRow
 from bertkit.tokens.features import Tensor, Tokenizer
@@ -76,8 +77,6 @@ class PatternCounter:
             rows: those of the batch.
             weights: of each layer, (rows, heads, tokens, tokens), padded on the right.
         """
-        import torch
-
         device, width = weights[0].device, weights[0].shape[-1]
         # masks (patterns, rows, tokens, tokens): what belongs to each pattern, for the tokens that attend
         masks, attends, lengths = self._masks(rows, width)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 
 from bertkit.insight.attention.rows import HeadRow
 from bertkit.metrics import Numbers
@@ -70,8 +71,6 @@ class RelationCounter:
             rows: those of the batch; without relations they are passed over.
             weights: of each layer, (rows, heads, tokens, tokens), padded on the right.
         """
-        import torch
-
         for position, (number, row) in enumerate(zip(numbers, rows, strict=True)):
             # of the words, those that have tokens, and depend on one that has
             has_tokens = [start < end for start, end in row.spans]
@@ -115,8 +114,6 @@ def words_attention(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor
     A word that attends is the mean of its tokens, and one that is attended to is their sum (Clark et al. 2019, section
     4.1).
     """
-    import torch
-
     members = torch.zeros(len(spans), weights.shape[-1], device=weights.device)  # (words, tokens)
     for word, (start, end) in enumerate(spans):
         members[word, start:end] = 1
@@ -132,8 +129,6 @@ def find_hits(attention: Tensor, words: Sequence[int], heads: Sequence[int]) -> 
         words: numbers of those that depend on another.
         heads: number of the word that each depends on.
     """
-    import torch
-
     others = attention.clone()
     others.diagonal(dim1=-2, dim2=-1).fill_(-1)
     # (layers, heads, words, 2)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from tokenizers import Encoding
 
 from bertkit.errors import UsageError
 from bertkit.hardware.precision import compute_as_stored
+from bertkit.modeling.attention import attention_weights, queries_and_keys
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder, read_modules
 from bertkit.modeling.weights import load_config
 from bertkit.tokens.features import Features, Tensor, Tokenizer, find_template, pad_features, tokenize_texts
-
-if TYPE_CHECKING:
-    from tokenizers import Encoding
-
 
 _LEAST_WEIGHT = 1e-6  # below, the logarithm of a weight is mostly rounding
 _CLOSE = 1e-3
@@ -65,8 +63,6 @@ class AttentionModel:
 
     def collate(self, features: Features) -> dict[str, Tensor]:
         """Build the batch of some features, on the device of the model, padded to the longest one."""
-        import torch
-
         padding = {"input_ids": self.tokenizer.pad_token_id, "token_type_ids": self.tokenizer.pad_token_type_id}
         arrays = pad_features(features, padding, max(len(feature["input_ids"]) for feature in features))
         return {name: torch.from_numpy(values).to(self.model.device) for name, values in arrays.items()}
@@ -98,8 +94,6 @@ def attend(model: AttentionModel, text: str, pair: str | None = None, *, max_tok
         UsageError: a text has no tokens, or both are longer than `max_tokens` or than the model reads.
         ModelError: the model has no weights to show.
     """
-    from bertkit.modeling.attention import attention_weights, queries_and_keys
-
     # Tokenize a text or a pair as in training: special tokens that a text spells are read as characters.
     texts = [text] if pair is None else [text, pair]
     encodings = [tokenize_texts(model.tokenizer, [one])[0] for one in texts]

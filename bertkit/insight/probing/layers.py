@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from scipy.optimize import minimize
+from scipy.special import log_softmax
 
 from bertkit.insight.probing.draws import draw_items, draw_test_items, most_frequent
 from bertkit.insight.probing.items import ItemVectors, ProbeTask
@@ -46,9 +48,6 @@ def mix_layers(layers: Numbers, targets: Numbers, strength: float, classes: int 
     Returns:
         the weights of layers, (layers + 1,), which sum to 1.
     """
-    from scipy.optimize import minimize
-    from scipy.special import log_softmax
-
     count, items, width = layers.shape
     outputs = classes or 1
     flat_layers = layers.reshape(count, -1)

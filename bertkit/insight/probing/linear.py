@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.linalg import cholesky, solve, solve_triangular
+from scipy.optimize import minimize
+from scipy.special import log_softmax
 
 from bertkit.metrics import Numbers
 
@@ -63,10 +66,6 @@ def fit_classifier(
     Returns:
         weights, (features, classes).
     """
-    from scipy.linalg import cholesky, solve_triangular
-    from scipy.optimize import minimize
-    from scipy.special import log_softmax
-
     width = features.shape[1]
     # Features of a layer are strongly correlated, and plain descent then takes hundreds of steps. So it goes in the
     # coordinates V of W = L'^-1 V, where L L' is an upper bound of the curvature at equal probabilities (Boehning
@@ -104,8 +103,6 @@ def fit_regression(features: Numbers, values: Numbers, strength: float) -> Numbe
     Returns:
         weights, (features, 1).
     """
-    from scipy.linalg import solve
-
     wide = features.astype(np.float64)
     gram = wide.T @ wide + strength * np.eye(features.shape[1])
     weights = solve(gram, wide.T @ values.astype(np.float64), assume_a="pos")
@@ -114,7 +111,5 @@ def fit_regression(features: Numbers, values: Numbers, strength: float) -> Numbe
 
 def code_length(features: Numbers, labels: Numbers, weights: Numbers) -> float:
     """Return how many bits the labels take that a probe predicts."""
-    from scipy.special import log_softmax
-
     log_probabilities = log_softmax(features @ weights, axis=1)
     return float(-log_probabilities[np.arange(len(labels)), labels].sum(dtype=np.float64) / np.log(2))
