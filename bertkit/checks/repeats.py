@@ -11,9 +11,10 @@ from itertools import accumulate
 import numpy as np
 
 from bertkit.checks import Finding, level_of, pairs_of, place_of
-from bertkit.checks.texts import Digests, digest_others, digest_rows, read_texts
+from bertkit.checks.texts import digest_inputs, digest_others, read_texts
 from bertkit.data.checks import find_contradictions, share_of
 from bertkit.data.columns import Columns
+from bertkit.data.row_digests import Digests
 from bertkit.data.rows import Split
 from bertkit.data.text import normalize
 from bertkit.progress import SILENT, Progress
@@ -37,7 +38,7 @@ class Repeats:
 
 def find_repeats(splits: Mapping[str, Split], columns: Columns, progress: Progress = SILENT) -> Repeats:
     """Compare all rows with one another; what differs in case, white space or its last mark alone is the same."""
-    digests = {name: digest_rows(split.rows, columns) for name, split in splits.items()}
+    digests = {name: digest_inputs(split.rows, columns) for name, split in splits.items()}
     repeats = Repeats()
     for name, split in splits.items():
         _find_within(split, digests[name], columns.gold, repeats)

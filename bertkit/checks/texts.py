@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
 
 import numpy as np
 
 from bertkit.data.columns import Columns
+from bertkit.data.row_digests import Digests
 from bertkit.data.text import normalize
 from bertkit.recipe import Row
 from bertkit.vectors.groups.wording import digest_text
-
-Digests = np.ndarray[Any, np.dtype[np.uint64]]
 
 _LAST_MARKS = ".!?…。！？ "
 _SEPARATOR = "\x1f"  # between the columns of a row, and in no text once it is normalized
@@ -40,7 +38,7 @@ def read_texts(row: Row, columns: Columns) -> dict[str, str]:
     return texts
 
 
-def digest_rows(rows: Sequence[Row], columns: Columns) -> Digests:
+def digest_inputs(rows: Sequence[Row], columns: Columns) -> Digests:
     """Return a digest of each row's inputs; rows are alike if only case, white space and last marks differ."""
     return np.fromiter((digest_text(_SEPARATOR.join(_parts(row, columns))) for row in rows), np.uint64, len(rows))
 

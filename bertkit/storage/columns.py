@@ -10,7 +10,7 @@ import io
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Self
 
@@ -207,6 +207,8 @@ def map_columns(folder: Path) -> tuple[dict[str, Numbers], dict[str, Any]] | Non
         touch(manifest)
         columns = {name: (folder / _file_name(name), column) for name, column in content["columns"].items()}
         if all(is_whole(file, {"size": of["bytes"], "sha256": of["sha256"]}) for file, of in columns.values()):
+            with suppress(OSError):
+                (folder / JOURNAL).unlink()  # of a writer that was killed after its manifest
             mapped = {name: np.asarray(np.memmap(file, of["kind"], "r")) for name, (file, of) in columns.items()}
             return mapped, {**content["facts"], "sha256": {name: of["sha256"] for name, (_, of) in columns.items()}}
     except (ResourceError, ValueError, KeyError, TypeError, AttributeError):

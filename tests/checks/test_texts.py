@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertkit.checks.texts import digest_others, digest_rows, input_columns, read_texts
+from bertkit.checks.texts import digest_inputs, digest_others, input_columns, read_texts
 from bertkit.data.columns import Columns
 
 PAIRS = Columns(given=("text",), gold="label", optional=("text_pair",))
@@ -23,13 +23,13 @@ def test_rows_are_alike_whatever_their_case_spaces_and_last_mark():
         {"text": text, "label": label}
         for text, label in (("A  cat", "x"), ("a cat ", "y"), ("a cat!", "x"), ("a cats", "x"))
     ]
-    first, second, third, fourth = digest_rows(rows, PAIRS).tolist()
+    first, second, third, fourth = digest_inputs(rows, PAIRS).tolist()
     assert first == second == third != fourth
 
 
 def test_all_columns_count():
     one, other = {"tokens": ["bank"], "target": 0}, {"tokens": ["bank"], "target": 1}
-    digests = digest_rows([one, other], SENSES).tolist()
+    digests = digest_inputs([one, other], SENSES).tolist()
     assert digests[0] != digests[1]
     assert digest_others(one, SENSES, "target") == digest_others(other, SENSES, "target")
     assert digest_others(one, SENSES, "tokens") != digest_others(other, SENSES, "tokens")

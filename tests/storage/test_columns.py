@@ -51,6 +51,16 @@ def test_unfinished_columns_are_not_mapped_and_continue_from_the_last_commit(fol
     assert map_columns(folder)[0]["tokens"].tolist() == [1, 2, 3]
 
 
+def test_a_journal_that_a_killed_writer_left_beside_its_manifest_is_deleted(folder, monkeypatch):
+    unlink = type(folder).unlink
+    monkeypatch.setattr(type(folder), "unlink", lambda file, **options: None)  # a kill before the last step
+    finish(folder)
+    assert {"journal.json", "manifest.json"} <= {file.name for file in folder.iterdir()}
+    monkeypatch.setattr(type(folder), "unlink", unlink)
+    assert map_columns(folder)[0]["tokens"].tolist() == [1, 2, 65535]
+    assert {file.name for file in folder.iterdir()} == {"ends.bin", "manifest.json", "tokens.bin"}
+
+
 @pytest.mark.parametrize("harm", ["origin", "no file", "short file", "changed file", "journal", "lengths", "state"])
 def test_columns_that_cannot_be_continued_are_begun_again(folder, harm, caplog):
     caplog.set_level("INFO", logger="bertkit")

@@ -58,14 +58,12 @@ def test_texts_that_cannot_be_shown_are_refused(loaded, texts, message):
 
 def test_scores_with_other_terms_have_no_queries_and_keys(loaded, monkeypatch):
     """As of a model that adds a bias to its scores and still takes an attention function."""
-    from bertkit.modeling import attention
-
-    plain = attention.attention_weights
+    from bertkit.modeling.attention import attention_weights as plain
 
     def biased(model, batch):
         tilted = [weights * torch.linspace(1, 2, weights.shape[-1]) for weights in plain(model, batch)]
         return [weights / weights.sum(-1, keepdim=True) for weights in tilted]
 
-    monkeypatch.setattr(attention, "attention_weights", biased)
+    monkeypatch.setattr("bertkit.insight.attention.weights.attention_weights", biased)
     found = attend(loaded, "a film", max_tokens=9)
     assert found.queries is None and found.keys is None
