@@ -20,6 +20,7 @@ from bertkit.evaluation.forward import sorted_batches
 from bertkit.evaluation.scoring import Scored, score_split
 from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
 from bertkit.modeling.info import Model, Output
+from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, unit_masks, without_unit
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import Features, count_items
@@ -64,8 +65,6 @@ def score_units(
         UsageError: the model computes no loss on these rows, or its encoder is frozen under its head.
         ModelError: its layers are not known.
     """
-    from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, unit_masks
-
     model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)
     attentions = attention_outputs_of(model)
     narrow = [feed_forward.narrow for feed_forward in feed_forwards_of(model)]
@@ -143,8 +142,6 @@ def score_heads(
         UsageError: the model computes no loss on these rows.
         ModelError: its layers are not known.
     """
-    from bertkit.modeling.students.units import attention_outputs_of, without_unit
-
     gradients = score_units(checkpoint, features, progress).heads
     whole = score_split(checkpoint, split, SILENT, features=features)
     outputs, (layers, heads) = attention_outputs_of(checkpoint.model), gradients.shape

@@ -90,11 +90,7 @@ def _flatten_label_studio(task: dict[str, Any]) -> dict[str, Any]:
         hint = "mark one as ground truth, or export one for each task"
         raise DataError(f"the spans of {len(spans)} annotations differ", hint, column="annotations")
     text = task["data"].get("text", texts[0] if texts else None)
-    return {
-        "id": task.get("id"),
-        "text": text,
-        "spans": spans[0] if spans else None,
-    }
+    return {"id": task.get("id"), "text": text, "spans": spans[0] if spans else None}
 
 
 def _flatten_lighttag(example: dict[str, Any]) -> dict[str, Any]:

@@ -29,6 +29,7 @@ from bertkit.storage.outputs import claimed_folder
 from bertkit.tasks import Task, load_task
 from bertkit.tokens.features import Setup
 from bertkit.vectors.embedder import Embedder
+from bertkit.workflows.evaluate import splits_to_score
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,6 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
     if recipe.data.streaming:
         raise RecipeError("the rows of a stream are not compared", "--set data.streaming=false")
     from bertkit.checks.long_text_ways import check_ways, compare_ways
-    from bertkit.workflows.evaluate import splits_to_score
 
     # What the options ask for is looked for before any row is read, and the copy is claimed before the work.
     saved = find_checkpoint(recipe) if settings.long_text else None

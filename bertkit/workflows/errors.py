@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.errors import BertkitError, UsageError
+from bertkit.evaluation.checkpoint import open_trained
+from bertkit.evaluation.splits import read_task_splits
+from bertkit.evaluation.stored import Scorer, StoredRun, find_scorer, read_system
+from bertkit.evaluation.stored.rows import align, read_column, read_rows
+from bertkit.insight.mistakes.outcomes import Outcomes, RowAnswer, find_outcomes, sort_answers, sort_pairs
+from bertkit.insight.mistakes.robustness import Robustness, measure_robustness, write_cases_file
+from bertkit.insight.mistakes.slices import ComparedSlice, compare_groups, find_slices, words_of
 from bertkit.metrics import Numbers
+from bertkit.metrics.slices import choose_test
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.storage import runs
-
-if TYPE_CHECKING:
-    from bertkit.evaluation.stored import Scorer, StoredRun
-    from bertkit.insight.mistakes.outcomes import Outcomes, RowAnswer
-    from bertkit.insight.mistakes.robustness import Robustness
-    from bertkit.insight.mistakes.slices import ComparedSlice
 
 
 @dataclass(frozen=True)
@@ -105,20 +107,13 @@ def find_errors(
     # Only robustness needs the model; all else is read from the predictions that the run has stored.
     folder = _find_model(path) if settings.robustness else None
     with stage(progress, "reading the predictions", total=1):
-        from bertkit.insight.mistakes.outcomes import find_outcomes, sort_answers
-
         scorer, (run,), rows = read_predictions([path], settings.split, recipe)
         outcomes = find_outcomes(scorer, run, rows)
     findings = _compare_slices(scorer, run, rows, outcomes, None, settings, progress)
     if settings.cases is not None:
-        from bertkit.insight.mistakes.robustness import write_cases_file
-
         write_cases_file(settings.cases, str(path), outcomes.wrong_rows(rows))
     robustness = None
     if folder is not None:
-        from bertkit.evaluation.checkpoint import open_trained
-        from bertkit.insight.mistakes.robustness import measure_robustness
-
         robustness = measure_robustness(open_trained(str(folder)).recipe, rows, limit=settings.limit, progress=progress)
     return Mistakes(
         **findings,
@@ -150,9 +145,6 @@ def find_disagreement(
     if typed_path(first).resolve() == typed_path(second).resolve():
         raise UsageError("a run is named twice", "name two that differ")
     with stage(progress, "reading the predictions", total=1):
-        from bertkit.evaluation.stored.rows import align
-        from bertkit.insight.mistakes.outcomes import find_outcomes, sort_pairs
-
         scorer, runs, rows = read_predictions([first, second], settings.split, recipe)
         aligned = [runs[0], align(runs[1], runs[0], scorer.task)]
         sides = [find_outcomes(scorer, run, rows) for run in aligned]
@@ -199,9 +191,6 @@ def read_predictions(
         UsageError: a folder of seeds.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
-    from bertkit.evaluation.stored import find_scorer, read_system
-    from bertkit.evaluation.stored.rows import read_rows
-
     systems = [read_system(path, split) for path in paths]
     for system in systems:
         if system.has_seeds:
@@ -225,10 +214,6 @@ def _compare_slices(
     Returns:
         The fields of `Findings`.
     """
-    from bertkit.evaluation.stored.rows import read_column
-    from bertkit.insight.mistakes.slices import compare_groups, find_slices
-    from bertkit.metrics.slices import choose_test
-
     with stage(progress, "testing slices", total=1):
         extra = {by: read_column(by, scorer, run, rows) for by in settings.by}
         # New words are those that no training row has, where these can still be read.
@@ -249,9 +234,6 @@ def _compare_slices(
 
 def _training_words(scorer: Scorer, run: StoredRun) -> tuple[set[str] | None, list[str]]:
     """Return the words of the training rows; None and a note where these cannot be read."""
-    from bertkit.evaluation.splits import read_task_splits
-    from bertkit.insight.mistakes.slices import words_of
-
     recipe, task = scorer.recipe, scorer.task
     try:
         if not run.record:

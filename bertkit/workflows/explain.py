@@ -17,6 +17,7 @@ from bertkit.data.text import Record
 from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
+from bertkit.insight.mistakes.outcomes import find_outcomes, sort_answers
 from bertkit.insight.settings import Settings
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, Row, typed_path
@@ -227,8 +228,6 @@ def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:
     Raises:
         UsageError: it has got nothing wrong, or has stored no predictions.
     """
-    from bertkit.insight.mistakes.outcomes import find_outcomes, sort_answers
-
     scorer, (run,), rows = read_predictions([path])
     outcomes = find_outcomes(scorer, run, rows)
     units = {id(answer): unit for answer, unit in zip(outcomes.answers, outcomes.units, strict=True)}

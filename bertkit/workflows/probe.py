@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import RecipeError, UsageError, closest
+from bertkit.insight.layer_vectors import LayerReader
+from bertkit.insight.probing.built_in import BUILT_IN, read_built_in_task
+from bertkit.insight.probing.items import ItemVectors, ProbeItems, ProbeTask, find_vectors
+from bertkit.insight.probing.recipe_labels import read_recipe_task
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, load_recipe, recipe_names
 from bertkit.storage import hub
 
 if TYPE_CHECKING:
-    from bertkit.insight.layer_vectors import LayerReader
-    from bertkit.insight.probing.items import ItemVectors, ProbeItems, ProbeTask
     from bertkit.insight.probing.layers import ProbedLayers
 
 _WORDS_RECIPE = "tag"  # says how rows of words are read, for tasks that have no recipe
@@ -76,8 +78,6 @@ def load_probe_recipe(name: str, changes: Mapping[str, Any]) -> Recipe:
 
 def built_in_tasks() -> dict[str, str]:
     """Return the tasks that are made from rows: name -> the question that a probe answers."""
-    from bertkit.insight.probing.built_in import BUILT_IN
-
     return {name: task.about for name, task in BUILT_IN.items()}
 
 
@@ -99,7 +99,6 @@ def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings(), *, progress
     with stage(progress, "reading the data", total=1):
         task = _read_task(recipe, settings)
         task.check()
-    from bertkit.insight.layer_vectors import LayerReader
     from bertkit.insight.probing.layers import probe_layers
 
     reader = LayerReader(recipe.model, settings.max_length, settings.precision)
@@ -131,10 +130,7 @@ def _check_settings(settings: ProbeSettings) -> None:
 
 def _read_task(recipe: Recipe, settings: ProbeSettings) -> ProbeTask:
     if recipe.name in built_in_tasks():
-        from bertkit.insight.probing.built_in import read_built_in_task
-
         return read_built_in_task(recipe.name, recipe, settings.limit, settings.metric)
-    from bertkit.insight.probing.recipe_labels import read_recipe_task
 
     return read_recipe_task(recipe, settings.limit, settings.metric)
 
@@ -143,7 +139,6 @@ def _read_vectors(
     task: ProbeTask, reader: LayerReader, progress: Progress
 ) -> tuple[ProbeTask, ItemVectors, ItemVectors]:
     """Compute the vectors of all items, or find them on disk; leave out the items that have none."""
-    from bertkit.insight.probing.items import find_vectors
 
     def read(items: ProbeItems) -> tuple[ProbeItems, ItemVectors]:
         return find_vectors(items, reader.read(items.rows, items.unit, progress))

@@ -5,21 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.files import read_records
 from bertkit.data.labels import spelled, spelled_names
 from bertkit.data.rows import read_split
 from bertkit.errors import DataError, ResourceError, UsageError, closest, located
 from bertkit.evaluation.checkpoint import SavedCheckpoint, open_trained
+from bertkit.insight.mistakes.behavior import (
+    BehaviorResult,
+    BehaviorTest,
+    CaseFile,
+    fill_template,
+    plan_test,
+    run_plans,
+)
+from bertkit.insight.mistakes.robustness import default_tests
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row, read_yaml, typed_path
 from bertkit.recipe.validation import describe
 from bertkit.reports.cases import Case
 from bertkit.workflows.errors import read_predictions
-
-if TYPE_CHECKING:
-    from bertkit.insight.mistakes.behavior import BehaviorResult, BehaviorTest
 
 
 @dataclass(frozen=True)
@@ -65,9 +71,6 @@ def run_tests(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    from bertkit.insight.mistakes.behavior import plan_test, run_plans
-    from bertkit.insight.mistakes.robustness import default_tests
-
     with stage(progress, "reading the tests", total=1):
         tests = default_tests() if file is None else read_tests(typed_path(file))
         saved = open_trained(run, recipe)
@@ -94,8 +97,6 @@ def read_tests(file: Path) -> list[BehaviorTest]:
     """
     from pydantic import ValidationError
 
-    from bertkit.insight.mistakes.behavior import CaseFile
-
     try:
         values, lines = read_yaml(file.read_text(encoding="utf-8"), file, "file of tests", CaseFile.EXAMPLE)
     except (OSError, UnicodeDecodeError):
@@ -116,8 +117,6 @@ def read_tests(file: Path) -> list[BehaviorTest]:
 
 def _read_rows(test: BehaviorTest, saved: SavedCheckpoint, file: object, limit: int) -> Sequence[Row]:
     """Return the rows that a test brings, with canonical columns; none where it takes those of the run."""
-    from bertkit.insight.mistakes.behavior import fill_template
-
     task, columns, recipe = saved.task, saved.task.COLUMNS, saved.recipe
     if isinstance(test.rows, str):
         source = typed_path(test.rows)

@@ -24,13 +24,7 @@ from bertkit.cli.options import (
     option,
     output_option,
 )
-from bertkit.cli.output import (
-    print_next,
-    print_notes,
-    print_result,
-    print_table,
-    print_text,
-)
+from bertkit.cli.output import print_next, print_notes, print_result, print_table, print_text
 from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 

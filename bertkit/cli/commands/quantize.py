@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from bertkit.cli.commands.export import (
-    NewFolderOption,
-    RunArgument,
-    print_export,
-    print_parity,
-)
+from bertkit.cli.commands.export import NewFolderOption, RunArgument, print_export, print_parity
 from bertkit.cli.options import CheckpointRecipeOption, LimitOption, option
 from bertkit.cli.output import print_gated, print_result
 from bertkit.cli.progress import TerminalProgress

@@ -55,10 +55,4 @@ def _read_batches(file: Path) -> Iterator[Any]:
         yield from pyarrow.ipc.open_stream(stream)
 
 
-FORMAT = Format(
-    "arrow",
-    read,
-    endings=(".arrow",),
-    magic=b"\xff\xff\xff\xff",
-    folder=_STATE,
-)
+FORMAT = Format("arrow", read, endings=(".arrow",), magic=b"\xff\xff\xff\xff", folder=_STATE)

@@ -54,10 +54,4 @@ def _read_entities(file: Path, data: Data) -> Iterator[dict[str, Any]]:
         }
 
 
-FORMAT = Format(
-    "brat",
-    read,
-    endings=(".ann",),
-    running_text=False,
-    folder="*.ann",
-)
+FORMAT = Format("brat", read, endings=(".ann",), running_text=False, folder="*.ann")

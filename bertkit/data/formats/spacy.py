@@ -32,22 +32,11 @@ def _read_documents(spacy: Any, source: Source, name: str) -> Iterator[Record]:
         raise DataError(f"not a DocBin: {str(error)[:60]}", "write it with DocBin.to_disk", file=name) from None
     for row, document in enumerate(documents, 1):
         spans = [
-            {
-                "start": entity.start_char,
-                "end": entity.end_char,
-                "label": entity.label_,
-            }
-            for entity in document.ents
+            {"start": entity.start_char, "end": entity.end_char, "label": entity.label_} for entity in document.ents
         ]
         yield row, {"text": document.text, "spans": spans if document.has_annotation("ENT_IOB") else None}
     if not row:
         raise DataError("no documents", "add some", file=name)
 
 
-FORMAT = Format(
-    "spacy",
-    read,
-    endings=(".spacy",),
-    magic=b"x\x9c",
-    running_text=False,
-)
+FORMAT = Format("spacy", read, endings=(".spacy",), magic=b"x\x9c", running_text=False)

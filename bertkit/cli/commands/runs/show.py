@@ -19,9 +19,7 @@ ORDER = 2
 EXAMPLE = "bertkit runs show runs/cola"
 
 
-def command(
-    folder: Annotated[Path, argument("Run folder.", "RUN")],
-) -> None:
+def command(folder: Annotated[Path, argument("Run folder.", "RUN")]) -> None:
     """Show what a run was, how it ended and what it scored.
 
     Settings are shown where they differ from the shipped recipe of that name.
