@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.compression.distillation_loss import TEACHER_PREFIX, distillation_terms, teacher_collator
 from bertkit.compression.teachers import Teacher, compute_teacher_logits, find_teachers, teacher_names
@@ -18,9 +18,7 @@ from bertkit.progress import Progress
 from bertkit.recipe import Distillation, Recipe
 from bertkit.tasks import Task
 from bertkit.tokens.features import Collator, Features, Setup
-
-if TYPE_CHECKING:
-    from bertkit.training.losses import Terms
+from bertkit.training.losses import Terms
 
 
 @dataclass(frozen=True)

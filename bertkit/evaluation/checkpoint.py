@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from bertkit.data.demo.sets import demo_rows, demo_set_for
 from bertkit.data.labels import match_names, placeholder_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError, UsageError
+from bertkit.evaluation.calibration import SavedCalibration, read_calibration
 from bertkit.hardware.device import asked_device
 from bertkit.hardware.precision import Machine, product_widths, restore_hardware, use_matmul_backend
 from bertkit.hardware.threads import fitting_threads
@@ -27,9 +28,6 @@ from bertkit.storage.records import RunRecord
 from bertkit.tasks import Task, load_task, with_options
 from bertkit.tokens import long_texts
 from bertkit.tokens.features import Setup
-
-if TYPE_CHECKING:
-    from bertkit.evaluation.calibration import SavedCalibration
 
 
 @dataclass(frozen=True)
@@ -94,8 +92,6 @@ class SavedCheckpoint:
 
     def read_calibration(self) -> SavedCalibration | None:
         """Read its calibration; see `bertkit.evaluation.calibration.read_calibration`."""
-        from bertkit.evaluation.calibration import read_calibration
-
         return read_calibration(self.calibration_folder, self.recipe.task, self.member_folders)
 
     def load(self, machine: Machine | None = None, *, inference: bool = False, calibrated: bool = True) -> Checkpoint:

@@ -15,6 +15,7 @@ from bertkit.data.labels import spelled_names
 from bertkit.data.output import write_records
 from bertkit.data.rows import Split
 from bertkit.errors import RecipeError, closest
+from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibration_rows
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.ensemble import combine_outputs
 from bertkit.metrics import intervals
@@ -173,7 +174,6 @@ def _decode_outputs(checkpoint: Checkpoint, split: Split, features: Features, ou
     predictions = decode_rows(task, outputs, features, split.rows, setup)
     if calibration is None:
         return predictions, []
-    from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibration_rows
 
     held_out_of: dict[int, Prediction] = {}
     for indices, options in find_calibration_rows(calibration, split.rows, task.COLUMNS.gold, setup.recipe.options):

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Protocol
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import answer_rows
 from bertkit.metrics import Numbers
-from bertkit.modeling.sentence.modules import Normalize
 from bertkit.progress import SILENT
 from bertkit.recipe import Row
 from bertkit.tokens.features import count_tokens
@@ -82,7 +81,7 @@ class Vectorizer:
     @property
     def is_normal(self) -> bool:
         """Whether its vectors have length 1."""
-        return any(isinstance(module, Normalize) for module in self.embedder.modules.after)
+        return self.embedder.modules.is_normal
 
     def group(self, value: tuple[str, str | None]) -> Hashable:
         """Return the name of the prompt."""

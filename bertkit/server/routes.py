@@ -182,9 +182,7 @@ def _finisher(model: ServedModel, *, is_normal: bool, dimension: int | None) -> 
     """Return what makes of a vector the one that a request asks for."""
 
     def finish(vector: Numbers) -> Any:
-        vectors = vector[None]
-        if dimension is not None:
-            vectors = truncate(vectors, dimension, is_normal=is_normal)
+        vectors = truncate(vector[None], dimension, is_normal=is_normal)
         return (to_unit_length(vectors) if is_normal else vectors)[0]
 
     return finish

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -17,10 +17,7 @@ from bertkit.progress import log
 from bertkit.recipe import Training
 from bertkit.tokens.feature_cache import items_of, lengths_of, occurring_tokens_of, texts_of
 from bertkit.tokens.features import Collator, Feature, Features
-
-if TYPE_CHECKING:
-    from bertkit.training.stopping import Budget
-
+from bertkit.training.stopping import Budget
 
 Lengths: TypeAlias = "Sequence[int] | Numbers"
 _Batch = TypeVar("_Batch", range, list[Feature], Numbers)

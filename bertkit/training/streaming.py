@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch.utils.data import BatchSampler, DataLoader, Dataset
@@ -23,9 +23,7 @@ from bertkit.training.batching import (
     refuse_sorted_batching,
     sort_window_of,
 )
-
-if TYPE_CHECKING:
-    from bertkit.training.stopping import Budget
+from bertkit.training.stopping import Budget
 
 
 class StreamedBatches(Dataset[Feature]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,9 +18,7 @@ from bertkit.tokens.features import Batch, Collator, Feature, Features, Tensors
 from bertkit.training.arguments import check_batch
 from bertkit.training.batching import InMemoryBatches, SeededBatches, SeededLoader
 from bertkit.training.losses import Terms
-
-if TYPE_CHECKING:
-    from bertkit.training.stopping import Budget
+from bertkit.training.stopping import Budget
 
 _TASK = "task"  # name of the number of a feature's task, (rows,) in a batch
 

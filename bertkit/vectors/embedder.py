@@ -16,7 +16,6 @@ from bertkit.modeling.layers import read_layer_choice
 from bertkit.modeling.load import fingerprint, read_config
 from bertkit.modeling.sentence.modules import (
     Dense,
-    Normalize,
     SentenceModules,
     is_sentence_folder,
     with_options,
@@ -183,7 +182,7 @@ class Embedder:
             "model": self.fingerprint,
             "pooling": list(modules.pooling),
             "layers": self.layers,
-            "normalize": any(isinstance(module, Normalize) for module in modules.after),
+            "normalize": modules.is_normal,
             "truncate_dim": modules.dimension,
             "max_length": int(self.tokenizer.model_max_length),
             "prompts": dict(modules.prompts),
@@ -243,10 +242,7 @@ class Embedder:
             collate = text_collator(tokenizer, 0 if self.modules.include_prompt else prompt_tokens)
             outputs, _ = forward(encoder, features, collate, precision=autocast, tick=tick)
             vectors = np.stack([output["embedding"] for output in outputs])
-        if self.modules.dimension is None:
-            return vectors
-        is_normal = any(isinstance(module, Normalize) for module in self.modules.after)
-        return truncate(vectors, self.modules.dimension, is_normal=is_normal)
+        return truncate(vectors, self.modules.dimension, is_normal=self.modules.is_normal)
 
     def states(self, features: Sequence[Mapping[str, Any]]) -> list[Numbers]:
         """Compute the hidden states of the tokens of features, arrays (tokens, width), with no prompt and no pooling.

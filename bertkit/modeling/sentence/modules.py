@@ -88,6 +88,11 @@ class SentenceModules:
     subfolder: str = ""
     """Where the files of the encoder are in the folder; old folders have them in ``0_Transformer``."""
 
+    @property
+    def is_normal(self) -> bool:
+        """Whether vectors have length 1."""
+        return any(isinstance(module, Normalize) for module in self.after)
+
 
 def is_sentence_folder(folder: Path) -> bool:
     """Tell whether a model folder is one of sentence-transformers."""

@@ -10,12 +10,14 @@ from bertkit.metrics import Numbers
 _LEVELS = 255  # steps between the lowest and the highest value of a byte
 
 
-def truncate(vectors: Numbers, dimension: int, *, is_normal: bool) -> Numbers:
-    """Keep the first components of vectors (vectors, width); if they had length 1, they have it again.
+def truncate(vectors: Numbers, dimension: int | None, *, is_normal: bool) -> Numbers:
+    """Keep the first components of vectors (vectors, width), or all; if they had length 1, they have it again.
 
     Raises:
         UsageError: there are fewer.
     """
+    if dimension is None:
+        return vectors
     if dimension > vectors.shape[1]:
         raise UsageError(f"a dimension of {dimension:,}", f"the model's vectors have {vectors.shape[1]:,}")
     return to_unit_length(vectors[:, :dimension]) if is_normal else vectors[:, :dimension]

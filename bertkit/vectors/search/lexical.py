@@ -10,6 +10,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from bertkit.metrics import Numbers
 from bertkit.recipe.plugins import import_extra
 
@@ -48,8 +50,6 @@ class LexicalIndex:
         Raises:
             UnavailableError: bm25s is not installed.
         """
-        import numpy as np
-
         bm25 = _load_bm25s().BM25(k1=_K1, b=_B)
         vocabulary: dict[str, int] = {"": 0}  # bm25s needs a word, also where no text has one
         numbers, counted = [], []
@@ -66,22 +66,16 @@ class LexicalIndex:
         Raises:
             UnavailableError: bm25s is not installed.
         """
-        import numpy as np
-
         bm25 = _load_bm25s().BM25.load(folder, mmap=True, show_progress=False)
         return cls(bm25, np.load(folder / _ROWS, mmap_mode="r"))
 
     def save(self, folder: Path) -> None:
         """Write the index into a folder: the files of bm25s, and the numbers of the rows."""
-        import numpy as np
-
         self.bm25.save(folder, show_progress=False)
         np.save(folder / _ROWS, self.rows)
 
     def score(self, query: str, rows: Numbers | Sequence[int]) -> Numbers:
         """Compute the scores of some rows, float32; 0 where a row has no word of the query."""
-        import numpy as np
-
         return self._score_all(query)[np.searchsorted(self.rows, np.asarray(rows, dtype=np.int64))]
 
     def search(self, query: str, k: int, deleted: Numbers) -> tuple[Numbers, Numbers]:
@@ -89,8 +83,6 @@ class LexicalIndex:
 
         Rows without a word of the query are left out, so there may be fewer than `k`, and so are those of `deleted`.
         """
-        import numpy as np
-
         scores = self._score_all(query)
         scores[np.isin(self.rows, deleted)] = 0
         matches = np.flatnonzero(scores > 0)
@@ -101,7 +93,6 @@ class LexicalIndex:
         return scores[matches], self.rows[matches]
 
     def _score_all(self, query: str) -> Numbers:
-        import numpy as np
 
         vocabulary = self.bm25.vocab_dict
         words = [vocabulary[word] for word in split_words(query) if word in vocabulary]

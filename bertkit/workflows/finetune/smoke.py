@@ -7,7 +7,7 @@ import os
 import signal
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -56,6 +56,7 @@ class _StopsAfterAStep:
 
     def __init__(self, progress: Progress) -> None:
         self.progress, self.is_training = progress, False
+        self.record, self.finish = progress.record, progress.finish
 
     def start(self, what: str, total: int, done: int = 0) -> None:
         self.is_training = what.startswith("training")
@@ -66,12 +67,6 @@ class _StopsAfterAStep:
         if self.is_training:
             self.is_training = False
             os.kill(os.getpid(), signal.SIGTERM)
-
-    def record(self, entry: Mapping[str, Any]) -> None:
-        self.progress.record(entry)
-
-    def finish(self) -> None:
-        self.progress.finish()
 
 
 def smoke_finetune(recipe: Recipe, *, progress: Progress = SILENT) -> tuple[SmokeResult, BertkitError | None]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from bertkit.data.json_objects import check_strings
 from bertkit.errors import DataError, UsageError, closest, shorten
-from bertkit.modeling.sentence.modules import Normalize, read_modules
+from bertkit.modeling.sentence.modules import read_modules
 from bertkit.modeling.sentence.texts import encode_rows
 from bertkit.runtime.packaged_model import CHUNK, ROWS, PackagedModel
 from bertkit.vectors.embedding.quantize import truncate
@@ -46,8 +46,4 @@ class PackagedVectors(PackagedModel):
             embedded += [output["vectors"][0] for output in self.forward(features)]
         if not embedded:
             return np.zeros((0, 0), dtype=np.float32)
-        vectors = np.stack(embedded)
-        if modules.dimension is None:
-            return vectors
-        is_normal = any(isinstance(module, Normalize) for module in modules.after)
-        return truncate(vectors, modules.dimension, is_normal=is_normal)
+        return truncate(np.stack(embedded), modules.dimension, is_normal=modules.is_normal)
