@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeVar
 
 import torch
@@ -87,17 +89,16 @@ def training_to_time(training: _Training, rows: int, steps: int) -> _Training:
 
 
 def time_steps(
-    trainee: Trainee, training: CommonTraining, machine: Machine, folder: Path, *, steps: int, progress: Progress
+    trainee: Trainee, training: CommonTraining, machine: Machine, *, steps: int, progress: Progress
 ) -> list[TimedStep]:
     """Train a model for some steps after a few that warm up, and return the time that each took.
 
-    Rows, their order and the loss are those of `fit`. `folder` gets a log and no checkpoint.
+    Rows, their order and the loss are those of `fit`. A temporary folder gets a log and no checkpoint.
 
     Args:
         trainee: what is trained; its batches last for the steps.
         training: from `training_to_time`.
         machine: what it is trained on.
-        folder: a temporary one.
         steps: the number of steps to time.
         progress: where they are reported.
     """
@@ -112,11 +113,10 @@ def time_steps(
         return batch
 
     judge = Judge(lambda model, step: {}, "loss", greater_is_better=False)
+    timed = replace(trainee, collate=collate_and_note)
     try:
-        timed = replace(trainee, collate=collate_and_note)
-        fit(timed, judge, training, machine, folder, progress=watch, stop=StopFlag())
-    except _Enough:
-        pass
+        with suppress(_Enough), TemporaryDirectory(prefix="bertkit-timing-") as folder:
+            fit(timed, judge, training, machine, Path(folder), progress=watch, stop=StopFlag())
     finally:
         watch.finish()
     count = training.gradient_accumulation  # the collator makes micro-batches

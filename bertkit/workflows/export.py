@@ -276,16 +276,13 @@ def describe_export(
 ) -> Export:
     """Return what the manifest says of a graph."""
     return Export(
+        **vars(converted),
         backend=target.backend,
         file=file,
         precision=target.precision,
         task=saved.recipe.task,
-        reads=converted.reads,
-        inputs=converted.inputs,
-        outputs=converted.outputs,
         tokenizer=tokenizer_settings(before.setup.tokenizer),
         options=dict(before.setup.recipe.options),
-        probabilities=converted.probabilities,
         record=take(saved.record, *_IN_RECORD),
         versions=runs.versions(),
     )

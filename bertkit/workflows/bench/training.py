@@ -9,7 +9,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -228,8 +227,7 @@ def _time_training(case: _Case, model: Model, steps: int, progress: Progress) ->
     training = training_to_time(setup.recipe.training, len(features), steps)
     batches = InMemoryBatches(features, training)
     trainee = Trainee(model, setup.tokenizer, batches, task.collator(setup), terms)
-    with TemporaryDirectory(prefix="bertkit-bench-") as folder:
-        return time_steps(trainee, training, case.machine, Path(folder), steps=steps, progress=progress)
+    return time_steps(trainee, training, case.machine, steps=steps, progress=progress)
 
 
 def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Model, machine: Machine, is_whole: bool) -> Speed:

@@ -6,7 +6,6 @@ import math
 import os
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from bertkit.hardware.precision import Machine, use_matmul_backend
@@ -203,5 +202,4 @@ def _time_steps(
     terms = Terms(objective.TERMS, objective.count, objective.losses)
     trainee = Trainee(model, setup.tokenizer, batches, objective.collator(setup), terms)
     training = training_to_time(setup.recipe.training, batches.sizes[setup.recipe.training.max_length], steps)
-    with TemporaryDirectory(prefix="bertkit-estimate-") as folder:
-        return time_steps(trainee, training, machine, Path(folder), steps=steps, progress=progress)
+    return time_steps(trainee, training, machine, steps=steps, progress=progress)
