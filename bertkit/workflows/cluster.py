@@ -24,10 +24,16 @@ from bertkit.vectors.groups.cluster_folder import (
     refuse_other_vectors,
     save_clusters,
 )
-from bertkit.vectors.groups.clusters import Labels, choose_count, find_centroids, fit_clusters
+from bertkit.vectors.groups.clusters import (
+    Labels,
+    choose_count,
+    find_centroids,
+    find_examples,
+    find_words,
+    fit_clusters,
+)
 from bertkit.vectors.groups.stored import Matrix
 from bertkit.vectors.groups.texts import TextFile, VectorSource
-from bertkit.vectors.groups.topics import find_examples, find_words
 
 _TOPIC_WORDS = 5  # of a row's topic
 
