@@ -185,6 +185,15 @@ def closest(name: str, names: Iterable[str]) -> str:
     return f"did you mean {' or '.join(matches)}?" if matches else f"there are: {', '.join(names)}"
 
 
+def message_of(error: BaseException) -> str:
+    """Return the first line of what an error of a library says, or its class where it says nothing.
+
+    >>> message_of(OSError("no route\\nto the host")), message_of(ValueError())
+    ('no route', 'ValueError')
+    """
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
+
+
 def pip_install(extra: str = "") -> str:
     """Return the command that installs bertkit with an extra from where this one came: a clone, a file or an index."""
     from importlib import metadata

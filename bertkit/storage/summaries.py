@@ -76,7 +76,7 @@ def list_settings(records: Mapping[str, RunRecord]) -> list[dict[str, str]]:
     Of a recipe, data, model, versions and machine; the seed counts as a setting, the output folder does not. What not
     every run has recorded is one row, the last.
     """
-    flat = {name: _flatten_keys(_settings(record)) for name, record in records.items()}
+    flat = {name: _flatten_texts(_settings(record)) for name, record in records.items()}
     keys = dict.fromkeys(key for values in flat.values() for key in values)
     shared = [key for key in keys if all(key in values for values in flat.values())]
     rows = [
@@ -98,10 +98,10 @@ def list_changes(record: RunRecord) -> list[dict[str, str]]:
     settings = record.get("identity", {}).get("recipe", {})
     if settings.get("name") not in (*recipe_names("finetune"), *recipe_names("pretrain")):
         return []
-    shipped = _flatten_keys(load_any_recipe(settings["name"]).model_dump(mode="json"))
+    shipped = _flatten_texts(load_any_recipe(settings["name"]).model_dump(mode="json"))
     return [
         {"setting": key, "recipe": shorten(shipped[key], 60), "run": shorten(value, 60)}
-        for key, value in _flatten_keys({"model": record.get("model"), **settings}).items()
+        for key, value in _flatten_texts({"model": record.get("model"), **settings}).items()
         if key in shipped and shipped[key] != value
     ]
 
@@ -150,19 +150,23 @@ def _settings(record: RunRecord) -> dict[str, Any]:
     }
 
 
-def _flatten_keys(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return nested mappings as one, with dotted keys and values as text.
+def flatten_keys(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested mappings as one with dotted keys.
 
-    >>> _flatten_keys({"training": {"seed": 1, "extra": {}}, "name": "cola"})
-    {'training.seed': '1', 'name': 'cola'}
+    >>> flatten_keys({"training": {"seed": 1, "extra": {}}, "name": "cola"})
+    {'training.seed': 1, 'name': 'cola'}
     """
-    flat: dict[str, str] = {}
+    flat: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            flat |= _flatten_keys(value, f"{prefix}{key}.")
+            flat |= flatten_keys(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = str(value)
+            flat[f"{prefix}{key}"] = value
     return flat
+
+
+def _flatten_texts(values: Mapping[str, Any]) -> dict[str, str]:
+    return {key: str(value) for key, value in flatten_keys(values).items()}
 
 
 def _summarize_run(folder: Path) -> RunSummary:

@@ -17,7 +17,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
 
-from bertkit.errors import UnavailableError, pip_install
+from bertkit.errors import UnavailableError, message_of, pip_install
 from bertkit.progress import log
 from bertkit.recipe import CommonTraining, write_yaml
 from bertkit.storage import runs
@@ -128,7 +128,7 @@ def _open(name: str, session: Session) -> _Tracker:
         with redirect_stdout(sys.stderr):
             return _TRACKERS[name](session)
     except Exception as error:  # of the tracker: of its server, its settings or its files
-        what = f"{name} cannot be opened: {_first_line(error)}"
+        what = f"{name} cannot be opened: {message_of(error)}"
         raise UnavailableError(what, f"see its settings, or leave {name} out of training.report_to") from None
 
 
@@ -140,12 +140,8 @@ def _surviving(name: str) -> Iterator[None]:
             yield
     except Exception as error:  # of the tracker: a server that goes away must not end hours of training
         if name not in _TOLD:
-            log.warning(f"{name} fails, and the run goes on: {_first_line(error)}")
+            log.warning(f"{name} fails, and the run goes on: {message_of(error)}")
         _TOLD.add(name)
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 def _summarize(record: RunRecord) -> dict[str, float]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import UnavailableError, UsageError
+from bertkit.errors import UnavailableError, UsageError, message_of
 from bertkit.metrics import Numbers
 from bertkit.progress import Progress, stage
 from bertkit.recipe.plugins import import_extra
@@ -139,5 +139,6 @@ def _load_data(task: AbsTask) -> None:
             raise  # of the disk
         what = f"the rows of {name} ({source}) are neither in the cache nor to be had"
         refused = hub.explain(error, f"{what}: ")
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise refused or UnavailableError(f"{what}: {reason}", "fetch them where there is a network") from None
+        raise refused or UnavailableError(
+            f"{what}: {message_of(error)}", "fetch them where there is a network"
+        ) from None

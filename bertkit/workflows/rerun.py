@@ -21,6 +21,7 @@ from bertkit.storage.files import split_lines
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.records import RunRecord
 from bertkit.storage.seeds import find_seeds, is_seeds_folder, seed_folder
+from bertkit.storage.summaries import flatten_keys
 from bertkit.training.run import wait_for_all
 from bertkit.workflows import distill, finetune, pretrain
 from bertkit.workflows.finetune import inputs as finetune_inputs
@@ -147,7 +148,7 @@ def find_differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[Rec
     >>> find_differences({"machine": {"threads": 1}}, {"machine": {"threads": 2}})
     [RecordDifference(what='machine.threads', before=1, now=2)]
     """
-    before, after = (dict(_flatten_keys(_circumstances(record))) for record in (old, new))
+    before, after = (flatten_keys(_circumstances(record)) for record in (old, new))
     return [RecordDifference(what, one, two) for what, one, two in _pairs(before, after, None) if one != two]
 
 
@@ -162,15 +163,6 @@ def _circumstances(record: Mapping[str, Any]) -> dict[str, Any]:
         "platform": record.get("platform"),
         **{"settings" if name == "recipe" else name: value for name, value in identity.items()},
     }
-
-
-def _flatten_keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield dotted name -> value of nested mappings."""
-    for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _flatten_keys(value, f"{prefix}{name}.")
-        else:
-            yield f"{prefix}{name}", value
 
 
 def _pairs(old: Mapping[str, Any], new: Mapping[str, Any], missing: object) -> Iterator[tuple[str, Any, Any]]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from bertkit.errors import UnavailableError
+from bertkit.errors import UnavailableError, message_of
 
 TRY_LATER = "try again later"
 REPEAT = "repeat the command: whole files are kept"
@@ -27,7 +27,7 @@ def answering(subject: str = "") -> Iterator[None]:
     except (OSError, httpx.HTTPError, RuntimeError, XetDownloadError) as error:
         if isinstance(error, OSError) and error.errno and not isinstance(error, (ConnectionError, TimeoutError)):
             raise  # of the disk
-        failed = f"the transfer failed ({_first_line(error.__cause__ or error)})"
+        failed = f"the transfer failed ({message_of(error.__cause__ or error)})"
         raise explain(error, subject) or UnavailableError(subject + failed, REPEAT) from None
 
 
@@ -44,7 +44,7 @@ def explain(error: BaseException, subject: str = "") -> UnavailableError | None:
             what, remedy = _read_answer(cause.response)
             return UnavailableError(subject + what, remedy)
     for cause in chain:
-        reason = _first_line(cause)
+        reason = message_of(cause)
         if isinstance(cause, (httpx.ReadError, httpx.RemoteProtocolError)):
             return UnavailableError(f"{subject}the connection broke off ({reason})", REPEAT)
         if isinstance(cause, (httpx.TransportError, ConnectionError, TimeoutError)):
@@ -76,7 +76,3 @@ def _read_answer(response: Any) -> tuple[str, str]:
         404: ("the hub does not have it (404)", "check the name"),
     }
     return meanings.get(status, (f"the hub answers {status} {response.reason_phrase}", TRY_LATER))
-
-
-def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).strip().splitlines()), type(error).__name__)
