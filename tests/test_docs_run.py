@@ -36,6 +36,7 @@ NOT_RUN = {
     "bertkit serve runs": "serves until it is stopped; tests/workflows/test_serve.py does that",
     "cd packages": "changes the folder; tests/workflows/package/test_package.py runs packages in theirs",
     "python -m cola_model": "the same",
+    "docker ": "needs a daemon; tests/workflows/package/test_image.py runs what an image has",
     "curl ": "asks the server of the line above",
     "BERTKIT_RUNS=": "serves until it is stopped",
     "srun ": "needs Slurm",

@@ -8,7 +8,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bertkit.data.demo.sets import demo_rows, demo_set_for
 from bertkit.data.labels import match_names, placeholder_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError, UsageError
@@ -80,6 +79,8 @@ class SavedCheckpoint:
         Raises:
             DataError: the demo has no rows for its task family.
         """
+        from bertkit.data.demo.sets import demo_rows, demo_set_for
+
         columns = self.task.COLUMNS
         needed = [*columns.given, *(name for name in columns.optional if name in self.recipe.data.columns)]
         row = demo_rows(demo_set_for(self.recipe), "test", 1)[0]

@@ -201,7 +201,7 @@ def _load_model(model: SavedModel, limits: Limits, metrics: ServerMetrics) -> Se
     observe = metrics.observer(model.name)
     if model.saved is not None:
         predictor = Predictor(model.saved.load(inference=True))
-        if rows_to_try := _find_rows(model.saved):
+        if is_open() and (rows_to_try := _find_rows(model.saved)):
             _try_threads(predictor, rows_to_try)
     if model.has_vectors:
         vectorizer = Vectorizer(Embedder(str(model.folder)))

@@ -16,10 +16,9 @@ from importlib import metadata
 from itertools import accumulate, chain, takewhile
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 import numpy as np
-import pyarrow as pa
 
 import bertkit
 from bertkit.data.rows import Split
@@ -38,6 +37,9 @@ from bertkit.tokens.features import (
     count_tokens,
     longest_text,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # imported where a file is: a server of exported models has none, and may lack the package
 
 Encode = Callable[[Rows, Setup], list[Feature]]
 
@@ -221,6 +223,8 @@ def is_ours(encode: Encode) -> bool:
 
 def _map_features(file: Path) -> pa.Table | None:
     """Map a file of features; None if it is missing, damaged or unreadable."""
+    import pyarrow as pa
+
     try:
         if not file.is_file():
             return None
@@ -242,6 +246,8 @@ def _map_features(file: Path) -> pa.Table | None:
 
 def _write_features(table: pa.Table, file: Path) -> pa.Table:
     """Write features to a file and return them mapped from it, or as they are if they cannot be written."""
+    import pyarrow as pa
+
     try:
         with writing(file) as beside:
             with pa.OSFile(str(beside), "wb") as stream, pa.ipc.new_file(stream, table.schema) as writer:
@@ -260,6 +266,8 @@ def _write_features(table: pa.Table, file: Path) -> pa.Table:
 
 def _table(features: list[Feature]) -> pa.Table | None:
     """Convert features to an Arrow table; None if their keys differ or a value is no number or list of numbers."""
+    import pyarrow as pa
+
     names = list(features[0]) if features else []
     if not names or any(list(feature) != names for feature in features):
         return None
@@ -269,6 +277,8 @@ def _table(features: list[Feature]) -> pa.Table | None:
 
 def _column(values: list[Any]) -> pa.Array | None:
     """Convert the values of a key to an Arrow array of numbers, of lists or of (n, 2) matrices; None of all else."""
+    import pyarrow as pa
+
     types = set(map(type, values))
     if types <= {int} or types == {float}:
         try:
@@ -290,6 +300,8 @@ def _column(values: list[Any]) -> pa.Array | None:
 
 def _flat(values: Numbers) -> pa.Array:
     """Wrap numbers in an Arrow array without a copy; `pyarrow.array` and `to_numpy` would import pandas."""
+    import pyarrow as pa
+
     return pa.Array.from_buffers(pa.from_numpy_dtype(values.dtype), len(values), [None, pa.py_buffer(values)])
 
 
@@ -311,6 +323,8 @@ def _shrunk(values: Numbers) -> Numbers:
 
 def _reader(array: pa.Array) -> Callable[[int], Any]:
     """Build the function that reads the value of a row: a number, an array, or a list of arrays."""
+    import pyarrow as pa
+
     if not pa.types.is_large_list(array.type):
         return _numbers(array).item
     edges, inner = _numbers(array.offsets), array.values
@@ -327,6 +341,8 @@ def _reader(array: pa.Array) -> Callable[[int], Any]:
 
 def _sizes(tokens: pa.Array) -> tuple[Numbers, Numbers]:
     """Count the tokens that each feature costs, and those of its longest text, both of shape (features,)."""
+    import pyarrow as pa
+
     # read off the offsets of ``input_ids``, without any token: of texts, or of choices and of the texts in them
     counts = np.diff(_numbers(tokens.offsets))
     if not pa.types.is_large_list(tokens.values.type):

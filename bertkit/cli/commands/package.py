@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -29,15 +30,21 @@ def command(
     recipe: CheckpointRecipeOption = None,
     name: Annotated[str | None, option("Name of the Python module.", "NAME", "that of the run, with _model")] = None,
     wheel: Annotated[str | None, option("Write a wheel of this version too.", "VERSION")] = None,
+    serve: Annotated[bool, option("Write what an image with a server is built from, with a Dockerfile.")] = False,
 ) -> None:
     """Package a model with the code that it needs, to predict without torch and without bertkit.
 
     The folder has a Python module that answers as `predict` does. It needs ONNX Runtime or OpenVINO, tokenizers and
-    numpy. Of an exported folder, its graph is taken, also one in int8.
+    numpy. Of an exported folder, its graph is taken, also one in int8. With --serve, the folder has bertkit's server
+    instead, and all that it needs is pinned.
     """
-    from bertkit.workflows.package import package
+    from bertkit.errors import UsageError
+    from bertkit.workflows.package import package, package_server
 
-    result = package(run, output, to=to, recipe=recipe, name=name, wheel=wheel, progress=TerminalProgress())
+    if serve and wheel is not None:
+        raise UsageError("--wheel with --serve", "an image has no wheel: leave one of them out")
+    write = package_server if serve else partial(package, wheel=wheel)
+    result = write(run, output, to=to, recipe=recipe, name=name, progress=TerminalProgress())
     print_result(result, print_package)
 
 
@@ -51,7 +58,13 @@ def print_package(result: PackageResult) -> None:
         cost = f"{start.seconds:.2f} s of processor time, {start.memory / 1e6:,.0f} MB of memory"
         print_text(f"  from start to first answer: {cost}; imported {', '.join(start.imported)}")
     print_notes(result.notes)
-    print_text(f"  needs {', '.join(result.requirements)}")
+    needed = ", ".join(result.requirements) if len(result.requirements) < 4 else f"{len(result.requirements)} packages"
+    print_text(f"  needs {needed}")
     if result.wheel is not None:
         print_text(f"  wheel: {Path(result.wheel).name}")
-    print_next(f"cd {quote(result.folder)} && python -m {result.name} --file FILE")
+    folder = quote(result.folder)
+    if (Path(result.folder) / "Dockerfile").is_file():
+        run = f"docker run --read-only --publish 127.0.0.1:8000:8000 {result.name}"
+        print_next(f"docker build --tag {result.name} {folder} && {run}")
+    else:
+        print_next(f"cd {folder} && python -m {result.name} --file FILE")

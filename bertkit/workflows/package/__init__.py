@@ -1,11 +1,12 @@
-"""Make a folder of a model that predicts without torch, transformers and bertkit itself."""
+"""Make a folder of a model that predicts, or that serves it as an image does, without torch and transformers."""
 
 from __future__ import annotations
 
 import json
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,16 @@ from bertkit.workflows.package.folder import (
     PackageFacts,
     check_name,
     copy_code,
+    copy_server,
     makes_vectors,
     requirements_of,
+    with_serving,
     write_code,
     write_model,
     write_supporting_files,
 )
 from bertkit.workflows.package.wheel import check_version, write_wheel
+from bertkit.workflows.serve import check_packages
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,7 @@ class PackageResult:
     model: str
     folder: str
     name: str
-    """Name of the module that is imported."""
+    """Name of the module that is imported, or of the model that is served."""
     recipe: str
     backend: str
     precision: str
@@ -90,8 +94,40 @@ def package(
     refuse_existing(folder)
     if wheel is not None:
         check_version(wheel)
-    module = _module_name(str(model), folder) if name is None else name
+    module = f"{_word_of(str(model), folder)}_model" if name is None else name
     check_name(module)
+    with _exported(model, module, to, recipe, progress) as (facts, saved, parity):
+        return _write_package(folder, replace(facts, wheel=wheel), saved, parity, progress)
+
+
+@on_cpu()
+def package_server(
+    model: str | Path,
+    output: str | Path,
+    *,
+    to: str | None = None,
+    recipe: str | None = None,
+    name: str | None = None,
+    progress: Progress = SILENT,
+) -> PackageResult:
+    """Write what an image that serves a model is built from, and have the server answer a row.
+
+    Arguments and errors are those of `package`; `name` is that of the model, which is in addresses.
+    """
+    folder = typed_path(output)
+    refuse_existing(folder)
+    check_packages()
+    if name is not None:
+        check_name(name)
+    with _exported(model, name or _word_of(str(model), folder), to, recipe, progress) as (facts, saved, parity):
+        return _write_package(folder, with_serving(facts), saved, parity, progress)
+
+
+@contextmanager
+def _exported(
+    model: str | Path, name: str, to: str | None, recipe: str | None, progress: Progress
+) -> Iterator[tuple[PackageFacts, SavedCheckpoint, Parity | None]]:
+    """Yield the facts of a package, the exported folder that it is made of, and how that compares with its run."""
     # What cannot be packaged is refused before it is exported, which takes much longer.
     saved, parity = open_trained(str(model), recipe), None
     source, is_graph = saved.folder, is_exported(saved.folder)
@@ -108,7 +144,15 @@ def package(
             exported = Path(staging) / "exported"
             parity = export(model, exported, to=to or "onnx", recipe=recipe, progress=progress).parity
             saved = open_checkpoint(saved.recipe, saved.task, exported)
-        return _write_package(folder, module, source, saved, (wheel, parity), progress)
+        described = read_export(saved.folder)
+        facts = replace(
+            _facts(name, saved, described.backend, saved.example_row()),
+            title=re.sub(r"[^\w.-]", "_", source.resolve().name),  # it is a part of Markdown
+            precision=described.precision,
+            license=find_license(source),
+            embeds=makes_vectors(saved.folder),
+        )
+        yield facts, saved, parity
 
 
 def refuse_family(saved: SavedCheckpoint) -> None:
@@ -125,48 +169,38 @@ def _facts(name: str, saved: SavedCheckpoint, backend: str, row: Mapping[str, An
 
 
 def _write_package(
-    folder: Path,
-    name: str,
-    source: Path,
-    saved: SavedCheckpoint,
-    extras: tuple[str | None, Parity | None],
-    progress: Progress,
+    folder: Path, facts: PackageFacts, saved: SavedCheckpoint, parity: Parity | None, progress: Progress
 ) -> PackageResult:
-    wheel, parity = extras
-    described, row, checkpoint = read_export(saved.folder), saved.example_row(), saved.load()
-    facts = replace(
-        _facts(name, saved, described.backend, row),
-        title=re.sub(r"[^\w.-]", "_", source.resolve().name),  # it is a part of Markdown
-        precision=described.precision,
-        license=find_license(source),
-        embeds=makes_vectors(saved.folder),
-        wheel=wheel,
-    )
+    checkpoint = saved.load()
     # The code is found before anything is written: it names what the package cannot have.
     code, notes = copy_code(facts, saved.task), list[str]()
     start = None
     with disk_errors(folder.parent), building(folder) as target:
-        write_code(target / name, code)
-        write_model(target / name / "model", saved.folder, checkpoint)
+        if facts.serves:
+            copy_server(target, facts.name, saved.folder)
+        else:
+            write_code(target / facts.name, code)
+            write_model(target / facts.name / "model", saved.folder, checkpoint)
         # The package answers a row in a process of its own, before it counts as written: a missing import ends here.
         with stage(progress, "starting the package"):
             try:
-                start = measure_cold_start(target, name, row)
-                facts = replace(facts, answer=json.dumps({**row, **start.answer}, ensure_ascii=False))
+                start = measure_cold_start(target, facts.name, facts.example, serves=facts.serves)
+                facts = replace(facts, answer=json.dumps({**facts.example, **start.answer}, ensure_ascii=False))
             except DataError as error:
                 notes.append(f"No cold start: the model cannot answer a made-up row ({error.what}).")
         write_supporting_files(target, facts)
         size = sum(file.stat().st_size for file in target.rglob("*") if file.is_file())
-        file = None if wheel is None else write_wheel(target, name, wheel, facts.requirements).name
+        lines = sum(file.read_bytes().count(b"\n") for file in target.rglob("*.py"))
+        file = None if facts.wheel is None else write_wheel(target, facts.name, facts.wheel, facts.requirements).name
     return PackageResult(
         model=str(saved.recipe.model),
         folder=str(folder),
-        name=name,
+        name=facts.name,
         recipe=saved.recipe.name,
-        backend=described.backend,
-        precision=described.precision,
+        backend=facts.backend,
+        precision=facts.precision,
         bytes=size,
-        lines=sum(text.count("\n") for text in code.values()),
+        lines=lines,
         requirements=facts.requirements,
         wheel=None if file is None else str(folder / file),
         cold_start=start,
@@ -175,10 +209,10 @@ def _write_package(
     )
 
 
-def _module_name(model: str, folder: Path) -> str:
-    """Make the name of a module of that of a model, or of the folder to write where that has no letters."""
+def _word_of(model: str, folder: Path) -> str:
+    """Make a word of the name of a model, or of the folder to write where that has no letters."""
     for name in (typed_path(model).resolve().name, folder.resolve().name):
         word = re.sub(r"[^0-9a-z]+", "_", name.lower()).strip("_").lstrip("0123456789_")
         if word:
-            return f"{word}_model"
-    return "packaged_model"
+            return word
+    return "packaged"

@@ -7,7 +7,7 @@ import keyword
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib import metadata
@@ -40,6 +40,7 @@ _LEFT_OUT = (
     "parity.json",
 )
 """Files of an exported folder that predictions do not depend on."""
+_NOT_SERVED = ("training_rows.npy", "baselines.json", "parity.json")
 _OF_TASK = ("COLUMNS", "read", "encode", "collator", "decode")
 _TRAINING = ("max_length", "class_weights", "label_smoothing")
 _DATA = ("columns", "unread", "label_range", "streaming")
@@ -80,6 +81,8 @@ class PackageFacts:
     embeds: bool = False
     wheel: str | None = None
     """Version of the package, if it has one."""
+    serves: bool = False
+    """Whether it is what an image with a server is built from."""
 
 
 def check_name(name: str) -> None:
@@ -97,6 +100,16 @@ def check_name(name: str) -> None:
 def requirements_of(backend: str) -> tuple[str, ...]:
     """Return the packages that a package needs, each from the release that bertkit asks for to the next major one."""
     return tuple(map(_range_of, (PACKAGES[backend], "tokenizers", "numpy")))
+
+
+def with_serving(facts: PackageFacts) -> PackageFacts:
+    """Return the facts of a package that serves: it has pinned requirements, and a server instead of a module."""
+    pins = re.findall("^.+==[^ ]+", _pinned_file(facts.backend).read_text(encoding="utf-8"), re.MULTILINE)
+    return replace(facts, serves=True, requirements=tuple(pins))
+
+
+def _pinned_file(backend: str) -> Path:
+    return Path(__file__).with_name(f"requirements-{backend}.txt")
 
 
 def _range_of(package: str) -> str:
@@ -140,12 +153,8 @@ def write_code(folder: Path, code: Mapping[str, str]) -> None:
 
 def write_model(target: Path, exported: Path, checkpoint: Checkpoint) -> None:
     """Copy what predictions depend on of an exported folder, with its settings and checksums."""
-    target.mkdir(parents=True)
     # Only what predictions read: no training rows, no record of the run.
-    names = [name for name in listed_files(exported) if name not in _LEFT_OUT]
-    for name in names:
-        (target / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(exported / name, target / name)
+    names = _copy_files(target, exported, _LEFT_OUT)
     recipe = checkpoint.setup.recipe
     content = recipe.model_dump(mode="json")
     settings = {
@@ -161,12 +170,35 @@ def write_model(target: Path, exported: Path, checkpoint: Checkpoint) -> None:
     write_export(target, plain, list_files(target, [*names, SETTINGS]))
 
 
+def copy_server(target: Path, name: str, exported: Path) -> None:
+    """Copy bertkit as it is, with its server, and an exported folder without its training rows."""
+    left_out = shutil.ignore_patterns("__pycache__", "model.safetensors")  # of the demo
+    shutil.copytree(Path(bertkit.__file__).parent, target / "bertkit", ignore=left_out)
+    folder = target / "models" / name
+    write_export(folder, read_export(exported), list_files(folder, _copy_files(folder, exported, _NOT_SERVED)))
+
+
+def _copy_files(target: Path, exported: Path, left_out: Container[str]) -> list[str]:
+    """Copy the files of an exported folder but some, and return their names."""
+    names = [name for name in listed_files(exported) if name not in left_out]
+    for name in names:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(exported / name, target / name)
+    return names
+
+
 def write_supporting_files(folder: Path, facts: PackageFacts) -> None:
-    """Write the README, the requirements and the license of the code."""
-    template = load_template("package.md.j2", quote=quote, json=partial(json.dumps, ensure_ascii=False))
-    text = template.render(facts=facts, graph=graph_file(facts.backend, facts.precision))
-    (folder / "README.md").write_text(text, encoding="utf-8")
-    (folder / "requirements.txt").write_text("".join(f"{line}\n" for line in facts.requirements), encoding="utf-8")
+    """Write the README, the requirements, the license of the code, and what an image is built by."""
+    requirements = "".join(f"{line}\n" for line in facts.requirements)
+    templates = {"README.md": "package.md.j2"}
+    if facts.serves:
+        requirements = _pinned_file(facts.backend).read_text(encoding="utf-8")
+        templates = {"README.md": "image.md.j2", "Dockerfile": "image.Dockerfile.j2"}
+    for name, template in templates.items():
+        loaded = load_template(template, quote=quote, json=partial(json.dumps, ensure_ascii=False))
+        text = loaded.render(facts=facts, graph=graph_file(facts.backend, facts.precision))
+        (folder / name).write_text(text, encoding="utf-8")
+    (folder / "requirements.txt").write_text(requirements, encoding="utf-8")
     (folder / LICENSE).write_text(license_text(), encoding="utf-8")
 
 

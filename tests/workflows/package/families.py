@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from bertkit.data.demo.sets import demo_rows, demo_set_for
@@ -56,6 +57,34 @@ def run_package(folder: Path, name: str, *arguments: str, stdin: str | bytes = "
     given = stdin if isinstance(stdin, bytes) else stdin.encode()
     ended = subprocess.run([sys.executable, "-I", "-B", "-c", program], input=given, capture_output=True, check=False)
     return subprocess.CompletedProcess(ended.args, ended.returncode, ended.stdout.decode(), ended.stderr.decode())
+
+
+_SERVER = """
+import asyncio, json, sys
+from pathlib import Path
+from bertkit.server.app import create_app
+from tests.server.conftest import Client
+
+async def ask(app, rows):
+    async with app.router.lifespan_context(app):
+        return [await Client(app).ask_json("/v1/models/{name}:predict", dict(instances=[row])) for row in rows]
+
+replies = asyncio.run(ask(create_app(["models/{name}"]), json.load(sys.stdin)))
+print(json.dumps([reply.json["predictions"][0] if reply.status == 200 else reply.json for reply in replies]))
+"""
+NOT_SERVED = (*(set(BLOCKED) - {"bertkit", "pydantic", "typer", "yaml"}), "safetensors", "huggingface_hub", "pandas")
+
+
+def run_server(folder: Path, name: str, rows: Sequence[object]) -> list[dict[str, object]]:
+    """Have the app of an image answer rows one by one, where it can import what is pinned for it, and no torch."""
+    blocker = _PROGRAM.partition("sys.argv =")[0].format(blocked=NOT_SERVED, folder=str(folder))
+    # the client of tests needs this clone, whose bertkit is found after that of the image
+    program = f"{blocker}\nsys.path.append({str(Path(__file__).parents[3])!r})\n{_SERVER.replace('{name}', name)}"
+    command = [sys.executable, "-I", "-B", "-c", program]
+    given = json.dumps(rows)
+    ended = subprocess.run(command, input=given, capture_output=True, text=True, check=False, cwd=folder)
+    assert ended.returncode == 0, ended.stderr
+    return list(json.loads(ended.stdout))
 
 
 def rows_to_predict(recipe: str, changes: list[str], file: Path, count: int = 12) -> list[dict[str, object]]:

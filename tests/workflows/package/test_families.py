@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.workflows.package.families import FAMILIES, canonical_columns, rows_to_predict, run_package, same
+from tests.workflows.package.families import FAMILIES, canonical_columns, rows_to_predict, run_package, run_server, same
 
 PRECISE = ["--set", "training.precision=fp32"]
 TRAIN = ["--data", "demo", "--limit", 40, "--epochs", 1, "--set", "training.batch_size=8", *PRECISE]
@@ -22,10 +22,19 @@ def make_package(run, family: str, model: object, *options: object) -> list[dict
     length = ["--set", "training.max_length=48"]
     ended = run("finetune", recipe, "--model", model, *TRAIN, *length, *sets, "--output", "trained")
     assert ended.code == 0, ended.err
-    ended = run("package", "trained", "-o", "packages", "--name", "made", "--json", *options)
+    ended = run("export", "trained", "-o", "exported", *options)
+    assert ended.code == 0, ended.err
+    ended = run("package", "exported", "-o", "packages", "--name", "made", "--json")
     assert ended.code == 0, ended.err
     assert json.loads(ended.out)["notes"] == []
     return rows_to_predict(recipe, changes, Path("rows.jsonl"))
+
+
+def refuse_torch_in_a_server(run, rows, expected, tolerance: float) -> None:
+    ended = run("package", "exported", "-o", "image", "--name", "made", "--serve")
+    assert ended.code == 0, ended.err
+    for row, one, other in zip(rows, expected, run_server(Path("image").resolve(), "made", rows), strict=True):
+        assert same({name: one[name] for name in one if name not in row or name in other}, other, tolerance), row
 
 
 @pytest.mark.slow
@@ -43,6 +52,7 @@ def test_a_package_says_what_predict_says(family, run):
     for one, other in zip(expected, found, strict=True):
         one.pop("id")
         assert same(one, other, 1e-3 if family == "late" else 2e-5), (one, other)
+    refuse_torch_in_a_server(run, rows, found, 1e-3 if family == "late" else 2e-5)
     if family in VECTORS:
         from bertkit import Embedder
 
