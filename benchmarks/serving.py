@@ -5,7 +5,8 @@
 RUN classifies texts, and FILE has one text per line. Each case is one line of serving.jsonl, and one that is there is
 not measured again. `load` puts 1, 8, 32 and 64 clients on bertkit, on its exported folders, and on the peers of
 `benchmarks.serving_peers`, in turns. `many` compares every answer with that of `bertkit predict`, `overload` counts
-refusals of a short queue, and `memory` reads the server's memory as requests go by.
+refusals of a short queue, and `memory` reads the server's memory as requests go by. `--parts fairness` times short
+requests alone, and beside a client whose requests have 256 long rows each.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -77,12 +78,12 @@ class Client:
         self.port = port
         self.streams: Any = None
 
-    async def ask(self, text: str) -> tuple[int, Any]:
-        """Return the status and the content of an answer."""
+    async def ask(self, inputs: Any) -> tuple[int, Any]:
+        """Return the status and the content of an answer, to a text or a list of lists of texts."""
         if self.streams is None:
             self.streams = await asyncio.open_connection("127.0.0.1", self.port)
         reader, writer = self.streams
-        body = json.dumps({"inputs": text}).encode()
+        body = json.dumps({"inputs": inputs}).encode()
         head = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
         head += f"Content-Length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body)
@@ -181,6 +182,38 @@ def measure_memory(run: Path, texts: Sequence[str], requests: int, parts: int = 
     return {"requests": requests, "megabytes": megabytes}
 
 
+def measure_fairness(run: Path, texts: Sequence[str], engine: str, floods: int, seconds: float) -> dict[str, Any]:
+    """Time the requests of one client with one text each, while others ask for 256 long ones each time."""
+    long_text = " ".join(texts[:30])  # more than the model reads
+
+    async def ask_all(port: int) -> tuple[list[float], list[float]]:
+        ends_at = time.perf_counter() + seconds
+
+        async def ask_on(inputs: Callable[[int], Any]) -> list[float]:
+            client, latencies = Client(port), list[float]()
+            for number in itertools.count():
+                if (began := time.perf_counter()) >= ends_at:
+                    return latencies
+                status, content = await client.ask(inputs(number))
+                assert status == 200, content
+                latencies.append(time.perf_counter() - began)
+            return latencies
+
+        rows = [[f"{number} {long_text}"] for number in range(256)]
+        short, *flooding = await asyncio.gather(
+            ask_on(lambda number: texts[number % len(texts)]), *(ask_on(lambda _: rows) for _ in range(floods))
+        )
+        return short, list(itertools.chain.from_iterable(flooding))
+
+    with serving(run, engine) as (port, _):
+        asyncio.run(put_load(port, texts, 1, seconds=1))
+        short, flooding = asyncio.run(ask_all(port))
+    found = {"engine": engine, "floods": floods, **_describe(short, seconds)}
+    if flooding:
+        found |= {"flood_seconds": median(flooding), "flood_rows_per_second": 256 * len(flooding) / seconds}
+    return found
+
+
 def serving_part(reports: Sequence[Mapping[str, Any]]) -> str:
     """Build the table of each server under each load, medians over the rounds."""
     loads = [case for case in reports if "clients" in case]
@@ -222,6 +255,10 @@ def main() -> None:
         cases[f"overload, {count:,} requests"] = partial(measure_many, run, texts, count, "--queue", "64")
     if "memory" in parts:
         cases[f"memory, {2 * count:,} requests"] = partial(measure_memory, run, texts, 2 * count)
+    if "fairness" in parts:
+        for turn, floods in itertools.product(range(1, asked.rounds + 1), (0, 1, 3)):
+            name = f"fairness, {floods} floods, round {turn}"
+            cases[name] = partial(measure_fairness, run, texts, OURS, floods, asked.seconds)
     for name, measure in cases.items():
         measure_once(asked.output, {"case": name}, measure)
 

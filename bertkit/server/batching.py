@@ -1,7 +1,13 @@
 """Inputs of many requests computed together: batches are formed while the last one is computed.
 
-The event loop puts inputs into the lane of their model, and one thread computes the lanes in turn, oldest input first.
-Nothing waits for a batch to become full: a batch is what has arrived since the last one began.
+The event loop puts requests into the lane of their model, and one thread computes the lanes in turn. Nothing waits for
+a batch to become full: a batch is what has arrived since the last one began. Requests share it, so that a short one
+does not wait for all rows of a long one. With 100 tokens, of which a request gets 25 at a time, in inputs of 10:
+
+request   inputs left   batch 1   batch 2   batch 3
+a                 7     a a       a a       a a
+b, later          1     b
+c, after 1        2               c c
 """
 
 from __future__ import annotations
@@ -21,7 +27,9 @@ from bertkit.hardware.threads import CoreWatch
 from bertkit.progress import log
 from bertkit.server.engines import Encoded, Engine
 
-_ENCODED_AT_ONCE = 256  # inputs; their texts are tokenized together
+_ENCODED_AT_ONCE = 32  # inputs of a request; those of all requests are tokenized together
+_SHARES = 4  # of a batch: a request gets one at a time
+_PATIENCE = 1.0  # seconds after which a request has its turn before shorter ones
 
 
 @dataclass(frozen=True)
@@ -64,11 +72,26 @@ class Ticket:
     """Makes of an answer what the request needs of it, in the computing thread."""
     arrived: float
     missing: int
+    served: float
+    """When a batch last had inputs of it; at first, when it came."""
+    waiting: deque[_Input] = field(default_factory=deque)
+    """Inputs in their order; only the computing thread takes them, also those that are encoded."""
+    encoded: deque[_Input] = field(default_factory=deque)
     begun: float = 0.0
     tokens: int = 0
     error: Exception | None = None
     is_abandoned: bool = False
     """Whether nobody waits for the answers any more; inputs that are not computed yet are dropped."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether its inputs are worth computing."""
+        return not self.is_abandoned and self.error is None
+
+    @property
+    def left(self) -> int:
+        """How many inputs are not computed yet."""
+        return len(self.waiting) + len(self.encoded)
 
 
 @dataclass(slots=True, eq=False)
@@ -78,10 +101,6 @@ class _Input:
     number: int
     group: Hashable
     encoded: Encoded | None = None
-
-    @property
-    def is_wanted(self) -> bool:
-        return not self.ticket.is_abandoned and self.ticket.error is None
 
 
 def _tokens(one: _Input) -> int:
@@ -95,18 +114,13 @@ class Lane:
     engine: Engine
     limits: Limits
     observe: Callable[[int, int, float], None] = lambda rows, tokens, seconds: None
-    waiting: deque[_Input] = field(default_factory=deque)
-    """Inputs as they came; the event loop adds to them, the computing thread takes them."""
-    encoded: deque[_Input] = field(default_factory=deque)
-    """Inputs that were too many for the last batch; only the computing thread has to do with them."""
+    tickets: dict[Ticket, None] = field(default_factory=dict)
+    """Requests without all their answers, as they came."""
+    computed: float = 0.0
+    """When its last batch began."""
     rows: int = 0
     """Inputs that are waiting or computed."""
     seconds_per_row: float = 0.0
-
-    def oldest(self) -> float:
-        """Return when the input that is to be computed next has arrived; infinity where there is none."""
-        first = self.encoded or self.waiting
-        return first[0].ticket.arrived if first else math.inf
 
     def admit(self, count: int) -> None:
         """Reserve space for inputs.
@@ -119,35 +133,22 @@ class Lane:
             raise BusyError(max(1, math.ceil(self.rows * self.seconds_per_row)))
         self.rows += count
 
-    def take(self) -> list[_Input]:
-        """Take waiting inputs to encode, as long as those that are encoded do not fill a batch."""
-        if sum(map(_tokens, self.encoded)) >= self.limits.batch_tokens:
-            return []
-        return [self.waiting.popleft() for _ in range(min(len(self.waiting), _ENCODED_AT_ONCE))]
-
-    def compute(self, taken: Sequence[_Input]) -> tuple[list[Ticket], int]:
-        """Encode what was taken and compute the next batch.
+    def compute(self, tickets: Sequence[Ticket]) -> tuple[list[Ticket], int]:
+        """Encode and compute the next batch of requests, and drop those that nobody waits for.
 
         Returns:
             the tickets that are done, and how many inputs have left the lane.
         """
-        began, before = time.perf_counter(), len(self.encoded) + len(taken)
-        self._encode_inputs([one for one in taken if one.is_wanted])
-        self.encoded.extend(one for one in taken if one.encoded is not None and one.is_wanted)
-        # Take inputs of one group, in their order, up to the token budget; drop those that nobody waits for.
-        batch, tokens = list[_Input](), 0
-        while self.encoded:
-            first = self.encoded[0]
-            tokens += _tokens(first) if first.is_wanted else 0
-            # The order of arrival stays: taking later inputs that fit better could let one wait for ever.
-            if batch and (first.group != batch[0].group or tokens > self.limits.batch_tokens):
-                break
-            self.encoded.popleft()
-            if first.is_wanted:
-                batch.append(first)
+        began = self.computed = time.perf_counter()
+        before = sum(ticket.left for ticket in tickets)
+        wanted = [ticket for ticket in tickets if ticket.is_wanted]
+        # shortest first, after those that have waited too long for that
+        wanted.sort(key=lambda one: (1, one.left) if began - one.served < _PATIENCE else (0, one.served))
+        self._encode_inputs(self._take(wanted))
         now = time.perf_counter()
+        batch = self._choose([ticket for ticket in wanted if ticket.is_wanted])
         for one in batch:
-            one.ticket.begun = one.ticket.begun or now
+            one.ticket.begun, one.ticket.served = one.ticket.begun or now, now
         if batch:
             self._do_safely(batch, self._answer_batch)
         seconds = time.perf_counter() - began
@@ -155,8 +156,44 @@ class Lane:
             # A moving average: recent batches tell best how long the queue will take.
             self.seconds_per_row += 0.2 * (seconds / len(batch) - self.seconds_per_row)
             self.observe(len(batch), sum(map(_tokens, batch)), seconds)
-        done = {one.ticket: None for one in (*taken, *batch) if one.ticket.error or not one.ticket.missing}
-        return list(done), before - len(self.encoded)
+        for ticket in tickets:
+            if not ticket.is_wanted:
+                ticket.waiting.clear()
+                ticket.encoded.clear()
+        done = [ticket for ticket in tickets if not ticket.is_wanted or not ticket.missing]
+        return done, before - sum(ticket.left for ticket in tickets)
+
+    @property
+    def _share(self) -> int:
+        return max(1, self.limits.batch_tokens // _SHARES)
+
+    def _take(self, tickets: Sequence[Ticket]) -> list[_Input]:
+        """Take inputs to encode, of requests that have no share of a batch encoded yet."""
+        taken = list[_Input]()
+        for ticket in tickets:
+            if sum(map(_tokens, ticket.encoded)) < self._share:
+                taken += [ticket.waiting.popleft() for _ in range(min(len(ticket.waiting), _ENCODED_AT_ONCE))]
+            if len(taken) >= _SHARES * _ENCODED_AT_ONCE:
+                break
+        return taken
+
+    def _choose(self, tickets: Sequence[Ticket]) -> list[_Input]:
+        """Take a batch of inputs of one group: requests that fit, and a share of one that does not."""
+        batch, budget, is_shared = list[_Input](), self.limits.batch_tokens, False
+        for ticket in tickets:
+            share = min(self._share, budget)
+            is_whole = not ticket.waiting and sum(map(_tokens, ticket.encoded)) <= share
+            # Of requests with more than a share, one has its turn, so that however many there are, a batch is short.
+            if is_shared and not is_whole:
+                continue
+            is_shared = is_shared or not is_whole
+            while ticket.encoded:
+                first = ticket.encoded[0]
+                if batch and (first.group != batch[0].group or _tokens(first) > share):
+                    break
+                batch.append(ticket.encoded.popleft())
+                share, budget = share - _tokens(first), budget - _tokens(first)
+        return batch
 
     def _encode_inputs(self, inputs: Sequence[_Input]) -> None:
         """Encode inputs group by group; where one of a group is wrong, each alone."""
@@ -169,6 +206,7 @@ class Lane:
     def _encode_group(self, group: Sequence[_Input]) -> None:
         for one, encoded in zip(group, self.engine.encode([one.value for one in group]), strict=True):
             one.encoded = encoded
+            one.ticket.encoded.append(one)
             one.ticket.tokens += encoded.tokens
 
     def _answer_batch(self, batch: Sequence[_Input]) -> None:
@@ -225,12 +263,14 @@ class Computer:
         Raises:
             BusyError: the lane is full.
         """
-        done = asyncio.get_running_loop().create_future()
-        ticket = Ticket(done, [None] * len(values), render, time.perf_counter(), len(values))
-        inputs = [_Input(value, ticket, number, lane.engine.group(value)) for number, value in enumerate(values)]
+        done, now = asyncio.get_running_loop().create_future(), time.perf_counter()
+        ticket = Ticket(done, [None] * len(values), render, now, len(values), now)
+        ticket.waiting.extend(
+            _Input(value, ticket, number, lane.engine.group(value)) for number, value in enumerate(values)
+        )
         with self._changed:
             lane.admit(len(values))
-            lane.waiting.extend(inputs)
+            lane.tickets[ticket] = None
             self._changed.notify()
         return ticket
 
@@ -238,17 +278,19 @@ class Computer:
         cores = CoreWatch()
         while True:
             with self._changed:
-                while all(lane.oldest() == math.inf for lane in self.lanes):
+                while not any(lane.tickets for lane in self.lanes):
                     if self._is_stopping:
                         return
                     self._changed.wait()
-                # Models take turns by the input that has waited longest, so that a busy one does not starve the others.
-                lane = min(self.lanes, key=Lane.oldest)
-                taken = lane.take()
+                # Models take turns, so that a busy one does not starve the others.
+                lane = min((lane for lane in self.lanes if lane.tickets), key=lambda lane: lane.computed)
+                tickets = list(lane.tickets)
             # Computed without the lock: requests are admitted meanwhile, and make up the next batch.
-            finished, count = lane.compute(taken)
+            finished, count = lane.compute(tickets)
             with self._changed:
                 lane.rows -= count
+                for ticket in finished:
+                    del lane.tickets[ticket]
             # Tell each event loop which of its tickets are done.
             loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
             for ticket in finished:

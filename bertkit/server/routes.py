@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from bertkit.data.columns import PAIR
+from bertkit.errors import shorten
 from bertkit.metrics import Numbers
 from bertkit.server.batching import BusyError, Lane
 from bertkit.server.guard import NOTES
@@ -40,6 +42,8 @@ from bertkit.vectors.embedding.quantize import to_unit_length, truncate
 _REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Refusal} for status in (400, 401, 408, 413, 422, 429, 500, 503, 504)
 }
+TIMEOUT = "X-Request-Timeout"
+"""Header with the seconds after which nobody needs the answer any more."""
 _Render = Callable[[Any], Any]
 _Answer = Callable[..., Awaitable[Response]]
 
@@ -208,7 +212,7 @@ async def compute(
     Raises:
         RefusedError: there are too many, an input is wrong, the answers take too long, or the client has gone.
     """
-    limits, notes = service.limits, request.scope[NOTES]
+    limits, notes, seconds = service.limits, request.scope[NOTES], _read_timeout(request, service.limits.answer_seconds)
     notes.update(model=model.name, rows=len(values))
     if len(values) > min(limits.request_rows, limits.queue_rows):
         raise RefusedError(413, f"{len(values):,} inputs: send at most {min(limits.request_rows, limits.queue_rows):,}")
@@ -220,7 +224,7 @@ async def compute(
     # Waiting ends with the answer, the client or the time, whichever is first; the rest of its inputs is then dropped.
     gone = asyncio.ensure_future(_wait_until_gone(request))
     try:
-        await asyncio.wait((ticket.done, gone), timeout=limits.answer_seconds, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((ticket.done, gone), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
     finally:
         gone.cancel()
         ticket.is_abandoned = True
@@ -230,10 +234,25 @@ async def compute(
     if not ticket.done.done():
         if gone.done() and not gone.cancelled():
             raise RefusedError(CLIENT_GONE, "the client has gone")
-        raise RefusedError(504, f"no answer within {limits.answer_seconds:g} s")
+        raise RefusedError(504, f"no answer within {seconds:g} s")
     if ticket.error is not None:
         raise refusal_of(ticket.error)
     return ticket.answers
+
+
+def _read_timeout(request: Request, most: float) -> float:
+    """Return how many seconds a request waits for its answer: as its header says, and no longer than the server allows.
+
+    Raises:
+        RefusedError: the header is no number of seconds.
+    """
+    given = request.headers.get(TIMEOUT)
+    if given is None:
+        return most
+    seconds = float(given) if re.fullmatch(r"[0-9]{1,9}(\.[0-9]{1,9})?", given) else 0.0
+    if seconds == 0:
+        raise RefusedError(422, f"the header {TIMEOUT}: {shorten(repr(given))} is no number of seconds, such as 0.5")
+    return min(seconds, most)
 
 
 async def _wait_until_gone(request: Request) -> None:

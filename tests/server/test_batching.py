@@ -84,7 +84,7 @@ def test_a_batch_is_what_came_while_the_last_was_computed(computing):
 
     async def first_then_others():
         first = asyncio.create_task(ask(computer, lane, ["first"]))
-        while lane.waiting or not lane.rows:
+        while not lane.computed:
             await asyncio.sleep(0.001)
         others = [asyncio.create_task(ask(computer, lane, [f"other {n}"])) for n in range(5)]
         await asyncio.sleep(0)
@@ -135,7 +135,7 @@ def test_what_nobody_waits_for_is_not_computed(computing):
 
     async def leave():
         first = asyncio.create_task(ask(computer, lane, ["first"]))
-        while lane.waiting or not lane.rows:
+        while not lane.computed:
             await asyncio.sleep(0.001)
         left = computer.submit(lane, ["left"], str)
         left.is_abandoned = True
@@ -147,6 +147,47 @@ def test_what_nobody_waits_for_is_not_computed(computing):
     asyncio.run(leave())
     assert lane.engine.batches == [["first"], ["last"]]
     assert lane.rows == 0
+
+
+def test_a_short_request_does_not_wait_for_all_rows_of_a_long_one(computing):
+    computer, lane = computing(batch_tokens=100)
+    lane.engine.gate.clear()
+    rows = [f"long {number:05}" for number in range(40)]  # of 10 tokens each, and a share is 25
+
+    async def ask_beside_a_flood():
+        flood = asyncio.create_task(ask(computer, lane, rows))
+        while not lane.computed:
+            await asyncio.sleep(0.001)
+        short = [asyncio.create_task(ask(computer, lane, [f"short {number}"])) for number in range(2)]
+        await asyncio.sleep(0)
+        lane.engine.gate.set()
+        return await asyncio.gather(flood, *short)
+
+    assert asyncio.run(ask_beside_a_flood()) == [[2 * row for row in rows], ["short 0" * 2], ["short 1" * 2]]
+    # the flood had its share of the batch that was computed, and has one beside the short requests
+    assert [len(batch) for batch in lane.engine.batches[:3]] == [2, 4, 2]
+    assert lane.engine.batches[1][:2] == ["short 0", "short 1"]
+    assert lane.rows == 0 and not lane.tickets
+
+
+def test_a_request_that_has_waited_goes_before_shorter_ones(computing, monkeypatch):
+    computer, lane = computing(batch_tokens=100)
+    lane.engine.gate.clear()
+    monkeypatch.setattr("bertkit.server.batching._PATIENCE", 0.0)  # so all have waited
+
+    async def ask_in_order():
+        first = asyncio.create_task(ask(computer, lane, ["first"]))
+        while not lane.computed:
+            await asyncio.sleep(0.001)
+        long = asyncio.create_task(ask(computer, lane, ["a" * 10, "b" * 10]))
+        await asyncio.sleep(0)
+        short = asyncio.create_task(ask(computer, lane, ["c" * 10]))
+        await asyncio.sleep(0)
+        lane.engine.gate.set()
+        await asyncio.gather(first, long, short)
+
+    asyncio.run(ask_in_order())
+    assert lane.engine.batches[1] == ["a" * 10, "b" * 10, "c" * 10]
 
 
 def test_a_stop_computes_what_is_waiting(computing):
@@ -164,15 +205,20 @@ def test_a_stop_computes_what_is_waiting(computing):
     assert not computer.is_alive
 
 
-def test_lanes_take_turns_by_their_oldest_input():
-    lanes = [Lane(Doubling(), Limits()) for _ in range(2)]
+def test_lanes_take_turns_however_much_one_has_to_compute():
+    lanes = [Lane(Doubling(), Limits(batch_tokens=4)) for _ in range(2)]
+    order = []
+    for lane, letter in zip(lanes, "ab", strict=True):
+        lane.observe = lambda rows, tokens, seconds, letter=letter: order.append(letter)
     computer = Computer(lanes)
 
     async def ask_both():
-        tasks = [asyncio.create_task(ask(computer, lane, [letter])) for lane, letter in zip(lanes, "ab", strict=True)]
+        values = zip(lanes, (["a"] * 5, ["b"]), strict=True)
+        tasks = [asyncio.create_task(ask(computer, lane, of_lane)) for lane, of_lane in values]
         await asyncio.sleep(0)
         computer.start()
         return await asyncio.gather(*tasks)
 
-    assert asyncio.run(ask_both()) == [["aa"], ["bb"]]
+    assert asyncio.run(ask_both()) == [["aa"] * 5, ["bb"]]
+    assert "".join(order) == "abaaaa"
     computer.stop()

@@ -142,14 +142,21 @@ def test_openai_errors_have_openais_shape(client):
     assert "'gpt'" in reply.json["error"]["message"]
 
 
-def test_an_answer_that_takes_too_long_is_given_up(changed_client, monkeypatch):
+@pytest.mark.parametrize(("limit", "header"), [(0.01, {}), (30, {"x_request_timeout": "0.01"})])
+def test_an_answer_that_takes_too_long_is_given_up(limit, header, changed_client, monkeypatch):
     from bertkit.server.batching import Lane
 
     compute, given_up = Lane.compute, threading.Event()
     monkeypatch.setattr(Lane, "compute", lambda lane, taken: (given_up.wait(5), compute(lane, taken))[1])
-    reply = changed_client(limits={"answer_seconds": 0.01}).post("/predict", {"inputs": "a"})
+    reply = changed_client(limits={"answer_seconds": limit}).post("/predict", {"inputs": "a"}, **header)
     given_up.set()
-    assert reply.status == 504
+    assert reply.status == 504 and reply.json["error"] == "no answer within 0.01 s"
+
+
+@pytest.mark.parametrize("given", ["soon", "-1", "0", "nan", "1e3"])
+def test_a_deadline_that_is_no_number_of_seconds_is_refused(given, client):
+    reply = client.post("/predict", {"inputs": "a"}, x_request_timeout=given)
+    assert reply.status == 422 and f"'{given}' is no number of seconds" in reply.json["error"]
 
 
 def test_a_client_that_has_gone_disturbs_nothing(client):
