@@ -24,9 +24,11 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.quick import RESAMPLES, draw_resamples, parse_once
+
 # a loaded machine is no fault of the code: only what an example shows may fail a test, not how long it took
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", settings.get_profile("any machine"), max_examples=40)
+settings.register_profile("quick", settings.get_profile("any machine"), max_examples=20)
 
 modules_frozen = 0
 gc.disable()  # until all tests are collected: the imports allocate millions of objects, and none of them is garbage
@@ -198,7 +200,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     monkeypatch.setattr("bertkit.recipe.plugins._OWN", {})
     monkeypatch.setattr("bertkit.hardware.threads._WINDOW", math.inf)  # whatever else takes the cores of the tests
     monkeypatch.setattr("bertkit.recipe.plugins._trusts_folders", False)
-    few_resamples(monkeypatch)
+    time_once(monkeypatch)
 
     def run_command(*arguments: object, stdin: str | bytes = "") -> Ended:
         from bertkit.cli.main import main
@@ -215,12 +217,12 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     return run_command
 
 
-def few_resamples(patch: pytest.MonkeyPatch) -> None:
-    """Let commands draw 100 resamples for an interval; the tests of intervals draw as many as users do."""
-    from bertkit.metrics.intervals import bootstrap_intervals, find_intervals
-
-    for function in (bootstrap_intervals, find_intervals):
-        patch.setitem(function.__kwdefaults__, "samples", 100)
+@pytest.fixture(scope="session", autouse=True)
+def usual_resamples() -> Iterator[dict[str, int]]:
+    """Let commands draw few resamples for an interval and a p-value; yield how many users get."""
+    usual = draw_resamples(RESAMPLES)
+    yield usual
+    draw_resamples(usual)
 
 
 def finetune(run, model, data, *options) -> Ended:
@@ -255,8 +257,12 @@ def light_zygote(tmp_path_factory):
 @pytest.fixture
 def timed_once(monkeypatch):
     """Let models that are compared read each row once, where a real comparison takes the best of some passes."""
-    monkeypatch.setattr("bertkit.hardware.speed._ROUNDS", 1)
-    monkeypatch.setattr("bertkit.hardware.speed._LEAST_SECONDS", 0.0)
+    time_once(monkeypatch)
+
+
+def time_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr("bertkit.hardware.speed._ROUNDS", 1)
+    patch.setattr("bertkit.hardware.speed._LEAST_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -327,6 +333,16 @@ def _versions_read_once() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _recipes_parsed_once() -> Iterator[None]:
+    """Parse each text of YAML once in a process: most commands read the same recipes."""
+    from bertkit.recipe import yaml
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(yaml, "_parse_yaml", parse_once(yaml._parse_yaml))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _one_parser() -> Iterator[None]:
     """Build the parser of the command line once in a process, as for a user, and not again for each command."""
     import typer
@@ -376,14 +392,14 @@ def trained(tmp_path_factory, tiny_model) -> Path:
     from bertkit.workflows.finetune import finetune
 
     folder = tmp_path_factory.mktemp("trained")
-    write_csv(folder / "train.csv", toy_rows(400, seed=3))
+    write_csv(folder / "train.csv", toy_rows(240, seed=3))
     write_csv(folder / "validation.csv", toy_rows(60, seed=4))
     changes = {
         "model": str(tiny_model),
         "data.source": str(folder),
-        "training.epochs": 5,
+        "training.epochs": 4,
         "training.batch_size": 16,
-        "training.learning_rate": 3e-3,
+        "training.learning_rate": 5e-3,
         "training.precision": "fp32",
     }
     finetune(load_recipe("classify", changes), output=folder / "run", progress=Silent())

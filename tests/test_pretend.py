@@ -21,7 +21,6 @@ from bertkit.recipe import load_pretrain_recipe, load_recipe, recipe_folder, rec
 from bertkit.tasks import task_names
 from tests.cli.test_families import COMMANDS, command_of, every_command, fill, fine_tune_twice
 from tests.insight.test_explanations import RECIPES
-from tests.kills import Zygote
 
 DEVICE = os.environ.get("TEST_DEVICE", "pretend")
 WHERE = {
@@ -97,21 +96,12 @@ NO_DEVICE = {
 """Commands that compute nothing on a device, or what trainings and `search build` do."""
 
 
-@pytest.fixture(scope="session")
-def device_zygote(tmp_path_factory):
-    """A process that runs commands and functions in children, on the CPU or on the pretend device."""
-    modules = ["--pretend"] if DEVICE == "pretend" else []
-    zygote = Zygote(tmp_path_factory.mktemp("cache"), modules=[*modules, "pretend.checks"])
-    yield zygote
-    zygote.close()
-
-
 @pytest.fixture
-def call(device_zygote, tmp_path_factory):
+def call(zygote, tmp_path_factory):
     def run(function, *arguments, device=DEVICE):
         folder = tmp_path_factory.mktemp("called")
         out = folder / "out.txt"
-        (code,) = device_zygote.answer(
+        (code,) = zygote.answer(
             folder,
             [*arguments],
             function=f"pretend.checks.{function}",
@@ -222,17 +212,17 @@ def test_two_steps_of_texts_in_windows(check_training, way):
 
 
 @pytest.fixture(scope="session")
-def cola_runs(device_zygote, tmp_path_factory):
+def cola_runs(zygote, tmp_path_factory):
     """Two runs of the demo model, trained on the CPU, and an index of texts by the first."""
     folder = tmp_path_factory.mktemp("runs")
     for seed in (1, 2):
         command = f"finetune cola --model demo --data demo --limit 24 --seed {seed} --set training.epochs=1 "
         command += f"--set training.batch_size=8 --set training.precision=fp32 --output run{seed}"
-        code, text = device_zygote.run(folder, shlex.split(command), BERTKIT_DEVICE="cpu")
+        code, text = zygote.run(folder, shlex.split(command), BERTKIT_DEVICE="cpu")
         assert code == 0, text
     (folder / "texts.txt").write_text("".join(f"the {word} is here\n" for word in WORDS))
     build = shlex.split("search build texts.txt --model run1 --output index")
-    code, text = device_zygote.run(folder, build, BERTKIT_DEVICE="cpu")
+    code, text = zygote.run(folder, build, BERTKIT_DEVICE="cpu")
     assert code == 0, text
     return folder
 
@@ -243,7 +233,7 @@ def test_every_command_is_tried_or_computes_nothing_else():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [*COMMANDS, *(name for name in BESIDE if name not in COMMANDS)])
-def test_a_command_ends_on_the_device_as_on_the_cpu(case, device_zygote, cola_runs, tmp_path):
+def test_a_command_ends_on_the_device_as_on_the_cpu(case, zygote, cola_runs, tmp_path):
     codes, texts = [], []
     for device in ("cpu", DEVICE):
         folder = tmp_path / device
@@ -257,7 +247,7 @@ def test_a_command_ends_on_the_device_as_on_the_cpu(case, device_zygote, cola_ru
         arguments = {**COMMANDS, **BESIDE}[case].format(rows="rows.jsonl", texts="texts.txt", **given)
         out = folder / "out.txt"
         command = [*command_of(case).split(), *shlex.split(arguments)]
-        (code,) = device_zygote.answer(folder, command, out=str(out), err=str(out), **WHERE[device])
+        (code,) = zygote.answer(folder, command, out=str(out), err=str(out), **WHERE[device])
         codes.append(code)
         texts.append(out.read_text())
     assert codes[0] == codes[1], texts[1]
@@ -288,7 +278,7 @@ OF_FAMILIES = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", list(itertools.product(RECIPES, OF_FAMILIES)), ids="-".join)
-def test_a_command_on_a_run_of_any_family_ends_as_on_the_cpu(pair, device_zygote, runs_of, tmp_path):
+def test_a_command_on_a_run_of_any_family_ends_as_on_the_cpu(pair, zygote, runs_of, tmp_path):
     """What works on the device works on the CPU, as other tests show; what is refused is refused there in one line."""
     name, case = pair
     ended = []
@@ -298,7 +288,7 @@ def test_a_command_on_a_run_of_any_family_ends_as_on_the_cpu(pair, device_zygote
         arguments = fill({**COMMANDS, **BESIDE}[case], folder, name, runs_of(name))
         out, err = folder / "out.txt", folder / "err.txt"
         command = [*command_of(case).split(), *arguments]
-        (code,) = device_zygote.answer(folder, command, out=str(out), err=str(err), **WHERE[device])
+        (code,) = zygote.answer(folder, command, out=str(out), err=str(err), **WHERE[device])
         text = err.read_text()
         assert code != 1, f"{text}\n{out.read_text()}"
         if code == 0 or "machine.device" in text:  # scores of another device may differ, as `rerun` then says

@@ -46,9 +46,9 @@ def import_everything() -> None:
     """Import what every training imports, and load a model once, which fills transformers' tables."""
     import torch
     import transformers
+    from quick import RESAMPLES, draw_resamples
 
     from bertkit.hardware import speed
-    from bertkit.metrics.intervals import bootstrap_intervals, find_intervals
     from bertkit.pretraining.objectives import objective_names
     from bertkit.storage.hub import find_model
     from bertkit.tasks import task_names
@@ -61,10 +61,23 @@ def import_everything() -> None:
         for name in ("AutoTokenizer", "AutoModelForMaskedLM"):
             getattr(transformers, name).from_pretrained(find_model("demo"))
     torch.set_num_threads(1)
-    for function in (bootstrap_intervals, find_intervals):  # few resamples: see conftest.few_resamples
-        function.__kwdefaults__["samples"] = 100
+    draw_resamples(RESAMPLES)
     speed._ROUNDS, speed._LEAST_SECONDS = 1, 0.0  # see conftest.timed_once
+    keep_recipes()
     keep_versions_and_templates()
+
+
+def keep_recipes() -> None:
+    """Parse the recipes of bertkit before a child does."""
+    from quick import parse_once
+
+    from bertkit.recipe import load_pretrain_recipe, load_recipe, recipe_folder, recipe_names, yaml
+
+    yaml._parse_yaml = parse_once(yaml._parse_yaml)
+    for name in recipe_names():
+        load_recipe(name)
+    for file in (recipe_folder() / "pretrain").glob("*.yaml"):
+        load_pretrain_recipe(file.stem)
 
 
 def keep_versions_and_templates() -> None:
@@ -223,10 +236,6 @@ def serve() -> None:
     gc.disable()
     typer.main.get_command = functools.cache(typer.main.get_command)  # see conftest._one_parser
     typer.main.get_command(app)
-    if "--pretend" in sys.argv:
-        import pretend
-
-        pretend.register()
     if "--light" not in sys.argv:
         import_everything()
     for module in sys.argv[1:]:

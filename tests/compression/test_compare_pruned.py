@@ -11,12 +11,10 @@ from bertkit.evaluation.checkpoint import open_checkpoint
 from bertkit.hardware.precision import Machine
 from bertkit.progress import SILENT
 from tests.compression.measured import load_measured
-from tests.conftest import few_resamples
 
 
 @pytest.mark.usefixtures("timed_once")
-def test_a_copy_differs_in_nothing(trained, tmp_path, monkeypatch):
-    few_resamples(monkeypatch)
+def test_a_copy_differs_in_nothing(trained, tmp_path):
     measured, split, _ = load_measured(trained)
     saved = open_checkpoint(measured.setup.recipe, measured.task, trained)
     copy = shutil.copytree(trained, tmp_path / "copy")

@@ -14,7 +14,6 @@ from bertkit.evaluation.scoring import score_split
 from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of
 from bertkit.progress import SILENT
 from tests.compression.measured import load_measured
-from tests.conftest import few_resamples
 
 
 def test_gradient_scores_are_means_of_absolute_values_over_rows(trained):
@@ -42,8 +41,7 @@ def test_gradient_scores_are_means_of_absolute_values_over_rows(trained):
     assert np.allclose(found.neurons, [expected[layer] for layer in layers[2:]], rtol=1e-3, atol=1e-7)
 
 
-def test_heads_are_left_out_one_by_one(trained, monkeypatch):
-    few_resamples(monkeypatch)
+def test_heads_are_left_out_one_by_one(trained):
     checkpoint, split, features = load_measured(trained)
     found = score_heads(checkpoint, split, features)
     assert [(one.layer, one.head) for one in found] == [(0, 0), (0, 1), (1, 0), (1, 1)]

@@ -2,7 +2,7 @@
 
 Operations compute on the CPU what they would there, to the bit, and are as strict as those of a GPU: they refuse
 tensors of two devices. What makes the program wait for a device is noted. torch is patched for the whole process, so
-tests run in processes of their own; see `tests.conftest.device_zygote`.
+tests run in processes of their own; see `tests.conftest.zygote`.
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ class Backend(types.ModuleType):
 
 
 def register() -> None:
-    """Let torch know the device; it is not there before `turn_on`."""
+    """Let torch know the device."""
     global DEVICE
     _setup_privateuseone_for_python_backend(NAME, backend_module=Backend())
     DEVICE = torch.device(NAME, 0)
@@ -315,6 +315,7 @@ def turn_on() -> None:
     """Let there be an accelerator in this process from now on, which torch, Accelerate and bertkit find."""
     from bertkit.hardware import precision
 
+    register()
     precision._WORTHWHILE = math.inf  # it has no bf16, whatever a trial measures
     torch.pretend.is_on = True
     os.environ["ACCELERATE_TORCH_DEVICE"] = str(DEVICE)

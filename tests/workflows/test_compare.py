@@ -6,24 +6,12 @@ import pytest
 from scipy import stats
 
 from bertkit.errors import DataError, ResourceError, UsageError
-from bertkit.metrics.intervals import bootstrap_intervals
 from bertkit.recipe import load_recipe
 from bertkit.storage.outputs import check_page
 from bertkit.workflows.compare import compare, write_page
-from tests.conftest import few_resamples
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 ROWS = make_rows(40)
-
-
-@pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch):
-    from bertkit.metrics.paired import compare_paired, compare_seeds
-
-    few_resamples(monkeypatch)
-    for function in (compare_paired, compare_seeds):
-        monkeypatch.setitem(function.__kwdefaults__, "samples", 100)
-    assert bootstrap_intervals.__kwdefaults__["samples"] == 100
 
 
 def make(folder, wrong, **facts):

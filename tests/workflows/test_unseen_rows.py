@@ -14,17 +14,9 @@ from bertkit.errors import DataError, UsageError
 from bertkit.recipe import load_recipe
 from bertkit.workflows.compare import CompareSettings, compare
 from bertkit.workflows.finetune import finetune
-from tests.conftest import few_resamples, rewrite_predictions, toy_rows, write_csv
+from tests.conftest import rewrite_predictions, toy_rows, write_csv
 
 FRESH = toy_rows(30, seed=9)
-
-
-@pytest.fixture(autouse=True)
-def _few_resamples(monkeypatch):
-    from bertkit.metrics.paired import compare_paired
-
-    few_resamples(monkeypatch)
-    monkeypatch.setitem(compare_paired.__kwdefaults__, "samples", 100)
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +61,7 @@ def test_rows_that_neither_was_trained_on_are_scored_with_both(weeks):
         assert system.scores["accuracy"] == pytest.approx(expected), system.name
     assert found.notes[0].startswith(f"left out of {weeks / 'new.csv'}: {121 - len(texts)} of 121 rows")
     assert found.notes[1] == f"{weeks / 'old'} does not know odd: it answers no such row right."
-    assert found.settings[0] == {"setting": "texts trained on", "old": "400", "new": "440, 400 of them old's"}
+    assert found.settings[0] == {"setting": "texts trained on", "old": "240", "new": "280, 240 of them old's"}
 
 
 def test_slices_are_by_columns_of_the_file(weeks):

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from bertkit.insight.attention.relations import ALL, DIRECTIONS, RelationCounter, find_hits, words_attention
-from tests.conftest import few_resamples
 from tests.insight.attention.made_up import draw_attention, make_row
 
 
@@ -52,7 +51,6 @@ def predict(weights, row, word, direction):
 
 
 def test_accuracies_are_those_of_a_plain_loop_over_the_other_half(monkeypatch):
-    few_resamples(monkeypatch)
     monkeypatch.setattr("bertkit.insight.attention.relations._LEAST", 5)
     rows = make_rows(40)
     weights = draw_attention(rows)

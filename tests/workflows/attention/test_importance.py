@@ -8,11 +8,9 @@ import pytest
 
 from bertkit.recipe import load_recipe
 from bertkit.workflows.attention import rank_by_importance
-from tests.conftest import few_resamples
 
 
-def test_heads_are_ranked_by_the_score_without_them(trained, monkeypatch):
-    few_resamples(monkeypatch)
+def test_heads_are_ranked_by_the_score_without_them(trained):
     found = rank_by_importance(load_recipe(str(trained / "recipe.yaml"), {"model": str(trained)}), rows=10)
     assert (found.metric, found.rows, found.split, len(found.heads)) == ("f1_macro", 10, "validation", 4)
     assert Path(found.run) == trained

@@ -12,15 +12,12 @@ import pytest
 import bertkit
 from bertkit.errors import DataError, RecipeError, UsageError
 from bertkit.recipe import load_recipe
-from tests.conftest import few_resamples, toy_rows, write_csv, write_jsonl
+from tests.conftest import toy_rows, write_csv, write_jsonl
+
+pytestmark = pytest.mark.usefixtures("here")
 
 TRAIN, VALIDATION = toy_rows(48, seed=1), toy_rows(20, seed=2)
 TRAINING = {"epochs": 1, "batch_size": 16, "learning_rate": 3e-3, "precision": "fp32", "log_every": 1}
-
-
-@pytest.fixture(autouse=True)
-def _few(monkeypatch, here):
-    few_resamples(monkeypatch)
 
 
 def train(model, data, output, **options):

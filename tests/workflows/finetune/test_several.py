@@ -18,7 +18,7 @@ from bertkit.workflows.finetune import finetune
 from bertkit.workflows.finetune.several import dry_run, finetune_several, read_several
 from bertkit.workflows.predict import predict, predict_to_file
 from bertkit.workflows.predict.together import find_tasks, load_together
-from tests.conftest import WORDS, few_resamples, toy_rows, write_csv, write_jsonl
+from tests.conftest import WORDS, toy_rows, write_csv, write_jsonl
 from tests.kills import EXPORT_MODEL, FINISH, TRAINING_STEP, check_equal, read_lines
 
 SETTINGS = {
@@ -57,9 +57,7 @@ def recipe(tmp_path_factory, tiny_model) -> str:
 @pytest.fixture(scope="module")
 def finished(recipe, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("finished") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        few_resamples(patch)
-        finetune_several(load_several(recipe, SETTINGS), output=folder)
+    finetune_several(load_several(recipe, SETTINGS), output=folder)
     return folder
 
 
@@ -180,7 +178,6 @@ def test_the_folder_of_all_tasks_is_no_model(run, finished):
 def test_a_run_that_breaks_off_between_two_steps_ends_as_one_that_does_not(finished, recipe, tmp_path, monkeypatch):
     from bertkit.training.fit import _Trainer
 
-    few_resamples(monkeypatch)
     several, steps, step = load_several(recipe, SETTINGS), itertools.count(1), _Trainer.training_step
 
     def break_off(*arguments, **named):

@@ -1,0 +1,33 @@
+"""What commands do less often in tests than for users, in this process and in those of zygote.py."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+RESAMPLES = {
+    "intervals.bootstrap_intervals": 20,
+    "intervals.find_intervals": 20,
+    "paired.compare_paired": 100,
+    "paired.compare_seeds": 100,
+}
+"""Functions of bertkit.metrics -> how many resamples they draw in all tests but their own, in tests/metrics."""
+
+
+def draw_resamples(counts: Mapping[str, int]) -> dict[str, int]:
+    """Set how many resamples these functions draw where nobody asks for a number; return how many it was."""
+    before = {}
+    for path, count in counts.items():
+        module, _, name = path.partition(".")
+        defaults = getattr(importlib.import_module(f"bertkit.metrics.{module}"), name).__kwdefaults__
+        before[path], defaults["samples"] = defaults["samples"], count
+    return before
+
+
+def parse_once(parse: Callable[[str, object], Any]) -> Callable[[str, object], Any]:
+    """Return a parser of YAML that parses each text once, and gives a copy to each caller."""
+    once = functools.lru_cache(maxsize=500)(parse)
+    return lambda text, file: copy.deepcopy(once(text, str(file) if file else None))
