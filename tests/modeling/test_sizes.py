@@ -72,9 +72,8 @@ def test_the_written_number_of_parameters_is_the_counted_one(name):
     ],
 )
 def test_sizes_are_those_of_the_literature(name, options, millions):
-    assert count_parameters(name, options) / 1e6 == pytest.approx(
-        millions, rel=0.04 if name == "electra-small" else 0.03
-    )
+    counted = count_parameters(name, options) if options else find_size(name).parameters  # see above
+    assert counted / 1e6 == pytest.approx(millions, rel=0.04 if name == "electra-small" else 0.03)
 
 
 @pytest.mark.parametrize("name", size_names())

@@ -99,8 +99,8 @@ def test_class_weights_are_those_of_logistic_regression(method, tiny_model, tmp_
     wide /= np.sqrt(np.mean(np.sum(wide**2, axis=1)))
     expected = LogisticRegression(max_iter=1000, class_weight="balanced").fit(wide, [row["label"] for row in rows])
     recipe = load_recipe("few-shot", {**changes, "model": str(tmp_path / "run")})
-    found = [next(iter(predict(recipe, row={"text": row["text"]})))["probabilities"]["good"] for row in rows]
-    np.testing.assert_allclose(found, expected.predict_proba(wide)[:, 1], atol=1e-3)
+    found = [next(iter(predict(recipe, row={"text": row["text"]})))["probabilities"]["good"] for row in rows[::4]]
+    np.testing.assert_allclose(found, expected.predict_proba(wide[::4])[:, 1], atol=1e-3)
 
 
 def test_the_card_and_the_folder_say_what_they_are(trained_few):

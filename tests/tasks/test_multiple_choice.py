@@ -270,15 +270,25 @@ def predict(training, rows):
 # --- from file to answer
 
 LEARN = {
-    "training.epochs": 6,
+    "training.epochs": 3,
     "training.batch_size": 16,
-    "training.learning_rate": 2e-3,
+    "training.learning_rate": 5e-3,
     "training.precision": "fp32",
 }
 MARKERS = ["good", "bad", "dull", "fine"]
 
 
 def toy_row(rng: random.Random) -> dict:
+    """The choice that has a good word is right."""
+    choices = [rng.choice(WORDS["good"]), *rng.sample(WORDS["bad"], rng.randint(1, 3))]
+    right = choices[0]
+    rng.shuffle(choices)
+    context = f"the {rng.choice(WORDS['filler'])}"
+    texts = [f"{choice} {rng.choice(WORDS['filler'])}" for choice in choices]
+    return {"context": context, "choices": texts, "label": choices.index(right)}
+
+
+def matching_row(rng: random.Random) -> dict:
     """The choice that has the marker of the context is right."""
     markers = rng.sample(MARKERS, rng.randint(2, 4))
     label = rng.randrange(len(markers))
@@ -286,22 +296,22 @@ def toy_row(rng: random.Random) -> dict:
     return {"context": context, "choices": [f"{m} {rng.choice(WORDS['filler'])}" for m in markers], "label": label}
 
 
-def toy_rows(count: int, seed: int) -> list[dict]:
+def toy_rows(count: int, seed: int, draw=toy_row) -> list[dict]:
     rng = random.Random(seed)
-    return [toy_row(rng) for _ in range(count)]
+    return [draw(rng) for _ in range(count)]
 
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("rows") / "data"
-    write_jsonl(folder / "train.jsonl", toy_rows(1600, seed=1))
+    write_jsonl(folder / "train.jsonl", toy_rows(96, seed=1))
     write_jsonl(folder / "validation.jsonl", toy_rows(60, seed=2))
     return folder
 
 
 @pytest.fixture(scope="module")
 def chooser(data, tiny_model) -> Path:
-    """A run folder: the tiny model fine-tuned until it finds the choice with the marker of the context."""
+    """A run folder: the tiny model fine-tuned until it finds the choice with a good word."""
     changes = {"model": str(tiny_model), "data.source": str(data), **LEARN}
     finetune(load_recipe("choose", changes), output=data.parent / "run", progress=Silent())
     return data.parent / "run"
@@ -317,6 +327,17 @@ def test_the_toy_choices_are_learned(chooser):
     assert all(len(each["choices"]) == len(each["choice_probabilities"]) for each in map(json.loads, lines))
 
 
+@pytest.mark.slow
+def test_which_choice_is_right_is_learned_from_the_context(tiny_model, tmp_path):
+    data = tmp_path / "data"
+    write_jsonl(data / "train.jsonl", toy_rows(1600, seed=1, draw=matching_row))
+    write_jsonl(data / "validation.jsonl", toy_rows(60, seed=2, draw=matching_row))
+    changes = {"model": str(tiny_model), "data.source": str(data), **LEARN}
+    changes |= {"training.epochs": 6, "training.learning_rate": 2e-3}
+    finetune(load_recipe("choose", changes), output=tmp_path / "run", progress=Silent())
+    assert scores_of(tmp_path / "run")["accuracy"] > 0.9
+
+
 def test_eval_repeats_the_score_of_training(run, chooser, data):
     ended = run("eval", "choose", "--model", chooser, "--data", data, "--json")
     assert ended.code == 0, ended.err
@@ -324,11 +345,11 @@ def test_eval_repeats_the_score_of_training(run, chooser, data):
 
 
 def test_one_row_to_predict_repeats_its_choices(run, chooser):
-    choices = [part for marker in ("good", "dull", "bad") for part in ("--row", f"choices={marker} film")]
-    ended = run("predict", "choose", "--model", chooser, "--row", "context=the dull", *choices)
+    choices = [part for marker in ("dull", "good", "bad") for part in ("--row", f"choices={marker} film")]
+    ended = run("predict", "choose", "--model", chooser, "--row", "context=the film", *choices)
     assert ended.code == 0, ended.err
     record = json.loads(ended.out)
-    assert (record["prediction"], record["choice"]) == (1, "dull film")
+    assert (record["prediction"], record["choice"]) == (1, "good film")
     assert sum(record["choice_probabilities"]) == pytest.approx(1)
     assert len(record["choice_probabilities"]) == 3
 

@@ -468,11 +468,11 @@ def test_the_most_frequent_tag_and_that_of_each_word_are_the_baselines():
 # --- from file to prediction
 
 LEARN = {
-    "training.epochs": 6,
+    "training.epochs": 4,
     "training.batch_size": 16,
-    "training.learning_rate": 5e-3,
+    "training.learning_rate": 8e-3,
     "training.precision": "fp32",
-    "training.log_every": 20,
+    "training.log_every": 8,
 }
 
 
@@ -516,7 +516,7 @@ def write_conllu(file: Path, rows) -> Path:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("rows") / "data"
-    write_jsonl(folder / "train.jsonl", toy_rows(300, seed=1))
+    write_jsonl(folder / "train.jsonl", toy_rows(160, seed=1))
     write_jsonl(folder / "validation.jsonl", toy_rows(40, seed=2))
     return folder
 

@@ -240,9 +240,9 @@ def test_the_baseline_is_the_most_frequent_sense_of_the_word():
 # --- from file to answer
 
 LEARN = {
-    "training.epochs": 6,
+    "training.epochs": 4,
     "training.batch_size": 16,
-    "training.learning_rate": 5e-3,
+    "training.learning_rate": 8e-3,
     "training.precision": "fp32",
 }
 
@@ -269,7 +269,7 @@ def read_result(folder: Path) -> dict:
 @pytest.fixture(scope="module")
 def data(tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("rows") / "data"
-    write_jsonl(folder / "train.jsonl", toy_rows(240, seed=1))
+    write_jsonl(folder / "train.jsonl", toy_rows(160, seed=1))
     write_jsonl(folder / "validation.jsonl", toy_rows(40, seed=2))
     return folder
 

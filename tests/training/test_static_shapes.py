@@ -182,7 +182,7 @@ def test_a_run_of_rows_of_any_lengths_compiles_at_most_twelve_graphs(monkeypatch
         return shape
 
     most = 0
-    for _ in range(12):
+    for _ in range(4):
         model, share = nn.Linear(1, 1), int(random.integers(2, 17))
         info_of(model).reads = "choices" if way == "choices" else "text"
         rows = texts_of(random, int(random.integers(50, 400)), int(random.integers(2, 301)), way)

@@ -307,8 +307,8 @@ def toy_rows(count: int, seed: int) -> list[dict]:
 LEARN = {
     "options.tagger_size": 16,
     "training.epochs": 16,
-    "training.batch_size": 8,
-    "training.learning_rate": 3e-2,
+    "training.batch_size": 16,
+    "training.learning_rate": 6e-2,
     "training.precision": "fp32",
 }
 
