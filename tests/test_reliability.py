@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from functools import cache
 from pathlib import Path
@@ -23,8 +22,7 @@ UNUSED = {"F": {29, 41, 54}, "I": {17, 79}}
 
 @cache
 def names_in(file: str) -> set[str]:
-    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-    return {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    return set(re.findall(r"^def (\w+)\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE))
 
 
 @pytest.mark.parametrize(("group", "letter", "last"), [("faults", "F", 77), ("inputs", "I", 96)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 from collections import defaultdict
@@ -106,8 +105,7 @@ def test_an_entry_has_tests_that_exist(entry):
     assert set(entry) == {"where", "metrics", "same_as", "tests"}
     for test in entry["tests"]:
         file, _, name = test.partition("::")
-        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
-        assert name in {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}, test
+        assert re.search(rf"^def {name}\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE), test
 
 
 def test_the_page_has_every_entry_as_it_is_written_here():

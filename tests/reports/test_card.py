@@ -190,7 +190,7 @@ def run_card(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     ],
 )
 def test_the_python_of_a_card_runs(run, capsys, recipe, says) -> None:
-    few = ["--limit", 60, "--set", "training.steps=1", "--set", "training.batch_size=60"]
+    few = ["--limit", 16, "--set", "training.steps=1", "--set", "training.batch_size=16"]
     ended = run("finetune", recipe, "--model", "demo", "--data", "demo", *few)
     assert ended.code == 0, ended.err
     printed = run_card(Path("runs") / recipe, capsys)
@@ -212,7 +212,7 @@ def test_a_pipeline_of_a_card_tags_whole_words(run, capsys) -> None:
 
 
 def test_a_regression_is_read_without_a_sigmoid(run, capsys) -> None:
-    few = ["--limit", 60, "--set", "training.steps=1", "--set", "training.batch_size=60"]
+    few = ["--limit", 16, "--set", "training.steps=1", "--set", "training.batch_size=16"]
     assert run("finetune", "stsb", "--model", "demo", "--data", "demo", *few).code == 0
     config = json.loads(Path("runs/stsb/config.json").read_text())
     assert config["sentence_transformers"] == {"activation_fn": "torch.nn.modules.linear.Identity"}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -49,7 +50,7 @@ PUBLISH_STAGES = [
     {"function": WRITE_REPORT, "when": "after"},
 ]
 # `make test` kills at these stages, `make test-all` at every one.
-QUICK = [*({**stage, "call": 2} for stage in HALF_SAVED), *PUBLISH_STAGES[1:3]]
+QUICK = [*({**stage, "call": 2} for stage in (HALF_SAVED[0], HALF_SAVED[2])), PUBLISH_STAGES[2]]
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +72,14 @@ def unbroken(zygote, command, tmp_path_factory) -> Path:
     folder = tmp_path_factory.mktemp("unbroken")
     code, text = zygote.run(folder, command)
     assert code == 0, text
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def killed(zygote, command, tmp_path_factory) -> Path:
+    """A run that was killed at its twelfth step of 18, after a checkpoint at the tenth; tests copy it."""
+    folder = tmp_path_factory.mktemp("killed")
+    assert zygote.run(folder, command, {"function": TRAINING_STEP, "call": 12})[0] == -9
     return folder / "run"
 
 
@@ -208,9 +217,8 @@ def test_killed_twice_then_finished(zygote, command, unbroken, tmp_path):
     check_equal(tmp_path / "run", unbroken)
 
 
-def test_an_unfinished_run_may_be_moved(zygote, command, unbroken, tmp_path):
-    assert zygote.run(tmp_path, command, {"function": TRAINING_STEP, "call": 12})[0] == -9
-    (tmp_path / "run").rename(tmp_path / "moved")
+def test_an_unfinished_run_may_be_moved(zygote, command, unbroken, killed, tmp_path):
+    shutil.copytree(killed, tmp_path / "moved")
     code, text = zygote.run(tmp_path, [*command, "--output", str(tmp_path / "moved")])
     assert code == 0, text
     assert "resuming" in text
@@ -278,11 +286,10 @@ DAMAGES = [
 ]
 
 
-@pytest.mark.parametrize("damaged", slow_unless([DAMAGES[0], DAMAGES[3]], DAMAGES), ids="-".join)
-def test_a_damaged_checkpoint_is_passed_over_and_named(zygote, command, unbroken, tmp_path, damaged):
+@pytest.mark.parametrize("damaged", slow_unless([DAMAGES[0]], DAMAGES), ids="-".join)
+def test_a_damaged_checkpoint_is_passed_over_and_named(zygote, command, unbroken, killed, tmp_path, damaged):
     file, damage = damaged
-    fault = {"function": TRAINING_STEP, "call": 12}
-    assert zygote.run(tmp_path, command, fault)[0] == -9
+    shutil.copytree(killed, tmp_path / "run")
     victim = tmp_path / "run" / "checkpoint-10" / file
     content = bytearray(victim.read_bytes())
     if damage == "delete":

@@ -172,7 +172,7 @@ def test_small_vocabularies_and_many_special_tokens(kind, size, tmp_path):
 
 
 def test_the_command_prints_figures_and_never_writes_over_a_folder(run, tmp_path):
-    options = ("pretrain", "tokenizer", "--data", "demo", "--vocabulary-size", "300", "--limit", "400", "-o", "mine")
+    options = ("pretrain", "tokenizer", "--data", "demo", "--vocabulary-size", "300", "--limit", "60", "-o", "mine")
     printed = json.loads(run(*options, "--json").out)
     assert printed["vocabulary_size"] == 300
     assert printed["fertility"] >= 1

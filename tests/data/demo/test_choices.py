@@ -13,7 +13,7 @@ SETS = sets_of("multiple_choice")
 
 @pytest.mark.parametrize("name", SETS)
 def test_labels_of_choices_are_balanced(name):
-    rows = rows_of(name, "train")
+    rows = rows_of(name, "train", None)
     sizes = {len(row["choices"]) for row in rows}
     assert sizes == ({4} if name == "swag" else {2, 3, 4, 5})
     assert all(len(set(row["choices"])) == len(row["choices"]) for row in rows)
@@ -30,7 +30,7 @@ def test_labels_of_choices_are_balanced(name):
     ids=["first", "longest", "shortest"],
 )
 def test_a_guess_at_a_choice_is_near_chance(name, guess):
-    rows = rows_of(name, "train")
+    rows = rows_of(name, "train", None)
     chance = sum(1 / len(row["choices"]) for row in rows)
     right = sum(guess(row["choices"]) == row["choices"][row["label"]] for row in rows)
     assert abs(right - chance) / len(rows) < 0.06

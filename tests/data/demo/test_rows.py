@@ -24,11 +24,11 @@ def test_rows_are_the_same_in_every_process(names, digest):
 @pytest.mark.parametrize("name", slow_unless(["cola", "ner", "squad"], one_per_writer([*DEMO_SETS])))
 def test_splits_share_no_text(name):
     first = {
-        split: [row.get("text") or row.get("context") or all_text(row) for row in rows_of(name, split)]
+        split: [row.get("text") or row.get("context") or all_text(row) for row in rows_of(name, split, None)]
         for split in SIZES
     }
     assert {split: len(set(texts)) for split, texts in first.items()} == SIZES
-    everything = [all_text(row) for split in SIZES for row in rows_of(name, split)]
+    everything = [all_text(row) for split in SIZES for row in rows_of(name, split, None)]
     assert len(set(everything)) == sum(SIZES.values())
     assert not set(first["train"]) & {*first["validation"], *first["test"]}
     assert not set(first["validation"]) & set(first["test"])

@@ -6,6 +6,7 @@ import json
 import math
 import random
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from bertkit.pretraining.objectives import objective_names
 from bertkit.recipe import load_pretrain_recipe
 from bertkit.workflows.pretrain import _find_warnings
-from tests.kills import check_kill, losses_of, weights_of
+from tests.kills import check_kill, losses_of, slow_unless, weights_of
 
 DEMO = Path(__file__).parents[3] / "bertkit" / "data" / "demo" / "model"
 SIZE = ["--size", "tiny", "--set", "model_options={hidden_size: 32, num_attention_heads: 2, intermediate_size: 64}"]
@@ -68,8 +69,17 @@ def test_a_model_that_is_no_better_than_token_frequencies_says_so():
     ]
 
 
-def test_training_goes_on_from_a_checkpoint(run):
-    assert run(*arguments(steps=4)).code == 0
+@pytest.fixture(scope="module")
+def finished(zygote, tmp_path_factory) -> Path:
+    """A run of four steps, which tests copy."""
+    folder = tmp_path_factory.mktemp("finished")
+    code, text = zygote.run(folder, arguments(steps=4))
+    assert code == 0, text
+    return folder / "run"
+
+
+def test_training_goes_on_from_a_checkpoint(run, finished):
+    shutil.copytree(finished, "run")
     settings = ["--data", "demo", "--model", "run", *QUICK, "--steps", 3, "--output", "more"]
     settings += ["--set", "training.evaluate_every=3"]  # the last step is the only one to keep
     ended = run("pretrain", "mlm", *settings)
@@ -96,8 +106,8 @@ def test_accumulation_changes_nothing(run):
     assert losses[0] == pytest.approx(losses[1], abs=1e-5)
 
 
-def test_another_seed_is_another_run(run):
-    assert run(*arguments(steps=4)).code == 0
+def test_another_seed_is_another_run(run, finished):
+    shutil.copytree(finished, "run")
     assert run(*arguments("--seed", 7, "--output", "other", steps=4)).code == 0
     assert weights_of(Path("run")) != weights_of(Path("other"))
     ended = run(*arguments("--seed", 7, steps=4))
@@ -111,8 +121,8 @@ def test_every_objective_has_a_recipe(recipe):
     assert recipe in names
 
 
-@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("step", [3, 8])
+@pytest.mark.parametrize("workers", slow_unless([0], [0, 2]))
+@pytest.mark.parametrize("step", slow_unless([8], [3, 8]))
 def test_a_kill_changes_nothing(zygote, tmp_path_factory, step, workers):
     command = arguments("--workers", workers, "--set", "training.evaluate_every=5")
     fault = {"function": "transformers.trainer.Trainer.training_step", "call": step}
