@@ -48,7 +48,10 @@ CLASSIFICATION = (
     "matthews_correlation",
 )
 REGRESSION = ("pearsonr", "spearmanr", "mean_squared_error", "mean_absolute_error", "r2")
-LOWER_IS_BETTER = {"mean_squared_error", "mean_absolute_error", "query_active_dims", "document_active_dims"}
+LOWER_IS_BETTER = {
+    *("mean_squared_error", "mean_absolute_error", "ranked_probability_score"),
+    *("query_active_dims", "document_active_dims"),
+}
 
 
 BESIDE_SCORES = ("ece", "size_mb")

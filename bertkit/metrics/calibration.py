@@ -59,7 +59,7 @@ class Decisions(NamedTuple):
     """Indexes of labels, (decisions,)."""
     rows: Numbers
     """Which row each belongs to, (decisions,)."""
-    per: Literal["row", "label", "word"] = "row"
+    per: Literal["row", "label", "word", "question"] = "row"
     """What there is one decision for."""
 
 

@@ -184,6 +184,22 @@ _SENTIMENT = {"negative": 0.45, "positive": 0.55}
 _THREE_WAYS = {"entailment": 1.0, "neutral": 1.0, "contradiction": 1.0}
 _write_review = _labeled(_SENTIMENT, texts.write_review)
 _write_similarity = _labeled({str(half / 2): 1.0 for half in range(11)}, texts.write_similarity, numeric=True)
+_ASKED = {
+    "liked": {"type": "yes_no", "instructions": "Did the first viewer like it?"},
+    "opinion": {"type": "choice", "criteria": ["positive", "negative", "mixed"]},
+    "praise": {"type": "score", "criteria": ["no viewer liked it", "one viewer did", "both viewers did"]},
+}
+
+
+def _write_decisions(rng: Random, _split: str) -> Row:
+    """Write two reviews, with a question of each type about them."""
+    labels = rng.choices(list(_SENTIMENT), k=2)
+    praise = labels.count("positive")
+    answers = {"liked": labels[0] == "positive", "opinion": ["negative", "mixed", "positive"][praise], "praise": praise}
+    reviews = [texts.write_review(rng, label)[0] for label in labels]
+    return {"state": " ".join(reviews), "questions": _ASKED, "answers": answers}
+
+
 _write_about_animals = partial(texts.write_inference, categories=("animal",))
 _write_unanswerable = partial(write_question, unanswerable=1 / 3)
 
@@ -217,6 +233,7 @@ _SETS = [
     DemoSet("rerank", "reranking", "query passage relevance", write_ranking, unfold=one_row_per_passage),
     DemoSet("choose", "multiple_choice", "context choices label", write_choice),
     DemoSet("swag", "multiple_choice", "context stem choices label", write_continuation, config="regular"),
+    DemoSet("decide", "typed_questions", "state questions answers", _write_decisions),
     DemoSet("wsd", "word_sense", "tokens target word sense", write_sense),
     DemoSet("wsd-nearest", "word_sense", "tokens target word sense", write_sense, options={"method": "nearest"}),
 ]
@@ -254,5 +271,5 @@ def demo_rows(demo_set: DemoSet, split: str, limit: int | None = None) -> list[R
 
 def _main_text(row: Row) -> str:
     """Return the text that no other row of any split may have: a row's first one, without its question."""
-    names = ("text", "anchor", "context", "query")
+    names = ("text", "anchor", "context", "query", "state")
     return str(next((row[name] for name in names if row.get(name)), None) or " ".join(row["tokens"]))

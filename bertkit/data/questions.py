@@ -1,0 +1,166 @@
+"""Typed questions about a text: what may be asked, and the answers that there may be.
+
+A question is ``yes_no``, a ``choice`` of one label, or a ``score``, one of several ordered levels from 0:
+
+>>> asked = {"type": "choice", "instructions": "Which team?", "criteria": {"billing": "money", "other": None}}
+>>> question = read_question("team", asked)
+>>> question.options, question.texts
+(('billing', 'other'), ('billing: money', 'other'))
+>>> read_answer(question, "other"), read_answer(read_question("urgent", {"type": "yes_no"}), True)
+(1, 1)
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from bertkit.data.labels import spelled
+from bertkit.data.rows import is_missing
+from bertkit.errors import DataError, closest
+
+TYPES = ("yes_no", "choice", "score")
+YES_NO = ("no", "yes")
+_FIELDS = ("type", "instructions", "criteria")
+_SPELLINGS = {"true": 1, "yes": 1, "1": 1, "false": 0, "no": 0, "0": 0}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A question with the options of its answer, which the model sees as `texts`."""
+
+    name: str
+    type: str
+    instructions: str
+    options: tuple[str, ...]
+    """Labels of a choice, ``no`` and ``yes``, or the numbers of levels."""
+    texts: tuple[str, ...]
+
+    def value(self, option: int) -> Any:
+        """Return the answer that an option stands for: a boolean, a label, or a level."""
+        return {"yes_no": bool(option), "score": option}.get(self.type, self.options[option])
+
+
+def read_questions(value: object) -> list[Question]:
+    """Read questions by name, given as a mapping or as its JSON.
+
+    Raises:
+        DataError: there is none, or one is not as it must be; it says which.
+    """
+    questions = parse_json(value)
+    if not isinstance(questions, Mapping) or not questions:
+        remedy = 'give them by name: {"urgent": {"type": "yes_no"}}'
+        raise DataError(f"{str(value)[:60]!r} is no question", remedy, column="questions")
+    return [read_question(str(name), asked) for name, asked in questions.items()]
+
+
+def read_question(name: str, asked: object) -> Question:
+    """Read one question; raises as `read_questions` does."""
+    if not isinstance(asked, Mapping) or asked.get("type") not in TYPES:
+        given = asked.get("type") if isinstance(asked, Mapping) else asked
+        raise _fault(name, f"the type {str(given)[:40]!r}", f"give one of {', '.join(TYPES)}")
+    if unknown := next((key for key in asked if key not in _FIELDS), None):
+        raise _fault(name, f"the key {unknown!r}", closest(str(unknown), _FIELDS))
+    instructions, criteria = asked.get("instructions") or "", asked.get("criteria")
+    if not isinstance(instructions, str):
+        raise _fault(name, "instructions that are not text", "give a sentence")
+    descriptions = _describe_options(name, asked["type"], criteria)
+    texts = tuple(f"{option}: {text}" if text else option for option, text in descriptions.items())
+    return Question(name, asked["type"], instructions or name, tuple(descriptions), texts)
+
+
+def _describe_options(name: str, kind: str, criteria: Any) -> dict[str, str]:
+    """Return the options of a question, in order, with what each means."""
+    if kind == "score":
+        remedy = "list what each level means, from 0 on"
+        criteria = dict(zip(map(str, range(len(criteria))), criteria, strict=True)) if is_list(criteria) else None
+    elif kind == "yes_no":
+        remedy = "say what yes and no mean, or leave it out"
+        criteria = {} if criteria is None else criteria
+        if isinstance(criteria, Mapping):
+            given = {str(spelled(option)): text for option, text in criteria.items()}
+            criteria = {**dict.fromkeys(YES_NO), **{_yes_or_no(option): text for option, text in given.items()}}
+    else:
+        remedy = "name two labels or more, with a description or without"
+        criteria = (
+            dict.fromkeys(criteria) if is_list(criteria) and len(set(map(str, criteria))) == len(criteria) else criteria
+        )
+    if not isinstance(criteria, Mapping) or len(criteria) < 2 or (kind == "yes_no" and len(criteria) > 2):
+        raise _fault(name, f"the criteria {str(criteria)[:60]!r}", remedy)
+    described = {str(spelled(option) or ""): text for option, text in criteria.items()}
+    if "" in described or any(not (text is None or isinstance(text, str)) for text in described.values()):
+        raise _fault(name, "a label or a description that is not text", remedy)
+    return {option: (text or "").strip() for option, text in described.items()}
+
+
+def _yes_or_no(option: str) -> str:
+    number = _SPELLINGS.get(option.lower())
+    return option if number is None else YES_NO[number]
+
+
+def read_answers(value: object, questions: list[Question]) -> dict[str, int]:
+    """Read answers by name, or in the order of the questions, as numbers of options; those not answered are left out.
+
+    Raises:
+        DataError: an answer is no option, or belongs to no question.
+    """
+    given = parse_json(value)
+    if not isinstance(given, Mapping):
+        listed = given if is_list(given) else [given]
+        if len(listed) != len(questions):
+            raise DataError(
+                f"{len(listed)} answers to {len(questions)} questions", "give them by name", column="answers"
+            )
+        given = {question.name: answer for question, answer in zip(questions, listed, strict=True)}
+    names = [question.name for question in questions]
+    if unknown := next((name for name in given if name not in names), None):
+        raise DataError(f"an answer to {unknown!r}, which is not asked", closest(str(unknown), names), column="answers")
+    answers = {question.name: read_answer(question, given.get(question.name)) for question in questions}
+    return {name: answer for name, answer in answers.items() if answer is not None}
+
+
+def read_answer(question: Question, value: object) -> int | None:
+    """Return the number of the option that an answer means; None where there is no answer."""
+    if is_missing(value):
+        return None
+    spelling = str(spelled(value)).strip()
+    if question.type == "yes_no":
+        option = _SPELLINGS.get(spelling.lower())
+    else:
+        option = question.options.index(spelling) if spelling in question.options else None
+    if option is None:
+        names = ("yes", "no") if question.type == "yes_no" else question.options
+        raise DataError(f"the answer {spelling!r} to {question.name!r}", closest(spelling, names), column="answers")
+    return option
+
+
+def read_state(value: object) -> str:
+    """Return a text, the messages of a conversation with their roles, or any other JSON, as text."""
+    if isinstance(value, str):
+        return value
+    if is_list(value) and all(isinstance(message, Mapping) and "content" in message for message in value):
+        return "\n".join(f"{message.get('role', '')}: {message['content']}".removeprefix(": ") for message in value)
+    if value is None or isinstance(value, float):
+        raise DataError(f"{value!r} is no state", "give a text, messages or JSON", column="state")
+    return json.dumps(value, ensure_ascii=False)
+
+
+def is_list(value: object) -> bool:
+    """Tell whether a value is a list, as JSON has them or a table."""
+    return isinstance(value, (list, tuple))
+
+
+def parse_json(value: object) -> Any:
+    """Return what a cell of a table says in JSON, a mapping or a list; anything else as it is."""
+    if isinstance(value, str) and value.strip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def _fault(name: str, what: str, remedy: str) -> DataError:
+    return DataError(f"question {name!r} has {what}", remedy, column="questions")
