@@ -37,6 +37,12 @@ class Question:
     options: tuple[str, ...]
     """Labels of a choice, ``no`` and ``yes``, or the numbers of levels."""
     texts: tuple[str, ...]
+    criteria: Any = None
+
+    @property
+    def record(self) -> dict[str, Any]:
+        """The question as `read_question` reads it."""
+        return {"type": self.type, "instructions": self.instructions, "criteria": self.criteria}
 
     def value(self, option: int) -> Any:
         """Return the answer that an option stands for: a boolean, a label, or a level."""
@@ -67,8 +73,9 @@ def read_question(name: str, asked: object) -> Question:
     if not isinstance(instructions, str):
         raise _fault(name, "instructions that are not text", "give a sentence")
     descriptions = _describe_options(name, asked["type"], criteria)
-    texts = tuple(f"{option}: {text}" if text else option for option, text in descriptions.items())
-    return Question(name, asked["type"], instructions or name, tuple(descriptions), texts)
+    # a name such as card_arrival reads as the words that it is made of
+    texts = tuple(f"{option}: {text}" if text else option.replace("_", " ") for option, text in descriptions.items())
+    return Question(name, asked["type"], instructions or name, tuple(descriptions), texts, criteria)
 
 
 def _describe_options(name: str, kind: str, criteria: Any) -> dict[str, str]:
@@ -83,11 +90,11 @@ def _describe_options(name: str, kind: str, criteria: Any) -> dict[str, str]:
             given = {str(spelled(option)): text for option, text in criteria.items()}
             criteria = {**dict.fromkeys(YES_NO), **{_yes_or_no(option): text for option, text in given.items()}}
     else:
-        remedy = "name two labels or more, with a description or without"
+        remedy = "name the labels, with a description or without"
         criteria = (
             dict.fromkeys(criteria) if is_list(criteria) and len(set(map(str, criteria))) == len(criteria) else criteria
         )
-    if not isinstance(criteria, Mapping) or len(criteria) < 2 or (kind == "yes_no" and len(criteria) > 2):
+    if not isinstance(criteria, Mapping) or not criteria or (kind == "yes_no" and len(criteria) > 2):
         raise _fault(name, f"the criteria {str(criteria)[:60]!r}", remedy)
     described = {str(spelled(option) or ""): text for option, text in criteria.items()}
     if "" in described or any(not (text is None or isinstance(text, str)) for text in described.values()):
@@ -136,7 +143,7 @@ def read_answer(question: Question, value: object) -> int | None:
     return option
 
 
-def read_state(value: object) -> str:
+def read_state(value: Any) -> str:
     """Return a text, the messages of a conversation with their roles, or any other JSON, as text."""
     if isinstance(value, str):
         return value

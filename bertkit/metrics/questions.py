@@ -20,7 +20,7 @@ def ranked_probability_score(probabilities: Sequence[float], gold: int) -> float
     (1.0, 0.5)
     """
     differences = np.cumsum(probabilities) - (np.arange(len(probabilities)) >= gold)
-    return float(np.square(differences).sum() / (len(probabilities) - 1))
+    return float(np.square(differences).sum() / max(len(probabilities) - 1, 1))
 
 
 def compute_scores(compared: Mapping[str, Numbers], names: Sequence[str]) -> dict[str, float]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict
-from datetime import datetime
+from datetime import date, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -134,7 +134,8 @@ def _add_state(app: FastAPI, service: Service) -> None:
         return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def models() -> Response:
-        return JSONResponse({"object": "list", "data": list(map(describe_model, service.models.values()))})
+        data = list(map(describe_model, service.models.values()))
+        return JSONResponse({"object": "list", "data": data, "models": list(map(_name_model, data))})
 
     async def one_model(name: str) -> Response:
         model = service.get(name)
@@ -173,6 +174,12 @@ def describe_model(model: ServedModel) -> dict[str, Any]:
             "columns": form_fields(task, setup.recipe),
         }
     return content
+
+
+def _name_model(content: Mapping[str, Any]) -> dict[str, str]:
+    """Return what `describe_model` says in the shape of TypeSafe's clients."""
+    released = date.fromtimestamp(content["created"]).isoformat()
+    return {"name": content["id"], "description": content.get("about") or "", "release_date": released}
 
 
 async def _answer_refusal(request: Request, error: Exception) -> Response:

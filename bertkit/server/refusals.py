@@ -47,6 +47,6 @@ def refuse(path: str, refused: HTTPException) -> Response:
     """Build the answer to a refused request, at OpenAI's addresses in its shape, else in that of TEI."""
     status, name = refused.status_code, TYPES.get(refused.status_code, "backend")
     content: dict[str, object] = {"error": refused.detail, "error_type": name}
-    if path.endswith("/v1/embeddings"):
+    if path.endswith(("/v1/embeddings", "/v1/decisions")):
         content = {"error": {"message": refused.detail, "type": name, "code": status}}
     return JSONResponse(content, status, refused.headers)

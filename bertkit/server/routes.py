@@ -16,10 +16,19 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from bertkit.data.columns import PAIR
+from bertkit.data.questions import Question
 from bertkit.errors import shorten
 from bertkit.metrics import Numbers
 from bertkit.server.batching import BusyError, Lane
 from bertkit.server.guard import NOTES
+from bertkit.server.questions import (
+    DecisionsRequest,
+    SystemOneRequest,
+    choose_models,
+    decision_of,
+    row_of,
+    who_answers,
+)
 from bertkit.server.refusals import CLIENT_GONE, RefusedError, refusal_of
 from bertkit.server.schemas import (
     ClassifyRequest,
@@ -58,6 +67,8 @@ def add_routes(app: FastAPI, service: Service) -> None:
         ("/rerank", RerankRequest, _rerank, list[RankedText]),
         ("/embed", EmbedRequest, _embed, list[list[float]]),
         ("/v1/embeddings", EmbeddingsRequest, _openai_embed, EmbeddingsAnswer),
+        ("/v1/decisions", DecisionsRequest, _decide, dict[str, Any]),
+        ("/v1/systemone", SystemOneRequest, _decide, dict[str, Any]),
     ]
     mains = {model.main_route for model in service.models.values()}
     for route, request_schema, answer, schema in shared:
@@ -100,7 +111,8 @@ def _make_endpoint(service: Service, route: str, request_schema: type[BaseModel]
     models = {model.name: model for model in service.find(route)}
 
     async def endpoint(request: Request, body: Any) -> Response:
-        return await answer(service, request, _choose_model(models, body.model), body)
+        chosen = models if answer is _decide else _choose_model(models, body.model)
+        return await answer(service, request, chosen, body)
 
     endpoint.__annotations__ = {"request": Request, "body": request_schema, "return": Response}
     return endpoint
@@ -180,6 +192,25 @@ async def _openai_embed(service: Service, request: Request, model: ServedModel, 
     tokens = sum(count for _, count in answers)
     usage = json.dumps({"prompt_tokens": tokens, "total_tokens": tokens})
     return _json(f'{{"object": "list", "data": [{data}], "model": {json.dumps(model.name)}, "usage": {usage}}}')
+
+
+async def _decide(
+    service: Service, request: Request, models: Mapping[str, ServedModel], body: DecisionsRequest | SystemOneRequest
+) -> Response:
+    named = choose_models(models, body.model)
+    state, questions = body.read()
+    asked: dict[str, list[Question]] = {}
+    for question in questions:
+        if answering := who_answers(named, question):
+            asked.setdefault(answering.name, []).append(question)
+    decisions, tokens = dict[str, Any](), 0
+    for name, of_model in asked.items():
+        model = models[name]
+        assert model.rows is not None
+        [prediction] = await compute(service, request, model, model.rows, [row_of(model, state, of_model)], dict)
+        tokens += request.scope[NOTES]["tokens"]
+        decisions |= {each.name: decision_of(model, prediction, each) for each in of_model}
+    return _json(to_json({"model": body.model or named[0].name, **body.show(decisions, tokens)}))
 
 
 def _finisher(model: ServedModel, *, is_normal: bool, dimension: int | None) -> _Render:

@@ -114,10 +114,26 @@ class ServedModel:
         return None if self.predictor is None else self.predictor.checkpoint.task
 
     @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of its labels, in the order of its outputs."""
+        return () if self.predictor is None else self.predictor.checkpoint.setup.labels
+
+    @property
+    def answers_any(self) -> bool:
+        """Whether it answers any typed question."""
+        return self.task is not None and self.task.COLUMNS.given == ("state",)
+
+    @property
+    def classifies(self) -> bool:
+        """Whether it reads a text and answers with the probabilities of its labels."""
+        return self.task is not None and classifies_texts(self.task)
+
+    @property
     def routes(self) -> list[str]:
         """The addresses that this model answers at."""
         own = [f"/v1/models/{self.name}:predict"] if self.task else []
-        own += ["/predict"] if self.task and classifies_texts(self.task) else []
+        own += ["/predict"] if self.classifies else []
+        own += ["/v1/decisions", "/v1/systemone"] if self.classifies or self.answers_any else []
         own += ["/rerank"] if self.task and pair_to_rank(self.task) else []
         return own + (["/embed", "/v1/embeddings"] if self.texts else [])
 

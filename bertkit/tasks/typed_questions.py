@@ -233,7 +233,7 @@ def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> ca
     for line, (_, _, of_options) in zip(padded, answered, strict=True):
         line[: len(of_options)] = of_options
     numbers, gold = (np.array([each[column] for each in answered]) for column in (0, 1))
-    return calibration.Decisions(padded, gold, numbers, per="question")
+    return calibration.Decisions(padded, gold, numbers, per="row" if len(answered) == len(rows) else "question")
 
 
 def _probabilities(question: Question, record: Prediction) -> list[float]:
@@ -293,6 +293,12 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
 def score(compared: Compared, setup: Setup) -> dict[str, float]:
     """Compute the metrics over all answered questions; those of levels over the questions that have some."""
     return compute_scores(compared, setup.recipe.metrics)
+
+
+def count_errors(compared: Compared) -> tuple[Any, Any]:
+    """Count the wrong answers of each row, and all."""
+    is_answered = compared["gold"] != NO_ANSWER
+    return (is_answered & (compared["gold"] != compared["predicted"])).sum(axis=1), is_answered.sum(axis=1)
 
 
 def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:

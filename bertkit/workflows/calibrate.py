@@ -51,7 +51,7 @@ class CalibrationResult:
     file: str
     decisions: int = 0
     per: str = "row"
-    """What there is one decision for: each ``row``, each ``label`` of a row, or each ``word``."""
+    """What there is one decision for: each ``row``, each ``label`` of a row, each ``word`` or ``question``."""
     thresholds: dict[str, float] | None = None
     f1_macro: dict[str, float] | None = None
     """With several labels per row: ``before`` with 0.5 for all labels, and ``after`` with thresholds of other rows."""

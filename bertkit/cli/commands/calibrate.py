@@ -66,8 +66,8 @@ def command(
 
 def print_calibration(result: CalibrationResult) -> None:
     """Print the temperature, what it changed, and from which probability on a model is as right as asked."""
-    words = f", {result.decisions:,} words" if result.per == "word" else ""
-    print_text(f"{result.model}, {result.split}: {format_rows(result.rows)}{words} ({result.source})")
+    decisions = f", {result.decisions:,} {result.per}s" if result.per in ("word", "question") else ""
+    print_text(f"{result.model}, {result.split}: {format_rows(result.rows)}{decisions} ({result.source})")
     if result.training_rows:
         print_text(f"  training rows: {result.training_rows:,}. The model is surer of them than of new rows.")
     print_text(f"  temperature {result.temperature:.4g}")
@@ -76,7 +76,7 @@ def print_calibration(result: CalibrationResult) -> None:
     for name in result.before:
         sides = ((side, getattr(result, side)[name]) for side in ("before", "after"))
         table.append({"measure": name, **{side: format_scored(of["value"], of["interval"]) for side, of in sides}})
-    of_each = {"row": "", "label": "of each label, ", "word": "of each word, "}[result.per]
+    of_each = "" if result.per == "row" else f"of each {result.per}, "
     print_table(f"{of_each}on rows that the temperature was not fitted to (95% CI over rows)", table)
     if result.f1_macro is not None:
         # Thresholds only of families that decide label by label: the others take the likeliest label.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,7 +85,8 @@ def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcom
     # From the most exact to what is always there: counts of the family, a score of each unit, or right and wrong.
     if task.count_errors is not None:
         errors, decisions = (np.asarray(counts, dtype=float) for counts in task.count_errors(compared))
-        what = "errors per gold or predicted entity" if "entities" in compared else "share of wrong tags"
+        names = {"entities": "errors per gold or predicted entity", "tags": "share of wrong tags"}
+        what = next((name for array, name in names.items() if array in compared), "share of wrong answers")
     elif len(units) != len(rows) or not units:
         what, errors = _score_units(scorer, compared)
     else:
@@ -132,7 +133,8 @@ def _describe_answer(
 ) -> RowAnswer:
     columns, example = scorer.task.COLUMNS, examples[numbers[0]]
     row = rows[numbers[0]]
-    texts = [as_text(row[name]) for name in (*columns.given, *columns.optional) if name in row]
+    inputs = [row[name] for name in (*columns.given, *columns.optional) if name in row]
+    texts = [as_text(value) for value in inputs if not isinstance(value, Mapping)]
     confidence = example.confidence
     named = find_named([example], scorer.labels)
     if confidence is None and named and error:
