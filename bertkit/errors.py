@@ -186,9 +186,9 @@ def closest(name: str, names: Iterable[str]) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Return the first line of what an error of a library says, or its class where it says nothing.
+    r"""Return the first line of what an error of a library says, or its class where it says nothing.
 
-    >>> message_of(OSError("no route\\nto the host")), message_of(ValueError())
+    >>> message_of(OSError("no route\nto the host")), message_of(ValueError())
     ('no route', 'ValueError')
     """
     return next(iter(str(error).strip().splitlines()), type(error).__name__)

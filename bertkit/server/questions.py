@@ -11,11 +11,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, Field, StrictBool
 
-from bertkit.data.questions import Question, read_questions, read_state
 from bertkit.errors import DataError
 from bertkit.server.refusals import RefusedError, refusal_of
 from bertkit.server.schemas import Text
 from bertkit.server.service import ServedModel
+from bertkit.tokens.questions import Question, read_questions, read_state
 
 _MOST = 400  # questions of a request
 

@@ -16,7 +16,6 @@ from pydantic import BaseModel
 from starlette.responses import Response
 
 from bertkit.data.columns import PAIR
-from bertkit.data.questions import Question
 from bertkit.errors import shorten
 from bertkit.metrics import Numbers
 from bertkit.server.batching import BusyError, Lane
@@ -46,6 +45,7 @@ from bertkit.server.schemas import (
 )
 from bertkit.server.service import ServedModel, Service
 from bertkit.storage.files import to_json
+from bertkit.tokens.questions import Question
 from bertkit.vectors.embedding.quantize import to_unit_length, truncate
 
 _REFUSALS: dict[int | str, dict[str, Any]] = {

@@ -131,11 +131,11 @@ class ServedModel:
     @property
     def routes(self) -> list[str]:
         """The addresses that this model answers at."""
-        own = [f"/v1/models/{self.name}:predict"] if self.task else []
-        own += ["/predict"] if self.classifies else []
-        own += ["/v1/decisions", "/v1/systemone"] if self.classifies or self.answers_any else []
-        own += ["/rerank"] if self.task and pair_to_rank(self.task) else []
-        return own + (["/embed", "/v1/embeddings"] if self.texts else [])
+        routes = [f"/v1/models/{self.name}:predict"] if self.task else []
+        routes += ["/predict"] if self.classifies else []
+        routes += ["/v1/decisions", "/v1/systemone"] if self.classifies or self.answers_any else []
+        routes += ["/rerank"] if self.task and pair_to_rank(self.task) else []
+        return routes + (["/embed", "/v1/embeddings"] if self.texts else [])
 
     @property
     def main_route(self) -> str:

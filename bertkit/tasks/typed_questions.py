@@ -13,15 +13,14 @@ from __future__ import annotations
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from bertkit.data.labels import placeholder_names
-from bertkit.data.questions import Question, parse_json, read_answer, read_answers, read_questions, read_state
 from bertkit.metrics import calibration
 from bertkit.metrics.decisions import softmax
 from bertkit.metrics.questions import METRICS as SCORES
@@ -43,21 +42,22 @@ from bertkit.tasks import (
     Prediction,
     Predictions,
     Recipe,
+    RecipeError,
     Row,
     Setup,
-    load_pretrained,
+    padding_collator,
     read_option,
 )
 from bertkit.tokens.features import (
     Features,
     Rows,
+    SpecialTokenTemplate,
     find_template,
-    max_tokens,
-    pad_features,
-    to_batch,
+    split_by_size,
     token_budget,
     tokenize_texts,
 )
+from bertkit.tokens.questions import Question, parse_json, read_answer, read_answers, read_questions, read_state
 
 COLUMNS = Columns(
     given=("state",),
@@ -87,7 +87,11 @@ def _read_asked(value: Any) -> Any:
         raise ValueError(f"{error.what}: {error.remedy}") from None
 
 
-OPTIONS: Mapping[str, Any] = {**calibration.OPTIONS, "questions": Option(None, read=_read_asked)}
+OPTIONS: Mapping[str, Any] = {
+    **calibration.OPTIONS,
+    "questions": Option(None, read=_read_asked),
+    "one_pass": False,
+}
 
 _option = partial(read_option, OPTIONS)
 
@@ -112,80 +116,99 @@ def read(row: Row, recipe: Recipe) -> Row | None:
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
-    """Load an encoder with one logit per token, which counts at the tokens of options."""
-    from bertkit.modeling.heads.options import score_options
+    """Load an encoder with one logit per token, which counts at the mask tokens of options.
 
-    model = load_pretrained(
-        "AutoModelForTokenClassification",
-        folder,
-        placeholder_names(1),
-        new_head=new_head,
-        inference=setup.inference,
-    )
-    score_options(model)
+    Raises:
+        RecipeError: ``one_pass`` of an encoder whose positions are not given to it.
+    """
+    from bertkit.modeling.attention import keep_windows
+    from bertkit.modeling.heads.options import option_class, takes_positions
+    from bertkit.modeling.load import load_model as load
+
+    model = load(option_class, folder, placeholder_names(1), new_head=new_head)
+    config = model.config
+    if new_head:  # a graph tells the parts of a sequence by these ids, and has no tokenizer
+        config.option_separator = find_template(setup.tokenizer, pair=True).between[-1]
+        config.option_marker = setup.tokenizer.mask_token_id
+    if _option(setup.recipe, "one_pass") and not takes_positions(config):
+        what = f"options.one_pass: a {config.model_type} model counts positions by itself"
+        raise RecipeError(what, "leave it out; each question is then read in a sequence of its own")
+    keep_windows(model)
     return model
 
 
 def encode(rows: Rows, setup: Setup) -> list[Feature]:
-    """Encode each question of a row that has an answer, or each, beside the text, which is cut where it does not fit.
+    """Encode the questions of a row that have an answer, or all, beside the text, which is cut where it does not fit.
 
-    ``question`` is the number of a question in its row, and ``places`` are the tokens of its options in their order.
+    ``questions`` are the numbers of a feature's questions in their row, and ``places`` the tokens of all their options:
+    one question after the other, and options in their order. With ``one_pass``, questions share a sequence while it has
+    no more than ``max_length`` tokens.
 
     Raises:
         DataError: a question and its options leave no room for a text.
     """
-    template, tokenizer = find_template(setup.tokenizer, pair=True), setup.tokenizer
-    budget, mask = token_budget(setup, template), tokenizer.mask_token_id
-    asked = [_questions_of(row, setup.recipe) for row in rows]
-    texts = {text for questions in asked for each in questions for text in (each.instructions, *each.texts)}
-    ids = _token_ids(setup, texts)
-    states = _token_ids(setup, (row["state"] for row in rows))
+    template = find_template(setup.tokenizer, pair=True)
+    budget, together = token_budget(setup, template), bool(_option(setup.recipe, "one_pass"))
+    asked = [_questions_to_read(row, setup.recipe) for row in rows]
+    texts = (text for questions in asked for _, each in questions for text in (each.instructions, *each.texts))
+    ids, states = _token_ids(setup, texts), _token_ids(setup, (row["state"] for row in rows))
     features: list[Feature] = []
     for number, (row, questions) in enumerate(zip(rows, asked, strict=True)):
-        answers = row.get("answers")
-        for index, question in enumerate(questions):
-            if answers is not None and question.name not in answers:
-                continue
-            order = _order(question, row["state"])
-            second, places = list(ids[question.instructions]), [0] * len(order)
-            for option in order:
-                places[option] = len(second)
-                second += [mask, *ids[question.texts[option]]]
-            left = budget - len(second)
-            if left < _LEAST_STATE:
-                what = f"question {question.name!r} and its options take {len(second)} of {budget} tokens"
-                raise DataError(what, "ask for fewer options at once, or describe them in fewer words", row=number + 1)
-            state = states[row["state"]][:left]
-            first = len(template.before) + len(state) + len(template.between)
-            feature = {"row": number, "question": index, **template.fill(state, second)}
-            feature["places"] = [first + place for place in places]
-            if answers is not None:
-                feature["labels"] = [IGNORED] * len(feature["input_ids"])
-                feature["labels"][feature["places"][answers[question.name]]] = int(question.type == "score")
-            features.append(feature)
+        parts = [_Part(index, *_lay_out(each, row["state"], ids, setup), each) for index, each in questions]
+        if long := next((part for part in parts if len(part.ids) + _LEAST_STATE > budget), None):
+            what = f"question {long.question.name!r} and its options take {len(long.ids)} of {budget} tokens"
+            raise DataError(what, "ask for fewer options at once, or describe them in fewer words", row=number + 1)
+        # the state is cut alike for all questions of the row, so that it is the same whatever else is asked
+        state = states[row["state"]][: budget - max(len(part.ids) for part in parts)]
+        most = budget - len(state) if together else 0
+        for run in split_by_size(parts, most, lambda part: len(part.ids) + 1):
+            features.append({"row": number, **_fill(template, state, run, row.get("answers"))})
     return features
 
 
+class _Part(NamedTuple):
+    """A question as it is read."""
+
+    number: int
+    """That of the question in its row."""
+    ids: list[int]
+    places: list[int]
+    """Of the mask token of each option in `ids`."""
+    question: Question
+
+
+def _lay_out(question: Question, state: str, ids: Mapping[str, list[int]], setup: Setup) -> tuple[list[int], list[int]]:
+    """Return the token ids of a question and its options, and where the mask token of each option is."""
+    tokens, places = list(ids[question.instructions]), [0] * len(question.options)
+    for option in _order(question, state):
+        places[option] = len(tokens)
+        tokens += [setup.tokenizer.mask_token_id, *ids[question.texts[option]]]
+    return tokens, places
+
+
+def _fill(
+    template: SpecialTokenTemplate, state: list[int], parts: Sequence[_Part], answers: Mapping[str, int] | None
+) -> Feature:
+    """Put questions behind a state, with a separator between them."""
+    separator = template.between[-1:]
+    second, places = list[int](), list[int]()
+    first = len(template.before) + len(state) + len(template.between)
+    gold: dict[int, int] = {}
+    for part in parts:
+        second += [*separator, *part.ids] if second else part.ids
+        start = first + len(second) - len(part.ids)
+        if answers is not None:
+            gold[start + part.places[answers[part.question.name]]] = int(part.question.type == "score")
+        places += [start + place for place in part.places]
+    feature = {"questions": [part.number for part in parts], "places": places, **template.fill(state, second)}
+    if answers is not None:
+        feature["labels"] = [gold.get(place, IGNORED) for place in range(len(feature["input_ids"]))]
+    return feature
+
+
 def collator(setup: Setup) -> Collator:
-    """Build the padding collator; ``markers`` is 1 at the tokens of options, and ``labels`` lies at the gold ones.
-
-    Both are of shape (questions, tokens); a batch to predict has neither.
-    """
-    padding = {
-        "input_ids": setup.tokenizer.pad_token_id,
-        "token_type_ids": setup.tokenizer.pad_token_type_id,
-        "labels": IGNORED,
-    }
-
-    def collate(features: Features) -> Any:
-        batch = pad_features(features, padding, max_tokens(setup))
-        if "labels" in batch:
-            batch["markers"] = np.zeros_like(batch["labels"])
-            for line, feature in zip(batch["markers"], features, strict=True):
-                line[feature["places"]] = 1
-        return to_batch(batch, setup)
-
-    return collate
+    """Build the padding collator; ``labels`` (sequences, tokens) lies at the mask tokens of gold options."""
+    return padding_collator(setup, label_per_token=True)
 
 
 def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> list[Prediction]:
@@ -197,18 +220,23 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     option = partial(_option, setup.recipe)
     records: list[Prediction] = [{"prediction": {}, "decisions": {}} for _ in rows]
     for output, feature in zip(outputs, features, strict=True):
-        question = _questions_of(rows[feature["row"]], setup.recipe)[feature["question"]]
-        logits = output["logits"][feature["places"], 0]
-        probabilities = softmax(logits / option("temperature"))
-        answer = question.value(int(probabilities.argmax()))
         record = records[feature["row"]]
-        record["prediction"][question.name] = answer
-        answers = [question.value(number) for number in range(len(probabilities))]
-        record["decisions"][question.name] = {
-            **_describe(question, probabilities.tolist()),
-            **calibration.decide(probabilities, answers, option),
-        }
+        for question, places in _asked_in(feature, rows[feature["row"]], setup):
+            probabilities = softmax(output["logits"][places, 0] / option("temperature"))
+            answers = [question.value(number) for number in range(len(probabilities))]
+            record["prediction"][question.name] = answers[int(probabilities.argmax())]
+            decision = _describe(question, probabilities.tolist()) | calibration.decide(probabilities, answers, option)
+            record["decisions"][question.name] = decision
     return records
+
+
+def _asked_in(feature: Feature, row: Row, setup: Setup) -> Iterator[tuple[Question, Any]]:
+    """Yield the questions of a feature, each with the tokens of its options."""
+    questions, start = _questions_of(row, setup.recipe), 0
+    for index in feature["questions"]:
+        end = start + len(questions[index].options)
+        yield questions[index], feature["places"][start:end]
+        start = end
 
 
 def _describe(question: Question, probabilities: list[float]) -> dict[str, Any]:
@@ -250,16 +278,16 @@ def _probabilities(question: Question, record: Prediction) -> list[float]:
 
 def targets(prediction: Prediction, outputs: Outputs, features: Features, row: Row, setup: Setup) -> list[Target]:
     """Return what can be explained: the log-odds of each answer among the options of its question."""
-    found = []
+    answers = []
     for number, feature in enumerate(features):
-        question = _questions_of(row, setup.recipe)[feature["question"]]
-        index = read_answer(question, prediction["prediction"][question.name]) or 0
+        for question, places in _asked_in(feature, row, setup):
+            index = read_answer(question, prediction["prediction"][question.name]) or 0
 
-        def score(outputs: Tensors, places: Any = feature["places"], index: int = index) -> Any:
-            return log_odds(outputs["logits"][:, places, 0], index)
+            def score(outputs: Tensors, places: Any = places, index: int = index) -> Any:
+                return log_odds(outputs["logits"][:, list(places), 0], index)
 
-        found.append(Target(f"{question.name}: {question.options[index]}", score, feature=number))
-    return found
+            answers.append(Target(f"{question.name}: {question.options[index]}", score, feature=number))
+    return answers
 
 
 def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
@@ -313,7 +341,7 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
 
 
 def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str, list[Prediction]]:
-    """Give each question its most frequent answer in training; one that was never asked gets its first option."""
+    """Predict the most frequent answer to each question in training, or the first option of one never asked before."""
     predicted: list[Prediction] = []
     for row in rows:
         chosen = {}
@@ -358,6 +386,12 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
 def _questions_of(row: Row, recipe: Recipe) -> list[Question]:
     """Return the questions of a row, or those that the recipe asks of every row."""
     return _read_once(json.dumps(row.get("questions") or _option(recipe, "questions")))
+
+
+def _questions_to_read(row: Row, recipe: Recipe) -> list[tuple[int, Question]]:
+    """Return the questions of a row with their numbers; of a row with answers, those that it answers."""
+    questions = enumerate(_questions_of(row, recipe))
+    return [(index, each) for index, each in questions if "answers" not in row or each.name in row["answers"]]
 
 
 @lru_cache(4096)  # most rows ask what another one asks

@@ -1,0 +1,239 @@
+"""Typed questions: what the model reads, answers and scores held against other libraries, and a toy task to the end."""
+
+from __future__ import annotations
+
+import csv
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, f1_score
+
+from bertkit.errors import DataError
+from bertkit.progress import Silent
+from bertkit.recipe import load_recipe
+from bertkit.tasks import typed_questions as task
+from bertkit.tokens.features import IGNORED, Setup
+from bertkit.workflows.finetune import finetune
+from tests.conftest import WORDS, make_tokenizer, write_jsonl
+
+TOKENIZER = make_tokenizer()
+ASKED = {
+    "liked": {"type": "yes_no", "instructions": "good"},
+    "kind": {"type": "choice", "instructions": "film", "criteria": ["dull", "fine", "very good"]},
+    "stars": {"type": "score", "criteria": ["bad", "fine", "good"]},
+}
+
+
+def setup_of(**changes) -> Setup:
+    return Setup(load_recipe("decide", changes), TOKENIZER, ())
+
+
+def row_of(state="the film", answers=None, questions=None):
+    row = {"state": state, "questions": questions or ASKED}
+    return task.read(row if answers is None else {**row, "answers": answers}, load_recipe("decide"))
+
+
+def words_of(ids):
+    return TOKENIZER.convert_ids_to_tokens(ids)
+
+
+# --- what is read
+
+
+def test_each_option_has_a_mask_token_before_its_words():
+    features = task.encode([row_of(answers={"kind": "fine", "stars": 2})], setup_of())
+    assert [feature["question"] for feature in features] == [1, 2]  # the first one has no answer
+    choice, score = features
+    tokens = words_of(choice["input_ids"])
+    assert tokens[:5] == ["[CLS]", "the", "film", "[SEP]", "film"]
+    assert [tokens[place] for place in choice["places"]] == ["[MASK]"] * 3
+    assert [tokens[place + 1] for place in choice["places"]] == ["dull", "fine", "very"]
+    assert [n for n, label in enumerate(choice["labels"]) if label != IGNORED] == [choice["places"][1]]
+    assert score["places"] == sorted(score["places"])
+    assert (choice["labels"][choice["places"][1]], score["labels"][score["places"][2]]) == (0, 1)
+
+
+def test_the_order_of_labels_changes_nothing_that_is_read():
+    for state in ("the film", "good", "very dull"):
+        both = []
+        for labels in (["dull", "fine", "very good"], ["very good", "dull", "fine"]):
+            questions = {"kind": {"type": "choice", "criteria": labels}}
+            [feature] = task.encode([row_of(state, questions=questions)], setup_of())
+            both.append((feature["input_ids"], dict(zip(labels, feature["places"], strict=True))))
+        assert both[0] == both[1]
+
+
+def test_a_long_state_is_cut_and_a_long_question_is_refused():
+    setup = setup_of(**{"training.max_length": 24})
+    question = {"kind": {"type": "choice", "criteria": ["dull", "fine"]}}
+    [feature] = task.encode([row_of("the film " * 40, questions=question)], setup)
+    assert len(feature["input_ids"]) == 24
+    assert [words_of(feature["input_ids"])[place] for place in feature["places"]] == ["[MASK]"] * 2
+    many = {"kind": {"type": "choice", "criteria": [f"{a} {b}" for a in WORDS["filler"][:5] for b in ("good", "bad")]}}
+    with pytest.raises(DataError, match="question 'kind' and its options take 32 of 21 tokens"):
+        task.encode([row_of(questions=many)], setup)
+
+
+def test_a_state_may_be_empty():
+    assert len(task.encode([row_of("")], setup_of())) == 3
+
+
+def test_questions_come_from_the_row_or_the_recipe():
+    changes = {"options.questions": ASKED, "data.columns": {"state": "text", "answers": ["a", "b", "c"]}}
+    recipe = load_recipe("decide", changes)
+    assert task.read({"state": "x", "answers": ["yes", None, "2"]}, recipe)["answers"] == {"liked": 1, "stars": 2}
+    assert task.read({"state": "x", "answers": ["", None, None]}, recipe) is None  # nothing to learn
+    with pytest.raises(DataError, match="no questions"):
+        task.read({"state": "x"}, load_recipe("decide"))
+
+
+# --- answers and scores
+
+
+def answers_of(states_answers):
+    """Predict by logits that are the same for all rows: ln 1, ln 2, ln 3 of the options in their order."""
+    rows = [row_of(state, answers) for state, answers in states_answers]
+    setup = setup_of()
+    features = task.encode(rows, setup)
+    outputs = []
+    for feature in features:
+        logits = np.zeros((len(feature["input_ids"]), 1))
+        logits[feature["places"], 0] = np.log(np.arange(len(feature["places"])) + 1)
+        outputs.append({"logits": logits})
+    return rows, task.decode(outputs, features, rows, setup), setup
+
+
+def test_answers_of_logits_by_hand():
+    [row], [answer], setup = answers_of([("the film", {"liked": True, "kind": "dull", "stars": 0})])
+    assert answer["prediction"] == {"liked": True, "kind": "very good", "stars": 2}
+    decisions = answer["decisions"]
+    assert decisions["liked"]["probability"] == pytest.approx(2 / 3)
+    assert decisions["kind"]["probabilities"] == pytest.approx({"dull": 1 / 6, "fine": 2 / 6, "very good": 3 / 6})
+    assert decisions["kind"]["confidence"] == pytest.approx(1 / 2)
+    assert decisions["stars"]["expected"] == pytest.approx(0 / 6 + 2 / 6 + 2 * 3 / 6)
+    found = task.gold_probabilities([answer], [row], setup)
+    assert (found.gold.tolist(), found.rows.tolist(), found.per) == ([1, 0, 0], [0, 0, 0], "question")
+    np.testing.assert_allclose(found.probabilities.sum(axis=1), 1)
+
+
+def test_scores_are_those_of_scikit_learn_and_of_levels_by_hand():
+    rng = random.Random(1)
+    gold = [
+        {"liked": rng.random() < 0.5, "kind": rng.choice(ASKED["kind"]["criteria"]), "stars": rng.randrange(3)}
+        for _ in range(40)
+    ]
+    rows, predictions, _ = answers_of([("the film", answers) for answers in gold])
+    metrics = ["accuracy", "f1_macro", "mean_absolute_error", "ranked_probability_score"]
+    setup = setup_of(metrics=metrics)
+    scores = task.score(task.compare(predictions, rows, setup), setup)
+    pairs = [
+        (f"{name}={right[name]}", f"{name}={answer['prediction'][name]}")
+        for right, answer in zip(gold, predictions, strict=True)
+        for name in ASKED
+    ]
+    assert scores["accuracy"] == pytest.approx(accuracy_score(*zip(*pairs, strict=True)))
+    assert scores["f1_macro"] == pytest.approx(f1_score(*zip(*pairs, strict=True), average="macro", zero_division=0))
+    levels, expected = [1 / 6, 2 / 6, 3 / 6], 4 / 3
+    assert scores["mean_absolute_error"] == pytest.approx(np.mean([abs(expected - each["stars"]) for each in gold]))
+    ranked = [sum((sum(levels[: n + 1]) - (n >= each["stars"])) ** 2 for n in range(3)) / 2 for each in gold]
+    assert scores["ranked_probability_score"] == pytest.approx(np.mean(ranked))
+    wrong, asked = task.count_errors(task.compare(predictions, rows, setup))
+    assert wrong.sum() / asked.sum() == pytest.approx(1 - scores["accuracy"])
+
+
+def test_scores_of_levels_have_no_value_without_levels():
+    rows, predictions, _ = answers_of([("the film", {"liked": True})])
+    setup = setup_of(metrics=["accuracy", "mean_absolute_error"])
+    assert np.isnan(task.score(task.compare(predictions, rows, setup), setup)["mean_absolute_error"])
+
+
+def test_the_baseline_is_the_most_frequent_answer_to_each_question():
+    training = [row_of(answers={"liked": liked, "kind": "fine"}) for liked in (True, True, False)]
+    other = {"new": {"type": "choice", "criteria": ["x", "y"]}}
+    rows = [row_of(), row_of(questions=other)]
+    found = task.baselines(task.fit_baselines(training, setup_of()), rows, setup_of())
+    answers = [each["prediction"] for each in found["most frequent answer"]]
+    assert answers == [{"liked": True, "kind": "fine", "stars": 0}, {"new": "x"}]
+
+
+# --- from file to answer
+
+
+def toy_row(rng: random.Random) -> dict[str, str]:
+    word = rng.choice(["good", "bad"])
+    return {"text": f"{rng.choice(WORDS['filler'])} {word}", "liked": "yes" if word == "good" else "no", "kind": word}
+
+
+@pytest.fixture(scope="module")
+def recipe_file(tmp_path_factory, tiny_model) -> Path:
+    folder = tmp_path_factory.mktemp("asked")
+    rng = random.Random(5)
+    for split, count in (("train", 400), ("validation", 60)):
+        with (folder / f"{split}.csv").open("w", newline="") as stream:
+            writer = csv.DictWriter(stream, ["text", "liked", "kind"])
+            writer.writeheader()
+            writer.writerows(toy_row(rng) for _ in range(count))
+    questions = {
+        "liked": {"type": "yes_no", "instructions": "lovely"},
+        "kind": {"type": "choice", "instructions": "film", "criteria": ["bad", "good"]},
+    }
+    recipe = {
+        "task": "typed_questions",
+        "model": str(tiny_model),
+        "data": {
+            "files": {split: str(folder / f"{split}.csv") for split in ("train", "validation")},
+            "columns": {"state": "text", "answers": ["liked", "kind"]},
+        },
+        "options": {"questions": questions},
+        "metrics": ["accuracy"],
+        "training": {"epochs": 4, "batch_size": 16, "learning_rate": 2e-3, "precision": "fp32", "max_length": 64},
+    }
+    (folder / "asked.yaml").write_text(json.dumps(recipe))  # which is YAML too
+    return folder / "asked.yaml"
+
+
+@pytest.fixture(scope="module")
+def decider(recipe_file) -> Path:
+    finetune(load_recipe(str(recipe_file)), output=recipe_file.parent / "run", progress=Silent())
+    return recipe_file.parent / "run"
+
+
+def test_columns_of_a_table_are_learned_as_questions(run, decider):
+    record = json.loads((decider / "run.json").read_text())
+    assert record["results"][0]["scores"]["accuracy"] > 0.9
+    ended = run("eval", decider, "--json")
+    assert ended.code == 0, ended.err
+    assert json.loads(ended.out)["results"][0]["scores"] == record["results"][0]["scores"]
+
+
+def test_a_row_is_answered_by_name(run, decider):
+    ended = run("predict", decider, "--row", "state=good")
+    assert ended.code == 0, ended.err
+    record = json.loads(ended.out)
+    assert record["prediction"] == {"liked": True, "kind": "good"}
+    asked = {"liked": {"type": "yes_no", "instructions": "lovely"}}
+    own = run("predict", decider, "--row", "state=good", "--row", f"questions={json.dumps(asked)}")
+    assert own.code == 0, own.err
+
+
+def test_an_answer_that_is_no_option_ends_in_one_line(run, recipe_file, tmp_path):
+    file = tmp_path / "rows.csv"
+    file.write_text("text,liked,kind\ngood,yes,good\nbad,no,awful\n")
+    ended = run("finetune", recipe_file, "--data", file)
+    assert ended.code == 3
+    assert ended.err.startswith(f"error: the answer 'awful' to 'kind' ({file}:3, column 'liked kind')")
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_rows_with_their_own_questions(run, tiny_model, tmp_path):
+    rows = [{"state": "good", "questions": ASKED, "answers": {"liked": True, "stars": 2}}] * 8
+    rows.append({"state": "bad", "questions": {"a": {"type": "yes"}}, "answers": {"a": True}})
+    file = write_jsonl(tmp_path / "rows.jsonl", rows)
+    ended = run("finetune", "decide", "--model", tiny_model, "--data", file)
+    assert (ended.code, ended.err.splitlines()) == (
+        3,
+        [f"error: question 'a' has the type 'yes' ({file}:9, column 'questions') - give one of yes_no, choice, score"],
+    )
