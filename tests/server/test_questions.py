@@ -6,13 +6,13 @@ import pytest
 
 from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
-from bertkit.server.app import make_app
+from bertkit.server.app import app_of
 from bertkit.server.batching import Limits
 from bertkit.server.runs import find_models
 from bertkit.server.service import load_service
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.predict import predict
-from tests.conftest import write_jsonl
+from tests.conftest import WORDS, write_jsonl
 from tests.server.conftest import Client
 
 STATE = "the good film"
@@ -40,7 +40,8 @@ TYPESAFE = {
 @pytest.fixture(scope="module")
 def decider(tiny_model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("decider")
-    rows = [{"state": STATE, "questions": ASKED, "answers": {"liked": True, "kind": "fine", "stars": 2}}] * 16
+    answers = {"liked": True, "kind": "fine", "stars": 2}
+    rows = [{"state": f"{STATE} {word}", "questions": ASKED, "answers": answers} for word in WORDS["filler"]]
     file = write_jsonl(folder / "rows.jsonl", rows)
     changes = {"model": str(tiny_model), "data.source": str(file), "training.epochs": 1, "training.precision": "fp32"}
     finetune(load_recipe("decide", changes), output=folder / "run", progress=Silent())
@@ -50,7 +51,8 @@ def decider(tiny_model, tmp_path_factory):
 @pytest.fixture(scope="module")
 def asking(decider, trained):
     service = load_service(find_models([f"any={decider}", f"film.sentiment={trained}"]), Limits())
-    yield Client(make_app(service))
+    service.computer.start()
+    yield Client(app_of(service))
     service.computer.stop()
 
 

@@ -15,7 +15,7 @@ from bertkit.server.runs import find_models
 
 
 def test_models_answer_where_their_answers_fit(service):
-    assert service.models["run"].routes == ["/v1/models/run:predict", "/predict"]
+    assert service.models["run"].routes == [*("/v1/models/run:predict", "/predict", "/v1/decisions", "/v1/systemone")]
     assert [model.name for model in service.find("/embed")] == ["vectors"]
     assert service.find("/rerank") == []
 

@@ -130,6 +130,7 @@ def test_an_example_of_each_family_names_its_columns(name):
     names |= {"question_answering": "squad", "multiple_choice": "swag", "word_sense": "wsd", "reranking": "rerank"}
     names |= {"similarity": "similarity", "contrastive": "similarity-triples", "unlabeled_texts": "similarity-texts"}
     names |= {"late_interaction": "late-interaction", "few_shot": "few-shot", "zero_shot": "sst2", "sparse": "sparse"}
+    names |= {"typed_questions": "decide"}
     example = load_recipe(names[name])
     task = load_task(example)
     assert isinstance(task.COLUMNS, Columns)

@@ -45,7 +45,7 @@ def words_of(ids):
 
 def test_each_option_has_a_mask_token_before_its_words():
     features = task.encode([row_of(answers={"kind": "fine", "stars": 2})], setup_of())
-    assert [feature["question"] for feature in features] == [1, 2]  # the first one has no answer
+    assert [feature["questions"] for feature in features] == [[1], [2]]  # the first one has no answer
     choice, score = features
     tokens = words_of(choice["input_ids"])
     assert tokens[:5] == ["[CLS]", "the", "film", "[SEP]", "film"]
@@ -54,6 +54,24 @@ def test_each_option_has_a_mask_token_before_its_words():
     assert [n for n, label in enumerate(choice["labels"]) if label != IGNORED] == [choice["places"][1]]
     assert score["places"] == sorted(score["places"])
     assert (choice["labels"][choice["places"][1]], score["labels"][score["places"][2]]) == (0, 1)
+
+
+def test_questions_share_a_sequence_where_they_are_to_be_answered_in_one_pass():
+    row = row_of(answers={"liked": True, "kind": "fine", "stars": 0})
+    apart = task.encode([row], setup_of())
+    [together] = task.encode([row], setup_of(**{"options.one_pass": True}))
+    assert together["questions"] == [0, 1, 2]
+    tokens = words_of(together["input_ids"])
+    assert tokens.count("[SEP]") == 1 + 3
+    assert [tokens[place] for place in together["places"]] == ["[MASK]"] * (2 + 3 + 3)
+    assert [n for n, label in enumerate(together["labels"]) if label != IGNORED] == [
+        together["places"][place] for place in (1, 2 + 1, 2 + 3 + 0)
+    ]
+    parts = [words_of(each["input_ids"])[4:] for each in apart]
+    assert tokens == ["[CLS]", "the", "film", "[SEP]", *parts[0], *parts[1], *parts[2]]
+    few = task.encode([row], setup_of(**{"options.one_pass": True, "training.max_length": 24}))
+    assert [each["questions"] for each in few] == [[0, 1], [2]]
+    assert max(len(each["input_ids"]) for each in few) <= 24
 
 
 def test_the_order_of_labels_changes_nothing_that_is_read():
@@ -73,7 +91,7 @@ def test_a_long_state_is_cut_and_a_long_question_is_refused():
     assert len(feature["input_ids"]) == 24
     assert [words_of(feature["input_ids"])[place] for place in feature["places"]] == ["[MASK]"] * 2
     many = {"kind": {"type": "choice", "criteria": [f"{a} {b}" for a in WORDS["filler"][:5] for b in ("good", "bad")]}}
-    with pytest.raises(DataError, match="question 'kind' and its options take 32 of 21 tokens"):
+    with pytest.raises(DataError, match="question 'kind' and its options take 34 of 21 tokens"):
         task.encode([row_of(questions=many)], setup)
 
 

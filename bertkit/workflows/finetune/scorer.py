@@ -127,7 +127,8 @@ def _report_lengths(features: Features, rows: int, setup: Setup, task: Task) -> 
     if has_choice and reads_windows(setup.recipe):
         windows = int((lengths_of(features) // longest_of(features)).sum())
     if windows > rows:
-        log.info(f"training: {rows:,} rows in {windows:,} overlapping windows of up to {longest} tokens")
+        kind = "sequences" if "questions" in task.COLUMNS.optional else "overlapping windows"
+        log.info(f"training: {rows:,} rows in {windows:,} {kind} of up to {longest} tokens")
         return
     full = int((longest_of(features) >= longest).sum())
     if full:
