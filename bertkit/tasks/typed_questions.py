@@ -11,12 +11,11 @@ alike. So a model sees the labels of a data set in many orders too.
 from __future__ import annotations
 
 import json
-import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -30,7 +29,6 @@ from bertkit.modeling.heads.targets import Target, log_odds
 from bertkit.modeling.info import Model
 from bertkit.recipe.options import Option
 from bertkit.tasks import (
-    IGNORED,
     Answer,
     Collator,
     Columns,
@@ -51,13 +49,21 @@ from bertkit.tasks import (
 from bertkit.tokens.features import (
     Features,
     Rows,
-    SpecialTokenTemplate,
     find_template,
     split_by_size,
     token_budget,
-    tokenize_texts,
 )
-from bertkit.tokens.questions import Question, parse_json, read_answer, read_answers, read_questions, read_state
+from bertkit.tokens.questions import (
+    Question,
+    fill_questions,
+    lay_out,
+    parse_json,
+    read_answer,
+    read_answers,
+    read_questions,
+    read_state,
+    token_ids,
+)
 
 COLUMNS = Columns(
     given=("state",),
@@ -147,14 +153,14 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
     Raises:
         DataError: a question and its options leave no room for a text.
     """
-    template = find_template(setup.tokenizer, pair=True)
+    tokenizer, template = setup.tokenizer, find_template(setup.tokenizer, pair=True)
     budget, together = token_budget(setup, template), bool(_option(setup.recipe, "one_pass"))
     asked = [_questions_to_read(row, setup.recipe) for row in rows]
     texts = (text for questions in asked for _, each in questions for text in (each.instructions, *each.texts))
-    ids, states = _token_ids(setup, texts), _token_ids(setup, (row["state"] for row in rows))
+    ids, states = token_ids(tokenizer, texts), token_ids(tokenizer, (row["state"] for row in rows))
     features: list[Feature] = []
     for number, (row, questions) in enumerate(zip(rows, asked, strict=True)):
-        parts = [_Part(index, *_lay_out(each, row["state"], ids, setup), each) for index, each in questions]
+        parts = [lay_out(index, each, row["state"], ids, tokenizer.mask_token_id) for index, each in questions]
         if long := next((part for part in parts if len(part.ids) + _LEAST_STATE > budget), None):
             what = f"question {long.question.name!r} and its options take {len(long.ids)} of {budget} tokens"
             raise DataError(what, "ask for fewer options at once, or describe them in fewer words", row=number + 1)
@@ -162,48 +168,8 @@ def encode(rows: Rows, setup: Setup) -> list[Feature]:
         state = states[row["state"]][: budget - max(len(part.ids) for part in parts)]
         most = budget - len(state) if together else 0
         for run in split_by_size(parts, most, lambda part: len(part.ids) + 1):
-            features.append({"row": number, **_fill(template, state, run, row.get("answers"))})
+            features.append({"row": number, **fill_questions(template, state, run, row.get("answers"))})
     return features
-
-
-class _Part(NamedTuple):
-    """A question as it is read."""
-
-    number: int
-    """That of the question in its row."""
-    ids: list[int]
-    places: list[int]
-    """Of the mask token of each option in `ids`."""
-    question: Question
-
-
-def _lay_out(question: Question, state: str, ids: Mapping[str, list[int]], setup: Setup) -> tuple[list[int], list[int]]:
-    """Return the token ids of a question and its options, and where the mask token of each option is."""
-    tokens, places = list(ids[question.instructions]), [0] * len(question.options)
-    for option in _order(question, state):
-        places[option] = len(tokens)
-        tokens += [setup.tokenizer.mask_token_id, *ids[question.texts[option]]]
-    return tokens, places
-
-
-def _fill(
-    template: SpecialTokenTemplate, state: list[int], parts: Sequence[_Part], answers: Mapping[str, int] | None
-) -> Feature:
-    """Put questions behind a state, with a separator between them."""
-    separator = template.between[-1:]
-    second, places = list[int](), list[int]()
-    first = len(template.before) + len(state) + len(template.between)
-    gold: dict[int, int] = {}
-    for part in parts:
-        second += [*separator, *part.ids] if second else part.ids
-        start = first + len(second) - len(part.ids)
-        if answers is not None:
-            gold[start + part.places[answers[part.question.name]]] = int(part.question.type == "score")
-        places += [start + place for place in part.places]
-    feature = {"questions": [part.number for part in parts], "places": places, **template.fill(state, second)}
-    if answers is not None:
-        feature["labels"] = [gold.get(place, IGNORED) for place in range(len(feature["input_ids"]))]
-    return feature
 
 
 def collator(setup: Setup) -> Collator:
@@ -397,19 +363,3 @@ def _questions_to_read(row: Row, recipe: Recipe) -> list[tuple[int, Question]]:
 @lru_cache(4096)  # most rows ask what another one asks
 def _read_once(questions: str) -> list[Question]:
     return read_questions(questions)
-
-
-def _token_ids(setup: Setup, texts: Iterable[str]) -> dict[str, list[int]]:
-    """Tokenize texts, each once."""
-    unique = list(dict.fromkeys(texts))
-    return (
-        dict(zip(unique, (each.ids for each in tokenize_texts(setup.tokenizer, unique)), strict=True)) if unique else {}
-    )
-
-
-def _order(question: Question, state: str) -> list[int]:
-    """Return the order in which options are read: that of levels, and of labels one that depends on the text alone."""
-    numbers = range(len(question.options))
-    if question.type != "choice":
-        return list(numbers)
-    return sorted(numbers, key=lambda number: (zlib.crc32(f"{state}\0{question.options[number]}".encode()), number))

@@ -13,13 +13,15 @@ A question is ``yes_no``, a ``choice`` of one label, or a ``score``, one of seve
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from bertkit.data.labels import spelled
 from bertkit.data.rows import is_missing
 from bertkit.errors import DataError, closest
+from bertkit.tokens.features import IGNORED, Feature, SpecialTokenTemplate, Tokenizer, tokenize_texts
 
 TYPES = ("yes_no", "choice", "score")
 YES_NO = ("no", "yes")
@@ -171,3 +173,56 @@ def parse_json(value: object) -> Any:
 
 def _fault(name: str, what: str, remedy: str) -> DataError:
     return DataError(f"question {name!r} has {what}", remedy, column="questions")
+
+
+class QuestionIds(NamedTuple):
+    """A question and its options as token ids."""
+
+    number: int
+    """The place of the question in its row."""
+    ids: list[int]
+    places: list[int]
+    """Where the mask token of each option is."""
+    question: Question
+
+
+def lay_out(number: int, question: Question, state: str, ids: Mapping[str, list[int]], marker: int) -> QuestionIds:
+    """Put the token ids of a question's options behind its instructions, each behind a marker."""
+    tokens, places = list(ids[question.instructions]), [0] * len(question.options)
+    for option in _order(question, state):
+        places[option] = len(tokens)
+        tokens += [marker, *ids[question.texts[option]]]
+    return QuestionIds(number, tokens, places, question)
+
+
+def _order(question: Question, state: str) -> list[int]:
+    """Return the order in which options are read: that of levels, and of labels one that depends on the text alone."""
+    numbers = range(len(question.options))
+    if question.type != "choice":
+        return list(numbers)
+    return sorted(numbers, key=lambda number: (zlib.crc32(f"{state}\0{question.options[number]}".encode()), number))
+
+
+def fill_questions(
+    template: SpecialTokenTemplate, state: list[int], parts: Sequence[QuestionIds], answers: Mapping[str, int] | None
+) -> Feature:
+    """Build the feature of a state with questions behind it, a separator between each and the next."""
+    second, places, gold = list[int](), list[int](), dict[int, int]()
+    first = len(template.before) + len(state) + len(template.between)
+    for part in parts:
+        second += [*template.between[-1:], *part.ids] if second else part.ids
+        start = first + len(second) - len(part.ids)
+        places += [start + place for place in part.places]
+        if answers is not None:
+            gold[start + part.places[answers[part.question.name]]] = int(part.question.type == "score")
+    feature = {"questions": [part.number for part in parts], "places": places, **template.fill(state, second)}
+    if answers is not None:
+        feature["labels"] = [gold.get(place, IGNORED) for place in range(len(feature["input_ids"]))]
+    return feature
+
+
+def token_ids(tokenizer: Tokenizer, texts: Iterable[str]) -> dict[str, list[int]]:
+    """Tokenize texts, each once."""
+    unique = list(dict.fromkeys(texts))
+    encodings = tokenize_texts(tokenizer, unique) if unique else []
+    return {text: encoding.ids for text, encoding in zip(unique, encodings, strict=True)}
