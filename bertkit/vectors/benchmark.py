@@ -137,8 +137,6 @@ def _load_data(task: AbsTask) -> None:
     except (OSError, ValueError, RuntimeError, httpx.HTTPError, datasets.exceptions.DatasetsError) as error:
         if isinstance(error, OSError) and error.errno and not isinstance(error, (ConnectionError, FileNotFoundError)):
             raise  # of the disk
-        what = f"the rows of {name} ({source}) are neither in the cache nor to be had"
-        refused = hub.explain(error, f"{what}: ")
-        raise refused or UnavailableError(
-            f"{what}: {message_of(error)}", "fetch them where there is a network"
-        ) from None
+        what = f"the rows of {name} ({source}) are neither in the cache nor to be had: "
+        refused = hub.explain(error, what)
+        raise refused or UnavailableError(what + message_of(error), "fetch them where there is a network") from None
