@@ -1,4 +1,4 @@
-"""Memory: what the process keeps of what a step frees, errors that tell of too little, and the copies on the CPU.
+"""Memory: what is kept of what a step frees, its peak, errors that tell of too little, and the copies on the CPU.
 
 Reading a number from a device, or finding where a mask is true, waits for all the work that was given to it before. Of
 a batch, the CPU knows all that already: `to_device` keeps what it moved.
@@ -7,8 +7,11 @@ a batch, the CPU knows all that already: `to_device` keeps what it moved.
 from __future__ import annotations
 
 import ctypes
+import gc
+import os
 import platform
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertkit.hardware.device import Device
@@ -34,6 +37,43 @@ def keep_freed_memory() -> bool:
     settings = ((_ARENA_MAX, 1), (_MMAP_MAX, 0), (_TRIM_THRESHOLD, _NEVER))
     taken = [libc.mallopt(ctypes.c_int(name), ctypes.c_int(value)) for name, value in settings]
     return all(taken)
+
+
+def restart_peak_memory(device: str, *, collect: bool = True) -> bool:
+    """Free unused memory and restart the measurement of its peak; return False where the system does not allow that.
+
+    Without `collect`, no garbage is looked for, which takes a second once torch is imported.
+    """
+    if collect:
+        gc.collect()
+    if device != "cpu":
+        if tracked := Device(device).tracks_memory:
+            Device(device).restart_peak_memory()
+        return tracked
+    _return_freed_memory()
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def peak_memory(device: str) -> int | None:
+    """Return the peak memory since the last restart in bytes, of the GPU or of this process; None if unknown."""
+    if device != "cpu":
+        return Device(device).peak_memory() if Device(device).tracks_memory else None
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
+
+
+def _return_freed_memory() -> None:
+    """Return freed memory to the system, which otherwise counts it as used."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)
 
 
 def is_memory_error(error: BaseException) -> bool:

@@ -1,11 +1,8 @@
-"""What limits a training step: its operations, the machine's fastest matrix products, and memory."""
+"""What limits a training step: its operations, and the machine's fastest matrix products; and timings by turns."""
 
 from __future__ import annotations
 
-import ctypes
-import gc
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -183,46 +180,9 @@ def _time(run: Callable[[Any], object], item: object) -> float:
     return time.perf_counter() - start
 
 
-def restart_peak_memory(device: str, *, collect: bool = True) -> bool:
-    """Free unused memory and restart the measurement of its peak; return False where the system does not allow that.
-
-    Without `collect`, no garbage is looked for, which takes a second once torch is imported.
-    """
-    if collect:
-        gc.collect()
-    if device != "cpu":
-        if tracked := Device(device).tracks_memory:
-            Device(device).restart_peak_memory()
-        return tracked
-    _return_freed_memory()
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return False
-    return True
-
-
-def peak_memory(device: str) -> int | None:
-    """Return the peak memory since the last restart in bytes, of the GPU or of this process; None if unknown."""
-    if device != "cpu":
-        return Device(device).peak_memory() if Device(device).tracks_memory else None
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
-
-
 def waiting_seconds() -> float:
     """Return the seconds that this thread was ready to run and other programs used the processor; 0 if unknown."""
     try:
         return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
     except (OSError, IndexError):
         return 0.0
-
-
-def _return_freed_memory() -> None:
-    """Return freed memory to the system, which otherwise counts it as used."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim is not None:
-        trim(0)

@@ -16,8 +16,8 @@ from typing import Any, cast
 
 from bertkit.errors import BertkitError, DataError, DivergedError, ModelError, ResourceError, StoppedError
 from bertkit.hardware.device import find_device
+from bertkit.hardware.memory import peak_memory, restart_peak_memory
 from bertkit.hardware.precision import Machine, restore_hardware
-from bertkit.hardware.speed import peak_memory, restart_peak_memory
 from bertkit.hardware.threads import Threads, asked_threads, tell_choice
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.info import Model

@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from bertkit.hardware import memory
 
@@ -41,3 +42,12 @@ def test_a_block_that_was_freed_is_used_again():
 def test_another_c_library_is_left_alone(monkeypatch):
     monkeypatch.setattr(memory.platform, "libc_ver", lambda: ("", ""))
     assert not memory.keep_freed_memory()
+
+
+def test_peak_memory_starts_anew():
+    torch.ones(4_000_000).sum()
+    if not memory.restart_peak_memory("cpu") or memory.peak_memory("cpu") is None:
+        pytest.skip("this system does not measure a peak")
+    before = memory.peak_memory("cpu")
+    kept = torch.ones(10_000_000)
+    assert memory.peak_memory("cpu") - before > 0.8 * kept.nbytes

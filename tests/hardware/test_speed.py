@@ -5,13 +5,10 @@ from __future__ import annotations
 import time
 
 import pytest
-import torch
 
 from bertkit.hardware.speed import (
     Timing,
     fastest_products,
-    peak_memory,
-    restart_peak_memory,
     time_by_turns,
     times_as_fast,
     training_operations,
@@ -61,15 +58,6 @@ def test_a_ratio_is_told_only_where_rounds_agree():
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_products_have_a_speed(precision):
     assert fastest_products("cpu", precision, 16, 32) > 0
-
-
-def test_peak_memory_starts_anew():
-    torch.ones(4_000_000).sum()
-    if not restart_peak_memory("cpu") or peak_memory("cpu") is None:
-        pytest.skip("this system does not measure a peak")
-    before = peak_memory("cpu")
-    kept = torch.ones(10_000_000)
-    assert peak_memory("cpu") - before > 0.8 * kept.nbytes
 
 
 def test_waiting_is_never_negative():

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from bertkit.hardware.device import find_device
-from bertkit.hardware.speed import peak_memory, restart_peak_memory, time_by_turns
+from bertkit.hardware.memory import peak_memory, restart_peak_memory
+from bertkit.hardware.speed import time_by_turns
 from bertkit.metrics.linear import sample
 from bertkit.modeling.load import load_tokenizer
 from bertkit.modeling.sentence.modules import is_sentence_folder
