@@ -49,7 +49,6 @@ class TokenCorpus:
         return {int(number) for features in found for number in occurring_tokens_of(features)}
 
     def _read_as_written(self) -> Iterator[str]:
-
         for split in self.splits if self.checkpoint else ():
             columns = self.checkpoint.task.COLUMNS  # type: ignore[union-attr]
             for row in split.rows:
@@ -105,7 +104,6 @@ def count_changed(before: Features, after: Features, tokens: Sequence[int]) -> i
 
 
 def _flat(feature: Feature) -> np.ndarray:
-
     ids = feature["input_ids"]
     return np.concatenate([np.asarray(text) for text in ids]) if are_several(ids) else np.asarray(ids)
 

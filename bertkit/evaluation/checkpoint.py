@@ -119,7 +119,6 @@ class SavedCheckpoint:
         return replace(loaded, setup=with_options(loaded.setup, options), calibration=calibration)
 
     def _load_weights(self, machine: Machine | None, *, inference: bool) -> Checkpoint:
-
         if machine is None:
             machine = self._detect_hardware()
             machine.announce()
@@ -180,7 +179,6 @@ class SavedCheckpoint:
         return replace(first, setup=with_options(first.setup, means), members=members)
 
     def _detect_hardware(self) -> Machine:
-
         # As in its run, also where another precision would be faster here: scores would differ in the last digits.
         if self.recipe.training.precision == "auto" and "machine" in self.record:
             return restore_hardware(self.record["machine"], "as in its run")

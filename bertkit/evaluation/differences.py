@@ -191,7 +191,7 @@ def slice_values(scorer: Scorer, rows: Rows, units: Sequence[Sequence[int]], ext
     slices: Groups = {}
     gold = [rows[number].get(columns.gold) for number in firsts]
     if scorer.task.NAMED and all(isinstance(value, str) for value in gold):
-        slices[columns.gold] = _group_numbers(gold, MAX_LABELS)
+        slices[columns.gold] = _group_numbers(gold)
     lengths = [sum(count_words(rows[number], columns) for number in numbers) for numbers in units]
     if len(set(lengths)) > 1:
         slices["words"] = {
@@ -199,14 +199,15 @@ def slice_values(scorer: Scorer, rows: Rows, units: Sequence[Sequence[int]], ext
             for first, last in quantile_bins(lengths, bins=3)
         }
     for name, values in extra.items():
-        slices[name] = _group_numbers([str(values[number]) for number in firsts], MAX_LABELS)
+        slices[name] = _group_numbers([str(values[number]) for number in firsts])
     return slices
 
 
-def _group_numbers(values: Sequence[Any], most: int) -> dict[str, list[int]]:
+def _group_numbers(values: Sequence[Any]) -> dict[str, list[int]]:
     """Group the numbers of values by value, the most frequent ones; all others are one group."""
     counts = Counter(values)
-    frequent = [value for value, _ in counts.most_common(most if len(counts) <= most else most - 1)]
+    named = MAX_LABELS if len(counts) <= MAX_LABELS else MAX_LABELS - 1
+    frequent = [value for value, _ in counts.most_common(named)]
     groups: dict[str, list[int]] = {value: [] for value in frequent}
     for number, value in enumerate(values):
         groups.setdefault(value if value in groups else f"{len(counts) - len(frequent)} others", []).append(number)

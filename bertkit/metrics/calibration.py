@@ -133,10 +133,10 @@ def temper_across(probabilities: Numbers, fits: Sequence[Fold]) -> Numbers:
     return tempered
 
 
-def folds(groups: Numbers, count: int = FOLDS) -> list[Numbers]:
+def folds(groups: Numbers) -> list[Numbers]:
     """Split rows at random into folds of whole groups: for each fold, which rows are in it, shape (rows,)."""
     names, numbers = np.unique(groups, return_inverse=True)
-    fold = np.random.default_rng(0).permutation(len(names)) % min(count, len(names))
+    fold = np.random.default_rng(0).permutation(len(names)) % min(FOLDS, len(names))
     return [fold[numbers] == number for number in range(fold.max() + 1)]
 
 

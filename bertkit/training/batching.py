@@ -248,7 +248,6 @@ class SeededLoader(DataLoader[Feature]):
     """A loader that passes the epoch on to its batches and draws nothing from the global random state."""
 
     def __init__(self, features: Features, batches: SeededBatches, collate: Collator) -> None:
-
         super().__init__(features, batch_sampler=batches, collate_fn=collate, generator=torch.Generator())  # type: ignore[arg-type]
 
     def set_epoch(self, epoch: int) -> None:

@@ -175,7 +175,6 @@ def join_collators(tasks: Sequence[Collator]) -> Collator:
     """Build the collator of several tasks, for features of one of them: its own batch, and ``task``, (rows,)."""
 
     def collate(features: Features) -> dict[str, torch.Tensor]:
-
         task = features[0][_TASK]
         own = [{name: value for name, value in feature.items() if name != _TASK} for feature in features]
         return {**tasks[task](own), _TASK: torch.full((len(features),), task)}

@@ -32,7 +32,6 @@ class _Tracker(Protocol):
     """The callback of transformers, which reports losses and scores during training."""
 
     def report(self, scores: Mapping[str, float], step: int) -> None: ...
-
     def end(self, *, finished: bool) -> None: ...
 
 

@@ -66,7 +66,6 @@ class Reranker:
 
     @cached_property
     def _loaded(self) -> Checkpoint:
-
         checkpoint = self.saved.load(inference=True)
         # it may be more than the tokenizer's, but not more than the model has
         if self.max_length is not None:
@@ -92,7 +91,6 @@ class Reranker:
         return np.array([record["prediction"] for record in task.decode(outputs, features, rows, setup)])
 
     def _score_late(self, pairs: Sequence[tuple[str, str]], progress: Progress) -> Numbers:
-
         read: list[dict[str, Any]] = []
         for texts, role in zip(zip(*pairs, strict=True), ROLES, strict=True):
             each = list(dict.fromkeys(texts))  # a text is read once, however many pairs it is in

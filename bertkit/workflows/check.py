@@ -170,7 +170,6 @@ def _check_with_model(
         result.left_out.append("label errors: look for them with --label-errors, which computes vectors of all texts")
         return
     # Label errors cost vectors of all texts, so they are looked for only where they are asked for.
-
     find = find_tag_errors if {"tokens", "tags"} <= set(task.COLUMNS.names) else find_label_errors
     try:
         found_errors = find(readings.splits, task.COLUMNS, Embedder(recipe.model), progress)

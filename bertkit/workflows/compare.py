@@ -146,7 +146,6 @@ def _compare_systems(
     settings: CompareSettings,
     progress: Progress,
 ) -> Comparison:
-
     # Predictions are compared with gold values once; all resamples below only index and add up these arrays.
     sides = [
         Side([run.predictions for run in system.runs], [scorer.compare(run, rows) for run in system.runs])

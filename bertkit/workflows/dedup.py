@@ -227,7 +227,6 @@ def _draw_curve(scanned: ScannedRows, rows: Rows, vectors: Matrix, sample: Path 
 
 
 def _write_outputs(scanned: ScannedRows, gone: Mapping[int, Duplicate], outputs: DedupOutputs) -> None:
-
     if outputs.report is not None:
         write_records(group_rows(scanned, gone), outputs.report)
     if outputs.clean is not None:

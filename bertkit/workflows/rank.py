@@ -177,7 +177,6 @@ def check_models(models: Sequence[str], layers: str = "mean") -> None:
 
 
 def _check_settings(settings: RankSettings) -> None:
-
     check_layers(settings.layers)
     if settings.examples < 1:
         raise UsageError(f"--rows {settings.examples} leaves no rows", "give at least 1")
@@ -199,7 +198,6 @@ def open_reader(model: str, recipe: Recipe) -> LayerReader:
 def _score_reader(
     reader: LayerReader, examples: RankedExamples, layers: str, by: str, progress: Progress
 ) -> EncoderScores:
-
     log.info(f"ranking {reader.model} ...")
     return score_encoder(read_features(reader, examples, progress), examples, layers, by, progress)
 
@@ -211,7 +209,6 @@ def _order_encoders(
     costs: Sequence[EncoderCost],
     seconds: Sequence[float],
 ) -> list[RankedEncoder]:
-
     # what wide vectors come to by chance tells nothing about them
     values = [one.scores[by] - one.shuffled for one in scored]
     order = sorted(range(len(models)), key=lambda number: -values[number])
@@ -250,7 +247,6 @@ def _find_trained(readers: Sequence[LayerReader], split: Split, gold: str) -> li
 
 
 def _describe_notes(layers: str, costs: Sequence[EncoderCost]) -> list[str]:
-
     notes = [f"{note[0].upper()}{note[1:]}." for note in describe_spreads(cost.spread for cost in costs)]
     if layers == "best":
         notes.append(

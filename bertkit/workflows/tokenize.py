@@ -60,7 +60,6 @@ def measure_file(
 
 
 def _load_tokenizers(models: Sequence[str]) -> list[TextTokenizer]:
-
     if len(set(models)) < len(models):
         raise UsageError("a model is named twice", "name two that differ")
     with hub.without_weights():
@@ -68,7 +67,6 @@ def _load_tokenizers(models: Sequence[str]) -> list[TextTokenizer]:
 
 
 def _read_texts(file: str, data: Data) -> Iterator[str]:
-
     column = data.columns.get("text", "text")
     if not isinstance(column, str):
         raise UsageError("a text has one column", "name it with --column")

@@ -83,7 +83,7 @@ def _print_mistakes(result: Mistakes, shown: int) -> None:
     _print_slices(result.slices, result.test, ("in it", "in the rest"), "is worse than the rest")
     if result.robustness is not None:
         _print_robustness(result.robustness)
-    _print_rows("wrong rows", result.mistakes, shown)
+    _print_rows(result.mistakes, shown)
     print_notes(result.notes)
 
 
@@ -151,9 +151,9 @@ def _print_robustness(robustness: Robustness) -> None:
         print_text(f"    nothing to change for: {', '.join(robustness.left_out)}")
 
 
-def _print_rows(title: str, answers: Sequence[RowAnswer], shown: int) -> None:
+def _print_rows(answers: Sequence[RowAnswer], shown: int) -> None:
     if answers and shown:
-        print_text(f"  {title}: the first {min(shown, len(answers)):,} of {len(answers):,}")
+        print_text(f"  wrong rows: the first {min(shown, len(answers)):,} of {len(answers):,}")
     for answer in answers[:shown]:
         confidence = "" if answer.confidence is None else f"; confidence {answer.confidence:.3f}"
         size = "" if answer.error == 1 else f"; error {answer.error:.4g}"

@@ -50,14 +50,14 @@ def command(
 def print_export(result: ExportResult) -> None:
     """Print what was exported, how it compares, and what to do next."""
     print_text(f"{result.model}, {result.recipe}: {result.backend}, {result.precision}, {result.bytes / 1e6:,.1f} MB")
-    print_parity(result.parity, "torch", result.backend)
+    print_parity(result.parity, result.backend)
     print_next(f"bertkit eval {result.folder}", f"bertkit predict {result.folder} FILE")
 
 
 _FLIPS = {"model": "from the model's", "alone": "between a row alone and in a batch"}
 
 
-def print_parity(parity: Parity, before: str, after: str) -> None:
+def print_parity(parity: Parity, after: str) -> None:
     """Print how a graph compares with the model that it was made from."""
     print_text(f"  largest difference of outputs: {parity.largest:.2g}")
     if parity.least_cosine is not None:
@@ -67,7 +67,7 @@ def print_parity(parity: Parity, before: str, after: str) -> None:
     speed = [
         {
             "texts x tokens": f"{row['texts']} x {row['tokens']}",
-            before: f"{row['torch']:.1f}",
+            "torch": f"{row['torch']:.1f}",
             after: f"{row['exported']:.1f}",
             "times as fast": "n/a" if row["times_as_fast"] is None else f"{row['times_as_fast']:.2f}",
             "spread": f"{row['spread']:.0%}",
@@ -77,7 +77,7 @@ def print_parity(parity: Parity, before: str, after: str) -> None:
     print_table("milliseconds per batch", speed)
     print_notes(describe_spreads(row["spread"] for row in parity.latency))
     if parity.scores:
-        print_table(f"{parity.split}, {format_rows(parity.rows)}", tabulate_scores(parity, before, after))
+        print_table(f"{parity.split}, {format_rows(parity.rows)}", tabulate_scores(parity, "torch", after))
     # Outputs may differ in the fifth digit and labels in none: the latter are what users see.
     for name, whose in _FLIPS.items():
         if name in parity.flips:

@@ -45,6 +45,6 @@ def command(
         )
     except MarginError as error:
         parity = error.parity
-        print_result({"parity": parity}, lambda _: print_parity(parity, "torch", to), error=error)
+        print_result({"parity": parity}, lambda _: print_parity(parity, to), error=error)
         return
     print_gated(exported, print_export, exported.gates)

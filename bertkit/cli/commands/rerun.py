@@ -83,7 +83,6 @@ def _shorten_value(value: object) -> str:
 
 
 def _disagreement(result: Rerun) -> BertkitError:
-
     found = [item.what for item in result.differences]
     more = f" and {len(found) - 4} more" if len(found) > 4 else ""
     remedy = f"make these as they were: {', '.join(found[:4])}{more}" if found else "nothing that is recorded differs"

@@ -35,7 +35,6 @@ class DistanceCounter:
             self._add_row([layer[number, :, :own, :own] for layer in weights], attends)
 
     def _add_row(self, weights: Sequence[Tensor], attends: Sequence[int]) -> None:
-
         heads = torch.cat(list(weights)).float()[:, attends]  # (heads, tokens that attend, tokens)
         entropy = _entropies(heads)
         sums = torch.zeros(len(heads), len(heads), device=heads.device)
@@ -57,7 +56,6 @@ class DistanceCounter:
 
 
 def _entropies(weights: Tensor) -> Tensor:
-
     return -torch.xlogy(weights, weights).sum(-1)
 
 
@@ -146,7 +144,6 @@ def measure_heads(
         what = f"no row has text of up to {limit:,} tokens"
         raise DataError(what, "name another --column or --max-length", file=file)
     # No more than the attention of one batch is in memory.
-
     patterns, distances, relations = PatternCounter(encoded, model.tokenizer), DistanceCounter(), RelationCounter()
     chosen = choose_rows(encoded, _DISTANCE_TOKENS, _SEED)
     with stage(progress, "measuring heads", len(encoded)) as tick:

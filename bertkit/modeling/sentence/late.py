@@ -82,7 +82,6 @@ class LateHead(SentenceHead):
         load_projection(self.projection, folder / PROJECTION)
 
     def _write_modules(self, folder: Path, width: int) -> None:
-
         write_late(folder, self.sentence, width, self.projection.out_features)
         save_file({"linear.weight": self.projection.weight.detach().cpu().contiguous()}, folder / PROJECTION / _WEIGHTS)
 

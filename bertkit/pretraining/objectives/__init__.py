@@ -73,7 +73,6 @@ class Examples(Protocol):
     """Shape (examples,): the tokens of each, special ones included."""
 
     def __len__(self) -> int: ...
-
     def __getitem__(self, index: int, /) -> Example: ...
 
 

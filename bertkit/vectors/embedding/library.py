@@ -61,7 +61,6 @@ class LibraryModel:
     """
 
     def __init__(self, folder: Path, max_length: int | None) -> None:
-
         quiet_transformers()
         self._folder = folder
         what = "bertkit does not know all of its modules, and sentence-transformers is not installed"

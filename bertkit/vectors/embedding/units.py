@@ -68,7 +68,6 @@ def _encode_texts(embedder: Embedder, texts: Sequence[str], progress: Progress) 
 
 
 def _encode_tokens(embedder: Embedder, texts: Sequence[str], progress: Progress) -> UnitVectors:
-
     tokenizer = embedder.tokenizer
     ids = [encoding.ids for encoding in tokenize_texts(tokenizer, texts)]
     result = _encode_spans(embedder, [[[token] for token in text] for text in ids], progress)

@@ -93,7 +93,6 @@ class LexicalIndex:
         return scores[matches], self.rows[matches]
 
     def _score_all(self, query: str) -> Numbers:
-
         vocabulary = self.bm25.vocab_dict
         words = [vocabulary[word] for word in split_words(query) if word in vocabulary]
         if not words:

@@ -152,7 +152,6 @@ def _load_ways(
 def _export_ways(
     saved: SavedCheckpoint, folder: Path, notes: list[str], progress: Progress
 ) -> Iterator[tuple[str, int, Checkpoint]]:
-
     before = load_plain(saved)
     calibration: list[dict[str, Any]] | None = None
     for way, (backend, precision) in GRAPHS.items():
@@ -179,7 +178,6 @@ def _weight_bytes(folder: Path) -> int:
 
 
 def _score_all(checkpoints: Sequence[Checkpoint], split: Split, progress: Progress) -> list[Scored]:
-
     scored = []
     for checkpoint in checkpoints:
         checkpoint.use_machine()

@@ -150,5 +150,4 @@ def _end_with_parent() -> None:
 
 
 def _train_seed(job: SeedJob) -> None:
-
     run_inputs(read_inputs(job.recipe, job.folder).on(job.machine), fresh=False, progress=SILENT)

@@ -195,7 +195,6 @@ def _time_steps(
     steps: int,
     progress: Progress,
 ) -> list[TimedStep]:
-
     from bertkit.training.fit import Trainee
     from bertkit.training.timing import time_steps, training_to_time
 

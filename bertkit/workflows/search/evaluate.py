@@ -155,7 +155,6 @@ def _is_by_document(index: Index, relevance: Relevance, file: Path) -> bool:
 
 
 def _score_ways(ways: Mapping[str, list[list[str]]], relevance: list[Any]) -> Iterator[RankingScores]:
-
     before: dict[str, Any] = {}
     for way, rankings in ways.items():
         scores = score_rankings(rankings, relevance, CUTOFF)

@@ -28,7 +28,7 @@ FLIPS = (
 
 
 def test_the_tables_have_outputs_speed_and_scores(capsys):
-    print_parity(PARITY, "torch", "onnx")
+    print_parity(PARITY, "onnx")
     printed = capsys.readouterr().out
     for part in (
         "outputs: 1.2e-07",
