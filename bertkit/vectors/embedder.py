@@ -145,8 +145,7 @@ class Embedder:
 
     @cached_property
     def _loaded(self) -> _Loaded:
-        from bertkit.modeling.sentence.encoder import load_for_vectors
-        from bertkit.modeling.sentence.states import ChosenLayers
+        from bertkit.modeling.sentence.encoder import ChosenLayers, load_for_vectors
 
         machine = detect_machine(self.precision, self.config["model_type"], product_widths(self.config))
         machine.announce()
@@ -253,7 +252,7 @@ class Embedder:
         import numpy as np
 
         from bertkit.evaluation.forward import forward
-        from bertkit.modeling.sentence.states import TokenStates
+        from bertkit.modeling.sentence.encoder import TokenStates
 
         encoder, tokenizer, machine, autocast = self._loaded
         use_matmul_backend(machine)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
@@ -12,10 +13,11 @@ from torch import nn
 from torch.nn import functional
 from transformers import AutoModel
 
-from bertkit.errors import ModelError
+from bertkit.errors import ModelError, UsageError
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.inference.flat import load_flat_encoder
 from bertkit.modeling.info import Model
+from bertkit.modeling.layers import LayerChoice
 from bertkit.modeling.load import quiet_transformers
 from bertkit.modeling.sentence.modules import Dense, SentenceModules
 from bertkit.modeling.weights import load_config, load_pickle, load_weights, refuse_non_finite
@@ -144,3 +146,38 @@ def load_sentence_encoder(folder: Path, modules: SentenceModules) -> SentenceEnc
     encoder, _ = load_weights(AutoModel, folder, load_config(folder, decoders=True))
     refuse_non_finite(encoder.named_parameters(), folder)
     return SentenceEncoder(encoder, modules).eval()
+
+
+class ChosenLayers(nn.Module):
+    """An encoder whose last hidden states are those of several layers: their mean, their sum, or side by side.
+
+    Raises:
+        UsageError: it has fewer layers.
+    """
+
+    def __init__(self, encoder: Model, choice: LayerChoice) -> None:
+        super().__init__()
+        self.encoder, self.choice, self.config = encoder, choice, encoder.config
+        first, layers = choice.states.start, encoder.config.num_hidden_layers
+        if first < -layers:
+            raise UsageError(f"the last {-first} layers: the model has {layers}", f"choose at most {layers}")
+
+    def forward(self, **inputs: torch.Tensor) -> SimpleNamespace:
+        """Run the encoder; ``last_hidden_state`` is of shape (texts, tokens, width)."""
+        states = self.encoder(**inputs, output_hidden_states=True).hidden_states[self.choice.states]
+        if self.choice.merged == "concat":
+            return SimpleNamespace(last_hidden_state=torch.cat(states, dim=-1))
+        total = torch.stack(states).sum(dim=0)
+        return SimpleNamespace(last_hidden_state=total / len(states) if self.choice.merged == "mean" else total)
+
+
+class TokenStates(nn.Module):
+    """An encoder whose output are the hidden states of all tokens, for vectors of words and tokens."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+
+    def forward(self, **inputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Compute ``states`` of shape (texts, tokens, width)."""
+        return {"states": self.encoder(**inputs).last_hidden_state}
