@@ -8,9 +8,11 @@ from dataclasses import dataclass, replace
 from bertkit.compression.target_shape import Shape
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.evaluation.forward import sorted_batches
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model, info_of
 from bertkit.progress import SILENT, Progress, stage
+from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import Features, count_items
 
 
@@ -52,9 +54,7 @@ def loss_with_layers(checkpoint: Checkpoint, features: Features) -> Callable[[li
     import torch
 
     from bertkit.compression.importance import loss_of
-    from bertkit.evaluation.forward import sorted_batches
     from bertkit.modeling.students.narrow import only_layers
-    from bertkit.tokens.feature_cache import lengths_of
 
     model, collate = checkpoint.model, checkpoint.task.collator(checkpoint.setup)
     model.eval()

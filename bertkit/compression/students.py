@@ -17,6 +17,7 @@ from bertkit.modeling.info import Model, tagger_head
 from bertkit.progress import Progress
 from bertkit.recipe import Distillation, Recipe
 from bertkit.tasks import Task
+from bertkit.tokens.feature_cache import add_values
 from bertkit.tokens.features import Collator, Features, Setup
 from bertkit.training.losses import Terms
 
@@ -66,8 +67,6 @@ class TeacherSupervision:
         Raises:
             ModelError: a teacher that cannot be learned from; see `Teacher.load` and `matched`.
         """
-        from bertkit.tokens.feature_cache import add_values
-
         # Once, before training: an epoch then costs no more than one without teachers.
         logits = compute_teacher_logits(self.teachers, checkpoint, split, features, progress)
         for name, values in logits.items():

@@ -27,6 +27,7 @@ from bertkit.storage import hub
 from bertkit.storage.cache import cache_folder
 from bertkit.storage.columns import read_arrays, write_arrays
 from bertkit.tasks import Task
+from bertkit.tokens.feature_cache import content_key, encode_split, is_ours
 from bertkit.tokens.features import Feature, Features, Tokenizer, are_several, find_template, max_tokens
 from bertkit.tokens.long_texts import long_text, reads_windows
 
@@ -121,7 +122,6 @@ def compute_teacher_logits(
 
 
 def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Features, progress: Progress) -> Logits:
-    from bertkit.tokens.feature_cache import content_key, encode_split, is_ours
 
     task, setup, machine = student.task, student.setup, student.machine
     keeps = setup.recipe.data.cache and is_ours(task.encode)

@@ -16,6 +16,7 @@ from bertkit.modeling.load import read_tokenizer
 from bertkit.modeling.sentence.modules import read_encoder_settings
 from bertkit.pretraining.documents import find_corpus, has_validation, read_documents
 from bertkit.recipe.records import Corpus
+from bertkit.tokens.feature_cache import encode_split, occurring_tokens_of
 from bertkit.tokens.features import Feature, Features, Tokenizer, are_several
 from bertkit.tokens.trim import collect_tokens, refuse_changed, trim_files
 
@@ -40,8 +41,6 @@ class TokenCorpus:
 
     def collect_encoded(self) -> set[int]:
         """Return the ids of all tokens that rows are encoded with, special ones and those of prompts included."""
-        from bertkit.tokens.feature_cache import encode_split, occurring_tokens_of
-
         if self.checkpoint is None:
             return set()
         setup, encode = self.checkpoint.setup, self.checkpoint.task.encode

@@ -13,6 +13,7 @@ import numpy as np
 from bertkit.hardware.device import Device, find_device
 from bertkit.hardware.memory import to_device
 from bertkit.hardware.threads import fitting_threads, is_open, settle_threads
+from bertkit.modeling.info import info_of
 from bertkit.storage.spool import IN_MEMORY, spool
 from bertkit.tokens.feature_cache import lengths_of, longest_of
 from bertkit.tokens.features import (
@@ -148,7 +149,6 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
     is longer. All of one width are filled to as many rows.
     """
     from bertkit.modeling.heads.filled import texts_of_rows
-    from bertkit.modeling.info import info_of
 
     lengths = lengths_of(features)
     device = Device(next(model.parameters()).device.type)

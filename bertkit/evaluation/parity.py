@@ -11,6 +11,7 @@ import numpy as np
 
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
+from bertkit.evaluation.forward import forward, sorted_batches
 from bertkit.evaluation.scoring import Scored, find_intervals, measure_ece, score_split
 from bertkit.hardware.speed import Pace, measure_paces, time_by_turns, times_as_fast
 from bertkit.metrics import Numbers
@@ -20,6 +21,7 @@ from bertkit.progress import Progress
 from bertkit.runtime import ExportedModel
 from bertkit.storage.exports import VECTORS
 from bertkit.tasks import Task
+from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import Collator
 
 TOLERANCE = 1e-4
@@ -159,9 +161,6 @@ def measure_latency(models: Sequence[tuple[Checkpoint, Scored]], progress: Progr
         models: checkpoints with the features of the same rows.
         progress: shows how far it is.
     """
-    from bertkit.evaluation.forward import forward, sorted_batches
-    from bertkit.tokens.feature_cache import lengths_of
-
     features = models[-1][1].features
     count = len(features)
     timed = range(0, count, max(1, count // _TOGETHER))

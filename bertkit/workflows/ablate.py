@@ -26,6 +26,7 @@ from bertkit.evaluation.ablations import (
     find_unlearned,
     name_variants,
 )
+from bertkit.evaluation.held_out import held_out_features
 from bertkit.pretraining.objectives import load_objective
 from bertkit.progress import SILENT, Progress, log
 from bertkit.recipe import PretrainRecipe, Recipe, load_pretrain_recipe, load_recipe
@@ -220,8 +221,6 @@ def _check_inputs(job: Ablation, progress: Progress) -> dict[str, dict[str, int 
     Raises:
         BertkitError: some are missing or wrong, or a run in the folder has other settings.
     """
-    from bertkit.evaluation.held_out import held_out_features
-
     rows = {task: read_rows(job.task_recipe(task, next(iter(job.recipes)))) for task in job.tasks}
     for variant, recipe in job.recipes.items():
         inputs = read_inputs(recipe, job.pretrained(variant), progress)

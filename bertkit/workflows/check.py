@@ -11,6 +11,8 @@ from bertkit.checks.cleaning import find_removable, find_sources, write_copies
 from bertkit.checks.faults import describe_faults
 from bertkit.checks.label_errors import LabelError, find_label_errors
 from bertkit.checks.labels import count_gold, find_label_faults
+from bertkit.checks.lengths import find_lost_tokens
+from bertkit.checks.long_text_ways import check_ways, compare_ways
 from bertkit.checks.reading import Readings, read_all
 from bertkit.checks.repeats import Repeats, find_repeats
 from bertkit.checks.shift import find_shift
@@ -82,7 +84,6 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
     task = load_task(recipe)
     if recipe.data.streaming:
         raise RecipeError("the rows of a stream are not compared", "--set data.streaming=false")
-    from bertkit.checks.long_text_ways import check_ways, compare_ways
 
     # What the options ask for is looked for before any row is read, and the copy is claimed before the work.
     saved = find_checkpoint(recipe) if settings.long_text else None
@@ -148,8 +149,6 @@ def _check_with_model(
     progress: Progress,
 ) -> None:
     """Add what needs the tokenizer of the model and, for label errors, its vectors."""
-    from bertkit.checks.lengths import find_lost_tokens
-
     # A tokenizer that is not here leaves checks out, unless the user named the model: the rest needs none.
     try:
         with hub.without_weights():

@@ -35,6 +35,7 @@ from bertkit.reports.cases import Case
 from bertkit.storage.records import RunRecord
 from bertkit.storage.spool import spool
 from bertkit.storage.summaries import list_settings, read_log
+from bertkit.tokens.feature_cache import encode_split
 from bertkit.workflows.evaluate import splits_to_score
 
 
@@ -343,8 +344,6 @@ def _predict_unseen(
     progress: Progress,
 ) -> StoredRun:
     """Predict rows as `eval` does, but without their gold values: a run need not have all labels."""
-    from bertkit.tokens.feature_cache import encode_split
-
     gold = saved.task.COLUMNS.gold
     numbers = [index for index, line in enumerate(split.lines) if line not in left_out]
     rows = split.select(numbers)

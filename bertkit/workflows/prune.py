@@ -34,6 +34,7 @@ from bertkit.storage import hub
 from bertkit.storage.files import check_space, disk_errors
 from bertkit.storage.outputs import building, refuse_existing
 from bertkit.tasks import load_task
+from bertkit.tokens.feature_cache import encode_split
 from bertkit.workflows.evaluate import splits_to_score
 
 _RECIPE = "recipe.yaml"
@@ -245,8 +246,6 @@ def _choose_kept(inputs: _Inputs, before: Checkpoint | None, progress: Progress)
     shape = inputs.shape
     if not shape.is_measured or before is None or inputs.saved is None or inputs.train is None:
         return Kept(list(shape.layers) if isinstance(shape.layers, tuple) else None)
-
-    from bertkit.tokens.feature_cache import encode_split
 
     count, seed = len(inputs.train.rows), inputs.saved.recipe.training.seed
     drawn = np.random.default_rng(seed).permutation(count)[: inputs.measured_rows]

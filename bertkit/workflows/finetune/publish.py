@@ -35,6 +35,7 @@ from bertkit.storage.files import write_json
 from bertkit.storage.fingerprints import list_files
 from bertkit.storage.records import RunRecord, without_folder
 from bertkit.tasks import Compared, Details, example_row, next_commands
+from bertkit.tokens.feature_cache import lengths_of, rows_of
 from bertkit.training.automatic import choose_epochs
 from bertkit.training.run import FitResult, Run, common_facts, export_model, finish, finished_record, write_settings
 from bertkit.workflows.finetune.inputs import FinetuneInputs
@@ -282,8 +283,6 @@ def _provenance(inputs: FinetuneInputs, record: RunRecord) -> dict[str, str]:
 
 def _examples(outcome: _Outcome) -> list[Example]:
     """Return scored rows of the first validation split, with the family's own wording of answers if it has one."""
-    from bertkit.tokens.feature_cache import lengths_of, rows_of
-
     inputs, name = outcome.inputs, outcome.inputs.validation.name
     rows, scored = inputs.validation.rows, outcome.scored[name]
     lengths = np.bincount(rows_of(scored.features), lengths_of(scored.features), len(rows)).astype(int).tolist()

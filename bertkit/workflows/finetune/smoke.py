@@ -21,6 +21,7 @@ from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Recipe, load_recipe
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
+from bertkit.workflows.predict import predict
 
 ROWS = 16
 """Rows of each split; more where there are more labels."""
@@ -171,8 +172,6 @@ def choose_rows(split: Split, gold: str) -> Split:
 
 def predict_a_row(inputs: FinetuneInputs) -> None:
     """Predict a validation row without its label, as `predict` does with the run of these inputs."""
-    from bertkit.workflows.predict import predict
-
     run = inputs.plan.folder
     row = {name: value for name, value in inputs.validation.rows[0].items() if name != inputs.task.COLUMNS.gold}
     recipe = load_recipe(str(run / "recipe.yaml"), {"model": str(run)})

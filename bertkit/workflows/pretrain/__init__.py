@@ -6,6 +6,7 @@ import math
 from pathlib import Path
 
 from bertkit.compression.side_by_side import compare_with_teacher
+from bertkit.evaluation.held_out import held_out_features, measure
 from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.baselines import Baselines, find_unbeaten
 from bertkit.modeling.info import Model, info_of
@@ -45,7 +46,6 @@ def run_inputs(inputs: PretrainInputs, *, fresh: bool, progress: Progress) -> Pr
 
 
 def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> Pretrained:
-    from bertkit.evaluation.held_out import held_out_features, measure
     from bertkit.training.fit import Judge, Trainee, fit
     from bertkit.training.pretrain_batches import PretrainBatches
 
