@@ -24,7 +24,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.quick import RESAMPLES, draw_resamples, parse_once
+from tests.quick import RESAMPLES, TIMING, draw_resamples, parse_once
 
 # a loaded machine is no fault of the code: only what an example shows may fail a test, not how long it took
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -217,14 +217,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Ended]
     return run_command
 
 
-@pytest.fixture(scope="session", autouse=True)
-def usual_resamples() -> Iterator[dict[str, int]]:
-    """Let commands draw few resamples for an interval and a p-value; yield how many users get."""
-    usual = draw_resamples(RESAMPLES)
-    yield usual
-    draw_resamples(usual)
-
-
 def finetune(run, model, data, *options) -> Ended:
     return run("finetune", "classify", "--model", model, "--data", data, *LEARN, *options)
 
@@ -261,8 +253,8 @@ def timed_once(monkeypatch):
 
 
 def time_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr("bertkit.hardware.speed._ROUNDS", 1)
-    patch.setattr("bertkit.hardware.speed._LEAST_SECONDS", 0.0)
+    for name, value in TIMING.items():
+        patch.setattr(name, value)
 
 
 @pytest.fixture
@@ -307,65 +299,37 @@ def here(tmp_path, monkeypatch):
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _cache(tmp_path_factory) -> Iterator[None]:
-    """Keep what bertkit keeps out of the home."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setenv("BERTKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        yield
+def usual_resamples(tmp_path_factory) -> Iterator[dict[str, int]]:
+    """Let tests cost less than what they test, all in one fixture, since each would be looked up for every test.
 
-
-@pytest.fixture(scope="session", autouse=True)
-def _no_waiting_for_the_disk() -> Iterator[None]:
-    """Let fsync only check its descriptor: a killed process loses nothing that it wrote, and no test cuts the power."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(os, "fsync", os.fstat)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _versions_read_once() -> Iterator[None]:
-    """Read the version of a package once in a process: each run records those of eight."""
+    Yield how many resamples users get; commands draw fewer in tests.
+    """
     from importlib import metadata
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(metadata, "version", functools.cache(metadata.version))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _recipes_parsed_once() -> Iterator[None]:
-    """Parse each text of YAML once in a process: most commands read the same recipes."""
-    from bertkit.recipe import yaml
-
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(yaml, "_parse_yaml", parse_once(yaml._parse_yaml))
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def _one_parser() -> Iterator[None]:
-    """Build the parser of the command line once in a process, as for a user, and not again for each command."""
     import typer
 
+    from bertkit.recipe import yaml
+
+    usual = draw_resamples(RESAMPLES)
     with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("BERTKIT_CACHE", str(tmp_path_factory.mktemp("cache")))  # and not in the home
+        # a killed process loses nothing that it wrote, and no test cuts the power
+        patched.setattr(os, "fsync", os.fstat)
+        # each run records the versions of eight packages, and most commands read the same recipes by the same parser
+        patched.setattr(metadata, "version", functools.cache(metadata.version))
+        patched.setattr(yaml, "_parse_yaml", parse_once(yaml._parse_yaml))
         patched.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
-        yield
+        yield usual
+    draw_resamples(usual)
 
 
 @pytest.fixture(autouse=True)
-def _lines_said_once() -> None:
-    """Let each test hear the lines that a process logs only once."""
+def _as_in_a_new_process() -> None:
+    """Let each test hear the lines that a process logs only once, and compute with one thread."""
     if "bertkit.storage.cache" in sys.modules:
         sys.modules["bertkit.storage.cache"].say_once.cache_clear()
-
-
-@pytest.fixture(autouse=True)
-def _threads() -> Iterator[None]:
     if "torch" in sys.modules:
-        import torch
-
-        torch.set_num_threads(1)
-    yield
+        sys.modules["torch"].set_num_threads(1)
 
 
 @pytest.fixture

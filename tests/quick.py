@@ -16,6 +16,14 @@ RESAMPLES = {
 }
 """Functions of bertkit.metrics -> how many resamples they draw in all tests but their own, in tests/metrics."""
 
+TIMING = {
+    "bertkit.hardware.speed._ROUNDS": 1,
+    "bertkit.hardware.speed._IN_A_ROW": 1,
+    "bertkit.hardware.speed._LEAST_SECONDS": 0.0,
+    "bertkit.evaluation.parity._ALONE": 4,
+}
+"""How often models that are compared read each row, and how many rows one at a time."""
+
 
 def draw_resamples(counts: Mapping[str, int]) -> dict[str, int]:
     """Set how many resamples these functions draw where nobody asks for a number; return how many it was."""

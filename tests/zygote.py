@@ -46,9 +46,8 @@ def import_everything() -> None:
     """Import what every training imports, and load a model once, which fills transformers' tables."""
     import torch
     import transformers
-    from quick import RESAMPLES, draw_resamples
+    from quick import RESAMPLES, TIMING, draw_resamples
 
-    from bertkit.hardware import speed
     from bertkit.pretraining.objectives import objective_names
     from bertkit.storage.hub import find_model
     from bertkit.tasks import task_names
@@ -62,22 +61,23 @@ def import_everything() -> None:
             getattr(transformers, name).from_pretrained(find_model("demo"))
     torch.set_num_threads(1)
     draw_resamples(RESAMPLES)
-    speed._ROUNDS, speed._LEAST_SECONDS = 1, 0.0  # see conftest.timed_once
+    for path, value in TIMING.items():  # see conftest.timed_once
+        module, _, name = path.rpartition(".")
+        setattr(importlib.import_module(module), name, value)
     keep_recipes()
     keep_versions_and_templates()
 
 
 def keep_recipes() -> None:
-    """Parse the recipes of bertkit before a child does."""
+    """Parse the recipes that most commands name before a child does."""
     from quick import parse_once
 
-    from bertkit.recipe import load_pretrain_recipe, load_recipe, recipe_folder, recipe_names, yaml
+    from bertkit.recipe import load_pretrain_recipe, load_recipe, yaml
 
     yaml._parse_yaml = parse_once(yaml._parse_yaml)
-    for name in recipe_names():
+    for name in ("classify", "cola", "sst2"):
         load_recipe(name)
-    for file in (recipe_folder() / "pretrain").glob("*.yaml"):
-        load_pretrain_recipe(file.stem)
+    load_pretrain_recipe("mlm")
 
 
 def keep_versions_and_templates() -> None:
@@ -234,7 +234,7 @@ def serve() -> None:
 
     threads._WINDOW = math.inf  # what takes the cores beside the tests is not told
     gc.disable()
-    typer.main.get_command = functools.cache(typer.main.get_command)  # see conftest._one_parser
+    typer.main.get_command = functools.cache(typer.main.get_command)  # see conftest.usual_resamples
     typer.main.get_command(app)
     if "--light" not in sys.argv:
         import_everything()

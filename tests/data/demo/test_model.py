@@ -37,7 +37,7 @@ def test_any_english_text_has_tokens(tokenizer):
 
 @pytest.mark.parametrize("name", one_per_writer(OTHERS))
 def test_every_row_fits_into_the_model(name, tokenizer):
-    rows = rows_of(name, "validation")
+    rows = rows_of(name, "validation", 200)
     texts = [
         " ".join([row.get("question", ""), row.get("context", ""), row.get("stem", ""), *row.get("tokens", ())])
         for row in rows
@@ -53,7 +53,7 @@ def test_the_model_knows_more_than_frequencies(tokenizer):
     rng = Random(0)
     right = total = 0
     frequent = Counter()
-    for text in demo_text(200, seed=99):
+    for text in demo_text(100, seed=99):
         ids = torch.tensor(tokenizer(text)["input_ids"])
         position = rng.randrange(1, len(ids) - 1)
         masked = ids.clone()

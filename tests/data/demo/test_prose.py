@@ -17,7 +17,7 @@ LINKS = {"Indeed", "So", "But", "Yet", "Similarly", "Besides", "Whereas", "Well"
 @pytest.fixture(scope="module")
 def paragraphs():
     """Paragraphs in lower case, without the words that link their sentences."""
-    return [re.sub(rf"\b({'|'.join(LINKS)}) ", "", text).lower() for text in demo_text(2000, seed=1)]
+    return [re.sub(rf"\b({'|'.join(LINKS)}) ", "", text).lower() for text in demo_text(1000, seed=1)]
 
 
 @pytest.mark.parametrize("write", {**FIRST_TEXT, **SECOND_TEXT})
@@ -41,7 +41,9 @@ def test_paragraphs_join_sentences_with_words_that_say_how_they_are_related():
 def test_the_text_holds_no_text_of_a_held_out_row(name, paragraphs):
     sentences = {sentence for paragraph in paragraphs for sentence in re.split("(?<=[.?]) ", paragraph)}
     for split in ("validation", "test"):
-        texts = [str(row.get("text") or row.get("context") or " ".join(row["tokens"])) for row in rows_of(name, split)]
+        texts = [
+            str(row.get("text") or row.get("context") or " ".join(row["tokens"])) for row in rows_of(name, split, 300)
+        ]
         texts = [re.sub(" (?=[.,?])", "", text).lower() for text in texts]
         assert not sentences & set(texts)
         assert name != "squad" or not any(text in paragraph for text in texts for paragraph in paragraphs)

@@ -22,7 +22,7 @@ data:
 labels: {labels}
 metrics: [accuracy]
 """
-DEMO = {"data.source": "demo", "data.limit": 100}
+DEMO = {"data.source": "demo", "data.limit": 50}
 PAIR = "{text: first, text_pair: second, label: gold}"
 
 
