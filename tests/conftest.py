@@ -24,7 +24,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.quick import RESAMPLES, TIMING, draw_resamples, parse_once
+from tests.quick import RESAMPLES, TIMING, draw_resamples, parse_once, write_once
 
 # a loaded machine is no fault of the code: only what an example shows may fail a test, not how long it took
 settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -44,6 +44,16 @@ def pytest_collect_file() -> Iterator[list[pytest.Collector]]:
     """Look for doctests in the package alone: to look for them here, where none is, is a tenth of the collection."""
     collectors = yield
     return [collector for collector in collectors if type(collector) is pytest.Module]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the tests of the warm processes, so that one of two workers runs them all, and starts them alone.
+
+    Each of the workers begins with one half of the tests, and then takes from the end of what the other has left.
+    """
+    warm = {"zygote", "light_zygote"}
+    items.sort(key=lambda item: warm.isdisjoint(getattr(item, "fixturenames", ())))
 
 
 def pytest_collection_finish() -> None:
@@ -308,6 +318,7 @@ def usual_resamples(tmp_path_factory) -> Iterator[dict[str, int]]:
 
     import typer
 
+    from bertkit.data import sources
     from bertkit.recipe import yaml
 
     usual = draw_resamples(RESAMPLES)
@@ -318,6 +329,7 @@ def usual_resamples(tmp_path_factory) -> Iterator[dict[str, int]]:
         # each run records the versions of eight packages, and most commands read the same recipes by the same parser
         patched.setattr(metadata, "version", functools.cache(metadata.version))
         patched.setattr(yaml, "_parse_yaml", parse_once(yaml._parse_yaml))
+        patched.setattr(sources, "demo_rows", write_once(sources.demo_rows))
         patched.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield usual
     draw_resamples(usual)
@@ -356,14 +368,14 @@ def trained(tmp_path_factory, tiny_model) -> Path:
     from bertkit.workflows.finetune import finetune
 
     folder = tmp_path_factory.mktemp("trained")
-    write_csv(folder / "train.csv", toy_rows(240, seed=3))
+    write_csv(folder / "train.csv", toy_rows(400, seed=3))
     write_csv(folder / "validation.csv", toy_rows(60, seed=4))
     changes = {
         "model": str(tiny_model),
         "data.source": str(folder),
-        "training.epochs": 4,
+        "training.epochs": 5,
         "training.batch_size": 16,
-        "training.learning_rate": 5e-3,
+        "training.learning_rate": 3e-3,
         "training.precision": "fp32",
     }
     finetune(load_recipe("classify", changes), output=folder / "run", progress=Silent())

@@ -39,3 +39,19 @@ def parse_once(parse: Callable[[str, object], Any]) -> Callable[[str, object], A
     """Return a parser of YAML that parses each text once, and gives a copy to each caller."""
     once = functools.lru_cache(maxsize=500)(parse)
     return lambda text, file: copy.deepcopy(once(text, str(file) if file else None))
+
+
+def write_once(demo_rows: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """Return a writer of demo rows that writes those of a set once, where they are few, and gives copies."""
+    written: dict[tuple[object, ...], tuple[object, list[Any]]] = {}
+
+    def write(demo_set: object, split: str, limit: int | None = None) -> list[Any]:
+        key = (id(demo_set), split, limit)
+        if key not in written:
+            rows = demo_rows(demo_set, split, limit)
+            if len(rows) > 300:
+                return rows
+            written[key] = demo_set, rows  # the set too, so that no other gets its id
+        return copy.deepcopy(written[key][1])
+
+    return write

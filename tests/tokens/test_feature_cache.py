@@ -424,7 +424,7 @@ def test_nothing_is_kept_of_small_splits_of_foreign_families_or_where_it_is_not_
 def test_runs_with_and_without_kept_features_are_the_same(run, tiny_model, tmp_path, folder):
     records = []
     for number, cache in enumerate(("true", "true", "false")):
-        options = ["--data", "demo", "--limit", "40", "--epochs", "1", "--set", "training.precision=fp32"]
+        options = ["--data", "demo", "--limit", "16", "--epochs", "1", "--set", "training.precision=fp32"]
         options += ["--set", f"data.cache={cache}", "--output", tmp_path / f"run{number}"]
         ended = run("finetune", "squad", "--model", tiny_model, *options)
         assert ended.code == 0, ended.err
@@ -434,5 +434,5 @@ def test_runs_with_and_without_kept_features_are_the_same(run, tiny_model, tmp_p
     predictions = {(tmp_path / f"run{number}" / "predictions.jsonl").read_text() for number in range(3)}
     assert len(predictions) == 1
     assert len(list(folder.iterdir())) == 2
-    ended = run("eval", "squad", "--model", tmp_path / "run2", "--data", "demo", "--limit", "40", "--json")
+    ended = run("eval", "squad", "--model", tmp_path / "run2", "--data", "demo", "--limit", "16", "--json")
     assert json.loads(ended.out)["results"][0]["scores"] == without[0]

@@ -38,7 +38,7 @@ def test_each_task_has_its_scores_its_best_and_a_test_against_the_first_model(tm
     compared = compare([tmp_path / "org" / name / "mine" for name in "abc"])
     for cell in (better, close):
         assert cell.p == compared.differences[f"{cell.row}/mine"]["accuracy"].p_holm
-    assert first.p is None and better.p < 0.001 < 0.05 < close.p
+    assert first.p is None and better.p < 0.02 < 0.05 < close.p
     assert table.cell("a", ("other", "accuracy")) is None and table.notes == []
 
 

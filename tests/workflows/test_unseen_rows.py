@@ -61,7 +61,7 @@ def test_rows_that_neither_was_trained_on_are_scored_with_both(weeks):
         assert system.scores["accuracy"] == pytest.approx(expected), system.name
     assert found.notes[0].startswith(f"left out of {weeks / 'new.csv'}: {121 - len(texts)} of 121 rows")
     assert found.notes[1] == f"{weeks / 'old'} does not know odd: it answers no such row right."
-    assert found.settings[0] == {"setting": "texts trained on", "old": "240", "new": "280, 240 of them old's"}
+    assert found.settings[0] == {"setting": "texts trained on", "old": "400", "new": "440, 400 of them old's"}
 
 
 def test_slices_are_by_columns_of_the_file(weeks):

@@ -327,20 +327,35 @@ def data(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module")
 def tagger(data, tiny_model, tmp_path_factory) -> Path:
-    """A run folder: a tagger over the frozen tiny model that finds the toy persons."""
-    changes = {"model": str(tiny_model), "data.source": str(data), **LEARN}
+    """A run folder: a tagger over the frozen tiny model that begins to find the toy persons."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("BERTKIT_CACHE", str(tmp_path_factory.mktemp("cache")))
-        finetune(load_recipe("ner-features", changes), output=data.parent / "run", progress=Silent())
-    return data.parent / "run"
+        return train_tagger(tiny_model, data, data.parent / "run", epochs=4)
+
+
+def train_tagger(model: Path, data: Path, output: Path, epochs: int) -> Path:
+    changes = {"model": str(model), "data.source": str(data), **LEARN, "training.epochs": epochs}
+    finetune(load_recipe("ner-features", changes), output=output, progress=Silent())
+    return output
 
 
 def scores_of(folder: Path) -> dict[str, float]:
     return json.loads((folder / "run.json").read_text())["results"][0]["scores"]
 
 
-def test_a_frozen_encoder_is_enough_for_the_toy_persons(tagger, tiny_model):
-    assert scores_of(tagger)["f1"] > 0.8
+@pytest.mark.slow
+def test_a_frozen_encoder_is_enough_for_the_toy_persons(run, tiny_model, data, tmp_path):
+    folder = train_tagger(tiny_model, data, tmp_path / "run", epochs=16)
+    assert scores_of(folder)["f1"] > 0.8
+    ended = run("predict", "ner-features", "--model", folder, "--text", "the great film is bad")
+    record = json.loads(ended.out)
+    assert record["prediction"] == ["O", "B-PER", "I-PER", "O", "O"]
+    assert [each["text"] for each in record["entities"]] == ["great film"]
+
+
+def test_the_tagger_learns_and_its_encoder_stays_frozen(tagger, tiny_model):
+    result = json.loads((tagger / "run.json").read_text())["results"][0]
+    assert result["scores"]["accuracy"] > result["baselines"]["most frequent tag"]["accuracy"] + 0.1
     before, after = load_file(tiny_model / "model.safetensors"), load_file(tagger / "model.safetensors")
     kept = {name.removeprefix("bert."): weight for name, weight in after.items() if name.startswith("bert.")}
     assert set(kept) == {name for name in before if not name.startswith("pooler")}
@@ -361,8 +376,10 @@ def test_a_text_to_predict(run, tagger):
     ended = run("predict", "ner-features", "--model", tagger, "--text", "the great film is bad")
     assert ended.code == 0, ended.err
     record = json.loads(ended.out)
-    assert record["prediction"] == ["O", "B-PER", "I-PER", "O", "O"]
-    assert [each["text"] for each in record["entities"]] == ["great film"]
+    assert len(record["prediction"]) == 5 and {*record["prediction"]} <= {*LABELS}
+    pairs = zip(["the", "great", "film", "is", "bad"], record["prediction"], strict=True)
+    named = [word for word, tag in pairs if tag != "O"]
+    assert " ".join(each["text"] for each in record["entities"]) == " ".join(named)
 
 
 def test_a_second_run_reads_the_states_of_the_first(run, tiny_model, data, tmp_path):

@@ -13,6 +13,7 @@ from bertkit.modeling.weights import load_config
 from bertkit.pretraining.objectives import PretrainSetup, distil, load_objective, match
 from bertkit.recipe.records import PretrainRecipe
 from tests.conftest import make_tokenizer
+from tests.kills import slow_unless
 from tests.modeling.tiny_models import OWN_FIELDS, SHAPE
 from tests.pretraining.objectives.texts import LENGTH, make_corpus, make_features
 
@@ -124,9 +125,13 @@ def test_attention_that_cannot_be_read_is_refused_by_the_name_of_its_type(teache
         match.load_model(setup)
 
 
-@pytest.mark.parametrize("objective", [match, distil], ids=["match", "distil"])
-@pytest.mark.parametrize("model_type", types_with("student_type"))
-def test_a_student_of_the_layers_of_any_type_learns_and_is_saved(teacher_of, tmp_path, model_type, objective):
+OF_LAYERS = [(model_type, objective) for model_type in types_with("student_type") for objective in (match, distil)]
+QUICK = [(model_type, objective) for model_type, objective in OF_LAYERS if objective is match or model_type == "bert"]
+
+
+@pytest.mark.parametrize("case", slow_unless(QUICK, OF_LAYERS), ids=lambda case: f"{case[0]}-{case[1].__name__}")
+def test_a_student_of_the_layers_of_any_type_learns_and_is_saved(teacher_of, tmp_path, case):
+    model_type, objective = case
     name = objective.__name__.split(".")[-1]
     attention = {"attention": model_type not in OWN_ATTENTION} if objective is match else {}
     setup = make_setup(teacher_of(model_type), name, student_layers=1, **attention)

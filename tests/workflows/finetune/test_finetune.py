@@ -164,10 +164,10 @@ def test_several_labels_at_once(run, tiny_model):
     )
     both = {"text": "good bad", "label": "good|bad"}
     neither = {"text": "film", "label": ""}
-    write_csv(Path("m.csv"), [good, bad, both, neither] * 30)
+    write_csv(Path("m.csv"), [good, bad, both, neither] * 12)
     rows = ["--data", "m.csv", "--set", "data.files.validation=m.csv"]  # equal texts would all be on one side
     options = ["--model", tiny_model, *rows, "--set", "options.multi_label=true", "--epochs", 15, *LEARN]
-    ended = run("finetune", "classify", *options, "--seed", 1, "--learning-rate", "5e-3", "--json")
+    ended = run("finetune", "classify", *options, "--seed", 1, "--batch-size", 8, "--learning-rate", "5e-3", "--json")
     assert ended.code == 0, ended.err
     assert json.loads(ended.out)["results"][0]["scores"]["accuracy"] > 0.9
     predicted = run(

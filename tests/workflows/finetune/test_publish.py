@@ -52,7 +52,7 @@ def test_the_run_folder_holds_all_it_should(trained):
     assert sum("loss" in entry for entry in read_lines(trained / "metrics.jsonl")) >= 30
     results = json.loads((trained / "all_results.json").read_text())
     assert results["eval_accuracy"] == record["results"][0]["scores"]["accuracy"]
-    assert results["train_samples"] == 240
+    assert results["train_samples"] == 400
     assert results["eval_samples"] == 60
     state = json.loads((trained / "trainer_state.json").read_text())
     assert state["global_step"] == record["steps"] == 125
