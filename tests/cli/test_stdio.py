@@ -12,7 +12,7 @@ import pytest
 
 from bertkit.recipe import find_recipe
 from tests.conftest import LEARN, toy_rows, write_csv
-from tests.kills import TRAINING_STEP
+from tests.kills import TRAINING_STEP, slow_unless
 
 
 def shell(folder, line: str, **environment) -> subprocess.CompletedProcess[str]:
@@ -49,7 +49,7 @@ def test_a_pipe_whose_reader_leaves_does_not_fail_a_command(tmp_path):
     assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
 
 
-@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize("closed", slow_unless([">&-", "<&- >&- 2>&-"], [">&-", "2>&-", "<&- >&- 2>&-"]))
 def test_what_is_printed_on_a_closed_descriptor_reaches_no_file(tmp_path, closed):
     ended = shell(tmp_path, f"bertkit recipes copy cola mine.yaml {closed}")
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -74,7 +74,10 @@ def test_a_full_disk_under_stdout_is_an_error_since_somebody_wanted_it(tmp_path)
     assert (ended.returncode, ended.stderr) == (6, "error: stdout cannot be written: No space left on device\n")
 
 
-@pytest.mark.parametrize("environment", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}, {"PYTHONUTF8": "0"}], ids=str)
+ENVIRONMENTS = [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C"}, {"PYTHONUTF8": "0"}]
+
+
+@pytest.mark.parametrize("environment", slow_unless(ENVIRONMENTS[:1], ENVIRONMENTS), ids=str)
 def test_characters_that_an_encoding_lacks_are_escaped_so_that_json_stays_json(tmp_path, environment):
     ended = shell(tmp_path, "bertkit recipes show cola --set 'about=café €' --json", **environment)
     assert json.loads(ended.stdout)["recipe"]["about"] == "café €", ended.stderr

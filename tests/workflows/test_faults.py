@@ -55,8 +55,8 @@ OTHERS = {
 
 # Of a small fine-tuning run: opening, saving and publishing.
 SAMPLE = [
-    ("kill", "fsync /run/.run.json.tmp"),
-    ("kill", "rename /run/checkpoint-4/bertkit-manifest.json"),
+    pytest.param("kill", "fsync /run/.run.json.tmp", marks=pytest.mark.slow),
+    pytest.param("kill", "rename /run/checkpoint-4/bertkit-manifest.json", marks=pytest.mark.slow),
     ("kill", "rename /run/model.safetensors"),
     ("full", "write /run/checkpoint-4/optimizer.pt"),
     ("quota", "write /run/.export/tokenizer.json"),

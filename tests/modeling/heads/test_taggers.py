@@ -82,7 +82,7 @@ def batch_of(*lengths):
 # --- any architecture
 
 
-@pytest.mark.parametrize("suffix", ["Model", "ForMaskedLM"])
+@pytest.mark.parametrize("suffix", ["Model", pytest.param("ForMaskedLM", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("prefix", OWN_FIELDS)
 def test_a_tagger_takes_the_encoder_and_leaves_it_alone(tmp_path, prefix, suffix):
     folder = make_checkpoint(tmp_path / "one", prefix, suffix)
