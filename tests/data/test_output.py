@@ -147,9 +147,7 @@ def test_a_field_that_only_a_late_record_has_is_a_column_too(tmp_path, ending, m
     assert rows == [{"a": "1", "b": empty}, {"a": "2", "b": empty}, {"a": "4", "b": "3"}]
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(texts=some.lists(some.text(some.characters(exclude_categories=["Cs"], exclude_characters="\0")), min_size=1))
 @pytest.mark.parametrize("ending", [".jsonl", ".csv", ".tsv", ".parquet"])
 def test_every_format_has_one_record_a_row_in_order(tmp_path, monkeypatch, ending, texts):

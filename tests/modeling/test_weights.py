@@ -117,7 +117,7 @@ def test_a_key_of_the_wrong_type_in_a_config_is_refused(folder, key, value):
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), JSON_VALUES, min_size=1))
-@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_values_in_a_config_load_or_are_refused_in_a_line(folder, changes):
     config = {**make_tiny("bert", AutoModel).config.to_dict(), **changes}
     (folder / "config.json").write_text(json.dumps(config))

@@ -45,7 +45,7 @@ def random_logits(rng, lengths):
     longest=st.integers(1, 45),
     seed=st.integers(0, 10_000),
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None)
 @example(windows=[[1]], n_best=20, longest=30, seed=0)
 @example(windows=[[3, 40, 7], [1], [40, 40]], n_best=20, longest=30, seed=1)
 def test_the_best_spans_are_those_of_a_plain_loop(windows, n_best, longest, seed):
@@ -236,7 +236,7 @@ def planted(feature, name: str):
 
 @pytest.mark.parametrize("name", MAKERS)
 @given(row=answered(), max_length=st.sampled_from([24, 40, 64, 500]), overlap=st.sampled_from([0, 4, 8, 128]))
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None)
 def test_an_answer_in_whole_words_comes_back_as_it_was(name, row, max_length, overlap):
     setup = setup_of(name, max_length, overlap)
     row = task.read(row, setup.recipe)
@@ -268,7 +268,7 @@ def test_an_answer_in_whole_words_comes_back_as_it_was(name, row, max_length, ov
     question_words=st.lists(st.sampled_from(STRANGE), max_size=30),
     max_length=st.sampled_from([8, 24, 64]),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None)
 def test_every_token_is_in_a_window_and_no_window_is_too_long(name, row, question_words, max_length):
     setup = setup_of(name, max_length, 4)
     row["question"] = " ".join(question_words) or "?"

@@ -13,7 +13,7 @@ from bertkit.tokens.feature_cache import items_of
 from bertkit.training.batching import InMemoryBatches, SeededBatches, Shares, plan_epoch
 
 
-@settings(max_examples=60, deadline=None)
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 60), min_size=1, max_size=300), st.integers(1, 40), st.integers(0, 5))
 def test_every_row_comes_once_and_sizes_differ_by_one(lengths, batch_size, epoch):
     batches = plan_epoch(lengths, batch_size, seed=7, epoch=epoch)
