@@ -24,6 +24,7 @@ from bertkit.errors import BertkitError, UsageError
 from bertkit.reports.templates import hash_script
 from bertkit.server.batching import Limits
 from bertkit.server.guard import Guard
+from bertkit.server.inference_protocol import add_inference_protocol
 from bertkit.server.refusals import RefusedError, refuse
 from bertkit.server.routes import add_routes
 from bertkit.server.runs import find_models
@@ -114,6 +115,7 @@ def app_of(service: Service, cors_origins: Sequence[str] = (), root_path: str = 
             expose_headers=["Retry-After", "WWW-Authenticate", "X-Request-ID"],
         )
     add_routes(app, service)
+    add_inference_protocol(app, service)
     _add_state(app, service)
     return app
 
@@ -126,8 +128,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
         return JSONResponse({"status": "ok" if is_alive else "failed"}, 200 if is_alive else 503)
 
     async def ready() -> Response:
-        # Alive and ready differ while it stops: a load balancer must send no more, but nothing should restart it.
-        is_ready = service.computer.is_alive and not service.is_draining
+        is_ready = service.is_ready
         return JSONResponse({"status": "ready" if is_ready else "stopping"}, 200 if is_ready else 503)
 
     async def metrics() -> Response:

@@ -19,7 +19,7 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Message, Receive, Send], Awaitable[None]]
 
-PROBES = ("/health", "/ready")
+PROBES = ("/health", "/ready", "/v2/health/live", "/v2/health/ready")
 """Addresses that are answered however many connections are open."""
 
 OPEN_TO_ALL = ("/", *PROBES)

@@ -48,7 +48,7 @@ from bertkit.storage.files import to_json
 from bertkit.tokens.questions import Question
 from bertkit.vectors.embedding.quantize import to_unit_length, truncate
 
-_REFUSALS: dict[int | str, dict[str, Any]] = {
+REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"model": Refusal} for status in (400, 401, 408, 413, 422, 429, 500, 503, 504)
 }
 TIMEOUT = "X-Request-Timeout"
@@ -76,7 +76,7 @@ def add_routes(app: FastAPI, service: Service) -> None:
             endpoint = _make_endpoint(service, route, request_schema, answer)
             about = request_schema.__doc__
             app.add_api_route(
-                route, endpoint, methods=["POST"], response_model=schema, responses=_REFUSALS, summary=about
+                route, endpoint, methods=["POST"], response_model=schema, responses=REFUSALS, summary=about
             )
             # TEI answers at / as well; with models of several kinds, nobody could tell which one is meant.
             if mains == {route}:
@@ -92,7 +92,7 @@ def _add_rows(app: FastAPI, service: Service, model: ServedModel) -> None:
         rows = [row.model_dump(exclude_none=True) for row in body.instances]
         # Answers are rendered in the computing thread, so that the event loop writes bytes and computes nothing.
         answers = await compute(service, request, model, lane, rows, to_json)
-        return _json(f'{{"predictions": [{", ".join(answers)}]}}')
+        return json_response(f'{{"predictions": [{", ".join(answers)}]}}')
 
     endpoint.__annotations__ = {"request": Request, "body": request_schema, "return": Response}
     app.add_api_route(
@@ -100,7 +100,7 @@ def _add_rows(app: FastAPI, service: Service, model: ServedModel) -> None:
         endpoint,
         methods=["POST"],
         response_model=answer_schema(model.name, task),
-        responses=_REFUSALS,
+        responses=REFUSALS,
         summary=f"Predict rows with {model.name}",
         description=recipe.about or recipe.task,
         operation_id=f"predict_{model.name}",
@@ -145,7 +145,7 @@ async def _classify(service: Service, request: Request, model: ServedModel, body
     rows = [dict(zip(("text", PAIR), of_row, strict=False)) for of_row in texts]
     count = None if body.parameters is None else body.parameters.top_k
     answers = await compute(service, request, model, model.rows, rows, lambda one: _label_scores(one, count))
-    return _json(f"[{', '.join(answers)}]" if is_batch or body.parameters else answers[0])
+    return json_response(f"[{', '.join(answers)}]" if is_batch or body.parameters else answers[0])
 
 
 def _label_scores(prediction: Mapping[str, Any], count: int | None) -> str:
@@ -161,7 +161,9 @@ async def _rerank(service: Service, request: Request, model: ServedModel, body: 
     scores = await compute(service, request, model, model.rows, rows, lambda prediction: prediction["prediction"])
     ranked = sorted(range(len(scores)), key=lambda number: (-scores[number], number))
     own = ({"text": body.texts[number]} if body.return_text else {} for number in ranked)
-    return _json(to_json([{"index": n, "score": scores[n], **text} for n, text in zip(ranked, own, strict=True)]))
+    return json_response(
+        to_json([{"index": n, "score": scores[n], **text} for n, text in zip(ranked, own, strict=True)])
+    )
 
 
 async def _embed(service: Service, request: Request, model: ServedModel, body: EmbedRequest) -> Response:
@@ -171,7 +173,7 @@ async def _embed(service: Service, request: Request, model: ServedModel, body: E
         raise RefusedError(422, "normalize: the model itself makes vectors of length 1")
     inputs = [(text, body.prompt_name) for text in texts]
     answers = await _vectors(service, request, model, inputs, lambda answer: json.dumps(finish(answer[0]).tolist()))
-    return _json(f"[{', '.join(answers)}]")
+    return json_response(f"[{', '.join(answers)}]")
 
 
 async def _openai_embed(service: Service, request: Request, model: ServedModel, body: EmbeddingsRequest) -> Response:
@@ -191,7 +193,7 @@ async def _openai_embed(service: Service, request: Request, model: ServedModel, 
     )
     tokens = sum(count for _, count in answers)
     usage = json.dumps({"prompt_tokens": tokens, "total_tokens": tokens})
-    return _json(f'{{"object": "list", "data": [{data}], "model": {json.dumps(model.name)}, "usage": {usage}}}')
+    return json_response(f'{{"object": "list", "data": [{data}], "model": {json.dumps(model.name)}, "usage": {usage}}}')
 
 
 async def _decide(
@@ -293,5 +295,6 @@ async def _wait_until_gone(request: Request) -> None:
             pass
 
 
-def _json(content: str) -> Response:
+def json_response(content: str) -> Response:
+    """Build the answer of what is JSON already."""
     return Response(content.encode(), media_type="application/json")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hmac
+import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -21,6 +22,7 @@ from bertkit.server.engines import Engine, Predictor, Vectorizer
 from bertkit.server.refusals import RefusedError
 from bertkit.server.runs import SavedModel
 from bertkit.server.schemas import classifies_texts, pair_to_rank
+from bertkit.server.workers import METRICS
 from bertkit.tasks import Task, row_columns
 from bertkit.vectors.embedder import Embedder
 
@@ -39,6 +41,7 @@ class ServerMetrics:
         from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
         self.registry = CollectorRegistry()
+        self._lanes: dict[str, Sequence[Lane]] = {}
         ProcessCollector(registry=self.registry)
         counter = partial(Counter, namespace="bertkit", registry=self.registry)
         gauge = partial(Gauge, namespace="bertkit", registry=self.registry)
@@ -47,9 +50,10 @@ class ServerMetrics:
         self.seconds = histogram("request_seconds", "From a request to its answer.", ["route"], buckets=_SECONDS)
         self.batch_seconds = histogram("batch_seconds", "Time of a batch.", ["model"], buckets=_SECONDS)
         self.batch_rows = histogram("batch_rows", "Rows of a batch.", ["model"], buckets=_ROWS)
-        self.queued = gauge("queue_rows", "Rows that are waiting or computed.", ["model"])
+        self.queued = gauge("queue_rows", "Rows that are waiting or computed.", ["model"], multiprocess_mode="livesum")
         self.tokens = counter("tokens", "Tokens that were computed.", ["model"])
-        self.models = gauge("model_info", "The models, each 1.", ["model", "sha256", "finished", "version"])
+        identity = ["model", "sha256", "finished", "version"]
+        self.models = gauge("model_info", "The models, each 1.", identity, multiprocess_mode="livemax")
 
     def observer(self, model: str) -> Callable[[int, int, float], None]:
         """Return what counts the batches of a model, each with its rows, its tokens and its seconds."""
@@ -68,19 +72,32 @@ class ServerMetrics:
         self.models.labels(model=model, **identity).set(1)
 
     def watch(self, model: str, lanes: Sequence[Lane]) -> None:
-        """Show how many rows of a model are waiting or computed, whenever that is read."""
-        self.queued.labels(model).set_function(lambda: sum(lane.rows for lane in lanes))
+        """Show how many rows of a model are waiting or computed."""
+        self._lanes[model] = lanes
+        self._measure_queues()
+
+    def _measure_queues(self) -> None:
+        for model, lanes in self._lanes.items():
+            self.queued.labels(model).set(sum(lane.rows for lane in lanes))
 
     def count(self, route: str, status: int, seconds: float) -> None:
         """Count a request."""
         self.requests.labels(route, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
+        if METRICS in os.environ:  # of other workers, only what they have written is known
+            self._measure_queues()
 
     def text(self) -> bytes:
-        """Return all of it in the format that Prometheus reads."""
-        from prometheus_client import generate_latest
+        """Return all of it, of all workers, in the format that Prometheus reads."""
+        from prometheus_client import CollectorRegistry, generate_latest, multiprocess
 
-        return generate_latest(self.registry)
+        self._measure_queues()
+        registry = self.registry
+        if METRICS in os.environ:
+            registry = CollectorRegistry()
+            collect: Any = multiprocess.MultiProcessCollector
+            collect(registry)
+        return generate_latest(registry)
 
 
 @dataclass(frozen=True)
@@ -157,6 +174,11 @@ class Service:
     """Whether the server is about to end: it still answers, but is not ready for more."""
     is_full: Callable[[], bool] = lambda: False
     """Whether more connections are open than may be."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it takes requests. It is alive, and not ready, while it stops: nothing should restart it then."""
+        return self.computer.is_alive and not self.is_draining
 
     def get(self, name: str) -> ServedModel:
         """Return the model of a name.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bertkit.server.service import Service
 
 
+_STOPPED = "stopped; every request was answered"
 _PACKAGES = ("fastapi", "uvicorn", "prometheus_client")
 
 
@@ -31,6 +32,8 @@ class Address:
     cors_origins: Sequence[str] = field(default=())
     root_path: str = ""
     """Prefix below which a proxy shows the server."""
+    workers: int = 1
+    """Processes that answer there."""
 
 
 def serve(
@@ -53,10 +56,17 @@ def serve(
     from bertkit.server.runs import find_models
 
     models = find_models(runs, recipe)
-    from bertkit.server.running import bind, run_server
+    from bertkit.server.running import bind_several, run_server
+    from bertkit.server.workers import check_workers, fork_workers
 
+    check_workers(address.workers)
     # The port is taken before models are loaded; connections wait until then.
-    with bind(address.host, address.port) as server:
+    sockets = bind_several(address.host, address.port, address.workers)
+    worker = fork_workers(sockets) if len(sockets) > 1 else 0
+    if worker is None:
+        log.info(_STOPPED)
+        return
+    with sockets[worker] as server:
         from bertkit.server.app import app_of
         from bertkit.server.service import load_service
 
@@ -64,8 +74,9 @@ def serve(
         service = load_service(models, limits, api_key=address.api_key, progress=progress)
         app = app_of(service, address.cors_origins, address.root_path)
         url = f"http://{address.host}:{server.getsockname()[1]}"
-        run_server(app, server, partial(_announce_models, url, service))
-    log.info("stopped; every request was answered")
+        run_server(app, server, partial(_announce_models, url, service) if worker == 0 else lambda: None)
+    if len(sockets) == 1:
+        log.info(_STOPPED)
 
 
 def _announce_models(url: str, service: Service) -> None:

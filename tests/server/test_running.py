@@ -93,7 +93,7 @@ def test_probes_have_a_place_whatever_is_open(service):
 def test_a_second_signal_gives_up_requests_without_an_answer_and_says_so(service, monkeypatch):
     def never(lane, values, render):
         asked.set()
-        return Ticket(asyncio.get_running_loop().create_future(), [None], render, 0.0, 1)
+        return Ticket(asyncio.get_running_loop().create_future(), [None], render, 0.0, 1, 0.0)
 
     asked = threading.Event()
     monkeypatch.setattr(service.computer, "submit", never)

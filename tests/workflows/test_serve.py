@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import re
 import signal
 import socket
@@ -64,7 +65,8 @@ def test_missing_packages_are_named(monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.enable_socket
-def test_a_stop_under_load_loses_no_request(tmp_path, trained):
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stop_under_load_loses_no_request(workers, tmp_path, trained):
     answers, lost, refused = [], [], []
 
     def ask_on(number):
@@ -91,7 +93,7 @@ def test_a_stop_under_load_loses_no_request(tmp_path, trained):
                 connection.close()
                 connection = None
 
-    with serving(tmp_path, trained) as server:
+    with serving(tmp_path, trained, "--workers", workers) as server:
         threads = [threading.Thread(target=ask_on, args=(number,)) for number in range(8)]
         for thread in threads:
             thread.start()
@@ -104,6 +106,98 @@ def test_a_stop_under_load_loses_no_request(tmp_path, trained):
     assert len(refused) == 8
     assert set(answers) == {(1, 200, "good"), (0, 200, "bad")}
     assert server.log.read_text().endswith("stopped; every request was answered\n")
+
+
+@pytest.mark.slow
+@pytest.mark.enable_socket
+def test_a_worker_that_is_killed_loses_only_what_it_had_and_is_counted(tmp_path, trained):
+    answered, failed = [], []
+
+    def ask_on(seconds):
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            try:
+                answered.append(server.post({"inputs": "good"})[0]["label"])
+            except OSError as error:
+                failed.append(error)
+
+    def read_metric(name):
+        with urllib.request.urlopen(f"{server.url}/metrics", timeout=60) as reply:
+            return float(re.search(rf"^{re.escape(name)} (.*)$", reply.read().decode(), re.MULTILINE)[1])
+
+    with serving(tmp_path, trained, "--workers", 2) as server:
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        threads = [threading.Thread(target=ask_on, args=(15,)) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        time.sleep(2)
+        os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
+        for thread in threads:
+            thread.join(90)
+        assert len(failed) <= 8 and set(answered) == {"good"}
+        assert len(children.read_text().split()) == 2
+        counted = read_metric('bertkit_requests_total{route="/predict",status="200"}')
+        assert abs(counted - len(answered)) <= 8  # the killed worker may have sent answers that it had not counted
+        assert read_metric('bertkit_queue_rows{model="run"}') == 0
+        server.process.send_signal(signal.SIGTERM)
+        assert server.process.wait(30) == 0
+    assert "is started again" in server.log.read_text()
+
+
+class Balancer:
+    """Sends requests to the servers that say they are ready, as a load balancer does."""
+
+    def __init__(self):
+        self.servers, self.ready, self.answers = {}, set(), []
+        self.ends = threading.Event()
+        self.threads = [threading.Thread(target=target) for target in (self._watch, *8 * [self._ask_on])]
+
+    def _watch(self):
+        while not self.ends.wait(0.05):
+            for name, server in list(self.servers.items()):
+                try:
+                    with urllib.request.urlopen(f"{server.url}/v2/health/ready", timeout=5):
+                        self.ready.add(name)
+                except OSError:
+                    self.ready.discard(name)
+
+    def _ask_on(self):
+        while not self.ends.is_set():
+            name = random.choice(sorted(self.ready))
+            try:
+                answer = self.servers[name].post({"instances": [{"text": "good"}]}, f"/v1/models/{name}:predict")
+                self.answers.append((name, answer["predictions"][0]["prediction"]))
+            except OSError as error:
+                self.answers.append((name, error))
+
+    def wait_for(self, name):
+        while name not in self.ready:
+            time.sleep(0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.enable_socket
+def test_a_rolling_change_of_version_loses_no_request(tmp_path, trained):
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    balancer = Balancer()
+    with serving(tmp_path / "old", f"old={trained}") as old:
+        balancer.servers["old"] = old
+        balancer.threads[0].start()
+        balancer.wait_for("old")
+        for thread in balancer.threads[1:]:
+            thread.start()
+        with serving(tmp_path / "new", f"new={trained}") as new:
+            balancer.servers["new"] = new
+            balancer.wait_for("new")
+            old.process.send_signal(signal.SIGTERM)
+            assert old.process.wait(60) == 0
+            time.sleep(1)
+            balancer.ends.set()
+            for thread in balancer.threads:
+                thread.join(60)
+    assert set(balancer.answers) == {("old", "good"), ("new", "good")}
+    assert balancer.answers[-1][0] == "new"
 
 
 @pytest.mark.slow
