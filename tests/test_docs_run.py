@@ -36,6 +36,8 @@ NOT_RUN = {
     "bertkit serve runs": "serves until it is stopped; tests/workflows/test_serve.py does that",
     "cd packages": "changes the folder; tests/workflows/package/test_package.py runs packages in theirs",
     "python -m cola_model": "the same",
+    "npm ": "needs the registry of npm; tests/test_browser.py opens the page where the packages are",
+    "python -m http.server": "serves until it is stopped; the same",
     "docker ": "needs a daemon; tests/workflows/package/test_image.py runs what an image has",
     "curl ": "asks the server of the line above",
     "BERTKIT_RUNS=": "serves until it is stopped",
