@@ -25,6 +25,7 @@ class Record:
     """Of one line."""
 
     field: int = 1  # why
+    """What it is."""
 
 
 def function(a):

@@ -212,7 +212,7 @@ async def _decide(
         [prediction] = await compute(service, request, model, model.rows, [row_of(model, state, of_model)], dict)
         tokens += request.scope[NOTES]["tokens"]
         decisions |= {each.name: decision_of(model, prediction, each) for each in of_model}
-    return _json(to_json({"model": body.model or named[0].name, **body.show(decisions, tokens)}))
+    return json_response(to_json({"model": body.model or named[0].name, **body.show(decisions, tokens)}))
 
 
 def _finisher(model: ServedModel, *, is_normal: bool, dimension: int | None) -> _Render:
