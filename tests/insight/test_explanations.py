@@ -22,6 +22,7 @@ RECIPES = (
     "few-shot",
     "late-interaction",
     "swag",
+    "decide",
     "squad2",
     "rerank",
     "similarity",

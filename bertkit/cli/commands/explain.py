@@ -107,8 +107,8 @@ def command(
     if output is not None:
         print_file(output, explain.write_page(rows, output, loaded, data))
         return
-    records = {"rows": [explained.as_record() for explained in rows]}
-    print_result(records, lambda _: list(map(print_row, rows)))
+    explained = list(rows)
+    print_result({"rows": [row.as_record() for row in explained]}, lambda _: list(map(print_row, explained)))
 
 
 def print_row(row: ExplainedRow) -> None:
