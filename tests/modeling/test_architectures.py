@@ -29,7 +29,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.hardware import precision
+from bertkit.modeling import architectures
 from bertkit.modeling.architectures import (
     ARCHITECTURES,
     Architecture,
@@ -298,7 +298,7 @@ def test_the_table_needs_no_torch():
 @pytest.mark.parametrize(("model_type", "avoids"), [("deberta", True), ("bert", False), ("brand-new", False)])
 def test_bf16_is_avoided_where_the_record_says_that_it_overflows(model_type, avoids, monkeypatch):
     asked = []
-    monkeypatch.setattr(precision, "detect_hardware", lambda name, **others: asked.append((name, others)))
+    monkeypatch.setattr(architectures, "detect_hardware", lambda name, **others: asked.append((name, others)))
     detect_machine("auto", model_type, (2, 3))
     assert asked == [("auto", {"avoid_bf16": avoids, "widths": (2, 3), "threads": None})]
 
