@@ -46,15 +46,22 @@ def test_every_set_is_that_of_a_shipped_recipe(name):
     assert set(recipe.data.columns) == set(DEMO_SETS[name].columns.split())
 
 
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory):
+    """A folder with the shipped recipes, and with a copy of each."""
+    folder = Path(shutil.copytree(load.recipe_folder(), tmp_path_factory.mktemp("copies") / "recipes"))
+    for name in recipe_names():
+        shutil.copy(folder / "finetune" / f"{name}.yaml", folder / "finetune" / f"copied-{name}.yaml")
+    return folder
+
+
 @pytest.mark.parametrize("name", recipe_names())
-def test_a_recipe_copied_to_a_new_name_has_the_rows_of_the_original(name, tmp_path, monkeypatch):
+def test_a_recipe_copied_to_a_new_name_has_the_rows_of_the_original(name, copies, monkeypatch):
     original = load_recipe(name)
-    folder = Path(shutil.copytree(load.recipe_folder(), tmp_path / "recipes"))
-    shutil.copy(folder / "finetune" / f"{name}.yaml", folder / "finetune" / "copied.yaml")
-    monkeypatch.setattr(load, "recipe_folder", lambda: folder)
-    assert "copied" in recipe_names()
-    copied = load_recipe("copied")
-    assert copied.name == "copied"
+    monkeypatch.setattr(load, "recipe_folder", lambda: copies)
+    assert f"copied-{name}" in recipe_names()
+    copied = load_recipe(f"copied-{name}")
+    assert copied.name == f"copied-{name}"
     for split in ("train", "validation", "test"):
         assert demo_rows(demo_set_for(copied), split, 20) == demo_rows(demo_set_for(original), split, 20)
 
