@@ -58,6 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def pytest_collection_finish() -> None:
     freeze_imports()
+    gc.set_threshold(20_000, 50, 100)  # a twentieth of the tests was the search for garbage, of which there is little
     gc.enable()
 
 
