@@ -95,7 +95,11 @@ class Guard:
         root = self.root_path or scope.get("root_path", "")
         path = scope["path"] + ("/" if scope["path"] == root else "")
         method = "GET" if scope["method"] == "HEAD" else scope["method"]
-        return {**scope, "root_path": root, "path": path, "method": method}
+        headers = list(scope["headers"])
+        # Triton's client does not say that it sends JSON.
+        if "/v2/models/" in path and not any(name == b"content-type" for name, _ in headers):
+            headers.append((b"content-type", b"application/json"))
+        return {**scope, "root_path": root, "path": path, "method": method, "headers": headers}
 
     def _check_request(self, scope: Message, headers: dict[bytes, bytes]) -> None:
         """Refuse what can be refused before the body is read."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+
 import pytest
 
 TEXTS = ["a lovely film", "the dull song is very dull", "good"]
@@ -30,6 +33,13 @@ def test_predictions_are_those_of_the_other_addresses(client):
     nested = tensor([[text] for text in TEXTS], shape=[3, 1])
     only = client.post(INFER, {"inputs": [nested], "outputs": [{"name": "prediction"}]}).json["outputs"]
     assert only == [outputs["prediction"]]
+
+
+def test_a_client_need_not_say_that_it_sends_json(client):
+    body = json.dumps({"inputs": [tensor(TEXTS)]}).encode()
+    assert asyncio.run(client.ask("POST", INFER, [body], {})).status == 200
+    binary = asyncio.run(client.ask("POST", INFER, [body], {"content_type": "application/octet-stream"}))
+    assert binary.status == 422 and "send JSON" in binary.json["error"]
 
 
 def test_encoders_answer_with_a_matrix(client):
