@@ -38,6 +38,7 @@ NOT_RUN = {
     "python -m cola_model": "the same",
     "npm ": "needs the registry of npm; tests/test_browser.py opens the page where the packages are",
     "python -m http.server": "serves until it is stopped; the same",
+    "cd images": "serves until it is stopped; tests/workflows/package/test_image.py does that",
     "docker ": "needs a daemon; tests/workflows/package/test_image.py runs what an image has",
     "curl ": "asks the server of the line above",
     "BERTKIT_RUNS=": "serves until it is stopped",

@@ -75,12 +75,17 @@ print(json.dumps([reply.json["predictions"][0] if reply.status == 200 else reply
 NOT_SERVED = (*(set(BLOCKED) - {"bertkit", "pydantic", "typer", "yaml"}), "safetensors", "huggingface_hub", "pandas")
 
 
+def image_program(folder: Path, code: str) -> list[str]:
+    """Return the command that runs code with the bertkit of an image, where only its packages can be imported."""
+    blocker = _PROGRAM.partition("sys.argv =")[0].format(blocked=NOT_SERVED, folder=str(folder))
+    return [sys.executable, "-I", "-B", "-c", f"{blocker}\n{code}"]
+
+
 def run_server(folder: Path, name: str, rows: Sequence[object]) -> list[dict[str, object]]:
     """Have the app of an image answer rows one by one, where it can import what is pinned for it, and no torch."""
-    blocker = _PROGRAM.partition("sys.argv =")[0].format(blocked=NOT_SERVED, folder=str(folder))
     # the client of tests needs this clone, whose bertkit is found after that of the image
-    program = f"{blocker}\nsys.path.append({str(Path(__file__).parents[3])!r})\n{_SERVER.replace('{name}', name)}"
-    command = [sys.executable, "-I", "-B", "-c", program]
+    clone = str(Path(__file__).parents[3])
+    command = image_program(folder, f"sys.path.append({clone!r})\n{_SERVER.replace('{name}', name)}")
     given = json.dumps(rows)
     ended = subprocess.run(command, input=given, capture_output=True, text=True, check=False, cwd=folder)
     assert ended.returncode == 0, ended.stderr

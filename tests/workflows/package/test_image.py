@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from bertkit.storage.exports import read_export, write_export
 from bertkit.storage.fingerprints import list_files
 from tests.runtime.hand_made import write_exported
-from tests.workflows.package.families import run_server, same
+from tests.workflows.package.families import image_program, run_server, same
 
 ROWS = [{"text": "the movie was good"}, {"text": "bad " * 50}, {"text": "so, a film!"}]
 RECIPE = """
@@ -50,6 +52,18 @@ def test_the_server_of_an_image_answers_as_predict_does_and_imports_nothing_else
         *("Dockerfile", "README.md", "LICENSE", "requirements.txt", "bertkit", "models")
     }
     assert not list(image.rglob("training_rows.npy"))
+
+
+def test_the_command_of_an_image_serves_by_several_processes_and_ends(image):
+    arguments = ["bertkit", "serve", "models/made", "--port", "0", "--workers", "2", "--drain", "0"]
+    code = f"sys.argv = {arguments}\nrunpy.run_module('bertkit', run_name='__main__', alter_sys=True)"
+    command = image_program(image, code)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=image) as server:
+        lines = iter(server.stderr.readline, "")
+        assert any(line.startswith("serving 1 model at http://127.0.0.1:") for line in lines)
+        server.send_signal(signal.SIGTERM)
+        rest = server.stderr.read()
+    assert server.returncode == 0 and rest.endswith("stopped; every request was answered\n"), rest
 
 
 def read_instructions(file: Path) -> list[tuple[str, str]]:
