@@ -11,6 +11,7 @@ import typer
 
 from bertkit.cli.completion import complete_recipe, complete_run, complete_split
 from bertkit.errors import RecipeError, UsageError
+from bertkit.hardware.launch import use_shard
 
 if TYPE_CHECKING:
     from bertkit.recipe import Data, Recipe
@@ -189,6 +190,14 @@ RowOption = Annotated[
 ]
 RecordsOption = Annotated[
     Path | None, output_option("File to write: .jsonl, .csv, .tsv or .parquet.", "FILE", "JSON lines on stdout")
+]
+ShardOption = Annotated[
+    str | None,
+    option(
+        "Do one share of the work; the shard that ends last writes the output of all, e.g. 1/4 to 4/4.",
+        "I/N",
+        callback=use_shard,
+    ),
 ]
 OutputOption = Annotated[Path | None, output_option("Run folder.", "DIR", "runs/RECIPE")]
 

@@ -12,6 +12,7 @@ from bertkit.data.labels import match_names, placeholder_names
 from bertkit.data.sources import as_recorded
 from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.calibration import SavedCalibration, read_calibration
+from bertkit.evaluation.output_parts import OutputParts
 from bertkit.hardware.device import asked_device
 from bertkit.hardware.precision import Machine, product_widths, restore_hardware, use_matmul_backend
 from bertkit.hardware.threads import fitting_threads
@@ -45,6 +46,8 @@ class Checkpoint:
     """How many of the labels, the last ones, its model has no output for."""
     calibration: SavedCalibration | None = None
     """The calibration that is in force."""
+    parts: OutputParts | None = None
+    """Where outputs are kept that several processes share."""
 
     def use_machine(self) -> None:
         """Let torch multiply as this model was loaded for: where several are loaded, the last one decided that."""
@@ -72,6 +75,13 @@ class SavedCheckpoint:
     def member_folders(self) -> tuple[Path, ...]:
         """The folders of the checkpoints of an ensemble; none of a single one."""
         return tuple(member.folder for member in self.members)
+
+    def in_precision(self, precision: str | None) -> SavedCheckpoint:
+        """Return this checkpoint, to be computed in the precision of another process; None leaves it open."""
+        if precision is None:
+            return self
+        members = tuple(member.in_precision(precision) for member in self.members)
+        return replace(self, recipe=self.recipe.changed("training", precision=precision), members=members)
 
     def example_row(self) -> Row:
         """Return a made-up row with the inputs of its recipe.

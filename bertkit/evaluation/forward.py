@@ -5,11 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from bertkit.evaluation.output_parts import OutputParts, Share
 from bertkit.hardware.device import Device, find_device
 from bertkit.hardware.memory import to_device
 from bertkit.hardware.threads import fitting_threads, is_open, settle_threads
@@ -46,8 +48,11 @@ def forward(
     *,
     precision: str,
     tick: Tick = lambda rows: None,
+    parts: OutputParts | None = None,
 ) -> tuple[Sequence[Output], float | None]:
     """Run the model over features; several processes share the work and all get the whole result.
+
+    With `parts`, they share it by files, as `OutputParts` says. An exported model is run whole by the one that reads.
 
     Returns:
         the outputs of each feature as float32 arrays (without the batch dimension), and the mean loss, None where
@@ -56,17 +61,19 @@ def forward(
     from bertkit.runtime import ExportedModel, forward_exported
 
     if isinstance(model, ExportedModel):
+        if parts and not parts.reads:
+            return [], None
         return forward_exported(model, features, lengths_of(features).tolist(), collate, tick), None
-
-    process, processes = rank_and_size()
+    process, processes = parts.rank_and_size if parts else rank_and_size()
     losses: list[Sequence[Any]] = []  # over some items, and how many these are
     collate, lengths = few_shapes(model, features, collate)
 
-    def run(start: int) -> list[Output]:
+    def run(start: int) -> Share:
         outputs: dict[int, Output] = {}
         total, count = 0.0, 0
         # Every n-th batch belongs to a process. Batches are sorted by length, so all processes get long and short ones.
-        for batched in sorted_batches(lengths[start : start + IN_MEMORY])[process::processes]:
+        batches = sorted_batches(lengths[start : start + IN_MEMORY], parts.tokens if parts else None)
+        for batched in batches[process::processes]:
             numbers = [start + number for number in batched]
             arrays, loss, items = _run_batch(model, collate([features[number] for number in numbers]))
             total, count = total + loss, count + items
@@ -75,20 +82,30 @@ def forward(
             for position, number in enumerate(numbers):
                 outputs[number] = {name: array[position] for name, array in arrays.items()}
             tick(len(numbers))
+        return outputs, total, count
+
+    def gather(start: int) -> list[Output]:
+        outputs: dict[int, Output] = {}
         # outputs go by the number of their row, so those of all processes merge in any order
-        for of_process, *of_losses in gather_from_all((outputs, total, count)):
+        shares = parts.gather(start // IN_MEMORY, partial(run, start)) if parts else gather_from_all(run(start))
+        for of_process, *of_losses in shares:
             outputs |= of_process
             losses.append(of_losses)
         return [outputs[number] for number in sorted(outputs)]
 
     with evaluating(model, precision):
-        if lengths and is_open() and Device(next(model.parameters()).device.type).is_cpu:
-            usual = np.argsort(lengths, kind="stable")[len(lengths) // 2 :: -1].tolist()  # and shorter ones
-            rows = min(len(usual), max(1, tokens_for(1) // lengths[usual[0]]))
-            settle_threads(lambda rows: model(**collate([features[number] for number in usual[:rows]])), rows)
-        outputs = spool(chain.from_iterable(map(run, range(0, len(features), IN_MEMORY))))
+        _settle_threads(model, features, collate, lengths)
+        outputs = spool(chain.from_iterable(map(gather, range(0, len(features), IN_MEMORY))))
     items = sum(count for _, count in losses)
     return outputs, sum(total for total, _ in losses) / items if items else None
+
+
+def _settle_threads(model: nn.Module, features: Features, collate: Collator, lengths: Sequence[int]) -> None:
+    """Try numbers of threads on features of usual length, where none is asked for and a CPU computes."""
+    if lengths and is_open() and Device(next(model.parameters()).device.type).is_cpu:
+        usual = np.argsort(lengths, kind="stable")[len(lengths) // 2 :: -1].tolist()  # and shorter ones
+        rows = min(len(usual), max(1, tokens_for(1) // lengths[usual[0]]))
+        settle_threads(lambda rows: model(**collate([features[number] for number in usual[:rows]])), rows)
 
 
 def _run_batch(model: nn.Module, batch: Tensors) -> tuple[Output, float, int]:
@@ -174,10 +191,11 @@ def sorted_batches(lengths: Sequence[int], tokens: int | None = None) -> list[li
     """
     if len(lengths) < 2:  # a text at a time need not ask what the machine can do
         return [[row] for row in range(len(lengths))]
-    return split_by_length(lengths, tokens or _tokens_at_once())
+    return split_by_length(lengths, tokens or tokens_at_once())
 
 
-def _tokens_at_once() -> int:
+def tokens_at_once() -> int:
+    """Return how many padded tokens of a batch keep this machine busy."""
     torch = sys.modules.get("torch")  # which exported models do not need
     if torch is None:
         return tokens_for(fitting_threads().number)

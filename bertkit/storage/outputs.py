@@ -73,8 +73,8 @@ def is_own(file: Path, mark: str = PAGE_MARK) -> bool:
 
 
 @contextmanager
-def claimed(output: Path) -> Iterator[None]:
-    """Hold the lock of an output file.
+def claimed(output: Path, *, wait: bool = False) -> Iterator[None]:
+    """Hold the lock of an output file; with `wait`, once the process that holds it has released it.
 
     The lock is a file beside it, `.NAME.lock`: there it holds for every user and every machine that can write this
     output, and needs no permission that writing does not need. It is gone afterwards.
@@ -88,7 +88,7 @@ def claimed(output: Path) -> Iterator[None]:
         raise UsageError(f"{what}, not a file", _ANOTHER, file=output)
     if output.exists() and not os.access(output, os.W_OK):
         raise ResourceError("the file is write-protected", _ANOTHER, file=output)
-    with _locked_beside(output):
+    with _locked_beside(output, wait=wait):
         yield
 
 
@@ -173,14 +173,14 @@ def sweep_temporaries(file: Path) -> None:
 
 
 @contextmanager
-def _locked_beside(output: Path) -> Iterator[None]:
+def _locked_beside(output: Path, *, wait: bool = False) -> Iterator[None]:
     def refuse(holder: str) -> ResourceError:
         return ResourceError(f"{holder} is writing this output", f"wait for it, or {_ANOTHER}", file=output)
 
     lock = _lock_beside(output)
     with ExitStack() as held:
         try:
-            held.enter_context(locked(lock, refuse=refuse))
+            held.enter_context(locked(lock, refuse=None if wait else refuse))
         except OSError as error:
             raise _unwritable(error, output) from None
         held.callback(_delete_lock, lock)  # while it is held: afterwards it may be another process's

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bertkit.errors import BertkitError, StoppedError, UsageError
+from bertkit.hardware.launch import Launch
 from bertkit.progress import log
 from bertkit.storage import runs
 
 
 def refuse_launch(what: str, remedy: str) -> None:
-    """Check that this process is none of several that a launch has started.
+    """Check that this process is none of several that share a command's work.
 
     Raises:
         UsageError: it is, and the command is for one; `what` says so.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if Launch.join().size > 1:
         raise UsageError(what, remedy)
 
 

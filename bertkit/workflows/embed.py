@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import bertkit
 from bertkit.errors import DataError, UsageError, closest, located
+from bertkit.hardware.launch import Launch
 from bertkit.progress import SILENT, Progress, log, stage
 from bertkit.recipe import typed_path
-from bertkit.storage.files import disk_errors
-from bertkit.storage.outputs import claimed, refuse_inputs
+from bertkit.storage.outputs import refuse_inputs
+from bertkit.storage.parts import PartFolder, is_whole
 from bertkit.training.child_runs import refuse_launch
 from bertkit.vectors.embedder import Embedder
-from bertkit.vectors.embedding.parts import PartFolder, is_whole, write_part
+from bertkit.vectors.embedding.parts import write_vectors
 from bertkit.vectors.embedding.sources import Part, TextSource, read_row_parts
 from bertkit.vectors.embedding.units import UNITS, Unit, UnitVectors, check_unit
-from bertkit.vectors.launch import Launch
 
 if TYPE_CHECKING:
     from bertkit.vectors.embedding.outputs import Vectors
@@ -64,10 +63,10 @@ def embed_to_file(
     """Embed as `embed` does, into a .parquet, .npy, .safetensors or .jsonl file that appears when it is complete.
 
     An interrupted process leaves its parts beside the output, and the same command goes on from there. Several
-    processes of a launch share the parts.
+    processes of a launch, or shards, share the parts.
 
     Returns:
-        what the file says of its vectors.
+        what the file says of its vectors; empty where another process writes it.
 
     Raises:
         UsageError: the output is one of the inputs, or parts of another model or of other options are there.
@@ -79,33 +78,25 @@ def embed_to_file(
     output = typed_path(output)
     files = output_files(output, dtype)
     launch = Launch.join()
-    if fresh and launch.size > 1:
-        raise UsageError("--fresh with several processes", f"delete .{output.name}.parts yourself, if it is there")
-    unit_kind, parts = _open_rows(embedder, source, unit)
+    unit_kind, row_parts = _open_rows(embedder, source, unit)
     for file in files:
         refuse_inputs(file, _input_files(source, embedder))
-    folder = PartFolder(output, _identity(embedder, unit))
-    with ExitStack() as held, disk_errors(output.parent):
-        # The first process holds the lock for all, and writes; the others only compute parts.
-        if launch.rank == 0:
-            held.enter_context(claimed(output))
-            held.callback(folder.delete_if_empty)
-        # One precision for all parts, also those of an interrupted command: vectors of two would differ in rounding.
-        before = folder.open(fresh=fresh) if launch.rank == 0 else launch.wait_for("precision")
-        if before is not None:
-            embedder = replace(embedder, precision=before)
-        precision = _load_embedder(embedder, progress)
-        if launch.rank == 0:
-            folder.begin(precision)
-            launch.publish("precision", precision)
-        written = _compute_parts(unit_kind, embedder, parts, folder, source, launch, progress)
-        launch.finish()
-        if launch.rank > 0:
-            return {}
-        with stage(progress, f"writing {output.name}"):
-            vectors = _gather_vectors(embedder, source, unit, dtype, written)
-            write_output(vectors, output, folder.folder / "staging")
-        folder.delete()
+    parts = PartFolder(output, _identity(embedder, unit), launch)
+
+    def load(precision: str | None) -> str:
+        nonlocal embedder
+        if precision is not None:
+            embedder = replace(embedder, precision=precision)
+        return _load_embedder(embedder, progress)
+
+    with parts.opened(load, fresh=fresh):
+        written = _compute_parts(unit_kind, embedder, row_parts, parts, source, progress)
+        with parts.joined(written) as joins:
+            if not joins:
+                return {}
+            with stage(progress, f"writing {output.name}"):
+                vectors = _gather_vectors(embedder, source, unit, dtype, written)
+                write_output(vectors, output, parts.folder / "staging")
     return {name: value for name, value in vectors.description().items() if name != "ranges"}
 
 
@@ -139,7 +130,6 @@ def _compute_parts(
     parts: Iterator[Part],
     folder: PartFolder,
     source: TextSource,
-    launch: Launch,
     progress: Progress,
 ) -> list[Path]:
     """Compute the parts of this process that are not there, and return the files of all parts."""
@@ -147,15 +137,14 @@ def _compute_parts(
     for part in parts:
         file = folder.file(part.number, part.digest())
         files.append(file)
-        # Parts are dealt out by number, so processes need not talk; checksums are compared of one's own parts alone.
-        is_ours = part.number % launch.size == launch.rank
+        is_ours = folder.launch.owns(part.number)  # checksums are compared of these alone
         if is_whole(file) if is_ours else file.exists():
             kept_parts += 1
         elif is_ours:
             if kept_parts:
                 log.info(f"going on after {kept_parts:,} parts that an interrupted command has left")
                 kept_parts = 0
-            write_part(file, part.ids, _encode_part(unit, embedder, part, source, progress))
+            write_vectors(file, part.ids, _encode_part(unit, embedder, part, source, progress))
     return files
 
 
@@ -181,7 +170,6 @@ def _identity(embedder: Embedder, unit: str) -> dict[str, Any]:
         "--prompt-text": embedder.prefix,
         "--layers": embedder.layers,
         "--precision": embedder.precision,
-        "bertkit": bertkit.__version__,
     }
 
 

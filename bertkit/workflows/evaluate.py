@@ -18,6 +18,7 @@ from bertkit.evaluation.baselines import describe_split, judge_baselines, read_l
 from bertkit.evaluation.calibration import warn_of_tuned
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
+from bertkit.evaluation.forward import tokens_at_once
 from bertkit.evaluation.gates import judge_result
 from bertkit.evaluation.languages import (
     LanguageScores,
@@ -27,21 +28,26 @@ from bertkit.evaluation.languages import (
     tabulate_languages,
     with_oracle,
 )
+from bertkit.evaluation.output_parts import OutputParts
 from bertkit.evaluation.scoring import (
     Result,
     Scored,
+    compute_outputs,
     score_ensemble,
     score_split,
     write_predictions,
 )
 from bertkit.evaluation.splits import Choice, judge_training_rows, read_task_splits
-from bertkit.evaluation.stored.folder import begin_evaluation, check_output, finish_evaluation
+from bertkit.evaluation.stored.folder import begin_evaluation, check_output, describe_maker, finish_evaluation
+from bertkit.hardware.launch import Launch
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.storage.outputs import claimed
+from bertkit.storage.parts import PartFolder
+from bertkit.training.child_runs import refuse_launch
 from bertkit.vectors.benchmark import BenchmarkScores, run_benchmark
 from bertkit.vectors.embedder import Embedder
 
@@ -69,11 +75,38 @@ def evaluate(
     with stage(progress, "reading the data", total=1):
         saved = find_members(recipe)
         splits = judge_training_rows(saved, splits_to_score(saved, split, strict=strict_labels), training_rows)
+    launch = Launch.join()
+    if launch.size > 1:
+        return _evaluate_together(saved, splits, folder, launch, progress)
     with ExitStack() as claim:
         if folder is not None and runs.is_main_process():
             check_output(folder, splits)
             claim.enter_context(claimed(folder / "predictions.jsonl"))
         return score_splits(_load_checkpoint(saved, progress), saved, splits, folder, progress)
+
+
+def _evaluate_together(
+    saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None, launch: Launch, progress: Progress
+) -> list[Result]:
+    """Run the model as one of several processes, and score as the one that joins their outputs; else return nothing."""
+    if folder is None:
+        raise UsageError("several processes without an --output", "name the folder that all of them work on")
+    check_output(folder, splits)
+    parts = PartFolder(folder / "predictions.jsonl", describe_maker(saved), launch)
+    outputs, loaded = OutputParts(parts), list[Checkpoint]()
+
+    def load(settled: str | None) -> str:
+        # Outputs of two precisions, or of batches that are split otherwise, would differ in rounding.
+        precision, tokens = settled.split() if settled else (None, tokens_at_once())
+        outputs.tokens = int(tokens)
+        loaded.append(replace(_load_checkpoint(saved.in_precision(precision), progress), parts=outputs))
+        return f"{loaded[0].machine.precision} {tokens}"
+
+    with parts.opened(load):
+        for split in splits.values():
+            compute_outputs(loaded[0], split, progress)
+        with parts.joined(outputs.files) as outputs.reads:
+            return score_splits(loaded[0], saved, splits, folder, progress) if outputs.reads else []
 
 
 def evaluate_benchmark(
@@ -123,6 +156,7 @@ def evaluate_languages(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     folder = None if output is None else typed_path(output)
+    refuse_launch("--languages in several processes", "score each language by a command of its own")
     with stage(progress, "reading the data", total=len(recipes)):
         saved = find_members(next(iter(recipes.values())))
         checkpoints = find_checkpoints(saved) if oracle else {}

@@ -76,7 +76,7 @@ def test_a_stopped_command_goes_on_where_it_was(embed, expected, small_parts, mo
     assert embed("rows.csv", "-o", "out.npy").code == 130
     assert not Path("out.npy").exists()
     refused = embed("rows.csv", "-o", "out.npy", "--pooling", "cls")
-    assert refused.code == 2 and "with --pooling None has left parts" in refused.last
+    assert refused.code == 2 and "--pooling: None there, cls asked" in refused.last
     ended = embed("rows.csv", "-o", "out.npy")
     assert ended.code == 0 and "going on after 2 parts" in ended.err
     assert calls == [3, 3, 3, 3, 1]
@@ -97,14 +97,14 @@ def test_rows_that_have_changed_are_embedded_again(embed, expected, small_parts,
 def test_a_damaged_part_is_embedded_again(embed, expected, small_parts, monkeypatch):
     write_csv(Path("rows.csv"), [*ROWS[:7], {"uid": "x", "text": ""}])
     assert embed("rows.csv", "-o", "out.npy").code == 3
-    part = sorted(Path(".out.npy.parts").glob("*.arrow"))[1]
+    part = sorted(Path(".out.npy.parts").glob("*.part"))[1]
     content = bytearray(part.read_bytes())
     content[len(content) // 2] ^= 1
     part.write_bytes(content)
     write_csv(Path("rows.csv"), ROWS)
     monkeypatch.setattr(Embedder, "encode", count(texts := [], Embedder.encode))
     ended = embed("rows.csv", "-o", "out.npy")
-    assert ended.code == 0 and f"{part.name} is damaged, so its vectors are computed anew" in ended.err
+    assert ended.code == 0 and f"{part.name} is damaged, so it is computed anew" in ended.err
     assert texts == [3, 3, 1]  # the first of four parts was whole
     np.testing.assert_allclose(np.load("out.npy"), expected, atol=1e-6)
 
@@ -158,11 +158,16 @@ def test_processes_share_the_parts(processes, tiny_model, tmp_path, zygote):
     (tmp_path / "out.npy").unlink()
     assert zygote.run(tmp_path, [*arguments, "--model", tiny_model])[0] == 0
     assert (tmp_path / "out.npy").read_bytes() == together
+    (tmp_path / "out.npy").unlink()
+    for shard in range(processes, 0, -1):
+        assert zygote.run(tmp_path, [*arguments, "--model", tiny_model, "--shard", f"{shard}/{processes}"])[0] == 0
+        assert (tmp_path / "out.npy").exists() == (shard == 1)
+    assert (tmp_path / "out.npy").read_bytes() == together
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "function", ["bertkit.vectors.embedding.parts.write_part", "bertkit.vectors.embedding.outputs.write_output"]
+    "function", ["bertkit.vectors.embedding.parts.write_vectors", "bertkit.vectors.embedding.outputs.write_output"]
 )
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("ending", ["npy", "parquet"])
@@ -172,15 +177,15 @@ def test_a_killed_command_ends_as_one_that_was_not(function, when, ending, tiny_
         folder.mkdir()
         arguments = [*many_rows(folder, 9000), "--model", tiny_model, "-o", f"out.{ending}"]
     assert zygote.run(whole, arguments)[0] == 0
-    call = 2 if function.endswith("part") else 1
+    call = 2 if function.endswith("write_vectors") else 1
     assert zygote.run(broken, arguments, {"function": function, "call": call, "when": when})[0] == -9
-    kept = {file.name: file.stat().st_mtime_ns for file in broken.glob(".out*/*.arrow")}
+    kept = {file.name: file.stat().st_mtime_ns for file in broken.glob(".out*/*.part")}
     assert kept
-    if function.endswith("part"):
+    if function.endswith("write_vectors"):
         assert not (broken / f"out.{ending}").exists()
         # the parts that were there are not computed again
         assert zygote.run(broken, arguments, {"function": function, "call": 3 - len(kept), "when": "after"})[0] == -9
-        assert kept.items() <= {file.name: file.stat().st_mtime_ns for file in broken.glob(".out*/*.arrow")}.items()
+        assert kept.items() <= {file.name: file.stat().st_mtime_ns for file in broken.glob(".out*/*.part")}.items()
     assert zygote.run(broken, arguments)[0] == 0
     assert (broken / f"out.{ending}").read_bytes() == (whole / f"out.{ending}").read_bytes()
     assert sorted(file.name for file in broken.iterdir()) == sorted(file.name for file in whole.iterdir())

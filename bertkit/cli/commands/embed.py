@@ -16,6 +16,7 @@ from bertkit.cli.options import (
     PromptOption,
     PromptTextOption,
     RowsFileArgument,
+    ShardOption,
     TextLengthOption,
     flag,
     option,
@@ -62,6 +63,7 @@ def command(
     max_length: TextLengthOption = None,
     dtype: Annotated[Dtype, option("How vectors are stored: float32, float16, int8 or binary.", "DTYPE")] = "float32",
     precision: PrecisionOption = "auto",
+    shard: ShardOption = None,
     changes: DataSettingsOption = None,
     fresh: Annotated[bool, flag("--fresh", "Start over; the parts of an interrupted command are deleted.")] = False,
 ) -> None:

@@ -15,6 +15,7 @@ from bertkit.cli.options import (
     OptionalRunArgument,
     ReportOption,
     SetOption,
+    ShardOption,
     TrainingRowsOption,
     ZeroShotOption,
     find_trained,
@@ -83,6 +84,7 @@ def command(
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     output: Annotated[Path | None, output_option("Folder to write the predictions to.", "DIR")] = None,
+    shard: ShardOption = None,
     require: Annotated[
         list[str] | None,
         option("End with exit code 8 where a metric, ece or size_mb does not reach this; repeatable.", "METRIC=VALUE"),
@@ -105,16 +107,14 @@ def command(
         # A benchmark has its own rows, metrics and settings: what it would ignore is refused, with the name of the
         # option.
         options: dict[str, object] = {"a RUN": run, "--data": data, "--split": split, "--limit": limit}
-        options |= {"--output": output, "--confident": confident, "--oracle": oracle}
+        options |= {"--output": output, "--shard": shard, "--confident": confident, "--oracle": oracle}
         options |= {"--training-rows": None if training_rows == "refuse" else training_rows, "--set": changes}
-        options |= {"--require": require, "--report": report}
-        options |= {"--strict-labels": strict_labels, "--zero-shot": zero_shot, "--languages": languages}
+        options |= {"--require": require, "--report": report, "--strict-labels": strict_labels}
+        options |= {"--zero-shot": zero_shot, "--languages": languages}
         refuse_options(options, "with --benchmark", "leave it out: a benchmark has its own rows")
         _score_benchmark(benchmark, model, max_length)
         return
     run, model = _settle_run(run, model)
-    if languages is None:
-        refuse_options({"--oracle": oracle}, "without --languages", "name them: --languages en,de,fr")
     # Settings reach the recipe by their dotted keys, so --set and the options go the same way and are checked alike.
     recipe, checkpoint = find_trained(run, model)
     settings: dict[str, Any] = {"model": checkpoint, "data.source": data, "data.limit": limit}
@@ -129,11 +129,13 @@ def command(
         scored = evaluate_languages(recipes, **scoring, oracle=oracle, progress=TerminalProgress())
         _print_and_exit(scored, print_languages, scored.results, report)
         return
+    refuse_options({"--oracle": oracle}, "without --languages", "name them: --languages en,de,fr")
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 
     results = evaluate(loaded, **scoring, progress=TerminalProgress())
-    _print_and_exit({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, report)
+    if results:  # else another process writes them
+        _print_and_exit({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, report)
 
 
 def read_requirements(assignments: Sequence[str]) -> dict[str, float]:

@@ -13,6 +13,7 @@ from bertkit.cli.options import (
     RowsFileArgument,
     RunArgument,
     SetOption,
+    ShardOption,
     TextOption,
     ZeroShotOption,
     find_trained,
@@ -54,6 +55,7 @@ def command(
     coverage: CoverageOption = None,
     abstain_below: Annotated[float | None, option("Mark rows whose probability is below this.", "P")] = None,
     output: RecordsOption = None,
+    shard: ShardOption = None,
     columns: Annotated[
         str | None,
         option("Columns to write, in this order: names with commas, e.g. id,prediction,confidence.", "LIST", "all"),
@@ -95,8 +97,9 @@ def command(
     progress = TerminalProgress()
     if output is None:
         print_records("predictions", predict(loaded, source=file, row=single_row, progress=progress))
-    else:
-        rows = predict_to_file(loaded, output, source=file, row=single_row, layout=layout, progress=progress)
+        return
+    rows = predict_to_file(loaded, output, source=file, row=single_row, layout=layout, progress=progress)
+    if rows is not None:
         print_file(output, rows)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 from bertkit.data.rows import Split
 from bertkit.errors import DataError, ResourceError, UsageError
@@ -61,9 +61,7 @@ def begin_evaluation(folder: Path, saved: SavedCheckpoint) -> RunRecord:
     Raises:
         UsageError: the folder has predictions of another model, or by other settings.
     """
-    settings = saved.recipe.model_dump(mode="json", exclude=_NOT_SETTINGS)
-    settings["training"] = {name: settings["training"][name] for name in _OF_SCORING}
-    made_by = {"model": _fingerprint(saved), "recipe": settings}
+    made_by = describe_maker(saved)
     before = read_evaluation(folder)
     if before is None and any(folder.glob("predictions*.jsonl")):
         raise UsageError("the folder has predictions of a model that is not recorded", _ANOTHER, file=folder)
@@ -78,6 +76,13 @@ def begin_evaluation(folder: Path, saved: SavedCheckpoint) -> RunRecord:
     write_signed(folder / RECORD, record)
     write_text(folder / "recipe.yaml", write_yaml(saved.recipe.model_dump(mode="json", exclude_defaults=True)))
     return record
+
+
+def describe_maker(saved: SavedCheckpoint) -> dict[str, Any]:
+    """Return all that predictions depend on but the rows: the checksum of the model, and settings of its recipe."""
+    settings = saved.recipe.model_dump(mode="json", exclude=_NOT_SETTINGS)
+    settings["training"] = {name: settings["training"][name] for name in _OF_SCORING}
+    return {"model": _fingerprint(saved), "recipe": settings}
 
 
 def finish_evaluation(

@@ -1,22 +1,13 @@
-"""Vectors that are computed part by part: each part is a file that is whole or not there, and is computed once.
-
-The folder of the parts is beside the output, and is deleted once the output is complete. It says which model and
-options the vectors are of. The name of a part has a digest of its rows, so that a part of other rows is never taken.
-"""
+"""Parts of an output as tables of Arrow: the vectors of some rows with their ids; see `bertkit.storage.parts`."""
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from bertkit.errors import ResourceError, UsageError
 from bertkit.metrics import Numbers
-from bertkit.progress import log
-from bertkit.storage.files import write_bytes
-from bertkit.storage.fingerprints import with_digest, without_digest
-from bertkit.storage.records import read_signed, write_signed
+from bertkit.storage.parts import read_part, write_part
 
 if TYPE_CHECKING:
     import pyarrow
@@ -26,70 +17,9 @@ if TYPE_CHECKING:
 
 VECTOR = "embedding"
 
-_PLAN = "plan.json"
 
-
-class PartFolder:
-    """The parts of one output; only one process may use it, or the processes of one launch.
-
-    Args:
-        output: the file that the parts are for.
-        identity: all that the vectors depend on but the rows, as JSON values.
-    """
-
-    def __init__(self, output: Path, identity: Mapping[str, Any]) -> None:
-        self.output, self.identity = output, dict(identity)
-        self.folder = output.with_name(f".{output.name}.parts")
-
-    def open(self, *, fresh: bool) -> str | None:
-        """Return the precision that parts of an interrupted process were computed in; None where there are none.
-
-        Raises:
-            UsageError: they are of another model or of other options.
-        """
-        if fresh or not self.has_parts():
-            self.delete()
-        try:
-            plan = read_signed(self.folder / _PLAN, ResourceError("damaged"))
-        except ResourceError:
-            log.info(f"{self.folder / _PLAN} is damaged, so all vectors are computed anew")
-            plan = None
-        if plan is None:
-            self.delete()
-            return None
-        before, precision = plan["identity"], str(plan["precision"])
-        changed = [name for name in {**before, **self.identity} if before.get(name) != self.identity.get(name)]
-        if changed:
-            options = " and ".join(f"{name} {before.get(name)}" for name in changed)
-            what = f"an interrupted command with {options} has left parts of this output"
-            raise UsageError(what, "repeat that command, or --fresh starts over", file=self.output)
-        return precision
-
-    def begin(self, precision: str) -> None:
-        """Note what the parts are of, before the first is written."""
-        self.folder.mkdir(exist_ok=True)
-        write_signed(self.folder / _PLAN, {"identity": self.identity, "precision": precision})
-
-    def file(self, number: int, digest: str) -> Path:
-        """Return the file of a part, which is there once its vectors are."""
-        return self.folder / f"{number:06}-{digest[:16]}.arrow"
-
-    def has_parts(self) -> bool:
-        """Tell whether a part is there."""
-        return next(self.folder.glob("*.arrow"), None) is not None
-
-    def delete_if_empty(self) -> None:
-        """Delete the folder where nothing was computed."""
-        if not self.has_parts():
-            self.delete()
-
-    def delete(self) -> None:
-        """Delete all parts."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def write_part(file: Path, ids: Sequence[Any], result: UnitVectors) -> None:
-    """Write the vectors of some rows with their ids, whole or not at all; parts of other rows are deleted."""
+def write_vectors(file: Path, ids: Sequence[Any], result: UnitVectors) -> None:
+    """Write the part with the vectors of some rows and their ids."""
     import numpy as np
     import pyarrow
 
@@ -101,18 +31,7 @@ def write_part(file: Path, ids: Sequence[Any], result: UnitVectors) -> None:
     table = pyarrow.table(columns)
     with pyarrow.ipc.new_file(sink, table.schema) as writer:
         writer.write_table(table)
-    for other in file.parent.glob(f"{file.name.partition('-')[0]}-*.arrow"):
-        other.unlink(missing_ok=True)
-    write_bytes(file, with_digest(sink.getvalue().to_pybytes()))
-
-
-def is_whole(file: Path) -> bool:
-    """Tell whether a part is there; one that is damaged is deleted, which is logged."""
-    if not file.exists() or _map_part(file) is not None:
-        return file.exists()
-    log.info(f"{file} is damaged, so its vectors are computed anew")
-    file.unlink()
-    return False
+    write_part(file, sink.getvalue().to_pybytes())
 
 
 def read_parts(files: Sequence[Path]) -> Iterator[pyarrow.Table]:
@@ -124,22 +43,9 @@ def read_parts(files: Sequence[Path]) -> Iterator[pyarrow.Table]:
     import pyarrow
 
     for file in files:
-        if (content := _map_part(file)) is None:
-            file.unlink()
-            raise ResourceError("the part was damaged, and is deleted", "repeat the command", file=file)
-        table = pyarrow.ipc.open_file(pyarrow.BufferReader(content)).read_all()
+        table = pyarrow.ipc.open_file(pyarrow.BufferReader(read_part(file))).read_all()
         if table.num_rows:
             yield table
-
-
-def _map_part(file: Path) -> Any | None:
-    """Map a part into memory; None where it is damaged."""
-    import pyarrow
-
-    if not file.stat().st_size:
-        return None
-    with pyarrow.memory_map(str(file)) as source:
-        return without_digest(source.read_buffer())
 
 
 def vectors_of(table: pyarrow.Table) -> Numbers:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.columns import describe_unread, refuse_clash, source_columns
+from bertkit.data.columns import refuse_clash
 from bertkit.data.files import read_records
 from bertkit.data.layout import PLAIN, FileLayout, check_layout, follow_source
 from bertkit.data.output import as_columns, write_records, writer_for
@@ -19,11 +20,14 @@ from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, UsageError, closest, located
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.hardware.launch import Launch
+from bertkit.progress import SILENT, Progress, log
 from bertkit.recipe import Recipe, Row, SeveralTasks, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.tasks import Prediction, Task, row_columns
-from bertkit.workflows.predict.together import Together, find_tasks, load_together
+from bertkit.training.child_runs import refuse_launch
+from bertkit.workflows.predict.shared import ByTask, Load, Share, SharedPredictions
+from bertkit.workflows.predict.together import find_tasks, load_models, say_unread
 
 _Read = tuple[int, dict[str, Any], Row]
 """The line of a row, its columns, and the canonical ones."""
@@ -47,6 +51,7 @@ def predict(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
+    refuse_launch("several processes without an --output", "name the file that all of them work on")
     return _predict_source(find_by_task(recipe), source, row, progress)
 
 
@@ -58,15 +63,19 @@ def predict_to_file(
     row: Row | None = None,
     layout: FileLayout = PLAIN,
     progress: Progress = SILENT,
-) -> int:
+) -> int | None:
     """Predict as `predict` does, write the records with `write_records`, and return their number.
 
     In csv and tsv, numbers are rounded, and what the layout leaves open is as in the file with the rows. Columns of one
-    of several tasks begin with its name.
+    of several tasks begin with its name. Processes of a launch, or shards, share the rows; what a killed one has
+    predicted, the same command does not predict again.
+
+    Returns:
+        the number of records; None where another process writes them.
 
     Raises:
         UsageError: the layout does not fit the output, or that is a file that is read: the rows, the recipe's data, or
-            a file of the model folder.
+            a file of the model folder. Or several processes have no file to share.
         ResourceError: another process is writing the output, or it cannot be written.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
@@ -76,10 +85,24 @@ def predict_to_file(
     saved = find_by_task(recipe)
     for of_task in saved.values():
         refuse_inputs(output, input_files(source, of_task))
-    with claimed(output):
-        records = _predict_source(saved, source, row, progress, None if output.suffix == ".jsonl" else layout)
-        data = next(iter(saved.values())).recipe.data  # of all tasks
-        return write_records(records, output, follow_source(layout, output, source, data))
+    columns = None if output.suffix == ".jsonl" else layout
+    recipe = next(iter(saved.values())).recipe  # its data are those of all tasks
+
+    def write(records: Iterable[dict[str, Any]]) -> int:
+        return write_records(records, output, follow_source(layout, output, source, recipe.data))
+
+    launch = Launch.join()
+    if launch.size == 1:
+        with claimed(output):
+            return write(_predict_source(saved, source, row, progress, columns))
+    if source is None or str(source) == "-":
+        raise UsageError("several processes without a file to predict", "name a FILE, which each of them reads")
+
+    def predict_chunks(load: Load, share: Share) -> Iterator[dict[str, Any]]:
+        records = open_records(source, None, recipe)
+        return predict_records(saved, records, str(source), progress, columns, load, share)
+
+    return SharedPredictions(saved, output, launch, progress).write(predict_chunks, write)
 
 
 def find_by_task(recipe: Recipe | SeveralTasks) -> dict[str, SavedCheckpoint]:
@@ -124,12 +147,13 @@ def predict_records(
     source: str,
     progress: Progress,
     columns: FileLayout | None = None,
-    together: Together | None = None,
+    load: Load | None = None,
+    share: Share = lambda rows, compute: compute(),
 ) -> Iterator[dict[str, Any]]:
     """Do what `predict` does with rows that are read elsewhere; errors call them by `source`.
 
-    With the layout of a file with `columns`, each record has one field per column. The models are loaded where they
-    are not given `together`.
+    With the layout of a file with `columns`, each record has one field per column. What `load` returns predicts; by
+    default the models are loaded. Rows that `share` leaves to another process have no record.
     """
     copies = itertools.tee(records, len(saved))
     by_task = [read_chunks(copy, of_task, source) for copy, of_task in zip(copies, saved.values(), strict=True)]
@@ -140,22 +164,27 @@ def predict_records(
     fields = {name: _predicted_fields(of_task) for name, of_task in saved.items()}
     names = _name_fields(fields, columns and replace(columns, digits=None))
     refuse_clash(first[0][0][0], names, "predictions have", source)
-    if together is None:
+    if load is None:
         say_unread(first[0][0][0], list(saved.values()))
-        together = load_models(saved, progress)
+    together = load_models(saved, progress) if load is None else load(first[0][0][0])
     from bertkit.tokens.lost import Truncation
 
     tasks, number = together.tasks, itertools.count()
     truncations = {name: Truncation(of_task.setup, of_task.task.encode) for name, of_task in tasks.items()}
     predict = together.predict
 
+    def compute(rows: dict[str, list[Row]]) -> ByTask:
+        features = {name: of_task.task.encode(rows[name], of_task.setup) for name, of_task in tasks.items()}
+        for name, truncation in truncations.items():
+            truncation.add(features[name], rows[name])
+        return predict(features, rows, progress)
+
     def answer() -> Iterator[dict[str, Any]]:
         for chunk in itertools.chain([first], chunks):
             rows = dict(zip(tasks, (rows for _, rows in chunk), strict=True))
-            features = {name: of_task.task.encode(rows[name], of_task.setup) for name, of_task in tasks.items()}
-            for name, truncation in truncations.items():
-                truncation.add(features[name], rows[name])
-            predicted = predict(features, rows, progress)
+            predicted = share(rows, partial(compute, rows))
+            if predicted is None:
+                continue
             predictions = [predicted[name] for name in tasks]
             # of a stream, tasks may have read up to different faults
             for original, *of_row in zip(chunk[0][0], zip(*rows.values(), strict=False), *predictions, strict=False):
@@ -168,12 +197,6 @@ def predict_records(
             truncation.say()
 
     return answer()
-
-
-def load_models(saved: Mapping[str, SavedCheckpoint], progress: Progress) -> Together:
-    """Load a checkpoint, or those of several tasks; raises as `load_together` does."""
-    with stage(progress, f"loading {', '.join(saved) or next(iter(saved.values())).recipe.model_name}"):
-        return load_together(saved)
 
 
 def _predicted_fields(saved: SavedCheckpoint) -> dict[str, Any]:
@@ -199,15 +222,6 @@ def _name_fields(predictions: Mapping[str, Prediction], columns: FileLayout | No
         for name, prediction in predictions.items()
         for field, value in as_columns(prediction, columns.digits).items()
     }
-
-
-def say_unread(original: Row, saved: Sequence[SavedCheckpoint]) -> None:
-    """Say which columns of a row look like input and are read by none of the models."""
-    columns = [(name, one.recipe.data) for one in saved for name in row_columns(one.task, one.recipe)]
-    used = {column for name, data in columns for column in source_columns(name, data)}
-    unread = [name for name in original if name not in used]
-    for line in describe_unread(unread, saved[0].recipe.data.model_copy(update={"unread": []}), ()):
-        log.warning(f"warning: {line}")
 
 
 def with_columns_of(row: Row, recipe: Recipe, task: Task) -> Recipe:

@@ -21,7 +21,7 @@ from bertkit.recipe import Recipe, SeveralTasks, load_one_or_several, typed_path
 from bertkit.storage.recipes import find_run, recipe_of
 from bertkit.tasks import row_columns
 from bertkit.workflows.evaluate import score_splits, splits_to_score
-from bertkit.workflows.predict import find_by_task, load_models, predict_records, say_unread
+from bertkit.workflows.predict import find_by_task, predict_records
 from bertkit.workflows.predict.in_memory import (
     DataFrame,
     DataFrameT,
@@ -31,7 +31,7 @@ from bertkit.workflows.predict.in_memory import (
     is_dataframe,
     map_given,
 )
-from bertkit.workflows.predict.together import Together
+from bertkit.workflows.predict.together import Together, load_models, say_unread
 
 if TYPE_CHECKING:
     from bertkit.workflows.explain import ExplainedRow
@@ -238,7 +238,7 @@ class LoadedModel:
         with _COMPUTING:
             together, saved = self._ready(), self._saved_for(tuple(records[0]))
             shown = pick_progress(progress)
-            yield from predict_records(saved, enumerate(records, 1), ROWS, shown, layout, together)
+            yield from predict_records(saved, enumerate(records, 1), ROWS, shown, layout, lambda _: together)
 
     def _ready(self) -> Together:
         """Return what is loaded, once torch multiplies as that was loaded for."""

@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from bertkit.data.columns import describe_unread, source_columns
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
 from bertkit.evaluation.scoring import answer_rows
-from bertkit.progress import Progress, stage
-from bertkit.recipe import SeveralTasks, typed_path
+from bertkit.progress import Progress, log, stage
+from bertkit.recipe import Row, SeveralTasks, typed_path
 from bertkit.storage import hub, runs
-from bertkit.tasks import Prediction, drop_private_keys, load_task
+from bertkit.tasks import Prediction, drop_private_keys, load_task, row_columns
 from bertkit.tokens.features import Feature, Features, Rows, max_tokens, padding_collator
 
 if TYPE_CHECKING:
@@ -121,6 +122,21 @@ def load_together(saved: Mapping[str, SavedCheckpoint]) -> Together:
     models = {name: checkpoint.model for name, checkpoint in tasks.items()}
     check_encoders(models)
     return Together(tasks, join_heads(models).to(tasks[first].machine.device))
+
+
+def load_models(saved: Mapping[str, SavedCheckpoint], progress: Progress) -> Together:
+    """Load a checkpoint, or those of several tasks; raises as `load_together` does."""
+    with stage(progress, f"loading {', '.join(saved) or next(iter(saved.values())).recipe.model_name}"):
+        return load_together(saved)
+
+
+def say_unread(original: Row, saved: Sequence[SavedCheckpoint]) -> None:
+    """Say which columns of a row look like input and are read by none of the models."""
+    columns = [(name, one.recipe.data) for one in saved for name in row_columns(one.task, one.recipe)]
+    used = {column for name, data in columns for column in source_columns(name, data)}
+    unread = [name for name in original if name not in used]
+    for line in describe_unread(unread, saved[0].recipe.data.model_copy(update={"unread": []}), ()):
+        log.warning(f"warning: {line}")
 
 
 def _key(feature: Feature) -> tuple[Any, ...]:

@@ -12,7 +12,7 @@ from safetensors import safe_open
 
 from bertkit.errors import DataError, UsageError
 from bertkit.vectors.embedding.outputs import DTYPES, gather, output_files, write_output
-from bertkit.vectors.embedding.parts import write_part
+from bertkit.vectors.embedding.parts import write_vectors
 from bertkit.vectors.embedding.quantize import from_int8
 from bertkit.vectors.embedding.units import UnitVectors
 
@@ -25,9 +25,9 @@ RANGES = np.stack([VECTORS.min(axis=0), VECTORS.max(axis=0)])
 def parts(tmp_path):
     """Two parts, the second with ids that are text, and one without vectors between them."""
     files = [tmp_path / f"{number}-x.arrow" for number in range(3)]
-    write_part(files[0], [7, 8, 9], UnitVectors(VECTORS[:3], [0, 0, 2], {"word": WORDS[:3]}))
-    write_part(files[1], [10], UnitVectors(np.zeros((0, 0), dtype=np.float32), [], {"word": []}))
-    write_part(files[2], ["x", 11], UnitVectors(VECTORS[3:], [0, 1], {"word": WORDS[3:]}))
+    write_vectors(files[0], [7, 8, 9], UnitVectors(VECTORS[:3], [0, 0, 2], {"word": WORDS[:3]}))
+    write_vectors(files[1], [10], UnitVectors(np.zeros((0, 0), dtype=np.float32), [], {"word": []}))
+    write_vectors(files[2], ["x", 11], UnitVectors(VECTORS[3:], [0, 1], {"word": WORDS[3:]}))
     return files
 
 

@@ -1,0 +1,62 @@
+"""Processes of one launch, which wait for each other; tests/workflows/test_embed.py has real ones."""
+
+from __future__ import annotations
+
+import pytest
+
+from bertkit.errors import UsageError
+from bertkit.hardware.launch import Launch, use_shard
+
+
+@pytest.fixture(autouse=True)
+def whole_again():
+    use_shard(None)
+    yield
+    use_shard(None)
+
+
+def test_a_process_alone_waits_for_nobody(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    launch = Launch.join()
+    assert (launch.rank, launch.size) == (0, 1)
+    launch.publish("precision", "fp32")
+    launch.finish()
+
+
+def test_what_one_process_tells_the_others_hear():
+    from torch.distributed import HashStore
+
+    store = HashStore()
+    first, second = (Launch(rank, 2, store) for rank in range(2))
+    first.publish("precision", "bf16")
+    assert second.wait_for("precision") == "bf16"
+    second.finish()
+    first.finish()
+
+
+def test_shards_own_each_part_once(monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    owned = []
+    for shard in ("1/3", "2/3", "3/3"):
+        use_shard(shard)
+        launch = Launch.join()
+        assert launch.is_shard
+        owned += filter(launch.owns, range(10))
+    assert sorted(owned) == list(range(10))
+    use_shard(None)
+    assert not Launch.join().is_shard
+
+
+@pytest.mark.parametrize("shard", ["0/3", "4/3", "1", "a/b", "1/0", "-1/2"])
+def test_what_is_no_shard_is_refused(shard, monkeypatch):
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    use_shard(shard)
+    with pytest.raises(UsageError, match=r"e\.g\. 2/4"):
+        Launch.join()
+
+
+def test_a_launcher_leaves_no_room_for_shards(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    use_shard("1/2")
+    with pytest.raises(UsageError, match="--shard under a launcher"):
+        Launch.join()

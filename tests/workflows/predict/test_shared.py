@@ -1,0 +1,136 @@
+"""Predictions and scores by several processes and by shards: the files of one process, also after a kill."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bertkit.storage import spool
+from bertkit.workflows import predict as workflow
+from tests.conftest import toy_rows, write_csv
+
+
+def contents(path: Path) -> dict[str, bytes]:
+    files = [path] if path.is_file() else sorted(path.iterdir())
+    return {file.name: file.read_bytes() for file in files}
+
+
+@pytest.fixture
+def commands(trained, tmp_path):
+    """The arguments of each command, whose rows fill several parts, and what it writes."""
+    rows = toy_rows(9000, seed=7)
+    write_csv(tmp_path / "rows.csv", [{"text": row["text"], "when": number} for number, row in enumerate(rows)])
+    write_csv(tmp_path / "gold.csv", rows)
+    return {
+        "predict": ["predict", str(trained), "rows.csv", "-o", "out.csv"],
+        "eval": ["eval", str(trained), "--data", "gold.csv", "--training-rows", "keep", "-o", "scores"],
+    }
+
+
+PARTS = {
+    "predict": "bertkit.workflows.predict.shared.write_part",
+    "eval": "bertkit.evaluation.output_parts._write_share",
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PARTS)
+def test_processes_and_shards_write_what_one_does(name, commands, tmp_path, zygote):
+    arguments = commands[name]
+    output = tmp_path / arguments[-1]
+    code, out = zygote.run(tmp_path, arguments)
+    assert code == 0, out
+    alone = contents(output)
+    shutil.rmtree(output) if output.is_dir() else output.unlink()
+
+    codes, _, err = zygote.launch(tmp_path, arguments, 2)
+    assert codes == [0, 0], err
+    assert contents(output) == alone
+    shutil.rmtree(output) if output.is_dir() else output.unlink()
+
+    for shard in ("2/2", "1/2"):
+        code, out = zygote.run(tmp_path, [*arguments, "--shard", shard])
+        assert code == 0, out
+    assert contents(output) == alone
+    assert not list(tmp_path.rglob(".*"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("name", PARTS)
+def test_parts_of_a_killed_shard_are_done_by_the_same_command(name, when, commands, tmp_path, zygote):
+    arguments = commands[name]
+    output = tmp_path / arguments[-1]
+    code, out = zygote.run(tmp_path, arguments)
+    assert code == 0, out
+    alone = contents(output)
+    shutil.rmtree(output) if output.is_dir() else output.unlink()
+
+    assert zygote.run(tmp_path, [*arguments, "--shard", "2/2"])[0] == 0
+    killed = {"function": PARTS[name], "when": when}
+    assert zygote.run(tmp_path, [*arguments, "--shard", "1/2"], killed)[0] == -9
+    parts = {file.name: file.stat().st_mtime_ns for file in tmp_path.rglob("*.part")}
+    assert len(parts) == (2 if when == "after" else 1)
+    code, out = zygote.run(tmp_path, [*arguments, "--shard", "1/2"])
+    assert code == 0, out
+    assert contents(output) == alone
+
+
+@pytest.fixture
+def small_chunks(monkeypatch):
+    monkeypatch.setattr(workflow, "CHUNK", 3)
+    monkeypatch.setattr(spool, "IN_MEMORY", 3)
+
+
+def test_every_value_of_a_prediction_survives_its_part(run, trained, small_chunks):
+    """A part holds JSON: what a row holds besides is read from the row again."""
+    write_csv(Path("rows.csv"), [{"text": row["text"], "when": "2024-01-01"} for row in toy_rows(8, seed=1)])
+    assert run("predict", trained, "rows.csv", "-o", "one.jsonl").code == 0
+    for shard in ("1/3", "3/3", "2/3"):
+        ended = run("predict", trained, "rows.csv", "-o", "out.jsonl", "--shard", shard)
+        assert ended.code == 0, ended.err
+        assert ended.out == ("out.jsonl: 8 rows\n" if shard == "2/3" else "")
+    assert Path("out.jsonl").read_bytes() == Path("one.jsonl").read_bytes()
+
+
+def test_rows_that_change_meanwhile_are_refused(run, trained, small_chunks, monkeypatch):
+    write_csv(Path("rows.csv"), rows := [{"text": row["text"]} for row in toy_rows(8, seed=1)])
+    joined = workflow.shared.PartFolder.joined
+
+    def change(self, files):
+        write_csv(Path("rows.csv"), [*rows[:7], {"text": "another"}])
+        return joined(self, files)
+
+    monkeypatch.setattr(workflow.shared.PartFolder, "joined", change)
+    assert run("predict", trained, "rows.csv", "-o", "out.csv", "--shard", "1/2").code == 0
+    ended = run("predict", trained, "rows.csv", "-o", "out.csv", "--shard", "2/2")
+    assert ended.code == 0 and not Path("out.csv").exists()  # its last part is of other rows, so one is missing
+    ended = run("predict", trained, "rows.csv", "-o", "out.csv", "--shard", "1/2")
+    assert ended.code == 0, ended.err
+    with Path("out.csv").open(newline="") as stream:
+        assert [row["text"] for row in csv.DictReader(stream)][-1] == "another"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["predict", "RUN", "--text", "a", "-o", "out.csv", "--shard", "1/2"], "without a file to predict"),
+        (["predict", "RUN", "-", "-o", "out.csv", "--shard", "1/2"], "without a file to predict"),
+        (["predict", "RUN", "rows.csv", "--shard", "1/2"], "without an --output"),
+        (["predict", "RUN", "rows.csv", "-o", "out.csv", "--shard", "3/2"], "--shard 3/2"),
+        (["eval", "RUN", "--shard", "1/2"], "without an --output"),
+        (
+            ["eval", "RUN", "--languages", "rows", "--data", "{language}.csv", "--shard", "1/2"],
+            "--languages in several",
+        ),
+        (["embed", "rows.csv", "--model", "RUN", "--shard", "1/2"], "without an --output"),
+    ],
+)
+def test_mistakes_end_in_one_line(arguments, message, run, trained):
+    write_csv(Path("rows.csv"), [{"text": "a"}])
+    ended = run(*(trained if argument == "RUN" else argument for argument in arguments))
+    assert ended.code == 2 and message in ended.last, ended.err
+    assert list(map(str, Path().iterdir())) == ["rows.csv"]
