@@ -203,3 +203,20 @@ def test_the_example_of_a_task_family_is_complete():
     exec(compile(code, "own-task.md", "exec"), vars(module))
     parts = [*Task.__annotations__, *(name for name in vars(Task) if not name.startswith("_"))]
     assert [part for part in parts if not hasattr(module, part)] == []
+
+
+def test_the_files_that_start_several_machines_can_be_read(tmp_path):
+    text = (ROOT / "docs" / "several-machines.md").read_text(encoding="utf-8")
+    files = dict(re.findall(r'^```\w+ title="([^"]+)"\n(.*?)^```$', text, re.DOTALL | re.MULTILINE))
+    assert files.keys() == {"train.sbatch", "predict.sbatch", "jobset.yaml", "sky.yaml"}
+    for name in ("train.sbatch", "predict.sbatch"):
+        assert subprocess.run(["bash", "-n"], input=files[name], text=True, check=False).returncode == 0
+        assert files[name].startswith("#!/bin/bash\n#SBATCH ")
+    job, sky = (yaml.safe_load(files[name]) for name in ("jobset.yaml", "sky.yaml"))
+    pod = job["spec"]["replicatedJobs"][0]["template"]["spec"]
+    (container,) = pod["template"]["spec"]["containers"]
+    assert (job["kind"], pod["parallelism"], container["command"]) == ("JobSet", 2, ["torchrun"])
+    assert {volume["name"] for volume in container["volumeMounts"]} == {"shared"}
+    assert sky["num_nodes"] == 2 and subprocess.run(["bash", "-n"], input=sky["run"], text=True).returncode == 0
+    for command in (files["train.sbatch"], " ".join(container["args"]), sky["run"]):
+        assert "-m bertkit finetune cola --output /shared/runs/cola" in command

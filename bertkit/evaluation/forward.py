@@ -64,6 +64,8 @@ def forward(
         if parts and not parts.reads:
             return [], None
         return forward_exported(model, features, lengths_of(features).tolist(), collate, tick), None
+    from bertkit.modeling.sharding import is_sharded
+
     process, processes = parts.rank_and_size if parts else rank_and_size()
     losses: list[Sequence[Any]] = []  # over some items, and how many these are
     collate, lengths = few_shapes(model, features, collate)
@@ -82,6 +84,8 @@ def forward(
             for position, number in enumerate(numbers):
                 outputs[number] = {name: array[position] for name, array in arrays.items()}
             tick(len(numbers))
+        if is_sharded(model) and process >= len(batches) % processes > 0:  # all run it equally often
+            _run_batch(model, collate([features[start + number] for number in batches[0]]))
         return outputs, total, count
 
     def gather(start: int) -> list[Output]:
@@ -130,12 +134,15 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
     import torch
 
     from bertkit.modeling.heads.filled import always_masked
+    from bertkit.modeling.sharding import is_sharded
 
     device = Device(next(model.parameters()).device.type)
     was_training = model.training
     model.eval()
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
-    with device.inference_mode(), autocast, always_masked(device):
+    # Weights that are gathered in inference mode could not be trained afterwards.
+    mode = torch.no_grad() if is_sharded(model) else device.inference_mode()
+    with mode, autocast, always_masked(device):
         yield
     model.train(was_training)
 

@@ -19,6 +19,27 @@ def use_shard(shard: str | None) -> None:
     _asked = shard
 
 
+def check_launch(*, fsdp: bool) -> None:
+    """Check that this training can run as the launcher has set it up, before a row is read.
+
+    Raises:
+        UsageError: it is for DeepSpeed or Megatron-LM, or splits weights otherwise than the recipe says.
+    """
+    for name in ("DeepSpeed", "Megatron_LM"):
+        if _is_on(f"ACCELERATE_USE_{name.upper()}"):
+            remedy = "launch without it, and split large encoders by --set training.fsdp=true"
+            raise UsageError(f"bertkit does not train with {name.replace('_', '-')}", remedy)
+    if _is_on("ACCELERATE_USE_FSDP") and not fsdp:
+        raise UsageError("the launcher asks for FSDP, and the recipe does not", "--set training.fsdp=true")
+    os.environ.pop("ACCELERATE_USE_FSDP", None)  # weights are split before Accelerate has them
+    if fsdp and int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        raise UsageError("training.fsdp with one process", "start several, e.g. by torchrun, or leave it out")
+
+
+def _is_on(variable: str) -> bool:
+    return os.environ.get(variable, "").lower() in ("1", "true", "yes")
+
+
 @dataclass(frozen=True)
 class Launch:
     """The processes that torchrun or accelerate has started, or the shards that users start; mostly one.

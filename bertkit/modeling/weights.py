@@ -119,15 +119,21 @@ def load_weights(model_class: type[Model], folder: Path, config: Config) -> tupl
 
 
 def weights_to_save(model: Model) -> dict[str, Any] | None:
-    """Return the weights of a model on the CPU, if those on its device have no storage; None if it saves its own.
+    """Return the weights of a model on the CPU, if those on its device have no storage of their own, or are shares.
+
+    None if the model can save its own. All processes call this together.
 
     Those that are one tensor under two names stay one.
     """
-    if Device(model.device.type).shapes_may_change:
+    from bertkit.modeling.sharding import gather, is_sharded
+
+    if Device(model.device.type).shapes_may_change and not is_sharded(model):
         return None
     copies: dict[int, Any] = {}
-    weights = model.state_dict(keep_vars=True).items()
-    return {name: copies.setdefault(id(value), value.detach().cpu()) for name, value in weights}
+    for value in (weights := model.state_dict(keep_vars=True)).values():
+        if id(value) not in copies:
+            copies[id(value)] = gather(value.detach()).cpu()
+    return {name: copies[id(value)] for name, value in weights.items()}
 
 
 def restore_weights(model: Model, file: Path) -> None:
@@ -138,6 +144,8 @@ def restore_weights(model: Model, file: Path) -> None:
     """
     from safetensors.torch import load_file
 
+    from bertkit.modeling.sharding import scatter_like
+
     saved = model.base_model if getattr(model, "is_saved_as_encoder", False) else model
     try:
         # safetensors' own `load_model` tells tied weights by their storage, which on XLA no tensor has, and which on a
@@ -145,6 +153,7 @@ def restore_weights(model: Model, file: Path) -> None:
         weights, names = load_file(file), saved.state_dict(keep_vars=True)
         loaded = {id(names[name]) for name in weights if name in names}
         missing = [name for name, value in names.items() if id(value) not in loaded]
+        weights = {name: scatter_like(value, names.get(name, value)) for name, value in weights.items()}
         _, unexpected = saved.load_state_dict(weights, strict=False)
         if missing or unexpected:
             raise RuntimeError(f"missing: {', '.join(missing)}; unexpected: {', '.join(unexpected)}")

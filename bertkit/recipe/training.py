@@ -133,6 +133,8 @@ class CommonTraining(Section):
     """Skip the padding of batches; the result is the same. `auto` does so on a CPU only."""
     torch_compile: bool = False
     """Compile the layers by torch.compile, which takes a minute and pays on a GPU."""
+    fsdp: bool = False
+    """Split weights, gradients and optimizer states among the processes of a launch (FSDP2), for a large encoder."""
     evaluate_every: Literal["epoch"] | int = "epoch"
     """`epoch`, or a number of steps."""
     keep_all_checkpoints: bool = False

@@ -38,6 +38,7 @@ _CONTINUED = {
     "recipe.training.unpad: True there, auto asked",
     "recipe.training.log_every: 50 there, auto asked",
     "recipe.training.torch_compile: None there, False asked",
+    "recipe.training.fsdp: None there, False asked",
 }
 """Differences, as `differences` names them, that do not make another run: earlier recipes had none of these."""
 _PACKAGES = (

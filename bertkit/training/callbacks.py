@@ -13,6 +13,7 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 from bertkit.errors import DivergedError
 from bertkit.hardware.threads import StepWatch
 from bertkit.modeling.info import info_of
+from bertkit.modeling.sharding import gather, is_sharded
 from bertkit.modeling.weights import weights_to_save
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining, Pretraining
@@ -195,8 +196,9 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         good = bool(self.trainer.finite)
         if good and weights:
             # on XLA, weights are read without a graph
-            saved = weights_to_save(self.trainer.model) or dict(self.trainer.model.named_parameters())
-            finite = [values.isfinite().all() for values in saved.values()]
+            model = self.trainer.model
+            saved = (None if is_sharded(model) else weights_to_save(model)) or dict(model.named_parameters())
+            finite = [gather(values.isfinite().all()) for values in saved.values()]
             good = bool(torch.stack(finite).all())  # read once, since each number is waited for
         if good:
             return

@@ -28,6 +28,8 @@ from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.modeling.heads.filled import always_masked
 from bertkit.modeling.info import Model
+from bertkit.modeling.layerwise.depths import encoder_layers
+from bertkit.modeling.sharding import is_sharded, scatter_like, sharded_weights, whole_states
 from bertkit.modeling.weights import restore_weights, weights_to_save
 from bertkit.progress import Progress, log
 from bertkit.recipe import CommonTraining
@@ -90,6 +92,9 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         self.embeddings, self.plan, self.device = embeddings, plan, Device(self.args.device.type)
         if self.args.bf16:  # on XLA, Accelerate sets a variable in its place, which torch_xla has read before
             self.accelerator.native_amp = True
+        # Its weights are shares already, so that Accelerate must not wrap it.
+        self.is_distributed_loading_by_transformers = is_sharded(trainee.model)
+        self._defer_fsdp_gradient_reduction = nullcontext  # gradients of micro-batches that wait would be whole
         # items are counted over all micro-batches and processes of a step, and the loss below is divided by that count
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self.finite = torch.tensor(True).to(self.args.device)
@@ -234,17 +239,25 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
 
     def save_model(self, output_dir: str | None = None, _internal_call: bool = False) -> None:
         """Save the weights; not by the Trainer's own way for XLA, which moves the model to the CPU and back."""
-        if self.device.shapes_may_change:
+        if (weights := weights_to_save(self.model)) is None:
             super().save_model(output_dir, _internal_call)
         else:
-            self._save(output_dir, weights_to_save(self.model))
+            self._save(output_dir, weights)
+
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        """Save both; states that are split among processes are gathered, so that any number of them can go on."""
+        optimizer: Any = self.__dict__["optimizer"]
+        self.__dict__["optimizer"] = whole_states(optimizer) if is_sharded(self.model) else optimizer
+        super()._save_optimizer_and_scheduler(output_dir)
+        self.__dict__["optimizer"] = optimizer
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Load both; the number of a step stays on the CPU, where AdamW reads it, as in an unbroken run."""
+        """Load both, each process its share; on XLA the number of a step stays on the CPU, where AdamW reads it."""
         super()._load_optimizer_and_scheduler(checkpoint)
-        if not self.device.shapes_may_change:
-            for state in self.optimizer.state.values():
+        for weights, state in self.optimizer.state.items():
+            if not self.device.shapes_may_change:
                 state.update({name: value.cpu() for name, value in state.items() if name == "step"})
+            state.update({name: scatter_like(value, weights) for name, value in state.items() if name != "step"})
 
     def _save(self, output_dir: str | None = None, state_dict: Tensors | None = None) -> None:
         """Write the weights under the model's own names; the file that they came from may have others."""
@@ -305,9 +318,10 @@ def fit(
         callback = TrainingCallback(training, judge.best_metric, batches, flag, progress)
         model.to(arguments.device)
         dropout = DropoutStream(training.seed, arguments.process_index)
-        tokens = tokens_to_train(batches, arguments, trainee.tokenizer.pad_token_id)
+        tokens = None if training.fsdp else tokens_to_train(batches, arguments, trainee.tokenizer.pad_token_id)
         trainee = replace(trainee, collate=fitting_collator(trainee.collate, batches, model, training, arguments))
-        with on_speed_paths(model, training, machine, dropout, tokens) as embeddings:
+        sharded = sharded_weights(model, encoder_layers(model)) if training.fsdp else nullcontext()
+        with on_speed_paths(model, training, machine, dropout, tokens) as embeddings, sharded:
             padding = why_padding_is_computed(model, training, machine)
             if padding and training.unpad is True:
                 log.info(f"unpad: {padding}")

@@ -115,5 +115,5 @@ def _reruns(training: CommonTraining) -> str | None:
     With gradient checkpointing, layers run again in the backward pass. The dropout stream would then draw other
     numbers, and the layout without padding would be gone. Compiled layers can call neither.
     """
-    names = ("gradient_checkpointing", "torch_compile")
+    names = ("gradient_checkpointing", "torch_compile", "fsdp")
     return next((f"{name}: true" for name in names if getattr(training, name)), None)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from bertkit.errors import UsageError
-from bertkit.hardware.launch import Launch, use_shard
+from bertkit.hardware.launch import Launch, check_launch, use_shard
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +62,26 @@ def test_a_launcher_leaves_no_room_for_shards(monkeypatch):
     use_shard("1/2")
     with pytest.raises(UsageError, match="--shard under a launcher"):
         Launch.join()
+
+
+@pytest.mark.parametrize(
+    ("variables", "fsdp", "message"),
+    [
+        ({"ACCELERATE_USE_DEEPSPEED": "true"}, False, "does not train with DeepSpeed - .*training.fsdp=true"),
+        ({"ACCELERATE_USE_MEGATRON_LM": "true"}, True, "does not train with Megatron-LM"),
+        ({"ACCELERATE_USE_FSDP": "true"}, False, "asks for FSDP, and the recipe does not - --set training.fsdp=true"),
+        ({"ACCELERATE_USE_FSDP": "true", "WORLD_SIZE": "1"}, True, "training.fsdp with one process"),
+    ],
+)
+def test_launchers_that_split_weights_are_answered(variables, fsdp, message, monkeypatch):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(UsageError, match=message):
+        check_launch(fsdp=fsdp)
+
+
+def test_weights_are_split_once(monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    check_launch(fsdp=True)
+    assert "ACCELERATE_USE_FSDP" not in os.environ

@@ -74,3 +74,19 @@ def test_accelerate_may_not_take_another_device(tmp_path, monkeypatch):
         arguments.make_arguments(
             Training(), Machine("xpu", "fp32", 1, ""), tmp_path, 96, "loss", greater_is_better=False
         )
+
+
+@pytest.mark.parametrize(
+    ("field", "decided"),
+    [
+        ("fsdp", "training.fsdp"),
+        ("fsdp_config", "training.fsdp"),
+        ("deepspeed", "bertkit itself"),
+        ("per_device_eval_batch_size", "bertkit itself"),
+        ("train_sampling_strategy", "training.batching"),
+        ("push_to_hub", "bertkit push"),
+    ],
+)
+def test_what_the_trainer_would_ignore_is_refused(field, decided):
+    with pytest.raises(RecipeError, match=rf"^training.extra.{field} is decided by {decided} - leave it out$"):
+        arguments.check_extra(Training(extra={field: "x"}))

@@ -152,7 +152,7 @@ def launch(launcher: str, arguments: list[object]) -> tuple[int, str, str]:
     return ended.returncode, ended.stdout, ended.stderr
 
 
-@pytest.mark.parametrize("launcher", slow_unless(["zygote"], ["zygote", *LAUNCHERS]))
+@pytest.mark.parametrize("launcher", slow_unless(["zygote"], ["zygote", "fsdp", *LAUNCHERS]))
 def test_two_processes_learn_the_same_as_one(run, zygote, still_model, launcher, tmp_path):
     data = tmp_path / "odd"
     data.mkdir()
@@ -161,7 +161,8 @@ def test_two_processes_learn_the_same_as_one(run, zygote, still_model, launcher,
     settings = ["--epochs", "2", "--set", "training.log_every=1", "--seed", "3"]
     assert finetune(run, still_model, data, *settings, "--output", "one").code == 0
     arguments = ["finetune", "classify", "--model", still_model, "--data", data, *LEARN, *settings, "--output", "two"]
-    if launcher == "zygote":
+    if launcher in ("zygote", "fsdp"):
+        arguments += ["--set", f"training.fsdp={launcher == 'fsdp'}"]
         codes, out, err = zygote.launch(Path.cwd(), [*arguments, "--json"])
         code = max(map(abs, codes))
     else:

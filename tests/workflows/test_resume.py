@@ -149,11 +149,12 @@ def test_a_signal_while_nothing_is_trained_waits_for_the_next_step(zygote, comma
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rank", [0, 1])
-def test_a_launch_goes_on_after_one_of_its_processes_was_killed(zygote, command, tmp_path_factory, rank):
+@pytest.mark.parametrize(("rank", "fsdp"), [(0, "false"), (1, "false"), (0, "true"), (1, "true")])
+def test_a_launch_goes_on_after_one_of_its_processes_was_killed(zygote, command, tmp_path_factory, rank, fsdp):
     def launch(folder: Path, fault: dict | None = None) -> list[int]:
         printed = str(folder / "out.txt")
-        return zygote.answer(folder, command, processes=2, fault=fault, out=printed, err=printed)
+        arguments = [*command, "--set", f"training.fsdp={fsdp}"]
+        return zygote.answer(folder, arguments, processes=2, fault=fault, out=printed, err=printed)
 
     whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
     assert launch(whole) == [0, 0]

@@ -28,6 +28,7 @@ from bertkit.data.streams import RowStream
 from bertkit.errors import UnavailableError, pip_install
 from bertkit.evaluation.splits import find_training_rows, open_training_rows, read_task_splits, report_head
 from bertkit.hardware.device import check_asked_device
+from bertkit.hardware.launch import check_launch
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import check_layers, count_layers
@@ -256,6 +257,7 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
         raise UnavailableError("training.lora needs the package peft", f"`{pip_install('lora')}`")
     checkpoints, chunks = recipe.training.gradient_checkpointing, recipe.options.get("mini_batch")
     check_asked_device(training__gradient_checkpointing=checkpoints, options__mini_batch=chunks)
+    check_launch(fsdp=recipe.training.fsdp)
     check_trackers(recipe.training)
 
 

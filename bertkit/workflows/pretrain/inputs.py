@@ -9,6 +9,7 @@ from typing import Any
 
 from bertkit.errors import ModelError, RecipeError
 from bertkit.hardware.device import check_asked_device
+from bertkit.hardware.launch import check_launch
 from bertkit.hardware.precision import product_widths
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import fingerprint, fit_tokenizer, load_tokenizer, read_config, read_tokenizer
@@ -74,6 +75,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     _check_tokenizer_and_model(recipe)
     check_own(recipe.training, may_run_code=recipe._may_run_code)
     check_asked_device(training__gradient_checkpointing=recipe.training.gradient_checkpointing)
+    check_launch(fsdp=recipe.training.fsdp)
     check_trackers(recipe.training)
     # a missing file ends in its error before anything heavy is imported
     source = find_corpus(recipe.data)
