@@ -64,8 +64,6 @@ def forward(
         if parts and not parts.reads:
             return [], None
         return forward_exported(model, features, lengths_of(features).tolist(), collate, tick), None
-    from bertkit.modeling.sharding import is_sharded
-
     process, processes = parts.rank_and_size if parts else rank_and_size()
     losses: list[Sequence[Any]] = []  # over some items, and how many these are
     collate, lengths = few_shapes(model, features, collate)
@@ -84,7 +82,7 @@ def forward(
             for position, number in enumerate(numbers):
                 outputs[number] = {name: array[position] for name, array in arrays.items()}
             tick(len(numbers))
-        if is_sharded(model) and process >= len(batches) % processes > 0:  # all run it equally often
+        if lacks_a_batch(model, len(batches), process, processes):
             _run_batch(model, collate([features[start + number] for number in batches[0]]))
         return outputs, total, count
 
@@ -145,6 +143,13 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
     with mode, autocast, always_masked(device):
         yield
     model.train(was_training)
+
+
+def lacks_a_batch(model: nn.Module, batches: int, process: int, processes: int) -> bool:
+    """Tell whether a process must run one batch more: all run a model with split weights equally often."""
+    from bertkit.modeling.sharding import is_sharded
+
+    return is_sharded(model) and process >= batches % processes > 0
 
 
 def rank_and_size() -> tuple[int, int]:

@@ -7,10 +7,16 @@ from dataclasses import replace
 import numpy as np
 
 from bertkit.errors import DataError
-from bertkit.evaluation.forward import evaluating, few_shapes, gather_from_all, rank_and_size, sorted_batches
+from bertkit.evaluation.forward import (
+    evaluating,
+    few_shapes,
+    gather_from_all,
+    lacks_a_batch,
+    rank_and_size,
+    sorted_batches,
+)
 from bertkit.hardware.memory import to_device
 from bertkit.modeling.info import Model
-from bertkit.modeling.sharding import is_sharded
 from bertkit.pretraining.objectives import Objective, PretrainSetup, Totals
 from bertkit.pretraining.tokenized import TokenizedCorpus
 from bertkit.progress import Progress, stage
@@ -37,16 +43,16 @@ def measure(
     totals: Totals = {}
     collate, lengths = few_shapes(model, features, collate)
     batches = sorted_batches(lengths)
-    own = batches[process::processes]
-    fillers = batches[:1] if is_sharded(model) and process >= len(batches) % processes > 0 else []
-    with stage(progress, "evaluation", len(own)) as tick, evaluating(model, precision):
-        for position, numbers in enumerate([*own, *fillers]):
+    share = batches[process::processes]
+    fillers = batches[:1] if lacks_a_batch(model, len(batches), process, processes) else []
+    with stage(progress, "evaluation", len(share)) as tick, evaluating(model, precision):
+        for position, numbers in enumerate([*share, *fillers]):
             batch = collate([features[number] for number in numbers])
             batch.pop(ROW_MASK, None)  # objectives go by labels, and by what tells text from padding
             # Sums and counts are added up, and `score` divides them once in the end: a mean of the batches' means would
             # weigh the items of small batches more.
             sums = objective.accumulate(model, {name: to_device(values, device) for name, values in batch.items()})
-            if position == len(own):  # run only because all processes run a model with split weights equally often
+            if position == len(share):  # it counts in another process
                 break
             totals = {name: totals.get(name, 0.0) + value for name, value in sums.items()}
             tick(1)
