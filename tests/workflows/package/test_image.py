@@ -97,7 +97,7 @@ def test_requirements_are_pinned_to_the_tested_versions_with_hashes_for_both_pla
     tested = set((root.parents[2] / "constraints.txt").read_text().lower().replace("_", "-").splitlines())
     entries = (root / f"requirements-{backend}.txt").read_text().replace("\\\n", " ").splitlines()[1:]
     pins = {entry.split()[0]: re.findall(r"--hash=sha256:[0-9a-f]{64}(?= |$)", entry) for entry in entries}
-    assert set(pins) <= tested and all(pins.values())
+    assert set(pins) <= tested and all(pins.values()), "tools/make_server_requirements.py writes them again"
     named = {pin.partition("==")[0] for pin in pins}
     assert {"fastapi", "tokenizers", {"onnx": "onnxruntime"}.get(backend, backend)} <= named
     assert not {"torch", "transformers", "pyarrow", "scikit-learn", "scipy", "huggingface-hub"} & named
