@@ -28,7 +28,7 @@ from bertkit.progress import log
 from bertkit.server.engines import Encoded, Engine
 
 _ENCODED_AT_ONCE = 32  # inputs of a request; those of all requests are tokenized together
-_SHARES = 4  # of a batch: a request gets one at a time
+SHARES = 4  # of a batch on a CPU: a request gets one at a time
 _PATIENCE = 1.0  # seconds after which a request has its turn before shorter ones
 
 
@@ -114,6 +114,8 @@ class Lane:
     engine: Engine
     limits: Limits
     observe: Callable[[int, int, float], None] = lambda rows, tokens, seconds: None
+    shares: int = SHARES
+    """Into how many shares a batch is divided; a request gets one at a time."""
     tickets: dict[Ticket, None] = field(default_factory=dict)
     """Requests without all their answers, as they came."""
     computed: float = 0.0
@@ -165,7 +167,7 @@ class Lane:
 
     @property
     def _share(self) -> int:
-        return max(1, self.limits.batch_tokens // _SHARES)
+        return max(1, self.limits.batch_tokens // self.shares)
 
     def _take(self, tickets: Sequence[Ticket]) -> list[_Input]:
         """Take inputs to encode, of requests that have no share of a batch encoded yet."""
@@ -173,7 +175,7 @@ class Lane:
         for ticket in tickets:
             if sum(map(_tokens, ticket.encoded)) < self._share:
                 taken += [ticket.waiting.popleft() for _ in range(min(len(ticket.waiting), _ENCODED_AT_ONCE))]
-            if len(taken) >= _SHARES * _ENCODED_AT_ONCE:
+            if len(taken) >= SHARES * _ENCODED_AT_ONCE:
                 break
         return taken
 

@@ -14,15 +14,17 @@ from typing import Any
 from bertkit.errors import DataError
 from bertkit.evaluation.calibration import fingerprint_all
 from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.hardware.device import find_device
 from bertkit.hardware.threads import is_open
 from bertkit.progress import SILENT, Progress, stage
 from bertkit.recipe import Row
-from bertkit.server.batching import Computer, Lane, Limits
+from bertkit.server.batching import SHARES, Computer, Lane, Limits
 from bertkit.server.engines import Engine, Predictor, Vectorizer
 from bertkit.server.refusals import RefusedError
 from bertkit.server.runs import SavedModel
 from bertkit.server.schemas import classifies_texts, pair_to_rank
 from bertkit.server.workers import METRICS
+from bertkit.storage.exports import is_exported
 from bertkit.tasks import Task, row_columns
 from bertkit.vectors.embedder import Embedder
 
@@ -245,8 +247,10 @@ def _load_model(model: SavedModel, limits: Limits, metrics: ServerMetrics) -> Se
         vectorizer = Vectorizer(Embedder(str(model.folder)))
         vectorizer.embedder.load()
         _try_threads(vectorizer, _TRIED * [(_TEXT, None)])
-    rows = Lane(predictor, limits, observe) if predictor else None
-    texts = Lane(vectorizer, limits, observe) if vectorizer else None
+    # on an accelerator, a whole batch takes milliseconds, and smaller ones leave it idle
+    shares = SHARES if is_exported(model.folder) or find_device().is_cpu else 1
+    rows = Lane(predictor, limits, observe, shares) if predictor else None
+    texts = Lane(vectorizer, limits, observe, shares) if vectorizer else None
     metrics.watch(model.name, [lane for lane in (rows, texts) if lane])
     identity = _identify_model(model)
     metrics.identify(model.name, **asdict(identity))

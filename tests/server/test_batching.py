@@ -170,6 +170,14 @@ def test_a_short_request_does_not_wait_for_all_rows_of_a_long_one(computing):
     assert lane.rows == 0 and not lane.tickets
 
 
+def test_on_an_accelerator_a_request_gets_whole_batches(computing):
+    computer, lane = computing(batch_tokens=100)
+    lane.shares = 1
+    rows = [f"long {number:05}" for number in range(20)]  # of 10 tokens each
+    assert asyncio.run(ask(computer, lane, rows)) == [2 * row for row in rows]
+    assert [len(batch) for batch in lane.engine.batches] == [10, 10]
+
+
 def test_a_request_that_has_waited_goes_before_shorter_ones(computing, monkeypatch):
     computer, lane = computing(batch_tokens=100)
     lane.engine.gate.clear()
