@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import json
 import os
 import random
@@ -70,8 +71,6 @@ def test_a_stop_under_load_loses_no_request(workers, tmp_path, trained):
     answers, lost, refused = [], [], []
 
     def ask_on(number):
-        import http.client
-
         connection = None
         while True:
             try:
@@ -118,7 +117,7 @@ def test_a_worker_that_is_killed_loses_only_what_it_had_and_is_counted(tmp_path,
         while time.monotonic() < until:
             try:
                 answered.append(server.post({"inputs": "good"})[0]["label"])
-            except OSError as error:
+            except (OSError, http.client.HTTPException) as error:  # the latter between head and body of an answer
                 failed.append(error)
 
     def read_metric(name):
@@ -134,7 +133,7 @@ def test_a_worker_that_is_killed_loses_only_what_it_had_and_is_counted(tmp_path,
         os.kill(int(children.read_text().split()[0]), signal.SIGKILL)
         for thread in threads:
             thread.join(90)
-        assert len(failed) <= 8 and set(answered) == {"good"}
+        assert len(failed) <= 8 and set(answered) == {"good"}, failed
         assert len(children.read_text().split()) == 2
         counted = read_metric('bertkit_requests_total{route="/predict",status="200"}')
         assert abs(counted - len(answered)) <= 8  # the killed worker may have sent answers that it had not counted
