@@ -15,7 +15,7 @@ from bertkit.evaluation.output_parts import OutputParts, Share
 from bertkit.hardware.device import Device, find_device
 from bertkit.hardware.memory import to_device
 from bertkit.hardware.threads import fitting_threads, is_open, settle_threads
-from bertkit.modeling.info import info_of
+from bertkit.modeling.info import info_of, is_sharded
 from bertkit.storage.spool import IN_MEMORY, spool
 from bertkit.tokens.feature_cache import lengths_of, longest_of
 from bertkit.tokens.features import (
@@ -132,7 +132,6 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
     import torch
 
     from bertkit.modeling.heads.filled import always_masked
-    from bertkit.modeling.sharding import is_sharded
 
     device = Device(next(model.parameters()).device.type)
     was_training = model.training
@@ -147,8 +146,6 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
 
 def lacks_a_batch(model: nn.Module, batches: int, process: int, processes: int) -> bool:
     """Tell whether a process must run one batch more: all run a model with split weights equally often."""
-    from bertkit.modeling.sharding import is_sharded
-
     return is_sharded(model) and process >= batches % processes > 0
 
 

@@ -32,8 +32,13 @@ def check_launch(*, fsdp: bool) -> None:
     if _is_on("ACCELERATE_USE_FSDP") and not fsdp:
         raise UsageError("the launcher asks for FSDP, and the recipe does not", "--set training.fsdp=true")
     os.environ.pop("ACCELERATE_USE_FSDP", None)  # weights are split before Accelerate has them
-    if fsdp and int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if fsdp and not is_launched():
         raise UsageError("training.fsdp with one process", "start several, e.g. by torchrun, or leave it out")
+
+
+def is_launched() -> bool:
+    """Tell whether this process is one of several that a launcher has started."""
+    return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
 def _is_on(variable: str) -> bool:
@@ -60,12 +65,11 @@ class Launch:
         Raises:
             UsageError: the shard is none, or shards are asked for under a launcher.
         """
-        size, shard = int(os.environ.get("WORLD_SIZE", "1")), _asked
-        if shard is not None:
-            if size > 1:
+        if _asked is not None:
+            if is_launched():
                 raise UsageError("--shard under a launcher", "leave it out: its processes share the work")
-            return cls._read_shard(shard)
-        if size == 1:
+            return cls._read_shard(_asked)
+        if not is_launched():
             return cls(0, 1)
         from torch.distributed.rendezvous import rendezvous
 

@@ -5,6 +5,7 @@ Apart from submodules with weights, models and configs carry only the two attrib
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -108,6 +109,12 @@ class ModelInfo:
     while_training: ExitStack = field(default_factory=ExitStack)
     """Takes off it, once it is closed, what it carries while it is trained and evaluated only."""
     speed_paths: SpeedPaths = field(default_factory=SpeedPaths)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Tell whether the weights of a model are split among processes; what splits them is not imported to tell."""
+    splitting = sys.modules.get("torch.distributed.fsdp")
+    return splitting is not None and isinstance(model, splitting.FSDPModule)
 
 
 def info_of(model: Model) -> ModelInfo:

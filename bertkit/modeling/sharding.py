@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import distributed, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
@@ -49,11 +49,6 @@ def sharded_weights(model: Model, layers: Iterable[nn.Module]) -> Iterator[None]
         for name, of_before in zip(_HOOKS, hooks, strict=True):
             getattr(module, name).clear()
             getattr(module, name).update(of_before)
-
-
-def is_sharded(model: nn.Module) -> bool:
-    """Tell whether a model is in `sharded_weights`."""
-    return isinstance(model, FSDPModule)
 
 
 def gather(value: Any) -> Any:

@@ -13,7 +13,7 @@ from bertkit.errors import ModelError
 from bertkit.hardware.device import Device
 from bertkit.hardware.memory import is_memory_error
 from bertkit.modeling.architectures import ARCHITECTURES, has_attention_mask, native_port
-from bertkit.modeling.info import Config, Model
+from bertkit.modeling.info import Config, Model, is_sharded
 
 if TYPE_CHECKING:
     from torch import nn
@@ -125,7 +125,7 @@ def weights_to_save(model: Model) -> dict[str, Any] | None:
 
     Those that are one tensor under two names stay one.
     """
-    from bertkit.modeling.sharding import gather, is_sharded
+    from bertkit.modeling.sharding import gather
 
     if Device(model.device.type).shapes_may_change and not is_sharded(model):
         return None

@@ -39,7 +39,7 @@ def decided_arguments() -> dict[str, str]:
 @cache
 def other_names() -> dict[str, str]:
     """Read what other tools call a key of a recipe, whatever section they have it in: name -> bertkit's key."""
-    decided = {name: key for name, key in decided_arguments().items() if key != "bertkit itself"}
+    decided = {name: key for name, key in decided_arguments().items() if not key.startswith("bertkit ")}
     return decided | _read_names("other_tools")
 
 

@@ -12,8 +12,8 @@ from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState,
 
 from bertkit.errors import DivergedError
 from bertkit.hardware.threads import StepWatch
-from bertkit.modeling.info import info_of
-from bertkit.modeling.sharding import gather, is_sharded
+from bertkit.modeling.info import info_of, is_sharded
+from bertkit.modeling.sharding import gather
 from bertkit.modeling.weights import weights_to_save
 from bertkit.progress import Progress
 from bertkit.recipe import CommonTraining, Pretraining

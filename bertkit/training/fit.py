@@ -27,9 +27,9 @@ from bertkit.metrics.basic import rank_step
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.modeling.heads.filled import always_masked
-from bertkit.modeling.info import Model
+from bertkit.modeling.info import Model, is_sharded
 from bertkit.modeling.layerwise.depths import encoder_layers
-from bertkit.modeling.sharding import is_sharded, scatter_like, sharded_weights, whole_states
+from bertkit.modeling.sharding import scatter_like, sharded_weights, whole_states
 from bertkit.modeling.weights import restore_weights, weights_to_save
 from bertkit.progress import Progress, log
 from bertkit.recipe import CommonTraining

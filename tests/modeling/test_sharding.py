@@ -7,7 +7,8 @@ import json
 import pytest
 import torch
 
-from bertkit.modeling.sharding import gather, is_sharded, scatter_like
+from bertkit.modeling.info import is_sharded
+from bertkit.modeling.sharding import gather, scatter_like
 from bertkit.storage.hub import find_model
 from tests.kills import losses_of, weights_of
 
