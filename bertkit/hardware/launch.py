@@ -41,6 +41,11 @@ def is_launched() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
+def is_one_of_several() -> bool:
+    """Tell whether this process shares its work with others: those of a launcher, or shards."""
+    return is_launched() or _asked is not None
+
+
 def _is_on(variable: str) -> bool:
     return os.environ.get(variable, "").lower() in ("1", "true", "yes")
 

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import BertkitError, StoppedError, UsageError
-from bertkit.hardware.launch import is_launched
+from bertkit.hardware.launch import is_one_of_several
 from bertkit.progress import log
 from bertkit.storage import runs
 
 
 def refuse_launch(what: str, remedy: str) -> None:
-    """Check that this process is none of several that a launcher has started.
+    """Check that this process is none of several that share a command's work.
 
     Raises:
         UsageError: it is, and the command is for one; `what` says so.
     """
-    if is_launched():
+    if is_one_of_several():
         raise UsageError(what, remedy)
 
 
