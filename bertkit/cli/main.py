@@ -26,6 +26,7 @@ from bertkit.cli.interrupts import ignore_interrupts
 from bertkit.cli.mistakes import refuse_undecodable, usage_error
 from bertkit.cli.output import print_json, print_line
 from bertkit.errors import BertkitError, ResourceError, UnavailableError, UsageError, pip_install
+from bertkit.hardware.launch import use_shard
 from bertkit.storage.files import disk_error, is_disk_error
 from bertkit.storage.runs import is_main_process
 
@@ -133,7 +134,10 @@ def main() -> NoReturn:
     atexit.register(ignore_interrupts)  # both run after what libraries have to do at the end
     atexit.register(_spare_collection)
     logs.write_to_stderr()
-    code = _run_command()
+    try:
+        code = _run_command()
+    finally:
+        use_shard(None)  # a program that goes on after a command works for itself
     if (lost := stdio.lost_output()) and code == 0:
         code = _print_error(f"stdout cannot be written: {lost.strerror}", 6, {})
     sys.exit(code)

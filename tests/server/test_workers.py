@@ -30,7 +30,8 @@ elif sys.argv[1] == "refuse":
     sys.exit(4)
 else:
     sockets[number].listen()
-    print("worker", os.getpid(), os.environ[METRICS], flush=True)
+    # in one write, since both workers write to one pipe
+    print(f"worker {os.getpid()} {os.environ[METRICS]}\\n", end="", flush=True)
     while True:
         connection, _ = sockets[number].accept()
         connection.sendall(b"%d" % os.getpid())

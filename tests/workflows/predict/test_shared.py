@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.hardware.launch import Launch
 from bertkit.storage import spool
 from bertkit.workflows import predict as workflow
 from tests.conftest import toy_rows, write_csv
@@ -134,3 +135,4 @@ def test_mistakes_end_in_one_line(arguments, message, run, trained):
     ended = run(*(trained if argument == "RUN" else argument for argument in arguments))
     assert ended.code == 2 and message in ended.last, ended.err
     assert list(map(str, Path().iterdir())) == ["rows.csv"]
+    assert Launch.join() == Launch(0, 1)  # the share ends with the command
