@@ -9,15 +9,18 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from sklearn.metrics import accuracy_score, f1_score
 
 from bertkit.errors import DataError
+from bertkit.modeling.heads.options import option_class
 from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import typed_questions as task
-from bertkit.tokens.features import IGNORED, Setup
+from bertkit.tokens.features import IGNORED, Setup, pad_features
 from bertkit.workflows.finetune import finetune
 from tests.conftest import WORDS, make_tokenizer, write_jsonl
+from tests.modeling.tiny_models import make_tiny
 
 TOKENIZER = make_tokenizer()
 ASKED = {
@@ -255,3 +258,17 @@ def test_rows_with_their_own_questions(run, tiny_model, tmp_path):
         3,
         [f"error: question 'a' has the type 'yes' ({file}:9, column 'questions') - give one of yes_no, choice, score"],
     )
+
+
+@pytest.mark.parametrize("model_type", ["deberta-v2", "modernbert", "roberta"])
+def test_other_encoders_answer_each_question_by_itself(model_type):
+    ids = {"option_separator": TOKENIZER.sep_token_id, "option_marker": TOKENIZER.mask_token_id}
+    ids["vocab_size"] = len(TOKENIZER)
+    model = make_tiny(model_type, lambda config: option_class(type(config))(config), config=ids).eval()
+    features = task.encode([row_of()], setup_of())
+    batch = {name: torch.tensor(values) for name, values in pad_features(features, {"input_ids": 0}).items()}
+    together = model(**batch).logits
+    for line, feature in enumerate(features):
+        alone = model(torch.tensor([feature["input_ids"]]), torch.ones(1, len(feature["input_ids"]), dtype=torch.long))
+        places = feature["places"]
+        torch.testing.assert_close(together[line, places], alone.logits[0, places], atol=1e-4, rtol=1e-4)
