@@ -76,9 +76,10 @@ class OptionHead(EncoderHead):
         config = self.config  # type: ignore[attr-defined]
         parts = Parts(input_ids, attention_mask, config.option_separator, config.option_marker)
         named = {"position_ids": parts.positions + first_position(config)} if takes_positions(config) else {}
-        # DeBERTa multiplies its embeddings by the mask, so its state attends to the question too
-        is_deberta = config.model_type in ("deberta", "deberta-v2")
-        allowed = attention_mask if is_deberta else parts.attends.unsqueeze(1)
+        # some multiply their embeddings by the mask, so their state attends to the question too
+        embeddings = getattr(self.base_model, "embeddings", None)  # type: ignore[attr-defined]
+        multiplies = embeddings is not None and "mask" in inspect.signature(embeddings.forward).parameters
+        allowed = attention_mask if multiplies else parts.attends.unsqueeze(1)
         states = self.run_encoder(input_ids, allowed, token_type_ids, **named).last_hidden_state.float()
         # means over the tokens of one option, and over those of the state: products with rows of ones
         of_option = parts.same & (parts.option.unsqueeze(2) == parts.option.unsqueeze(1))
