@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import difflib
 import logging
-import os
 import re
 from collections.abc import Sequence
 from typing import Any
 
 from bertkit.errors import UsageError, closest
+from bertkit.hardware.launch import is_launched
 
 _COMMANDS = {
     **dict.fromkeys(("train", "fit", "fine-tune", "fine_tune", "run"), "finetune"),
@@ -97,7 +97,7 @@ def _same_option(typed: str, options: Sequence[str]) -> str:
         return dashed
     from bertkit.recipe.values import other_options, same_options
 
-    several = name.startswith("per_device") and os.environ.get("WORLD_SIZE", "1") != "1"
+    several = name.startswith("per_device") and is_launched()
     if name not in same_options() or several:
         return ""
     meant = other_options()[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
 import time
@@ -16,6 +15,7 @@ from typing import Any, cast
 
 from bertkit.errors import BertkitError, DataError, DivergedError, ModelError, ResourceError, StoppedError
 from bertkit.hardware.device import find_device
+from bertkit.hardware.launch import is_launched
 from bertkit.hardware.memory import peak_memory, restart_peak_memory
 from bertkit.hardware.precision import Machine, restore_hardware
 from bertkit.hardware.threads import Threads, asked_threads, tell_choice
@@ -301,7 +301,7 @@ def common_facts(recipe: AnyRecipe, record: RunRecord, fit_result: FitResult) ->
 
 def wait_for_all() -> None:
     """Wait until all processes of a launch are here, so that they see the files that the main one has written."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if is_launched():
         from accelerate import PartialState
 
         PartialState().wait_for_everyone()
@@ -381,7 +381,7 @@ def _sweep_leftovers(folder: Path) -> None:
 @contextmanager
 def _main_process_first() -> Iterator[None]:
     """Let the main process of a launch prepare the folder before the others look at it."""
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if not is_launched():
         yield
         return
     from accelerate import PartialState
