@@ -71,7 +71,7 @@ def add_inference_protocol(app: FastAPI, service: Service) -> None:
     async def infer(name: str, request: Request, body: InferRequest) -> Response:
         model = service.get(name)
         outputs = await _infer(service, request, model, body)
-        wanted = [one.name for one in body.outputs] if body.outputs else list(outputs)
+        wanted = [output.name for output in body.outputs] if body.outputs else list(outputs)
         if unknown := [name for name in wanted if name not in outputs]:
             raise RefusedError(422, f"outputs: there is no {unknown[0]!r}; there are {', '.join(outputs)}")
         content: dict[str, Any] = {"model_name": model.name, "model_version": _version(model)}
@@ -138,12 +138,12 @@ async def _infer(service: Service, request: Request, model: ServedModel, body: I
         raise RefusedError(422, describe_faults(faults)) from None
     rows = [row.model_dump(exclude_none=True) for row in checked.instances]  # type: ignore[attr-defined]
     predictions = await compute(service, request, model, model.rows, rows, dict)
-    return {name: _to_tensor([one.get(name) for one in predictions], setup.labels) for name in predictions[0]}
+    return {name: _to_tensor([record.get(name) for record in predictions], setup.labels) for name in predictions[0]}
 
 
 def _read_column(tensor: InputTensor) -> list[Any]:
     """Return the values of a column, which clients send flat or as rows of one value each."""
-    values = [one[0] if isinstance(one, list) and len(one) == 1 else one for one in tensor.data]
+    values = [value[0] if isinstance(value, list) and len(value) == 1 else value for value in tensor.data]
     if tensor.datatype != _BYTES or not all(isinstance(value, str) for value in values):
         raise RefusedError(422, f"inputs: {tensor.name} must be {_BYTES}, and its data strings")
     if tensor.shape not in ([len(values)], [len(values), 1]):

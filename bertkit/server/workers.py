@@ -50,9 +50,9 @@ class _Workers:
             self.numbers[pid] = number
         else:
             os.close(self.life[1])
-            for other in range(len(self.sockets)):
-                if other != number:
-                    self.sockets[other].close()
+            for position, listening in enumerate(self.sockets):
+                if position != number:
+                    listening.close()
             os.setpgid(0, 0)  # Ctrl-C reaches the parent, which passes it on once
             for name in signals:
                 signal.signal(name, signal.SIG_DFL)
@@ -63,8 +63,8 @@ class _Workers:
     def stop(self, number: int, _: FrameType | None = None) -> None:
         """Pass a signal on to all workers, whose sockets refuse connections once they close them."""
         self.is_stopping = True
-        for own in self.sockets:
-            own.close()
+        for listening in self.sockets:
+            listening.close()
         for pid in self.numbers:
             with suppress(ProcessLookupError):
                 os.kill(pid, number)
