@@ -13,6 +13,15 @@ from bertkit.metrics.basic import Undefined, per_label
 NO_ANSWER = -1
 
 
+def expected_level(probabilities: Sequence[float]) -> float:
+    """Return the mean level, counted from 0.
+
+    >>> expected_level([0.25, 0.25, 0.5])
+    1.25
+    """
+    return float(np.dot(probabilities, range(len(probabilities))))
+
+
 def ranked_probability_score(probabilities: Sequence[float], gold: int) -> float:
     """Compute the ranked probability score of levels (Epstein 1969): 0 is best, 1 is worst.
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field, StrictBool
 from bertkit.errors import DataError
 from bertkit.server.refusals import RefusedError, refusal_of
 from bertkit.server.schemas import Text
-from bertkit.server.service import ServedModel
+from bertkit.server.service import ServedModel, choose_model
 from bertkit.tokens.questions import Question, read_questions, read_state
 
 _MOST = 400  # questions of a request
@@ -24,12 +24,15 @@ Decision = dict[str, Any]
 """What a prediction says of one question, in ``decisions``."""
 
 
-class Predicate(BaseModel):
+class _Asked(BaseModel):
+    instructions: Content
+    name: Text | None = None
+
+
+class Predicate(_Asked):
     """A question for yes or no, as OpenAI's API takes it."""
 
-    instructions: Content
     type: Literal["predicate"]
-    name: Text | None = None
 
 
 class ChoiceValue(BaseModel):
@@ -39,13 +42,16 @@ class ChoiceValue(BaseModel):
     description: Text | None = None
 
 
-class Choice(BaseModel):
+class Choice(_Asked):
     """A question for one of several labels, as OpenAI's API takes it."""
 
-    instructions: Content
     type: Literal["choice"]
-    name: Text | None = None
     choices: list[ChoiceValue] = Field(min_length=1)
+
+    @property
+    def values(self) -> list[str | bool]:
+        """The values that may be chosen."""
+        return [choice.value for choice in self.choices]
 
 
 class Level(BaseModel):
@@ -55,12 +61,10 @@ class Level(BaseModel):
     description: Text | None = None
 
 
-class Score(BaseModel):
+class Score(_Asked):
     """A question for one of several ordered levels, as OpenAI's API takes it."""
 
-    instructions: Content
     type: Literal["score"]
-    name: Text | None = None
     levels: list[Level] = Field(min_length=1)
 
 
@@ -196,17 +200,13 @@ def _as_message(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def choose_models(models: Mapping[str, ServedModel], name: str | None) -> list[ServedModel]:
-    """Return the models that answer a request: the one of a name, or those of the tasks of a run of this name.
+    """Return the models that answer a request: the one of a name, and those of the tasks of a run of this name.
 
     Raises:
         RefusedError: there is none, or the request names none of several.
     """
-    named = [model for key, model in models.items() if name in (None, key) or key.startswith(f"{name}.")]
-    if not named:
-        raise RefusedError(404, f"model: none is called {name!r} here; there are {', '.join(models)}")
-    if name is None and len(named) > 1:
-        raise RefusedError(422, f"model: several answer here, name one of {', '.join(models)}")
-    return named
+    of_tasks = [model for key, model in models.items() if name and key.startswith(f"{name}.")]
+    return of_tasks if of_tasks and name not in models else [choose_model(models, name), *of_tasks]
 
 
 def who_answers(models: Sequence[ServedModel], question: Question) -> ServedModel | None:
@@ -247,9 +247,9 @@ def _show_decision(decision: Decision | None, asked: Any) -> dict[str, Any]:
         return answer | {"probability": decision["probability"]}
     if isinstance(asked, Choice):
         of_labels = decision["probabilities"]
-        probabilities = [{"value": each.value, "probability": of_labels[_label(each.value)]} for each in asked.choices]
-        best = max(probabilities, key=lambda each: float(each["probability"]))
-        return answer | {"choice": best["value"], "confidence": best["probability"], "probabilities": probabilities}
+        probabilities = [{"value": value, "probability": of_labels[_label(value)]} for value in asked.values]
+        best = max(asked.values, key=lambda value: float(of_labels[_label(value)]))
+        return answer | {"choice": best, "confidence": decision["confidence"], "probabilities": probabilities}
     levels = zip(asked.levels, decision["probabilities"], strict=True)
     probabilities = [{"label": of.label, "value": n, "probability": p} for n, (of, p) in enumerate(levels)]
     confidence = max(decision["probabilities"])
@@ -263,7 +263,7 @@ def _show_system_one(decision: Decision, asked: Any) -> dict[str, Any]:
     if isinstance(asked, NamedChoice):
         of_labels = decision["probabilities"]
         best = max(of_labels, key=of_labels.__getitem__)
-        return {"type": "choice", "choice": best, "confidence": of_labels[best], "probabilities": of_labels}
+        return {"type": "choice", "choice": best, "confidence": decision["confidence"], "probabilities": of_labels}
     of_levels = decision["probabilities"]
     return {
         "type": "score",

@@ -43,9 +43,8 @@ from bertkit.server.schemas import (
     pair_to_rank,
     row_schema,
 )
-from bertkit.server.service import ServedModel, Service
+from bertkit.server.service import ServedModel, Service, choose_model
 from bertkit.storage.files import to_json
-from bertkit.tokens.questions import Question
 from bertkit.vectors.embedding.quantize import to_unit_length, truncate
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -54,6 +53,8 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
 TIMEOUT = "X-Request-Timeout"
 """Header with the seconds after which nobody needs the answer any more."""
 _Render = Callable[[Any], Any]
+_Choose = Callable[[Mapping[str, ServedModel], str | None], Any]
+"""Chooses what answers by the name in a request: a model, or several."""
 _Answer = Callable[..., Awaitable[Response]]
 
 
@@ -62,18 +63,18 @@ def add_routes(app: FastAPI, service: Service) -> None:
     for model in service.models.values():
         if model.rows is not None:
             _add_rows(app, service, model)
-    shared: list[tuple[str, type[BaseModel], _Answer, Any]] = [
-        ("/predict", ClassifyRequest, _classify, list[ClassScore] | list[list[ClassScore]]),
-        ("/rerank", RerankRequest, _rerank, list[RankedText]),
-        ("/embed", EmbedRequest, _embed, list[list[float]]),
-        ("/v1/embeddings", EmbeddingsRequest, _openai_embed, EmbeddingsAnswer),
-        ("/v1/decisions", DecisionsRequest, _decide, dict[str, Any]),
-        ("/v1/systemone", SystemOneRequest, _decide, dict[str, Any]),
+    shared: list[tuple[str, type[BaseModel], _Choose, _Answer, Any]] = [
+        ("/predict", ClassifyRequest, choose_model, _classify, list[ClassScore] | list[list[ClassScore]]),
+        ("/rerank", RerankRequest, choose_model, _rerank, list[RankedText]),
+        ("/embed", EmbedRequest, choose_model, _embed, list[list[float]]),
+        ("/v1/embeddings", EmbeddingsRequest, choose_model, _openai_embed, EmbeddingsAnswer),
+        ("/v1/decisions", DecisionsRequest, choose_models, _decide, dict[str, Any]),
+        ("/v1/systemone", SystemOneRequest, choose_models, _decide, dict[str, Any]),
     ]
     mains = {model.main_route for model in service.models.values()}
-    for route, request_schema, answer, schema in shared:
+    for route, request_schema, choose, answer, schema in shared:
         if service.find(route):
-            endpoint = _make_endpoint(service, route, request_schema, answer)
+            endpoint = _make_endpoint(service, route, request_schema, choose, answer)
             about = request_schema.__doc__
             app.add_api_route(
                 route, endpoint, methods=["POST"], response_model=schema, responses=REFUSALS, summary=about
@@ -107,26 +108,16 @@ def _add_rows(app: FastAPI, service: Service, model: ServedModel) -> None:
     )
 
 
-def _make_endpoint(service: Service, route: str, request_schema: type[BaseModel], answer: _Answer) -> Any:
+def _make_endpoint(
+    service: Service, route: str, request_schema: type[BaseModel], choose: _Choose, answer: _Answer
+) -> Any:
     models = {model.name: model for model in service.find(route)}
 
     async def endpoint(request: Request, body: Any) -> Response:
-        chosen = models if answer is _decide else _choose_model(models, body.model)
-        return await answer(service, request, chosen, body)
+        return await answer(service, request, choose(models, body.model), body)
 
     endpoint.__annotations__ = {"request": Request, "body": request_schema, "return": Response}
     return endpoint
-
-
-def _choose_model(models: Mapping[str, ServedModel], name: str | None) -> ServedModel:
-    """Return the model that a request names, or the only one that answers at its address."""
-    if name is None:
-        if len(models) > 1:
-            raise RefusedError(422, f"model: several answer here, name one of {', '.join(models)}")
-        return next(iter(models.values()))
-    if name not in models:
-        raise RefusedError(404, f"model: none is called {name!r} here; there are {', '.join(models)}")
-    return models[name]
 
 
 async def _classify(service: Service, request: Request, model: ServedModel, body: ClassifyRequest) -> Response:
@@ -197,22 +188,19 @@ async def _openai_embed(service: Service, request: Request, model: ServedModel, 
 
 
 async def _decide(
-    service: Service, request: Request, models: Mapping[str, ServedModel], body: DecisionsRequest | SystemOneRequest
+    service: Service, request: Request, models: Sequence[ServedModel], body: DecisionsRequest | SystemOneRequest
 ) -> Response:
-    named = choose_models(models, body.model)
     state, questions = body.read()
-    asked: dict[str, list[Question]] = {}
-    for question in questions:
-        if answering := who_answers(named, question):
-            asked.setdefault(answering.name, []).append(question)
+    answering = [(question, who_answers(models, question)) for question in questions]
     decisions, tokens = dict[str, Any](), 0
-    for name, of_model in asked.items():
-        model = models[name]
-        assert model.rows is not None
-        [prediction] = await compute(service, request, model, model.rows, [row_of(model, state, of_model)], dict)
-        tokens += request.scope[NOTES]["tokens"]
-        decisions |= {each.name: decision_of(model, prediction, each) for each in of_model}
-    return json_response(to_json({"model": body.model or named[0].name, **body.show(decisions, tokens)}))
+    for model in models:
+        asked = [question for question, chosen in answering if chosen is model]
+        if asked:
+            assert model.rows is not None
+            [prediction] = await compute(service, request, model, model.rows, [row_of(model, state, asked)], dict)
+            tokens += request.scope[NOTES]["tokens"]
+            decisions |= {question.name: decision_of(model, prediction, question) for question in asked}
+    return json_response(to_json({"model": body.model or models[0].name, **body.show(decisions, tokens)}))
 
 
 def _finisher(model: ServedModel, *, is_normal: bool, dimension: int | None) -> _Render:

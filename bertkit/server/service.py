@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hmac
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -160,6 +160,21 @@ class ServedModel:
     def main_route(self) -> str:
         """The address that it also answers at ``/`` as, as in text-embeddings-inference; empty if it has none there."""
         return next((route for route in ("/embed", "/predict", "/rerank") if route in self.routes), "")
+
+
+def choose_model(models: Mapping[str, ServedModel], name: str | None) -> ServedModel:
+    """Return the model that a request names, or the only one that answers at its address.
+
+    Raises:
+        RefusedError: there is none, or the request names none of several.
+    """
+    if name is None:
+        if len(models) > 1:
+            raise RefusedError(422, f"model: several answer here, name one of {', '.join(models)}")
+        return next(iter(models.values()))
+    if name not in models:
+        raise RefusedError(404, f"model: none is called {name!r} here; there are {', '.join(models)}")
+    return models[name]
 
 
 @dataclass

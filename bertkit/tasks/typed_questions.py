@@ -1,7 +1,7 @@
 """Answer typed questions about a text in one pass: yes or no, a choice among labels, or a score.
 
-The encoder reads the text, the question and all of its options together, each option after a mask token of its own.
-The state of that token becomes the option's logit, so it has seen the text, the question and the other options. A
+The encoder reads the text, the question and all of its options together, each option behind a mask token of its own.
+The mean state of an option's words becomes its logit, so it has seen the text, the question and the other options. A
 softmax runs over the options of a question.
 
 The order of labels changes no answer: they are read in an order that the text decides, in training and predicting
@@ -23,7 +23,7 @@ from bertkit.data.labels import placeholder_names
 from bertkit.metrics import calibration
 from bertkit.metrics.decisions import softmax
 from bertkit.metrics.questions import METRICS as SCORES
-from bertkit.metrics.questions import NO_ANSWER, compute_scores, ranked_probability_score
+from bertkit.metrics.questions import NO_ANSWER, compute_scores, expected_level, ranked_probability_score
 from bertkit.modeling.heads.targets import Outputs as Tensors
 from bertkit.modeling.heads.targets import Target, log_odds
 from bertkit.modeling.info import Model
@@ -209,8 +209,7 @@ def _describe(question: Question, probabilities: list[float]) -> dict[str, Any]:
     if question.type == "yes_no":
         return {"probability": probabilities[1]}
     if question.type == "score":
-        levels = range(len(probabilities))
-        return {"expected": float(np.dot(probabilities, levels)), "probabilities": probabilities}
+        return {"expected": expected_level(probabilities), "probabilities": probabilities}
     named = dict(zip(question.options, probabilities, strict=True))
     return {"probabilities": named, "confidence": max(probabilities)}
 
@@ -218,10 +217,9 @@ def _describe(question: Question, probabilities: list[float]) -> dict[str, Any]:
 def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> calibration.Decisions:
     """Return the probabilities of the options of all answered questions, 0 for those that a question lacks."""
     answered = [
-        (number, row["answers"][each.name], _probabilities(each, record))
+        (number, row["answers"][question.name], _probabilities(question, record))
         for number, (row, record) in enumerate(zip(rows, predictions, strict=True))
-        for each in _questions_of(row, setup.recipe)
-        if each.name in row["answers"]
+        for _, question in _questions_to_read(row, setup.recipe)
     ]
     padded = np.zeros((len(answered), max(len(of_options) for _, _, of_options in answered)))
     for line, (_, _, of_options) in zip(padded, answered, strict=True):
@@ -267,8 +265,7 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
     compared |= {name: np.full((len(rows), most), np.nan) for name in ("ranked", "error")}
     numbers: dict[tuple[str, str], int] = {}
     for line, (row, record) in enumerate(zip(rows, predictions, strict=True)):
-        answered = [each for each in _questions_of(row, setup.recipe) if each.name in row["answers"]]
-        for place, question in enumerate(answered):
+        for place, (_, question) in enumerate(_questions_to_read(row, setup.recipe)):
             gold, given = row["answers"][question.name], record["prediction"].get(question.name)
             predicted = read_answer(question, given)
             if predicted is None:
@@ -278,8 +275,7 @@ def compare(predictions: Predictions, rows: Rows, setup: Setup) -> Compared:
                 compared[name][line, place] = numbers.setdefault(key, len(numbers))
             if question.type == "score":
                 probabilities = _probabilities(question, record)
-                expected = float(np.dot(probabilities, range(len(probabilities))))
-                compared["error"][line, place] = abs(expected - gold)
+                compared["error"][line, place] = abs(expected_level(probabilities) - gold)
                 compared["ranked"][line, place] = ranked_probability_score(probabilities, gold)
     return compared
 
@@ -299,10 +295,9 @@ def fit_baselines(training: Rows, setup: Setup) -> dict[str, Any]:
     """Learn the most frequent answer to each question."""
     counts: dict[str, Counter[str]] = {}
     for row in training:
-        for question in _questions_of(row, setup.recipe):
-            if question.name in row["answers"]:
-                answer = question.options[row["answers"][question.name]]
-                counts.setdefault(question.name, Counter())[answer] += 1
+        for _, question in _questions_to_read(row, setup.recipe):
+            answer = question.options[row["answers"][question.name]]
+            counts.setdefault(question.name, Counter())[answer] += 1
     return {_FREQUENT: {name: [answer for answer, _ in of_name.most_common()] for name, of_name in counts.items()}}
 
 
@@ -325,9 +320,7 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
     answers = []
     for row, record in zip(rows, predictions, strict=True):
         gold, chosen, sure = [], [], []
-        for question in _questions_of(row, setup.recipe):
-            if question.name not in row["answers"]:
-                continue
+        for _, question in _questions_to_read(row, setup.recipe):
             right = row["answers"][question.name]
             predicted = read_answer(question, record["prediction"][question.name]) or 0
             probabilities = _probabilities(question, record)

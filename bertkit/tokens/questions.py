@@ -25,6 +25,8 @@ from bertkit.tokens.features import IGNORED, Feature, SpecialTokenTemplate, Toke
 
 TYPES = ("yes_no", "choice", "score")
 YES_NO = ("no", "yes")
+NOMINAL, ORDINAL = 0, 1
+"""The label at the mask token of the gold option: its question has labels, or levels in the order of their tokens."""
 _FIELDS = ("type", "instructions", "criteria")
 _SPELLINGS = {"true": 1, "yes": 1, "1": 1, "false": 0, "no": 0, "0": 0}
 
@@ -214,7 +216,8 @@ def fill_questions(
         start = first + len(second) - len(part.ids)
         places += [start + place for place in part.places]
         if answers is not None:
-            gold[start + part.places[answers[part.question.name]]] = int(part.question.type == "score")
+            kind = ORDINAL if part.question.type == "score" else NOMINAL
+            gold[start + part.places[answers[part.question.name]]] = kind
     feature = {"questions": [part.number for part in parts], "places": places, **template.fill(state, second)}
     if answers is not None:
         feature["labels"] = [gold.get(place, IGNORED) for place in range(len(feature["input_ids"]))]

@@ -25,9 +25,7 @@ from bertkit.modeling.architectures import architecture_of, first_position
 from bertkit.modeling.heads.generic import EncoderHead, class_with_head, head_dropout
 from bertkit.modeling.info import Config, Model
 from bertkit.tokens.features import IGNORED
-
-NOMINAL, ORDINAL = 0, 1
-"""The label at the mask token of the gold option: its question has labels, or levels in the order of their tokens."""
+from bertkit.tokens.questions import ORDINAL
 
 _SCALE = 20.0  # of cosines at first, as in the losses of sentence-transformers
 
@@ -97,6 +95,11 @@ def _mean_states(states: torch.Tensor, is_part: torch.Tensor) -> torch.Tensor:
     return weights @ states / weights.sum(dim=2, keepdim=True).clamp(min=1)
 
 
+def _sum_over(pairs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
+    """Sum for each token the values (sequences, tokens) of those that it makes a pair with."""
+    return (pairs.to(values.dtype) @ values.unsqueeze(2)).squeeze(2)
+
+
 def takes_positions(config: Config) -> bool:
     """Tell whether an encoder can be told the position of each token, and attends by nothing else."""
     parameters = inspect.signature(MODEL_MAPPING[type(config)].forward).parameters
@@ -124,12 +127,10 @@ def option_loss(logits: torch.Tensor, parts: Parts, labels: torch.Tensor) -> tor
     is_gold, is_option = labels != IGNORED, parts.same & parts.is_marker.unsqueeze(1)
     of_question = logits.unsqueeze(1).masked_fill(~is_option, torch.finfo(logits.dtype).min)
     logs = logits - of_question.logsumexp(dim=2)
-    # (sequences, tokens, tokens) @ (sequences, tokens, 1): sums over the tokens of the same question up to each
-    weights, earlier = parts.is_marker.to(logits.dtype), parts.earlier.to(logits.dtype)
-    likely = torch.where(parts.is_marker, logs, 0.0).exp() * weights
-    reached, right = ((earlier @ each.unsqueeze(2)).squeeze(2) for each in (likely, is_gold.to(logits.dtype)))
-    squares = (reached - right).square() * weights
-    counts = is_option.sum(dim=2)
-    ranked = (is_option.to(logits.dtype) @ squares.unsqueeze(2)).squeeze(2) / (counts - 1).clamp(min=1)
+    likely = torch.where(parts.is_marker, logs, 0.0).exp() * parts.is_marker
+    # how likely the options up to each are together, and whether the gold one is among them
+    reached, passed = _sum_over(parts.earlier, likely), _sum_over(parts.earlier, is_gold.to(logits.dtype))
+    squares = (reached - passed).square() * parts.is_marker
+    ranked = _sum_over(is_option, squares) / (is_option.sum(dim=2) - 1).clamp(min=1)
     losses = torch.where(labels == ORDINAL, ranked, -logs)
     return torch.where(is_gold, losses, 0.0).sum() / is_gold.sum()

@@ -9,8 +9,9 @@ from sklearn.metrics import log_loss
 from torch.nn.functional import cosine_similarity
 from transformers import AutoConfig
 
-from bertkit.modeling.heads.options import _SCALE, NOMINAL, ORDINAL, Parts, option_class, option_loss
+from bertkit.modeling.heads.options import _SCALE, Parts, option_class, option_loss
 from bertkit.tokens.features import IGNORED
+from bertkit.tokens.questions import NOMINAL, ORDINAL
 
 CLS, WORD, SEP, MASK, PAD = 2, 9, 4, 3, 0
 
