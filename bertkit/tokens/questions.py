@@ -82,24 +82,23 @@ def read_question(name: str, asked: object) -> Question:
     return Question(name, asked["type"], instructions or name, tuple(descriptions), texts, criteria)
 
 
-def _describe_options(name: str, kind: str, criteria: Any) -> dict[str, str]:
+def _describe_options(name: str, kind: str, given: Any) -> dict[str, str]:
     """Return the options of a question, in order, with what each means."""
+    criteria: Any = given
     if kind == "score":
         remedy = "list what each level means, from 0 on"
-        criteria = dict(zip(map(str, range(len(criteria))), criteria, strict=True)) if is_list(criteria) else None
+        criteria = dict(zip(map(str, range(len(given))), given, strict=True)) if is_list(given) else None
     elif kind == "yes_no":
         remedy = "say what yes and no mean, or leave it out"
-        criteria = {} if criteria is None else criteria
-        if isinstance(criteria, Mapping):
-            given = {str(spelled(option)): text for option, text in criteria.items()}
-            criteria = {**dict.fromkeys(YES_NO), **{_yes_or_no(option): text for option, text in given.items()}}
+        if isinstance(given, Mapping) or given is None:
+            spellings = {str(spelled(option)): text for option, text in (given or {}).items()}
+            criteria = {**dict.fromkeys(YES_NO), **{_yes_or_no(option): text for option, text in spellings.items()}}
     else:
         remedy = "name the labels, with a description or without"
-        criteria = (
-            dict.fromkeys(criteria) if is_list(criteria) and len(set(map(str, criteria))) == len(criteria) else criteria
-        )
+        if is_list(given) and len(set(map(str, given))) == len(given):
+            criteria = dict.fromkeys(given)
     if not isinstance(criteria, Mapping) or not criteria or (kind == "yes_no" and len(criteria) > 2):
-        raise _fault(name, f"the criteria {str(criteria)[:60]!r}", remedy)
+        raise _fault(name, f"the criteria {str(given)[:60]!r}", remedy)
     described = {str(spelled(option) or ""): text for option, text in criteria.items()}
     if "" in described or any(not (text is None or isinstance(text, str)) for text in described.values()):
         raise _fault(name, "a label or a description that is not text", remedy)
