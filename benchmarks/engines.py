@@ -122,6 +122,8 @@ def run_bertkit(case: Case, changes: str, folder: str) -> None:
         predict_everywhere()
     given = parse_changes([change for change in SHORT.get(changes, changes).split(";") if change])
     recipe = case.load({"training.evaluate_every": 10**9, **given})
+    from bertkit.progress import use_progress
+
     gate = Gate(recipe.training.gradient_accumulation)
     import bertkit.training.fit as training
     from bertkit.tokens.features import text_lengths
@@ -140,7 +142,8 @@ def run_bertkit(case: Case, changes: str, folder: str) -> None:
         from bertkit.workflows.pretrain import pretrain as train
     else:
         from bertkit.workflows.finetune import finetune as train
-    train(recipe, output=f"{folder}/run", progress=gate)
+    with use_progress(gate):
+        train(recipe, output=f"{folder}/run")
 
 
 def predict_everywhere() -> None:

@@ -67,13 +67,12 @@ def measure_senses(model: str, data: Path, per_word: int) -> Report:
 
 def embed_senses(model: str, rows: Sequence[Report]) -> Report:
     """Return vectors of the sentences, and of the target words in them."""
-    from bertkit.progress import SILENT
     from bertkit.vectors.embedder import Embedder
     from bertkit.vectors.embedding.units import UNITS
 
     targets = [(row["tokens"], row["word_pos"]) for row in rows]
     embedder = Embedder(model, precision="fp32")
-    of_words = UNITS["target"].encode(embedder, targets, SILENT).vectors
+    of_words = UNITS["target"].encode(embedder, targets).vectors
     return {"sentence": embedder.encode([row["sentence"] for row in rows]), "word": of_words}
 
 

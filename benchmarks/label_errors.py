@@ -87,14 +87,13 @@ def rank_of_check(model: Any, rows: list[dict[str, str]]) -> list[int]:
 def count_planted(embedder: Any, file: Path, share: float, seed: int) -> dict[str, Any]:
     """Replace a share of the labels of a file by others, and return how many errors are expected."""
     from bertkit.checks.label_errors import count_errors, embed_rows, load_cleanlab, predict_labels
-    from bertkit.progress import SILENT
 
     rows = read_lines(file)
     names, labels = np.unique([str(row["label"]) for row in rows], return_inverse=True)
     draw = np.random.default_rng(seed)
     wrong = draw.choice(len(labels), round(share * len(labels)), replace=False)
     labels[wrong] = (labels[wrong] + draw.integers(1, len(names), len(wrong))) % len(names)
-    vectors = embed_rows([{"text": row["text"]} for row in rows], embedder, SILENT)
+    vectors = embed_rows([{"text": row["text"]} for row in rows], embedder)
     probabilities = predict_labels([row["text"] for row in rows], vectors, labels)
     ranked = load_cleanlab()(labels, probabilities)
     counted = count_errors(labels, probabilities)._asdict()
@@ -133,10 +132,9 @@ def predict_fine_tuned(model: str, rows: list[dict[str, str]], work: Path) -> An
 def measure_fine_tuned(model: str, embedder: Any, rows: list[dict[str, str]], work: Path) -> dict[str, list[int]]:
     """Return the rankings by fine-tuned models, and by the mean of these and of what `check` takes."""
     from bertkit.checks.label_errors import embed_rows, load_cleanlab, predict_labels
-    from bertkit.progress import SILENT
 
     labels = np.array([int(row["label"]) for row in rows])
-    vectors = embed_rows([{"text": row["text"]} for row in rows], embedder, SILENT)
+    vectors = embed_rows([{"text": row["text"]} for row in rows], embedder)
     own, rank = predict_fine_tuned(model, rows, work), load_cleanlab()
     of_check = predict_labels([row["text"] for row in rows], vectors, labels)
     return {"fine-tuned": rank(labels, own), "mean": rank(labels, (own + of_check) / 2)}

@@ -99,7 +99,7 @@ class Stages:
 def watch(stages: Stages) -> None:
     """Wrap the functions that are timed; they behave as before."""
     from bertkit import tasks
-    from bertkit.cli import progress
+    from bertkit.cli import main, progress
 
     load_task = tasks.load_task
     names = {"encode": "tokens", "load_model": "model", "decode": "decoding"}
@@ -135,7 +135,7 @@ def watch(stages: Stages) -> None:
                 stages.start_steps()
 
     tasks.load_task = load  # type: ignore[assignment]
-    progress.TerminalProgress = Clocked  # type: ignore[misc]
+    main.TerminalProgress = Clocked  # type: ignore[misc]
 
 
 if __name__ == "__main__":

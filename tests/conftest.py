@@ -364,7 +364,6 @@ def two_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory, tiny_model) -> Path:
     """A run folder: the tiny model fine-tuned until it tells good words from bad ones."""
-    from bertkit.progress import Silent
     from bertkit.recipe import load_recipe
     from bertkit.workflows.finetune import finetune
 
@@ -379,7 +378,7 @@ def trained(tmp_path_factory, tiny_model) -> Path:
         "training.learning_rate": 3e-3,
         "training.precision": "fp32",
     }
-    finetune(load_recipe("classify", changes), output=folder / "run", progress=Silent())
+    finetune(load_recipe("classify", changes), output=folder / "run")
     return folder / "run"
 
 

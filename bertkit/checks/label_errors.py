@@ -17,7 +17,7 @@ from bertkit.data.columns import Columns
 from bertkit.data.rows import Split
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import wilson_interval
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe.plugins import import_extra
 from bertkit.storage import cache, columns
 from bertkit.vectors.embedder import Embedder
@@ -61,9 +61,7 @@ class LabelErrors:
     """None where words have labels: nobody knows how errors spread over them."""
 
 
-def find_label_errors(
-    splits: Mapping[str, Split], columns: Columns, embedder: Embedder, progress: Progress = SILENT
-) -> LabelErrors | None:
+def find_label_errors(splits: Mapping[str, Split], columns: Columns, embedder: Embedder) -> LabelErrors | None:
     """Rank the rows of all splits whose labels may be wrong, the likeliest first; None where rows have no one label.
 
     Raises:
@@ -84,8 +82,8 @@ def find_label_errors(
     rows = [every[number] for number in chosen]
     texts = [read_texts(split.rows[row], columns) for split, row in rows]
     # Vectors and words find different errors, and together more (see decisions).
-    vectors = embed_rows(texts, embedder, progress)
-    with stage(progress, "predicting each label from the other rows"):
+    vectors = embed_rows(texts, embedder)
+    with stage("predicting each label from the other rows"):
         probabilities = predict_labels([" ".join(of_row.values()) for of_row in texts], vectors, labels)
     errors = []
     for index in rank(labels, probabilities):
@@ -164,10 +162,10 @@ def load_cleanlab() -> Callable[[Numbers, Numbers], list[int]]:
     return rank
 
 
-def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder, progress: Progress) -> Numbers:
+def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder) -> Numbers:
     """Return a vector per row: those of its texts beside one another; of a pair, their difference and product too."""
     columns = list(texts[0])
-    of_columns = [_embed_column([of_row.get(name, "") for of_row in texts], embedder, progress) for name in columns]
+    of_columns = [_embed_column([of_row.get(name, "") for of_row in texts], embedder) for name in columns]
     if len(columns) == 2:
         first, second = of_columns
         # A linear model of two texts sees neither whether they are alike: that needs difference and product.
@@ -175,7 +173,7 @@ def embed_rows(texts: Sequence[dict[str, str]], embedder: Embedder, progress: Pr
     return np.concatenate(of_columns, axis=1)
 
 
-def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) -> Numbers:
+def _embed_column(texts: Sequence[str], embedder: Embedder) -> Numbers:
     """Compute the vectors of texts, or read those that an earlier check has kept."""
     digest = hashlib.sha256(f"{embedder.describe()}".encode())
     for text in texts:
@@ -183,6 +181,6 @@ def _embed_column(texts: Sequence[str], embedder: Embedder, progress: Progress) 
     file = cache.cache_folder("vectors") / f"{digest.hexdigest()}.arrays"
     cached = columns.read_arrays(file)
     if cached is None:
-        cached = {"vectors": embedder.encode(texts, progress=progress)}
+        cached = {"vectors": embedder.encode(texts)}
         columns.write_arrays(file, cached)
     return np.asarray(cached["vectors"])

@@ -18,7 +18,6 @@ from bertkit.metrics.calibration import gold_losses
 from bertkit.metrics.intervals import bootstrap_intervals, take
 from bertkit.metrics.linear import sample
 from bertkit.modeling.load import load_tokenizer
-from bertkit.progress import SILENT, Progress
 from bertkit.tasks import Compared, Task, with_options
 from bertkit.tokens.features import Setup
 from bertkit.tokens.long_texts import HIERARCHICAL, SHORTENED, WINDOWS
@@ -44,7 +43,7 @@ def check_ways(saved: SavedCheckpoint) -> None:
         raise UsageError("a hierarchical model reads long texts in no other way", "leave out --long-text")
 
 
-def compare_ways(saved: SavedCheckpoint, split: Split, progress: Progress = SILENT) -> list[Finding]:
+def compare_ways(saved: SavedCheckpoint, split: Split) -> list[Finding]:
     """Score a checkpoint on the rows of a split that are too long for it, read in each way, and advise one.
 
     A way is advised where its best metric is better than that of the recipe's way beyond an interval of the difference
@@ -56,7 +55,7 @@ def compare_ways(saved: SavedCheckpoint, split: Split, progress: Progress = SILE
         return [Finding("good", _GROUP, _ADVICE, text)]
     chosen = split.select(sample(long, MOST_ROWS))
     metric, way_of_run = saved.recipe.best_metric, saved.long_text
-    by_way = dict(_score_ways(saved, chosen, progress))
+    by_way = dict(_score_ways(saved, chosen))
     everything = np.arange(len(chosen.rows))
     scores = {way: score(everything) for way, (score, _) in by_way.items()}
     findings = [
@@ -84,7 +83,7 @@ def compare_ways(saved: SavedCheckpoint, split: Split, progress: Progress = SILE
     return [*findings, Finding("good", _GROUP, _ADVICE, text)]
 
 
-def _score_ways(saved: SavedCheckpoint, split: Split, progress: Progress) -> Iterator[tuple[str, _ScoredWay]]:
+def _score_ways(saved: SavedCheckpoint, split: Split) -> Iterator[tuple[str, _ScoredWay]]:
     """Yield each way with what it scores."""
     choices = saved.task.OPTIONS["long_text"].choices
     # windows are run once, and combined in several ways
@@ -94,7 +93,7 @@ def _score_ways(saved: SavedCheckpoint, split: Split, progress: Progress) -> Ite
         checkpoint = replace(saved, recipe=recipe).load(inference=True)
         task = checkpoint.task
         features = task.encode(split.rows, checkpoint.setup)
-        outputs, _ = run_model(checkpoint, features, progress, f"reading {split.name} by {ways[0]}")
+        outputs, _ = run_model(checkpoint, features, f"reading {split.name} by {ways[0]}")
         for way in (way for way in ways if way in choices):
             setup = with_options(checkpoint.setup, {"long_text": way})
             predictions = task.decode(outputs, features, split.rows, setup)

@@ -17,7 +17,7 @@ from bertkit.data.columns import Columns
 from bertkit.data.row_digests import Digests
 from bertkit.data.rows import Split
 from bertkit.data.text import normalize
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import SILENT, use_progress
 from bertkit.vectors.groups.wording import Shingles, cut_shingles, find_near, find_repeated, sign
 
 _REPEATED = 0.01  # share of the rows of a split; fewer do no harm
@@ -36,7 +36,7 @@ class Repeats:
     """Training rows whose texts another split has too."""
 
 
-def find_repeats(splits: Mapping[str, Split], columns: Columns, progress: Progress = SILENT) -> Repeats:
+def find_repeats(splits: Mapping[str, Split], columns: Columns) -> Repeats:
     """Compare all rows with one another; what differs in case, white space or its last mark alone is the same."""
     digests = {name: digest_inputs(split.rows, columns) for name, split in splits.items()}
     repeats = Repeats()
@@ -55,7 +55,7 @@ def find_repeats(splits: Mapping[str, Split], columns: Columns, progress: Progre
         repeats.leaked = np.flatnonzero(np.isin(in_train, np.concatenate(others))).tolist()
     # Exact repeats are known by now, and are not looked at once more for near ones.
     known = {*find_repeated(in_train, np.arange(len(in_train))), *repeats.leaked}
-    repeats.findings += _find_near(splits, columns, known, progress)
+    repeats.findings += _find_near(splits, columns, known)
     return repeats
 
 
@@ -92,7 +92,7 @@ def _read_text(split: Split, row: int, columns: Columns, column: str) -> str:
     return normalize(read_texts(split.rows[row], columns).get(column, ""))
 
 
-def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int], progress: Progress) -> list[Finding]:
+def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int]) -> list[Finding]:
     """Find training rows that nearly repeat another row, in one long text; their other columns are equal."""
     ordered = [*(split for name, split in splits.items() if name != "train"), splits["train"]]
     fixed = sum(len(split.rows) for split in ordered[:-1])
@@ -118,7 +118,8 @@ def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int], p
                 return {number: cut_shingles(_read_text(*where(number), columns, column)) for number in sorted(chosen)}
 
             of_others = sum(number < fixed for number in signatures)
-            near = find_near(signatures, _NEAR, read, of_others, progress if len(groups) == 1 else SILENT)
+            with use_progress(None if len(groups) == 1 else SILENT):
+                near = find_near(signatures, _NEAR, read, of_others)
             kept_for |= {number: kept for number, (kept, _) in near.items()}
     findings = []
     for split in ordered:

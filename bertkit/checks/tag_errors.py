@@ -18,7 +18,7 @@ from bertkit.data.rows import Split
 from bertkit.metrics import Numbers
 from bertkit.modeling.layers import count_layers
 from bertkit.modeling.weights import read_json_object
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe.plugins import import_extra
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.embedding.units import UNITS
@@ -30,9 +30,7 @@ _STRENGTHS = {"vectors": 0.01, "words": 1.0}
 _ITERATIONS = 60
 
 
-def find_tag_errors(
-    splits: Mapping[str, Split], columns: Columns, embedder: Embedder, progress: Progress = SILENT
-) -> LabelErrors | None:
+def find_tag_errors(splits: Mapping[str, Split], columns: Columns, embedder: Embedder) -> LabelErrors | None:
     """Rank the rows of all splits that have a tag which may be wrong, the likeliest first; None without two tags.
 
     Raises:
@@ -46,8 +44,8 @@ def find_tag_errors(
     words = [split.rows[number]["tokens"] for split, number in rows]
     # (words of all rows,); words without a tag are read beside the others, and neither learned nor ranked
     tags = np.array([names.index(tag) if tag else -1 for split, number in rows for tag in _tags(split.rows[number])])
-    vectors = embed_words(words, embedder, progress)
-    with stage(progress, "predicting each tag from the other rows"):
+    vectors = embed_words(words, embedder)
+    with stage("predicting each tag from the other rows"):
         probabilities = predict_tags(words, vectors, tags)
     ends = np.cumsum([len(of_row) for of_row in words])[:-1]
     of_rows, given_tags = np.split(probabilities, ends), np.split(tags, ends)
@@ -64,12 +62,12 @@ def find_tag_errors(
     return LabelErrors(describe(errors, text, len(errors) / len(rows)), errors)
 
 
-def embed_words(words: Sequence[Sequence[str]], embedder: Embedder, progress: Progress = SILENT) -> Numbers:
+def embed_words(words: Sequence[Sequence[str]], embedder: Embedder) -> Numbers:
     """Return a vector for each word of each row, (words of all rows, dimension); zeros for one without tokens."""
     config = read_json_object(embedder.folder / embedder.modules.subfolder / "config.json")
     layers = f"mean_last_{min(_LAYERS, count_layers(config) or 1)}"
     plain = replace(embedder, layers=layers)
-    found = UNITS["word"].encode(plain, words, progress)
+    found = UNITS["word"].encode(plain, words)
     starts = np.cumsum([0, *(len(of_row) for of_row in words)])
     vectors = np.zeros((starts[-1], found.vectors.shape[1]), dtype=np.float32)
     vectors[starts[np.asarray(found.rows)] + np.asarray(found.columns["index"])] = found.vectors

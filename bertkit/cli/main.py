@@ -25,8 +25,10 @@ from bertkit.cli.help import ReadableCommand, ReadableGroup
 from bertkit.cli.interrupts import ignore_interrupts
 from bertkit.cli.mistakes import refuse_undecodable, usage_error
 from bertkit.cli.output import print_json, print_line
+from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import BertkitError, ResourceError, UnavailableError, UsageError, pip_install
 from bertkit.hardware.launch import use_shard
+from bertkit.progress import use_progress
 from bertkit.storage.files import disk_error, is_disk_error
 from bertkit.storage.runs import is_main_process
 
@@ -135,7 +137,8 @@ def main() -> NoReturn:
     atexit.register(_spare_collection)
     logs.write_to_stderr()
     try:
-        code = _run_command()
+        with use_progress(TerminalProgress()):
+            code = _run_command()
     finally:
         use_shard(None)  # a program that goes on after a command works for itself
     if (lost := stdio.lost_output()) and code == 0:

@@ -6,6 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from bertkit.cli.logs import is_quiet
@@ -28,15 +29,22 @@ class TerminalProgress:
     """Shows how far each stage of the work is; silent in all but the first process of a distributed launch."""
 
     def __init__(self) -> None:
-        self.shows = is_main_process() and not is_quiet()
-        # a hosted runner may have a terminal, but its log keeps every frame
-        is_watched = os.environ.get("TERM") != "dumb" and os.environ.get("CI", "").lower() in ("", "0", "false")
-        self.live = self.shows and sys.stderr.isatty() and is_watched
         self.outer: list[tuple[str, int, int, float]] = []
         """The open stages, outermost first: name, total steps, steps done before the start, time of the start."""
         self.bar: Any = None
         self.last_line = 0.0
         self.cores = CoreWatch()
+
+    @cached_property  # asked for when the first stage begins, after the options of the command line are read
+    def shows(self) -> bool:
+        """Whether this process shows anything."""
+        return is_main_process() and not is_quiet()
+
+    @cached_property
+    def live(self) -> bool:
+        """Whether bars move; a hosted runner may have a terminal, but its log keeps every frame."""
+        is_watched = os.environ.get("TERM") != "dumb" and os.environ.get("CI", "").lower() in ("", "0", "false")
+        return self.shows and sys.stderr.isatty() and is_watched
 
     def start(self, what: str, total: int, done: int = 0) -> None:
         """Begin a stage of `total` steps, of which `done` are done; stages may be nested."""

@@ -11,14 +11,12 @@ from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.forward import sorted_batches
 from bertkit.modeling.architectures import architecture_of
 from bertkit.modeling.info import Model, info_of
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import Features, count_items
 
 
-def choose_layers(
-    count: int, keep: int, measure: Callable[[list[int]], float], *, fixed: int = 0, progress: Progress = SILENT
-) -> list[int]:
+def choose_layers(count: int, keep: int, measure: Callable[[list[int]], float], *, fixed: int = 0) -> list[int]:
     """Return the numbers of the layers to keep of `count`.
 
     Each step measures the loss without each layer that is left, and leaves out the one with the lowest; of equal ones
@@ -32,11 +30,10 @@ def choose_layers(
         keep: layers that are to be left.
         measure: returns the loss with some layers only.
         fixed: the first so many layers always stay.
-        progress: shows how many sets of layers are measured.
     """
     layers = list(range(count))
     total = sum(left - fixed for left in range(keep + 1, count + 1))
-    with stage(progress, "choosing layers", total) as tick:
+    with stage("choosing layers", total) as tick:
         while len(layers) > keep:
             losses = []
             for layer in layers[fixed:]:
@@ -97,14 +94,13 @@ def load_to_measure(saved: SavedCheckpoint, checkpoint: Checkpoint) -> Checkpoin
     return Checkpoint(model.to(checkpoint.machine.device), saved.task, setup, checkpoint.machine)
 
 
-def choose(checkpoint: Checkpoint, features: Features, shape: Shape, progress: Progress) -> Kept:
+def choose(checkpoint: Checkpoint, features: Features, shape: Shape) -> Kept:
     """Choose what a shape keeps of a model by what matters on some rows; the model is changed on the way.
 
     Args:
         checkpoint: made by `load_to_measure`.
         features: of rows with gold answers.
         shape: has fewer layers, heads or neurons.
-        progress: shows how far it is.
 
     Raises:
         UsageError: the model computes no loss.
@@ -119,13 +115,13 @@ def choose(checkpoint: Checkpoint, features: Features, shape: Shape, progress: P
     if isinstance(shape.layers, int):
         fixed = int(architecture_of(config).first_layer_differs)
         measure = loss_with_layers(checkpoint, features)
-        layers = choose_layers(config.num_hidden_layers, shape.layers, measure, fixed=fixed, progress=progress)
+        layers = choose_layers(config.num_hidden_layers, shape.layers, measure, fixed=fixed)
     # Layers first: which heads matter depends on the layers that are left.
     if layers is not None:
         keep_layers(model, layers)
     if shape.heads is None and shape.intermediate is None:
         return Kept(layers)
-    scores = score_units(checkpoint, features, progress)
+    scores = score_units(checkpoint, features)
     # Query heads that share keys stay or go together.
     together = config.num_attention_heads // key_value_heads(config)
     return Kept(

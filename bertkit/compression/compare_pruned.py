@@ -13,7 +13,7 @@ from bertkit.hardware.speed import Pace
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference
 from bertkit.modeling.load import weight_bytes
-from bertkit.progress import Progress, stage
+from bertkit.progress import stage
 from bertkit.storage.files import null_for_nan
 
 
@@ -53,9 +53,7 @@ class ComparedSides:
         )
 
 
-def compare(
-    saved: SavedCheckpoint, before: Checkpoint, folder: Path, validation: Split, progress: Progress
-) -> ComparedSides:
+def compare(saved: SavedCheckpoint, before: Checkpoint, folder: Path, validation: Split) -> ComparedSides:
     """Load a pruned model, score it and the one before on the same rows, and time both in turns.
 
     Args:
@@ -63,7 +61,6 @@ def compare(
         before: the same, loaded.
         folder: of the pruned one.
         validation: the rows.
-        progress: shows how far it is.
 
     Raises:
         ModelError: the pruned model does not load.
@@ -72,8 +69,8 @@ def compare(
     after = pruned.load(before.machine, inference=True, calibrated=False)
     # both are scored with the options that were tuned for the first
     after = replace(after, setup=replace(before.setup, tokenizer=after.setup.tokenizer))
-    first, second = (score_split(one, validation, progress) for one in (before, after))
-    paces = measure_latency([(before, first), (after, second)], progress)
-    with stage(progress, "comparing", total=1):
+    first, second = (score_split(one, validation) for one in (before, after))
+    paces = measure_latency([(before, first), (after, second)])
+    with stage("comparing", total=1):
         differences = compare_scored(saved.task, first, second)
     return ComparedSides(after, (first, second), paces, differences)

@@ -21,7 +21,7 @@ from bertkit.evaluation.scoring import Scored, score_split
 from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
 from bertkit.modeling.info import Model, Output
 from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, unit_masks, without_unit
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, stage, use_progress
 from bertkit.tokens.feature_cache import lengths_of
 from bertkit.tokens.features import Features, count_items
 
@@ -48,9 +48,7 @@ class HeadImportance:
     gradient: float
 
 
-def score_units(
-    checkpoint: Checkpoint, features: Features, progress: Progress = SILENT, *, most: int | None = None
-) -> UnitScores:
+def score_units(checkpoint: Checkpoint, features: Features, *, most: int | None = None) -> UnitScores:
     """Compute the gradient scores of all heads and neurons of a model on rows with labels.
 
     The weights need no gradients, and the model is left as it is.
@@ -58,7 +56,6 @@ def score_units(
     Args:
         checkpoint: its model is one of transformers', not loaded for inference only.
         features: of rows with gold answers.
-        progress: shows how many rows are done.
         most: padded tokens per batch.
 
     Raises:
@@ -72,7 +69,7 @@ def score_units(
     layers = [*attentions, *narrow]
     totals = [np.zeros(count) for count in units]
     wanted = _without_gradients(model)
-    with stage(progress, "measuring importance", len(features)) as tick, unit_masks(layers, units) as masks:
+    with stage("measuring importance", len(features)) as tick, unit_masks(layers, units) as masks:
         for numbers in sorted_batches(lengths_of(features).tolist(), most):
             batch = collate([features[number] for number in numbers])
             outputs = model(**{name: value.to(model.device) for name, value in batch.items()})
@@ -125,9 +122,7 @@ def choose_units(scores: np.ndarray, keep: int, together: int = 1) -> list[list[
     return units
 
 
-def score_heads(
-    checkpoint: Checkpoint, split: Split, features: Features, progress: Progress = SILENT
-) -> list[HeadImportance]:
+def score_heads(checkpoint: Checkpoint, split: Split, features: Features) -> list[HeadImportance]:
     """Score a model without each of its heads in turn (Michel et al. 2019, section 3.2), and by gradient.
 
     The metric is the recipe's best one.
@@ -136,20 +131,19 @@ def score_heads(
         checkpoint: its model is one of transformers', not loaded for inference only.
         split: rows that it was not trained on.
         features: those of the split.
-        progress: shows how many heads are done.
 
     Raises:
         UsageError: the model computes no loss on these rows.
         ModelError: its layers are not known.
     """
-    gradients = score_units(checkpoint, features, progress).heads
-    whole = score_split(checkpoint, split, SILENT, features=features)
+    gradients = score_units(checkpoint, features).heads
+    whole = score_split(checkpoint, split, features=features)
     outputs, (layers, heads) = attention_outputs_of(checkpoint.model), gradients.shape
     scored = []
-    with stage(progress, "leaving out heads", layers * heads) as tick:
+    with stage("leaving out heads", layers * heads) as tick:
         for layer, head in np.ndindex(layers, heads):
-            with without_unit(outputs[layer], head, heads):
-                ablated = score_split(checkpoint, split, SILENT, features=features)
+            with without_unit(outputs[layer], head, heads), use_progress(SILENT):
+                ablated = score_split(checkpoint, split, features=features)
             scored.append(_compare_head(checkpoint, whole, ablated, layer, head, float(gradients[layer, head])))
             tick(1)
     return scored

@@ -14,7 +14,6 @@ from bertkit.data.rows import Split
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.modeling.info import Model, tagger_head
-from bertkit.progress import Progress
 from bertkit.recipe import Distillation, Recipe
 from bertkit.tasks import Task
 from bertkit.tokens.feature_cache import add_values
@@ -60,7 +59,7 @@ class TeacherSupervision:
 
     @contextmanager
     def learning(
-        self, checkpoint: Checkpoint, split: Split, features: Features, gold: Terms, progress: Progress
+        self, checkpoint: Checkpoint, split: Split, features: Features, gold: Terms
     ) -> Iterator[tuple[Terms, Collator]]:
         """Yield the terms of the loss and the collator, both with the teachers' logits.
 
@@ -68,7 +67,7 @@ class TeacherSupervision:
             ModelError: a teacher that cannot be learned from; see `Teacher.load` and `matched`.
         """
         # Once, before training: an epoch then costs no more than one without teachers.
-        logits = compute_teacher_logits(self.teachers, checkpoint, split, features, progress)
+        logits = compute_teacher_logits(self.teachers, checkpoint, split, features)
         for name, values in logits.items():
             add_values(features, f"{TEACHER_PREFIX}{name}", values)
         model, machine = checkpoint.model, checkpoint.machine

@@ -21,7 +21,7 @@ from bertkit.modeling.info import tagger_head
 from bertkit.modeling.layers import count_layers, layers_to_take
 from bertkit.modeling.load import fingerprint, load_tokenizer, read_config
 from bertkit.modeling.sentence.modules import is_sentence_folder
-from bertkit.progress import Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage import hub
 from bertkit.storage.cache import cache_folder
@@ -108,20 +108,20 @@ def find_teachers(
 
 
 def compute_teacher_logits(
-    teachers: Sequence[Teacher], student: Checkpoint, split: Split, features: Features, progress: Progress
+    teachers: Sequence[Teacher], student: Checkpoint, split: Split, features: Features
 ) -> dict[str, list[Any]]:
     """Compute the mean of the teachers' logits: name of an output -> one array per feature.
 
     The logits of each teacher are kept on disk, in a file named after all that they depend on.
     """
-    by_teacher = [_logits_of(teacher, student, split, features, progress) for teacher in teachers]
+    by_teacher = [_logits_of(teacher, student, split, features) for teacher in teachers]
     ends = np.cumsum(by_teacher[0]["sizes"])
     names = [name for name in by_teacher[0] if name != "sizes"]
     means = {name: sum(logits[name] for logits in by_teacher) / len(by_teacher) for name in names}
     return {name: np.split(logits, ends[:-1]) for name, logits in means.items()}
 
 
-def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Features, progress: Progress) -> Logits:
+def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Features) -> Logits:
 
     task, setup, machine = student.task, student.setup, student.machine
     keeps = setup.recipe.data.cache and is_ours(task.encode)
@@ -131,14 +131,14 @@ def _logits_of(teacher: Teacher, student: Checkpoint, split: Split, features: Fe
     if kept is not None:
         log.info(f"logits of {teacher.name} for {len(features):,} texts: read from {file}")
         return kept
-    with stage(progress, f"loading {teacher.name}"):
+    with stage(f"loading {teacher.name}"):
         loaded = teacher.load(student)
     # they differ where one of the two models has token types
     if loaded.setup.tokenizer.model_input_names != setup.tokenizer.model_input_names:
         features = encode_split(split, loaded.setup, task.encode)
     elif (own := setup.tokenizer.get_vocab()) != (theirs := loaded.setup.tokenizer.get_vocab()):
         features = _translate_ids(features, {own[token]: theirs[token] for token in own})
-    outputs, _ = run_model(loaded, features, progress, f"running {teacher.name}")
+    outputs, _ = run_model(loaded, features, f"running {teacher.name}")
     logits = _gather_logits(outputs, features, [teacher.labels.index(name) for name in setup.labels])
     if keeps:
         write_arrays(file, logits)

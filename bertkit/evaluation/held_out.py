@@ -19,7 +19,7 @@ from bertkit.hardware.memory import to_device
 from bertkit.modeling.info import Model
 from bertkit.pretraining.objectives import Objective, PretrainSetup, Totals
 from bertkit.pretraining.tokenized import TokenizedCorpus
-from bertkit.progress import Progress, stage
+from bertkit.progress import stage
 from bertkit.tokens.features import ROW_MASK, Collator, Feature, Features
 
 
@@ -35,7 +35,7 @@ def held_out_features(corpus: TokenizedCorpus, objective: Objective, setup: Pret
 
 
 def measure(
-    model: Model, features: Features, collate: Collator, objective: Objective, precision: str, progress: Progress
+    model: Model, features: Features, collate: Collator, objective: Objective, precision: str
 ) -> dict[str, float]:
     """Score a model on held-out features; several processes share the work and all get the scores."""
     process, processes = rank_and_size()
@@ -45,7 +45,7 @@ def measure(
     batches = sorted_batches(lengths)
     share = batches[process::processes]
     fillers = batches[:1] if lacks_a_batch(model, len(batches), process, processes) else []
-    with stage(progress, "evaluation", len(share)) as tick, evaluating(model, precision):
+    with stage("evaluation", len(share)) as tick, evaluating(model, precision):
         for position, numbers in enumerate([*share, *fillers]):
             batch = collate([features[number] for number in numbers])
             batch.pop(ROW_MASK, None)  # objectives go by labels, and by what tells text from padding

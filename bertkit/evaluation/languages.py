@@ -12,7 +12,7 @@ from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.scoring import Result, score_split
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.intervals import Interval, combine_intervals
-from bertkit.progress import Progress, stage
+from bertkit.progress import stage
 from bertkit.storage.checkpoints import whole_checkpoints
 from bertkit.storage.records import RunRecord
 
@@ -100,7 +100,6 @@ def score_checkpoints(
     splits: Mapping[str, Mapping[str, Split]],
     metric: str,
     known: StepScores,
-    progress: Progress,
 ) -> StepScores:
     """Score the rows of each language with each checkpoint of a run, decoded as its model is, which is `checkpoint`.
 
@@ -111,11 +110,11 @@ def score_checkpoints(
         if step in known:
             scores[step] = known[step]
             continue
-        with stage(progress, f"loading {folder.name}"):
+        with stage(f"loading {folder.name}"):
             model = checkpoint.task.load_model(folder, checkpoint.setup, new_head=False)
         other = replace(checkpoint, model=model.to(checkpoint.machine.device))
         scores[step] = {
-            language: {name: score_split(other, split, progress).scores[metric] for name, split in of.items()}
+            language: {name: score_split(other, split).scores[metric] for name, split in of.items()}
             for language, of in splits.items()
         }
     return scores

@@ -17,7 +17,6 @@ from bertkit.hardware.speed import Pace, measure_paces, time_by_turns, times_as_
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference, compare_paired
-from bertkit.progress import Progress
 from bertkit.runtime import ExportedModel
 from bertkit.storage.exports import VECTORS
 from bertkit.tasks import Task
@@ -120,12 +119,12 @@ def tabulate_latency(
     ]
 
 
-def compare_scores(before: Checkpoint, after: Checkpoint, split: Split, progress: Progress) -> dict[str, Any]:
+def compare_scores(before: Checkpoint, after: Checkpoint, split: Split) -> dict[str, Any]:
     """Score both on a split; return the fields of `Parity` that follow.
 
     Flips are counted where answers are labels; those of rows alone where the graph is in int8.
     """
-    first, second = (score_split(checkpoint, split, progress) for checkpoint in (before, after))
+    first, second = (score_split(checkpoint, split) for checkpoint in (before, after))
     task = before.task
     differences = compare_scored(task, first, second, samples=200)
     scores: dict[str, dict[str, Any]] = {}
@@ -136,7 +135,7 @@ def compare_scores(before: Checkpoint, after: Checkpoint, split: Split, progress
     if task.NAMED:
         flips["model"] = _count_flips(first, second)
     if task.NAMED and isinstance(after.model, ExportedModel) and after.model.export.precision == "int8":
-        flips["alone"] = _count_flips(score_split(after, split, progress, features=second.features, alone=True), second)
+        flips["alone"] = _count_flips(score_split(after, split, features=second.features, alone=True), second)
     has_gates = bool(after.setup.recipe.gates.asked)
     intervals = find_intervals(task, second).ends if has_gates else {}
     return {"scores": scores, "flips": flips, "intervals": intervals, "ece": measure_ece(task, second, split.rows)}
@@ -154,12 +153,11 @@ def _count_flips(first: Scored, second: Scored) -> int:
     return sum(one["prediction"] != other["prediction"] for one, other in pairs)
 
 
-def measure_latency(models: Sequence[tuple[Checkpoint, Scored]], progress: Progress) -> list[Pace]:
+def measure_latency(models: Sequence[tuple[Checkpoint, Scored]]) -> list[Pace]:
     """Measure how fast each model reads the same rows, one at a time and in batches; they take turns.
 
     Args:
         models: checkpoints with the features of the same rows.
-        progress: shows how far it is.
     """
     features = models[-1][1].features
     count = len(features)
@@ -176,4 +174,4 @@ def measure_latency(models: Sequence[tuple[Checkpoint, Scored]], progress: Progr
     runs = [
         partial(read, checkpoint, scored, checkpoint.task.collator(checkpoint.setup)) for checkpoint, scored in models
     ]
-    return measure_paces(runs, singles, batches, len(timed), progress)
+    return measure_paces(runs, singles, batches, len(timed))

@@ -22,7 +22,7 @@ from bertkit.metrics import intervals
 from bertkit.metrics.baselines import strongest, strongest_scores
 from bertkit.metrics.basic import why_undefined
 from bertkit.metrics.intervals import Interval, Intervals, count_units, take
-from bertkit.progress import Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe import Recipe
 from bertkit.storage.files import null_for_nan, write_json
 from bertkit.storage.spool import IN_MEMORY, spool
@@ -96,7 +96,6 @@ class Scored:
 def score_split(
     checkpoint: Checkpoint,
     split: Split,
-    progress: Progress,
     *,
     features: Features | None = None,
     tune: bool = False,
@@ -110,7 +109,7 @@ def score_split(
         checkpoint = _for_split(split, checkpoint)
         features = _encode_split(split, checkpoint)
     task, setup = checkpoint.task, checkpoint.setup
-    outputs, loss = run_model(checkpoint, features, progress, f"scoring {split.name}", alone=alone)
+    outputs, loss = run_model(checkpoint, features, f"scoring {split.name}", alone=alone)
     decoded = _decode_outputs(checkpoint, split, features, outputs)
     # tuned options change how outputs are decoded and not the outputs, so the model runs once
     tuned = task.tune(decoded[0], split.rows, setup) if tune else {}
@@ -119,19 +118,19 @@ def score_split(
     return _score_predictions(decoded, checkpoint, split, features, loss)
 
 
-def compute_outputs(checkpoint: Checkpoint, split: Split, progress: Progress) -> None:
+def compute_outputs(checkpoint: Checkpoint, split: Split) -> None:
     """Run the model for its `parts` alone, of which one process scores all."""
     checkpoint = _for_split(split, checkpoint)
     features = _encode_split(split, checkpoint)
     run = run_members if checkpoint.members else run_model
-    run(checkpoint, features, progress, f"scoring {split.name}")
+    run(checkpoint, features, f"scoring {split.name}")
 
 
-def score_ensemble(checkpoint: Checkpoint, split: Split, progress: Progress) -> tuple[Scored, list[Scored]]:
+def score_ensemble(checkpoint: Checkpoint, split: Split) -> tuple[Scored, list[Scored]]:
     """Score an ensemble as `score_split` does, and each of its members by itself."""
     checkpoint = _for_split(split, checkpoint)
     features = _encode_split(split, checkpoint)
-    by_member = run_members(checkpoint, features, progress, f"scoring {split.name}")
+    by_member = run_members(checkpoint, features, f"scoring {split.name}")
     outputs = combine_outputs(checkpoint, by_member, features)
     # The outputs of each member are there already: scoring it alone runs no model again.
     members = [
@@ -224,7 +223,7 @@ def _score_predictions(
 
 
 def run_model(
-    checkpoint: Checkpoint, features: Features, progress: Progress, title: str, *, alone: bool = False
+    checkpoint: Checkpoint, features: Features, title: str, *, alone: bool = False
 ) -> tuple[Sequence[Any], float | None]:
     """Run the model over features with a progress line, `alone` one by one; see `bertkit.evaluation.forward.forward`.
 
@@ -234,9 +233,9 @@ def run_model(
 
     # Outputs are combined before they are decoded, so an ensemble is one model to all that follows.
     if checkpoint.members:
-        return combine_outputs(checkpoint, run_members(checkpoint, features, progress, title), features), None
+        return combine_outputs(checkpoint, run_members(checkpoint, features, title), features), None
     collate = checkpoint.task.collator(checkpoint.setup)
-    with stage(progress, title, len(features)) as tick:
+    with stage(title, len(features)) as tick:
         machine, parts = checkpoint.machine, checkpoint.parts
         run = partial(forward, checkpoint.model, collate=collate, precision=machine.precision, tick=tick, parts=parts)
         outputs, loss = ([run([feature])[0][0] for feature in features], None) if alone else run(features)
@@ -245,11 +244,9 @@ def run_model(
     ) if checkpoint.lacking else outputs, loss
 
 
-def answer_rows(
-    checkpoint: Checkpoint, features: Features, rows: Rows, progress: Progress, title: str
-) -> list[Prediction]:
+def answer_rows(checkpoint: Checkpoint, features: Features, rows: Rows, title: str) -> list[Prediction]:
     """Run the model over the features of rows, and return what it predicts for each, as it is written to disk."""
-    outputs, _ = run_model(checkpoint, features, progress, title)
+    outputs, _ = run_model(checkpoint, features, title)
     return list(map(drop_private_keys, checkpoint.task.decode(outputs, features, rows, checkpoint.setup)))
 
 
@@ -259,7 +256,7 @@ def _with_logits(output: Mapping[str, Any], count: int) -> dict[str, Any]:
     return {**output, "logits": np.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(0, count)], constant_values=_NEVER)}
 
 
-def run_members(checkpoint: Checkpoint, features: Features, progress: Progress, title: str) -> list[Sequence[Any]]:
+def run_members(checkpoint: Checkpoint, features: Features, title: str) -> list[Sequence[Any]]:
     """Return the outputs of each member of an ensemble."""
     count = len(checkpoint.members)
     members = [
@@ -267,14 +264,14 @@ def run_members(checkpoint: Checkpoint, features: Features, progress: Progress, 
         for number, member in enumerate(checkpoint.members)
     ]
     return [
-        run_model(member, features, progress, f"{title} ({number} of {count})")[0]
+        run_model(member, features, f"{title} ({number} of {count})")[0]
         for number, member in enumerate(members, start=1)
     ]
 
 
-def run_part(checkpoint: Checkpoint, module: nn.Module, features: Features, progress: Progress) -> Sequence[Any]:
+def run_part(checkpoint: Checkpoint, module: nn.Module, features: Features) -> Sequence[Any]:
     """Return the outputs of a module, such as a part of the model, for features that are prepared for training."""
-    return run_model(replace(checkpoint, model=module), features, progress, "preparing")[0]
+    return run_model(replace(checkpoint, model=module), features, "preparing")[0]
 
 
 def describe_scores(task: Task, scored: Scored, baselines: Mapping[str, dict[str, float]]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from bertkit.metrics.baselines import Baselines, find_unbeaten, strongest
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.intervals import count_units, take
 from bertkit.metrics.seeds import Spread, describe_spread, mean_interval, resample_mean
-from bertkit.progress import SILENT, log
+from bertkit.progress import log
 from bertkit.recipe import load_recipe
 from bertkit.storage.fingerprints import is_whole
 from bertkit.storage.records import RunRecord
@@ -153,7 +153,7 @@ def read_predictions(run: Path, record: RunRecord, split: Split) -> list[dict[st
         pass
     log.info(f"{file} is missing or damaged, so its predictions are computed anew")
     checkpoint = find_checkpoint(load_recipe(str(run / "recipe.yaml"), {"model": str(run)})).load(calibrated=False)
-    predictions = score_split(checkpoint, split, SILENT).predictions
+    predictions = score_split(checkpoint, split).predictions
     details = checkpoint.task.details(predictions, split.rows, checkpoint.setup)
     write_predictions(run, split, predictions, details)
     return _read_lines(file)

@@ -12,7 +12,7 @@ from statistics import mean
 from typing import Any, NamedTuple
 
 from bertkit.hardware.device import Device, find_device
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import get_progress, stage
 
 STEADY = 0.2
 """How far the rounds of a timing may disagree; beyond that, no ratio is told."""
@@ -114,23 +114,21 @@ def describe_spreads(spreads: Iterable[float | None]) -> list[str]:
     return [what] if most > STEADY else []
 
 
-def time_by_turns(
-    runs: Sequence[Callable[[Any], object]], work: Sequence[Any], progress: Progress = SILENT
-) -> list[Timing]:
+def time_by_turns(runs: Sequence[Callable[[Any], object]], work: Sequence[Any]) -> list[Timing]:
     """Measure the seconds that each function takes for each item of work, in several rounds.
 
     Functions take turns at every item, each at least twice in a row, of which the fastest counts. The first time,
     others have filled the processor's caches, as they do not where one function runs alone.
     """
     timings = [Timing([]) for _ in runs]
-    with stage(progress, "timing", _ROUNDS * len(work)):
+    with stage("timing", _ROUNDS * len(work)):
         for turn in range(_ROUNDS):
             for timing in timings:
                 timing.rounds.append([])
             for index, item in enumerate(work):
                 for run, timing in zip(runs, timings, strict=True):
                     timing.rounds[turn].append(_time_in_a_row(run, item))
-                progress.update(turn * len(work) + index + 1, {})
+                get_progress().update(turn * len(work) + index + 1, {})
     return timings
 
 
@@ -146,11 +144,7 @@ class Pace(NamedTuple):
 
 
 def measure_paces(
-    runs: Sequence[Callable[[Any], object]],
-    singles: Sequence[Any],
-    batches: Sequence[Any],
-    rows: int,
-    progress: Progress = SILENT,
+    runs: Sequence[Callable[[Any], object]], singles: Sequence[Any], batches: Sequence[Any], rows: int
 ) -> list[Pace]:
     """Measure by turns how fast each function reads single rows, and batches of so many rows."""
     alone, together = slice(len(singles)), slice(len(singles), None)
@@ -160,7 +154,7 @@ def measure_paces(
             rows / sum(timing.seconds[together]),
             max(timing.spread(alone), timing.spread(together)),
         )
-        for timing in time_by_turns(runs, [*singles, *batches], progress)
+        for timing in time_by_turns(runs, [*singles, *batches])
     ]
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from bertkit.errors import DataError, ModelError
 from bertkit.metrics import Numbers
 from bertkit.modeling.weights import load_config
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, get_progress, stage, use_progress
 from bertkit.recipe import Row
 from bertkit.storage.cache import cache_folder
 from bertkit.storage.columns import ColumnWriter, map_or_write
@@ -76,7 +76,7 @@ class LayerReader:
         embedder.__dict__.update(folder=plain.folder, unknown=[], modules=modules)
         return embedder
 
-    def read(self, rows: Sequence[Row], unit: str, progress: Progress = SILENT) -> LayerVectors:
+    def read(self, rows: Sequence[Row], unit: str) -> LayerVectors:
         """Compute the vectors of rows, or find those of the same rows, model and settings on disk.
 
         A text's vector is the mean of the hidden states of its tokens, special ones too, and so is that of a pair. A
@@ -87,7 +87,6 @@ class LayerReader:
             rows: with the canonical columns ``text``; ``text`` and ``text_pair``; ``tokens``; or ``tokens`` (or
                 ``text``) and ``target``.
             unit: what a vector stands for: ``text``, ``pair`` of texts, each ``word`` of a row, or its ``target``.
-            progress: told about every few hundred rows.
 
         Raises:
             DataError: a row lacks a column, or has something else in it.
@@ -99,25 +98,26 @@ class LayerReader:
         origin = json_fingerprint([_SCHEMA, unit, [self.embedder.describe(), self.precision], inputs])
         folder = cache_folder("layers") / origin
         with disk_errors(folder):
-            columns, facts = map_or_write(folder, lambda: self._write_vectors(folder, origin, inputs, encode, progress))
+            columns, facts = map_or_write(folder, lambda: self._write_vectors(folder, origin, inputs, encode))
         vectors = columns["vectors"].reshape(facts["vectors"], -1, facts["width"])
         return LayerVectors(vectors, columns["rows"], columns["index"])
 
     def _write_vectors(
-        self, folder: Path, origin: str, inputs: Sequence[Any], encode: Callable[..., UnitVectors], progress: Progress
+        self, folder: Path, origin: str, inputs: Sequence[Any], encode: Callable[..., UnitVectors]
     ) -> None:
         """Compute the vectors of some rows at a time; after a kill, go on behind the last ones that were written."""
         width = int(load_config(self.embedder.folder / self.embedder.modules.subfolder).hidden_size)
         dtypes = {"vectors": "<f4", "rows": "<i8", "index": "<i8"}
-        with ColumnWriter(folder, dtypes, origin) as writer, stage(progress, "reading all layers", len(inputs)):
+        with ColumnWriter(folder, dtypes, origin) as writer, stage("reading all layers", len(inputs)):
             for first in range(writer.state.get("done", 0), len(inputs), _ROWS_AT_ONCE):
                 some = inputs[first : first + _ROWS_AT_ONCE]
-                found = encode(self.embedder, some, SILENT)
+                with use_progress(SILENT):
+                    found = encode(self.embedder, some)
                 writer.append("vectors", found.vectors.reshape(-1))
                 writer.append("rows", np.asarray(found.rows, dtype=np.int64) + first)
                 writer.append("index", np.asarray(found.columns.get("index", [0] * len(found.rows)), dtype=np.int64))
                 writer.commit({"done": first + len(some)})
-                progress.update(first + len(some), {})
+                get_progress().update(first + len(some), {})
             writer.finish({"vectors": writer.lengths["rows"], "width": width})
 
 
@@ -128,7 +128,7 @@ def _read_pair(row: Row) -> tuple[str, str]:
     return texts
 
 
-def _encode_pairs(embedder: Embedder, pairs: Sequence[tuple[str, str]], progress: Progress) -> UnitVectors:
+def _encode_pairs(embedder: Embedder, pairs: Sequence[tuple[str, str]]) -> UnitVectors:
     """Compute the mean hidden state of the tokens of each pair, of which the longer text is truncated."""
     encoded = embedder.tokenizer(
         [first for first, _ in pairs],

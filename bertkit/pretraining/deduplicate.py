@@ -17,7 +17,7 @@ import numpy as np
 from bertkit.errors import DataError
 from bertkit.metrics import Numbers
 from bertkit.pretraining.documents import CorpusSource, has_validation, read_documents
-from bertkit.progress import Progress, stage
+from bertkit.progress import get_progress, stage
 from bertkit.recipe.records import Corpus
 
 _BYTES = 8
@@ -50,7 +50,7 @@ class DeduplicationPass:
     """A SHA-256 over the digests of all documents."""
 
 
-def find_duplicates(source: CorpusSource, progress: Progress) -> DeduplicationPass:
+def find_duplicates(source: CorpusSource) -> DeduplicationPass:
     """Read all documents once to find those that occur again and those to hold out.
 
     Raises:
@@ -62,7 +62,7 @@ def find_duplicates(source: CorpusSource, progress: Progress) -> DeduplicationPa
     content = hashlib.sha256()
     for split in splits:
         before = len(digests)
-        for digest in _read_digests(source, split, progress):
+        for digest in _read_digests(source, split):
             content.update(digest)
             digests.append(int.from_bytes(digest, "big"))
         counts[split] = len(digests) - before
@@ -120,16 +120,16 @@ def _threshold(data: Corpus, least: int, most: int) -> int:
     return min(max(int(data.validation_share * _ALL), least + 1), most)
 
 
-def _read_digests(source: CorpusSource, split: str, progress: Progress) -> Iterator[bytes]:
+def _read_digests(source: CorpusSource, split: str) -> Iterator[bytes]:
     """Yield the digest of each document, and report how much of the files is read."""
     files = (source.files or {}).get(split, [])
     total = sum(file.stat().st_size for file in files if file.exists())
     done = reported = 0
-    with stage(progress, f"reading {split}", total):
+    with stage(f"reading {split}", total):
         for document in read_documents(source, split):
             text = document.text.encode()
             done += len(text)
             if total and done - reported >= _REPORT:
                 reported = done
-                progress.update(min(done, total), {})
+                get_progress().update(min(done, total), {})
             yield digest_of(text)

@@ -22,7 +22,7 @@ import bertkit
 from bertkit.errors import DataError, ResourceError
 from bertkit.pretraining.deduplicate import DeduplicationPass, SplitDocument, find_duplicates, split_documents
 from bertkit.pretraining.documents import CorpusSource
-from bertkit.progress import Progress, log, stage
+from bertkit.progress import get_progress, log, stage
 from bertkit.recipe.records import Corpus
 from bertkit.storage.cache import cache_folder, sweep
 from bertkit.storage.columns import ColumnWriter, Numbers, map_columns, map_or_write
@@ -73,7 +73,7 @@ class TokenizedCorpus:
         return edges
 
 
-def read_corpus(source: CorpusSource, tokenizer: Tokenizer, progress: Progress) -> dict[str, TokenizedCorpus]:
+def read_corpus(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, TokenizedCorpus]:
     """Map the tokens of ``train`` and ``validation``, and prepare them unless an earlier run has.
 
     Duplicate documents are dropped. If the source has no validation split, the documents with the lowest digests are
@@ -90,7 +90,7 @@ def read_corpus(source: CorpusSource, tokenizer: Tokenizer, progress: Progress) 
         mapped = map_columns(folder)
         if mapped is None:
             # once more under the lock: another process may have prepared it while this one was waiting
-            mapped = map_or_write(folder, lambda: _prepare_corpus(folder, source, tokenizer, progress))
+            mapped = map_or_write(folder, lambda: _prepare_corpus(folder, source, tokenizer))
             sweep(folder.parent)
     except OSError as error:
         what = f"the corpus cannot be prepared: {error.strerror or error}"
@@ -152,27 +152,23 @@ def _fingerprint(file: Path) -> list[str]:
         raise ResourceError("no permission to read", "check its permissions", file=file) from None
 
 
-def _prepare_corpus(folder: Path, source: CorpusSource, tokenizer: Tokenizer, progress: Progress) -> None:
+def _prepare_corpus(folder: Path, source: CorpusSource, tokenizer: Tokenizer) -> None:
     """Write the columns of a corpus, starting where an earlier process stopped."""
     began = time.monotonic()
-    deduplication = find_duplicates(source, progress)
+    deduplication = find_duplicates(source)
     with ColumnWriter(folder, _dtypes(tokenizer), deduplication.content) as columns:
         state = columns.state or {"read": 0, "facts": {split: dict.fromkeys(_COUNTS, 0) for split in _SPLITS}}
         if state["read"]:
             log.info(f"the preparation continues after {state['read']:,} of {deduplication.documents:,} documents")
-        with stage(progress, "preparing documents", deduplication.documents, state["read"]):
-            _write_shards(columns, state, split_documents(source, deduplication), tokenizer, progress)
+        with stage("preparing documents", deduplication.documents, state["read"]):
+            _write_shards(columns, state, split_documents(source, deduplication), tokenizer)
         _check_tokens(state["facts"], source.data)
         columns.finish(state["facts"])
     _log_facts(state["facts"], deduplication, time.monotonic() - began)
 
 
 def _write_shards(
-    columns: ColumnWriter,
-    state: dict[str, Any],
-    documents: Iterator[SplitDocument],
-    tokenizer: Tokenizer,
-    progress: Progress,
+    columns: ColumnWriter, state: dict[str, Any], documents: Iterator[SplitDocument], tokenizer: Tokenizer
 ) -> None:
     """Write the columns shard by shard; `state`, which is saved with each shard, says where to continue."""
     document_tokenizer, facts = DocumentTokenizer(tokenizer), state["facts"]
@@ -190,7 +186,7 @@ def _write_shards(
             facts[split]["duplicates"] += sum(document.split == split and document.is_duplicate for document in shard)
         state["read"] += len(shard)
         columns.commit(state)
-        progress.update(state["read"], {"tokens": sum(facts[split]["tokens"] for split in _SPLITS)})
+        get_progress().update(state["read"], {"tokens": sum(facts[split]["tokens"] for split in _SPLITS)})
 
 
 def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:

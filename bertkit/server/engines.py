@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import answer_rows
 from bertkit.metrics import Numbers
-from bertkit.progress import SILENT
+from bertkit.progress import SILENT, use_progress
 from bertkit.recipe import Row
 from bertkit.tokens.features import count_tokens
 from bertkit.vectors.embedder import Embedder
@@ -63,7 +63,8 @@ class Predictor:
         rows = [one.content[0] for one in encoded]
         # Features were encoded in other batches, so they get the number of their row in this one.
         features = [{**feature, "row": number} for number, one in enumerate(encoded) for feature in one.content[1]]
-        return answer_rows(self.checkpoint, features, rows, SILENT, "")
+        with use_progress(SILENT):
+            return answer_rows(self.checkpoint, features, rows, "")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from bertkit.evaluation.calibration import fingerprint_all
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.hardware.device import find_device
 from bertkit.hardware.threads import is_open
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe import Row
 from bertkit.server.batching import SHARES, Computer, Lane, Limits
 from bertkit.server.engines import Engine, Predictor, Vectorizer
@@ -231,9 +231,7 @@ def _read_password(given: str) -> str:
         return ""
 
 
-def load_service(
-    saved: Sequence[SavedModel], limits: Limits, *, api_key: str | None = None, progress: Progress = SILENT
-) -> Service:
+def load_service(saved: Sequence[SavedModel], limits: Limits, *, api_key: str | None = None) -> Service:
     """Load models and prepare what computes their answers.
 
     Raises:
@@ -245,7 +243,7 @@ def load_service(
     # cores, and are then woken so slowly that small batches take twice as long: so this thread computes nothing.
     with ThreadPoolExecutor(1) as loader:
         for one in saved:
-            with stage(progress, f"loading {one.name}"):
+            with stage(f"loading {one.name}"):
                 models[one.name] = loader.submit(_load_model, one, limits, metrics).result()
     lanes = [lane for model in models.values() for lane in (model.rows, model.texts) if lane]
     return Service(models, limits, metrics, Computer(lanes), api_key)

@@ -15,7 +15,7 @@ from bertkit.hardware.threads import StepWatch
 from bertkit.modeling.info import info_of, is_sharded
 from bertkit.modeling.sharding import gather
 from bertkit.modeling.weights import weights_to_save
-from bertkit.progress import Progress
+from bertkit.progress import get_progress
 from bertkit.recipe import CommonTraining, Pretraining
 from bertkit.recipe.training import LEAST_LOGS
 from bertkit.storage import checkpoints
@@ -38,15 +38,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
 
     trainer: Any
 
-    def __init__(
-        self,
-        training: CommonTraining,
-        best_metric: str,
-        batches: Batches,
-        stop: StopFlag,
-        progress: Progress,
-    ) -> None:
-        self.training, self.best_metric, self.stop, self.progress = training, best_metric, stop, progress
+    def __init__(self, training: CommonTraining, best_metric: str, batches: Batches, stop: StopFlag) -> None:
+        self.training, self.best_metric, self.stop, self.progress = training, best_metric, stop, get_progress()
         self.batches, self.budget, self.tenth = batches, batches.budget, 0
         self.figures: dict[str, Any] = {}
         self.began, self.first_step, self.is_by_signal = 0.0, 0, False

@@ -31,7 +31,7 @@ from bertkit.modeling.info import Model, is_sharded
 from bertkit.modeling.layerwise.depths import encoder_layers
 from bertkit.modeling.sharding import scatter_like, sharded_weights, whole_states
 from bertkit.modeling.weights import restore_weights, weights_to_save
-from bertkit.progress import Progress, log
+from bertkit.progress import get_progress, log
 from bertkit.recipe import CommonTraining
 from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, newest_whole, read_manifest
 from bertkit.storage.files import disk_errors, null_for_nan
@@ -298,7 +298,6 @@ def fit(
     machine: Machine,
     folder: Path,
     *,
-    progress: Progress,
     stop: StopFlag | None = None,
 ) -> FitResult:
     """Train a model, or resume from the newest whole checkpoint in `folder`; the model ends with the best weights.
@@ -315,7 +314,7 @@ def fit(
     own_callbacks = make_callbacks(training)
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
     with caught_signals() if stop is None else nullcontext(stop) as flag:
-        callback = TrainingCallback(training, judge.best_metric, batches, flag, progress)
+        callback = TrainingCallback(training, judge.best_metric, batches, flag)
         model.to(arguments.device)
         dropout = DropoutStream(training.seed, arguments.process_index)
         tokens = None if training.fsdp else tokens_to_train(batches, arguments, trainee.tokenizer.pad_token_id)
@@ -345,7 +344,7 @@ def fit(
                 with always_masked(trainer.device), _as_one_process(trainer.device):
                     _train_model(trainer, folder)
             finally:
-                progress.finish()
+                get_progress().finish()
         if flag.signal:
             raise flag.error()
     return load_best(model, folder)

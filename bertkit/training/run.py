@@ -22,7 +22,7 @@ from bertkit.hardware.threads import Threads, asked_threads, tell_choice
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.info import Model
 from bertkit.modeling.weights import restore_weights, weights_to_save
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.recipe import PretrainRecipe, Recipe, SeveralRecipe, write_yaml
 from bertkit.storage import checkpoints, runs
 from bertkit.storage.files import disk_errors, write_text
@@ -102,22 +102,19 @@ class Run:
 
 
 @contextmanager
-def open_run(plan: RunPlan, *, fresh: bool, progress: Progress = SILENT) -> Iterator[Run]:
+def open_run(plan: RunPlan, *, fresh: bool) -> Iterator[Run]:
     """Open a new run, or one to resume; its record tells how it ends.
 
     Args:
         plan: what the run is.
         fresh: move what is in the folder aside.
-        progress: says that torch is loading, which takes a while.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.storage.runs.claim`.
     """
     with ExitStack() as locks:
         with _main_process_first():
-            record = (
-                _open_record(plan, fresh, locks, progress) if runs.is_main_process() else runs.read_record(plan.folder)
-            )
+            record = _open_record(plan, fresh, locks) if runs.is_main_process() else runs.read_record(plan.folder)
         if record is None:
             raise ResourceError("the main process did not open the run", "see its error message", file=plan.folder)
         if record["status"] == "finished":
@@ -307,7 +304,7 @@ def wait_for_all() -> None:
         PartialState().wait_for_everyone()
 
 
-def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progress) -> RunRecord:
+def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack) -> RunRecord:
     """Claim and lock the folder, and write the record of a new run or of one that is resumed."""
     folder = plan.folder
     record = runs.claim(folder, plan.identity, fresh=fresh)
@@ -315,7 +312,7 @@ def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack, progress: Progres
         return record
     locks.enter_context(runs.locked(folder))
     _sweep_leftovers(folder)
-    with stage(progress, "loading torch and transformers"):
+    with stage("loading torch and transformers"):
         import bertkit.training.fit  # noqa: F401
     if record is None:
         machine = find_machine(plan)

@@ -16,7 +16,7 @@ import torch
 from bertkit.hardware.device import Device
 from bertkit.hardware.precision import Machine
 from bertkit.hardware.speed import waiting_seconds
-from bertkit.progress import Progress
+from bertkit.progress import ProgressWrapper, use_progress
 from bertkit.recipe import CommonTraining
 from bertkit.tokens.features import Features, text_lengths
 from bertkit.training.fit import Judge, Trainee, fit
@@ -43,11 +43,12 @@ class _Enough(Exception):
     """Leaves training between two steps; a stop that the Trainer knows of would evaluate and save first."""
 
 
-class _Stopwatch:
+class _Stopwatch(ProgressWrapper):
     """A progress that notes when training steps end, and raises `_Enough` after the last one to time."""
 
-    def __init__(self, what: str, steps: int, device: Device, progress: Progress) -> None:
-        self.what, self.last, self.device, self.progress = what, _WARM + steps, device, progress
+    def __init__(self, what: str, steps: int, device: Device) -> None:
+        super().__init__()
+        self.what, self.last, self.device = what, _WARM + steps, device
         self.is_open = False
         self.marks: list[Any] = []
         self.waits: list[float] = []
@@ -88,9 +89,7 @@ def training_to_time(training: _Training, rows: int, steps: int) -> _Training:
     return training.model_copy(update={"epochs": max(training.epochs, epochs), "steps": None, "evaluate_every": _NEVER})
 
 
-def time_steps(
-    trainee: Trainee, training: CommonTraining, machine: Machine, *, steps: int, progress: Progress
-) -> list[TimedStep]:
+def time_steps(trainee: Trainee, training: CommonTraining, machine: Machine, *, steps: int) -> list[TimedStep]:
     """Train a model for some steps after a few that warm up, and return the time that each took.
 
     Rows, their order and the loss are those of `fit`. A temporary folder gets a log and no checkpoint.
@@ -100,9 +99,8 @@ def time_steps(
         training: from `training_to_time`.
         machine: what it is trained on.
         steps: the number of steps to time.
-        progress: where they are reported.
     """
-    watch = _Stopwatch(f"{machine.precision}, batch {training.batch_size}", steps, Device(machine.device), progress)
+    watch = _Stopwatch(f"{machine.precision}, batch {training.batch_size}", steps, Device(machine.device))
     batches: list[tuple[int, list[int], int]] = []
 
     def collate_and_note(features: Features) -> dict[str, torch.Tensor]:
@@ -115,8 +113,8 @@ def time_steps(
     judge = Judge(lambda model, step: {}, "loss", greater_is_better=False)
     timed = replace(trainee, collate=collate_and_note)
     try:
-        with suppress(_Enough), TemporaryDirectory(prefix="bertkit-timing-") as folder:
-            fit(timed, judge, training, machine, Path(folder), progress=watch, stop=StopFlag())
+        with suppress(_Enough), TemporaryDirectory(prefix="bertkit-timing-") as folder, use_progress(watch):
+            fit(timed, judge, training, machine, Path(folder), stop=StopFlag())
     finally:
         watch.finish()
     count = training.gradient_accumulation  # the collator makes micro-batches

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UnavailableError, UsageError, message_of
 from bertkit.metrics import Numbers
-from bertkit.progress import Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe.plugins import import_extra
 from bertkit.storage import hub
 from bertkit.tokens.features import Tensor
@@ -39,8 +39,8 @@ class BenchmarkScores:
 class BenchmarkModel:
     """An Embedder as the package mteb calls a model: batches of texts to vectors, and vectors to similarities."""
 
-    def __init__(self, embedder: Embedder, progress: Progress) -> None:
-        self.embedder, self.progress = embedder, progress
+    def __init__(self, embedder: Embedder) -> None:
+        self.embedder = embedder
 
     @property
     def mteb_model_meta(self) -> ModelMeta:
@@ -57,7 +57,7 @@ class BenchmarkModel:
         texts = [text for batch in inputs for text in batch["text"]]
         name = self._prompt_name(task_metadata.name, task_metadata.type, prompt_type and prompt_type.value)
         embedder = self.embedder if name is None else self.embedder.with_prompt(name)
-        return embedder.encode(texts, progress=self.progress)
+        return embedder.encode(texts)
 
     def similarity(self, embeddings1: Numbers, embeddings2: Numbers) -> Tensor:
         """Compare all vectors with all: (first, second)."""
@@ -82,7 +82,7 @@ class BenchmarkModel:
         return next((name for name in names if name in self.embedder.modules.prompts), None)
 
 
-def run_benchmark(name: str, embedder: Embedder, progress: Progress) -> list[BenchmarkScores]:
+def run_benchmark(name: str, embedder: Embedder) -> list[BenchmarkScores]:
     """Score a model on a task of MTEB, whose rows the `datasets` library fetches or has in its cache.
 
     Raises:
@@ -99,13 +99,13 @@ def run_benchmark(name: str, embedder: Embedder, progress: Progress) -> list[Ben
     if task.is_aggregate or list(task.metadata.modalities) != ["text"]:
         what = "a collection of tasks" if task.is_aggregate else f"a task of {', '.join(task.metadata.modalities)}"
         raise UsageError(f"{name} of MTEB is {what}", "name a single task of texts")
-    with stage(progress, f"reading {name}"):
+    with stage(f"reading {name}"):
         _load_data(task)
-    with stage(progress, f"loading {embedder.model}"):
+    with stage(f"loading {embedder.model}"):
         embedder.load()
     with warnings.catch_warnings(action="ignore"):
         options = {"cache": None, "co2_tracker": False, "show_progress_bar": False}
-        (of_task,) = mteb.evaluate(BenchmarkModel(embedder, progress), task, **options).task_results
+        (of_task,) = mteb.evaluate(BenchmarkModel(embedder), task, **options).task_results
     return [
         BenchmarkScores(
             benchmark=f"mteb:{name}",

@@ -8,15 +8,12 @@ from typing import Any
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import run_model
 from bertkit.modeling.sentence.texts import encode_rows
-from bertkit.progress import SILENT, Progress
 
 ROLES = ("query", "document")
 """Names of the prompts that a text may begin with."""
 
 
-def read_texts(
-    checkpoint: Checkpoint, texts: Sequence[str], role: str, model_format: str, progress: Progress = SILENT
-) -> Sequence[dict[str, Any]]:
+def read_texts(checkpoint: Checkpoint, texts: Sequence[str], role: str, model_format: str) -> Sequence[dict[str, Any]]:
     """Return a model's outputs for each text alone: name -> array whose first axis has one entry.
 
     Args:
@@ -24,10 +21,9 @@ def read_texts(
         texts: read as they are, each as often as it is given.
         role: one of `ROLES`.
         model_format: the format of the checkpoint.
-        progress: shows how far the work is.
     """
     if not texts:
         return []
     features = encode_rows([[text] for text in texts], checkpoint.setup, (role, role), model_format=model_format)
-    outputs, _ = run_model(checkpoint, features, progress, f"reading {role} texts")
+    outputs, _ = run_model(checkpoint, features, f"reading {role} texts")
     return outputs

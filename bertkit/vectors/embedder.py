@@ -21,7 +21,7 @@ from bertkit.modeling.sentence.modules import (
     with_options,
 )
 from bertkit.modeling.sentence.tokenizer import load_sentence_tokenizer
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import Progress, stage, takes_progress
 from bertkit.storage import hub
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.tokens.features import Tokenizer
@@ -195,7 +195,8 @@ class Embedder:
             other.__dict__[shared] = getattr(self, shared)
         return other
 
-    def encode(self, texts: Sequence[str], *, progress: Progress = SILENT) -> Numbers:
+    @takes_progress
+    def encode(self, texts: Sequence[str], *, progress: Progress | None = None) -> Numbers:
         """Compute the vectors of texts, float32 of shape (texts, dimension), in the order of the texts.
 
         Raises:
@@ -209,7 +210,7 @@ class Embedder:
         if other is not None:
             raise DataError(f"text {other + 1} is {texts[other]!r}, not text", "texts must be strings")
         vectors = np.zeros((len(texts), 0), dtype=np.float32)
-        with stage(progress, "embedding", len(texts)) as tick:
+        with stage("embedding", len(texts)) as tick:
             # so that many texts need no more memory than their vectors
             for start, end in split_texts(texts):
                 some = self._encode_some(texts[start:end], tick)

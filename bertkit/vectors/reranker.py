@@ -16,7 +16,7 @@ from bertkit.metrics import Numbers
 from bertkit.modeling.load import fit_tokenizer
 from bertkit.modeling.sentence.formats import LATE, find_format
 from bertkit.modeling.sentence.late_scores import max_sim, real_tokens
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import Progress, takes_progress
 from bertkit.recipe import load_recipe
 from bertkit.storage import hub
 from bertkit.vectors.by_role import ROLES, read_texts
@@ -74,7 +74,8 @@ class Reranker:
             fit_tokenizer(tokenizer, checkpoint.model.config)
         return checkpoint
 
-    def score(self, pairs: Sequence[tuple[str, str]], *, progress: Progress = SILENT) -> Numbers:
+    @takes_progress
+    def score(self, pairs: Sequence[tuple[str, str]], *, progress: Progress | None = None) -> Numbers:
         """Compute the score of each pair of a query and a passage, float64 of shape (pairs,).
 
         Probabilities are computed in float64, in which those near 1 still differ.
@@ -82,19 +83,19 @@ class Reranker:
         if not len(pairs):
             return np.zeros(0)
         if self.is_late:
-            return self._score_late(pairs, progress)
+            return self._score_late(pairs)
         checkpoint = self._loaded
         task, setup = checkpoint.task, checkpoint.setup
         rows = [{"query": query, "passage": passage} for query, passage in pairs]
         features = task.encode(rows, setup)
-        outputs, _ = run_model(checkpoint, features, progress, "reranking")
+        outputs, _ = run_model(checkpoint, features, "reranking")
         return np.array([record["prediction"] for record in task.decode(outputs, features, rows, setup)])
 
-    def _score_late(self, pairs: Sequence[tuple[str, str]], progress: Progress) -> Numbers:
+    def _score_late(self, pairs: Sequence[tuple[str, str]]) -> Numbers:
         read: list[dict[str, Any]] = []
         for texts, role in zip(zip(*pairs, strict=True), ROLES, strict=True):
             each = list(dict.fromkeys(texts))  # a text is read once, however many pairs it is in
-            outputs = read_texts(self._loaded, each, role, LATE, progress)
+            outputs = read_texts(self._loaded, each, role, LATE)
             read.append({text: real_tokens(one["vectors"][0]) for text, one in zip(each, outputs, strict=True)})
         queries, passages = read
         scores = [max_sim([queries[query]], [passages[passage]]).item() for query, passage in pairs]

@@ -12,7 +12,7 @@ import numpy as np
 from bertkit.errors import UsageError, closest
 from bertkit.evaluation.checkpoint import Checkpoint, find_checkpoint
 from bertkit.modeling.sentence.formats import SPARSE
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import Progress, takes_progress
 from bertkit.recipe import load_recipe
 from bertkit.tasks.sparse import as_matrix
 from bertkit.vectors.by_role import ROLES, read_texts
@@ -48,7 +48,8 @@ class SparseEmbedder:
         recipe = load_recipe("sparse", {"model": self.model, "training.precision": self.precision})
         return find_checkpoint(recipe).load(inference=True)
 
-    def encode(self, texts: Sequence[str], role: str = "document", *, progress: Progress = SILENT) -> csr_array:
+    @takes_progress
+    def encode(self, texts: Sequence[str], role: str = "document", *, progress: Progress | None = None) -> csr_array:
         """Compute the vectors of texts, of shape (texts, vocabulary).
 
         Raises:
@@ -60,7 +61,7 @@ class SparseEmbedder:
         if role not in ROLES:
             raise UsageError(f"role {role!r}", closest(role, ROLES))
         width = self._loaded.model.config.vocab_size
-        outputs = read_texts(self._loaded, texts, role, SPARSE, progress)
+        outputs = read_texts(self._loaded, texts, role, SPARSE)
         rows = [as_matrix(output["values"], output["tokens"], width) for output in outputs]
         return vstack(rows, "csr") if rows else csr_array((0, width), dtype=np.float64)
 

@@ -28,7 +28,7 @@ from bertkit.evaluation.ablations import (
 )
 from bertkit.evaluation.held_out import held_out_features
 from bertkit.pretraining.objectives import load_objective
-from bertkit.progress import SILENT, Progress, log
+from bertkit.progress import log
 from bertkit.recipe import PretrainRecipe, Recipe, load_pretrain_recipe, load_recipe
 from bertkit.recipe.space import Point, Search
 from bertkit.storage import runs
@@ -89,9 +89,7 @@ class Ablation:
         return load_recipe(name, {**changes, "model": str(self.pretrained(variant))})
 
 
-def ablate(
-    job: Ablation, seeds: Sequence[int], progress: Progress = SILENT
-) -> tuple[AblationSummary, BertkitError | None]:
+def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[AblationSummary, BertkitError | None]:
     """Pretrain at each point of a grid, fine-tune each encoder on each task with each seed, and compare the scores.
 
     What is finished is kept, and what was broken off is resumed. A variant that fails does not end the others.
@@ -100,20 +98,18 @@ def ablate(
         the summary, which is in ``ablation.json`` too, and the error of the first variant that failed.
     """
     with runs.claimed_several(job.folder):
-        _check_inputs(job, progress)
-        _pretrain_all(job, progress)
+        _check_inputs(job)
+        _pretrain_all(job)
         # Task by task: a table is whole as soon as its task is done. An encoder that failed is left out everywhere.
         for task, variant in product(job.tasks, job.recipes):
             if variant not in job.failures:
                 log.info(f"{variant}: {task}")
                 with keep_going(variant, job.failures, refused=(UsageError,)), _for_another(job):
                     folder = job.folder / task / variant
-                    _, diverged = finetune_seeds(
-                        job.task_recipe(task, variant), seeds, output=folder, progress=progress
-                    )
+                    _, diverged = finetune_seeds(job.task_recipe(task, variant), seeds, output=folder)
                     if diverged is not None:
                         raise diverged
-        summary = _summarize_ablation(job, seeds, progress)
+        summary = _summarize_ablation(job, seeds)
         with disk_errors(job.folder):
             content = {"schema_version": _SCHEMA, "command": runs.command(), **without_folder(summary)}
             write_json(job.folder / SUMMARY, content)
@@ -121,7 +117,7 @@ def ablate(
 
 
 def smoke_ablate(
-    recipe: str, search: Search, tasks: Sequence[ThenTask], changes: Mapping[str, Any], progress: Progress = SILENT
+    recipe: str, search: Search, tasks: Sequence[ThenTask], changes: Mapping[str, Any]
 ) -> tuple[SmokeResult, BertkitError | None]:
     """Pretrain each encoder for two steps on a few documents, and fine-tune each on a few rows of each task.
 
@@ -133,34 +129,34 @@ def smoke_ablate(
     loaded = load_pretrain_recipe(recipe, changes)
     result = SmokeResult(loaded.name, loaded.model or loaded.size)
 
-    def pretrain(shown: Progress) -> None:
-        _pretrain_all(job, shown)
+    def pretrain() -> None:
+        _pretrain_all(job)
         refuse_failed(job.failures)
 
     with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
         with stages.one("read the data"):
             job = check_ablation(recipe, search, tasks, changes, Path(temporary, "ablation"))
             job.recipes |= {name: with_few_documents(own) for name, own in job.recipes.items()}
-            _check_inputs(job, progress)
-        stages.train(pretrain, progress)
+            _check_inputs(job)
+        stages.train(pretrain)
         for task in job.tasks:
             with stages.one(f"fine-tune on {task} and score"):
                 for variant in job.recipes:
                     read = finetune_inputs.read_inputs(job.task_recipe(task, variant), job.folder / task / variant)
                     few = with_few_rows(read)
                     result.rows[task] = sum(count_rows(few).values())
-                    finetune_run(few, fresh=False, progress=progress)
+                    finetune_run(few, fresh=False)
     return result, stages.error
 
 
-def dry_run(job: Ablation, seeds: Sequence[int], progress: Progress = SILENT) -> AblationPlan:
+def dry_run(job: Ablation, seeds: Sequence[int]) -> AblationPlan:
     """Check everything that can be checked without training, and time some steps of each pretraining."""
     runs.check_idle(job.folder)
-    rows = _check_inputs(job, progress)
+    rows = _check_inputs(job)
     estimates = dict[str, Estimate]()
     for name, own in job.recipes.items():
         try:
-            estimates[name] = estimate(own, output=job.pretrained(name), progress=progress)
+            estimates[name] = estimate(own, output=job.pretrained(name))
         except BertkitError as error:
             raise error.named(name) from None
     return AblationPlan(str(job.folder), estimates, rows, len(job.recipes) * len(rows) * len(seeds))
@@ -204,15 +200,15 @@ def check_ablation(
     return Ablation(search, folder, points, recipes, of_tasks)
 
 
-def _pretrain_all(job: Ablation, progress: Progress) -> None:
+def _pretrain_all(job: Ablation) -> None:
     """Pretrain each encoder, or go on with it; one that fails does not end the others."""
     for number, (variant, own) in enumerate(job.recipes.items(), start=1):
         log.info(f"{variant}: pretraining, {number} of {len(job.recipes)}")
         with keep_going(variant, job.failures):
-            run_inputs(read_inputs(own, job.pretrained(variant), progress), fresh=False, progress=progress)
+            run_inputs(read_inputs(own, job.pretrained(variant)), fresh=False)
 
 
-def _check_inputs(job: Ablation, progress: Progress) -> dict[str, dict[str, int | None]]:
+def _check_inputs(job: Ablation) -> dict[str, dict[str, int | None]]:
     """Read the rows of all tasks, prepare all text and build the held-out examples before anything is trained.
 
     Returns:
@@ -223,7 +219,7 @@ def _check_inputs(job: Ablation, progress: Progress) -> dict[str, dict[str, int 
     """
     rows = {task: read_rows(job.task_recipe(task, next(iter(job.recipes)))) for task in job.tasks}
     for variant, recipe in job.recipes.items():
-        inputs = read_inputs(recipe, job.pretrained(variant), progress)
+        inputs = read_inputs(recipe, job.pretrained(variant))
         with _for_another(job):
             runs.check_claim(inputs.plan.folder, inputs.plan.identity)
         held_out_features(inputs.corpus["validation"], inputs.objective, inputs.setup)
@@ -241,19 +237,19 @@ def _for_another(job: Ablation) -> Iterator[None]:
         ) from None
 
 
-def _summarize_ablation(job: Ablation, seeds: Sequence[int], progress: Progress) -> AblationSummary:
+def _summarize_ablation(job: Ablation, seeds: Sequence[int]) -> AblationSummary:
     """Summarize what the folder holds, and write the page of each task."""
     variants = [
         describe_variant(name, point, runs.read_record(job.pretrained(name)), job.failures.get(name))
         for name, point in job.points.items()
     ]
-    tasks = [found for task in job.tasks if (found := _compare_variants(job, task, seeds, progress)) is not None]
+    tasks = [found for task in job.tasks if (found := _compare_variants(job, task, seeds)) is not None]
     space = {axis.key: axis.text for axis in job.search.axes}
     recipe = next(iter(job.recipes.values())).name
     return AblationSummary(recipe, str(job.folder), space, list(seeds), variants, tasks)
 
 
-def _compare_variants(job: Ablation, task: str, seeds: Sequence[int], progress: Progress) -> AblatedTask | None:
+def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> AblatedTask | None:
     """Compare the variants on a task with the first of them; None where fewer than two have enough finished runs."""
     # What is compared is what has finished: a single run, or, with several seeds, a folder with at least two of them.
     paths, results = {}, []
@@ -270,7 +266,7 @@ def _compare_variants(job: Ablation, task: str, seeds: Sequence[int], progress: 
         log.warning(f"{task}: nothing to compare, for fewer than two encoders were fine-tuned")
         return None
     # From here on it is `bertkit compare`, with the first variant as the baseline.
-    compared = compare(list(paths.values()), progress=progress)
+    compared = compare(list(paths.values()))
     page = job.folder / f"{task}.html"
     with disk_errors(job.folder), claimed(page):
         write_page(page, compared)

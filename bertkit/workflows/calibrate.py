@@ -27,7 +27,7 @@ from bertkit.evaluation.splits import Choice, judge_training_rows
 from bertkit.metrics import Numbers, statistics
 from bertkit.metrics import calibration as metrics
 from bertkit.metrics.calibration import Decisions, Fold
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.outputs import claimed
 from bertkit.workflows.evaluate import splits_to_score
@@ -64,12 +64,7 @@ class CalibrationResult:
 
 
 def calibrate(
-    recipe: Recipe,
-    *,
-    split: str | None = None,
-    coverages: Sequence[float] = (),
-    training_rows: Choice = "refuse",
-    progress: Progress = SILENT,
+    recipe: Recipe, *, split: str | None = None, coverages: Sequence[float] = (), training_rows: Choice = "refuse"
 ) -> CalibrationResult:
     """Calibrate the checkpoint or the folder of seeds `recipe.model` on the first validation split, or on `split`.
 
@@ -82,7 +77,7 @@ def calibrate(
     """
     for coverage in coverages:
         check_share("--coverage", coverage)
-    with stage(progress, "reading the data", total=1):
+    with stage("reading the data", total=1):
         saved = find_members(recipe)
         decide = saved.task.gold_probabilities
         if decide is None:
@@ -98,9 +93,9 @@ def calibrate(
             which = "rows" if count == len(rows.rows) else "different rows"
             raise UsageError(f"{count} {which} are too few to calibrate on", f"give at least {_LEAST_ROWS}")
     with claimed(saved.calibration_folder / CALIBRATION_FILE):
-        with stage(progress, f"loading {recipe.model_name}"):
+        with stage(f"loading {recipe.model_name}"):
             checkpoint = saved.load(inference=True, calibrated=False)
-        scored = score_split(checkpoint, rows, progress)
+        scored = score_split(checkpoint, rows)
         decisions = decide(scored.predictions, rows.rows, scored.setup)
         return _fit_calibration(saved, rows, scored, decisions, coverages)
 

@@ -24,7 +24,7 @@ from bertkit.errors import RecipeError, UnavailableError
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.splits import judge_training_rows
 from bertkit.modeling.load import load_tokenizer
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import hub
 from bertkit.storage.outputs import claimed_folder
@@ -75,7 +75,7 @@ class CheckResult:
         return sum(finding.level == level for finding in self.findings)
 
 
-def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress: Progress = SILENT) -> CheckResult:
+def check(recipe: Recipe, settings: CheckSettings = CheckSettings()) -> CheckResult:
     """Check all splits of a recipe's data, and go on after each fault.
 
     Raises:
@@ -92,7 +92,7 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
     folder = None if settings.fix is None else typed_path(settings.fix)
     sources = {} if folder is None else find_sources(recipe.data, folder)
     with nullcontext() if folder is None else claimed_folder(folder):
-        with stage(progress, "reading the data", total=1):
+        with stage("reading the data", total=1):
             readings = read_all(recipe, task)
         checked = CheckResult(
             recipe=recipe.name,
@@ -108,13 +108,13 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
             checked.left_out.append("everything else: no training row can be read")
             return checked
         # From the cheapest checks to those that load a model: rows alone, then tokens and vectors, then predictions.
-        with stage(progress, "comparing rows", total=1):
+        with stage("comparing rows", total=1):
             repeats = find_repeats(readings.splits, task.COLUMNS)
-        _check_splits(checked, readings, repeats, recipe, task, progress)
-        _check_with_model(checked, readings, recipe, task, settings, progress)
+        _check_splits(checked, readings, repeats, recipe, task)
+        _check_with_model(checked, readings, recipe, task, settings)
         if saved is not None:
             splits = judge_training_rows(saved, splits_to_score(saved, None), "drop")
-            checked.findings.extend(compare_ways(saved, next(iter(splits.values())), progress))
+            checked.findings.extend(compare_ways(saved, next(iter(splits.values()))))
         # Last, since it removes what the checks have found.
         if folder is not None:
             removable = find_removable(readings.splits, repeats, readings.faults)
@@ -122,9 +122,7 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings(), *, progress
         return checked
 
 
-def _check_splits(
-    result: CheckResult, readings: Readings, repeats: Repeats, recipe: Recipe, task: Task, progress: Progress
-) -> None:
+def _check_splits(result: CheckResult, readings: Readings, repeats: Repeats, recipe: Recipe, task: Task) -> None:
     """Add what needs no model."""
     splits, gold = readings.splits, task.COLUMNS.gold
     if gold:
@@ -135,18 +133,13 @@ def _check_splits(
         skew = describe_skew(splits["train"], gold, recipe.labels or readings.labels, recipe)
         result.findings.extend(Finding("warn", "labels", "skewed_labels", text) for text in skew)
     result.findings.extend(repeats.findings)
-    with stage(progress, "looking for shortcuts", total=1):
+    with stage("looking for shortcuts", total=1):
         result.findings.extend(find_shortcuts(splits, task, recipe, readings.labels))
         result.findings.extend(find_shift(splits, task.COLUMNS))
 
 
 def _check_with_model(
-    result: CheckResult,
-    readings: Readings,
-    recipe: Recipe,
-    task: Task,
-    settings: CheckSettings,
-    progress: Progress,
+    result: CheckResult, readings: Readings, recipe: Recipe, task: Task, settings: CheckSettings
 ) -> None:
     """Add what needs the tokenizer of the model and, for label errors, its vectors."""
     # A tokenizer that is not here leaves checks out, unless the user named the model: the rest needs none.
@@ -159,7 +152,7 @@ def _check_with_model(
             raise
         result.unavailable.append(f"tokens: {error.what}; name a model that is here with --model")
     else:
-        with stage(progress, "counting tokens", total=1):
+        with stage("counting tokens", total=1):
             found = find_lost_tokens(readings.splits, task, setup)
         result.findings.extend(found)
         if not settings.long_text and any(finding.name == "long_text_ways" for finding in found):
@@ -171,7 +164,7 @@ def _check_with_model(
     # Label errors cost vectors of all texts, so they are looked for only where they are asked for.
     find = find_tag_errors if {"tokens", "tags"} <= set(task.COLUMNS.names) else find_label_errors
     try:
-        found_errors = find(readings.splits, task.COLUMNS, Embedder(recipe.model), progress)
+        found_errors = find(readings.splits, task.COLUMNS, Embedder(recipe.model))
     except UnavailableError as error:
         result.unavailable.append(f"label errors: {error.what}; {error.remedy}")
         return

@@ -14,7 +14,7 @@ from bertkit.data.columns import refuse_clash
 from bertkit.data.output import write_records, writer_for
 from bertkit.errors import DataError, UsageError
 from bertkit.insight.maps.projection import project
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import claimed, claimed_folder, refuse_existing, refuse_inputs, staged
 from bertkit.vectors.groups.cluster_folder import (
@@ -69,7 +69,6 @@ def cluster(
     *,
     output: Path | None = None,
     save: Path | None = None,
-    progress: Progress = SILENT,
 ) -> ClusterResult:
     """Find clusters of the texts of a file, and name them by their words.
 
@@ -79,7 +78,6 @@ def cluster(
         settings: the method.
         output: a file for the rows with ``cluster`` and ``topic``.
         save: a folder for the clusters and a map of the rows.
-        progress: shows how far it is.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -94,7 +92,7 @@ def cluster(
         raise UsageError(f"--clusters {settings.count}, but {len(filled):,} rows have text", "ask for fewer clusters")
     # what cannot be written is refused before the work
     with nullcontext() if output is None else claimed(output), nullcontext() if save is None else claimed_folder(save):
-        return _find_clusters(texts, contents, source, settings, output, save, progress)
+        return _find_clusters(texts, contents, source, settings, output, save)
 
 
 def _find_clusters(
@@ -104,18 +102,17 @@ def _find_clusters(
     settings: ClusterSettings,
     output: Path | None,
     save: Path | None,
-    progress: Progress,
 ) -> ClusterResult:
     """Do what `cluster` does, once the texts are read and the outputs are locked."""
     filled = [row for row, text in enumerate(contents) if text]
     filled_texts = [contents[row] for row in filled]
     # Rows without text have no vector, so all arrays below are of the others.
-    vectors = source.read(filled_texts, np.array(filled), [len(contents)], progress)
+    vectors = source.read(filled_texts, np.array(filled), [len(contents)])
     # HDBSCAN finds the number of clusters itself; the others try several, unless it is given.
     count, silhouettes = settings.count or 0, dict[int, float]()
     if settings.method != "hdbscan" and settings.count is None:
-        count, silhouettes = choose_count(vectors, settings.method, settings.seed, progress)
-    with stage(progress, "clustering"):
+        count, silhouettes = choose_count(vectors, settings.method, settings.seed)
+    with stage("clustering"):
         clustering, clusters = fit_clusters(
             vectors, settings.method, count, min_size=settings.min_size, seed=settings.seed
         )
@@ -140,14 +137,7 @@ def _find_clusters(
     return ClusterResult(settings.method, len(contents), topics, noise, silhouettes)
 
 
-def assign(
-    texts: TextFile,
-    source: VectorSource | None,
-    folder: Path,
-    *,
-    output: Path | None = None,
-    progress: Progress = SILENT,
-) -> ClusterResult:
+def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output: Path | None = None) -> ClusterResult:
     """Assign the texts of a file to the clusters of a folder; each joins the cluster of the nearest point.
 
     Args:
@@ -155,7 +145,6 @@ def assign(
         source: where the vectors come from; None for the model that the clusters were made with.
         folder: what `cluster` has saved.
         output: a file for the rows with ``cluster`` and ``topic``.
-        progress: shows how far it is.
 
     Raises:
         ModelError: the folder is damaged, or of another model.
@@ -177,7 +166,7 @@ def assign(
         # Twice: by what is said of the vectors before they are computed, and by their width afterwards.
         refuse_other_vectors(saved, described, None, folder)
         filled = [row for row, text in enumerate(contents) if text]
-        vectors = source.read([contents[row] for row in filled], np.array(filled), [len(contents)], progress)
+        vectors = source.read([contents[row] for row in filled], np.array(filled), [len(contents)])
         refuse_other_vectors(saved, described, vectors, folder)
         found = saved.clustering.assign(vectors)
         sizes = np.bincount(found[found >= 0], minlength=len(saved.topics)).tolist()

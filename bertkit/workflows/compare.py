@@ -29,7 +29,7 @@ from bertkit.evaluation.stored import (
 from bertkit.evaluation.stored.rows import align, read_column, read_rows
 from bertkit.metrics.intervals import count_units, find_intervals, take
 from bertkit.metrics.paired import Difference, holm
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.reports.cases import Case
 from bertkit.storage.records import RunRecord
@@ -97,7 +97,6 @@ def compare(
     recipe: Recipe | None = None,
     split: str | None = None,
     on: str | None = None,
-    progress: Progress = SILENT,
 ) -> Comparison:
     """Compare runs with the first of them; see `bertkit.metrics.paired` and `bertkit.metrics.paired`.
 
@@ -107,7 +106,6 @@ def compare(
         recipe: whose metrics to compare; that of the first run by default.
         split: whose predictions to compare; the first validation split by default.
         on: a file, or another source of rows: the runs are scored on those of its rows that none was trained on.
-        progress: shows how far the work is.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -117,15 +115,15 @@ def compare(
     if len({typed_path(path).resolve() for path in paths}) < len(paths):
         raise UsageError("a run is named twice", "name each once")
     # Without --on, nothing is computed: the predictions of the runs are on disk, and no model is loaded.
-    with stage(progress, "reading the predictions", total=1):
+    with stage("reading the predictions", total=1):
         systems = [read_system(path, None if on else split) for path in paths]
         _check_seeds(systems)
     notes: list[str] = []
     # With --on, the models answer the rows of the file first, and their answers take the place of stored ones.
     if on is not None:
-        systems, of_run, notes = predict_unseen(systems, on, split, progress)
+        systems, of_run, notes = predict_unseen(systems, on, split)
         recipe = recipe.model_copy(update={"data": of_run.data}) if recipe else of_run
-    with stage(progress, "reading the rows", total=1):
+    with stage("reading the rows", total=1):
         # Scores are paired, so all systems answer the same rows in the same order: those of the first that has rows.
         scorer = find_scorer(systems, recipe)
         reference = next((run for one in systems for run in one.runs if run.has_rows), systems[0].runs[0])
@@ -135,7 +133,7 @@ def compare(
         rows = read_rows(reference, scorer.task)
         by = settings.by
         extra = {} if by is None else {by: read_column(by, scorer, systems[0].runs[0], rows)}
-    compared = _compare_systems(scorer, systems, rows, extra, settings, progress)
+    compared = _compare_systems(scorer, systems, rows, extra, settings)
     return replace(compared, split=on or compared.split, notes=notes + compared.notes)
 
 
@@ -145,7 +143,6 @@ def _compare_systems(
     rows: Sequence[Row],
     extra: dict[str, list[Any]],
     settings: CompareSettings,
-    progress: Progress,
 ) -> Comparison:
     # Predictions are compared with gold values once; all resamples below only index and add up these arrays.
     sides = [
@@ -162,7 +159,7 @@ def _compare_systems(
     differences: dict[str, dict[str, Difference]] = {}
     changes: dict[str, Changes] = {}
     for name, side in zip(names[1:], sides[1:], strict=True):
-        with stage(progress, f"comparing {name} with {names[0]}", total=1):
+        with stage(f"comparing {name} with {names[0]}", total=1):
             differences[name] = compare_sides(scorer, sides[0], side)
             changes[name] = find_changes(scorer, rows, (sides[0], side), extra, settings.shown)
     return Comparison(
@@ -275,7 +272,7 @@ def write_page(file: Path, compared: Comparison) -> None:
 
 
 def predict_unseen(
-    systems: Sequence[StoredSystem], source: str, split: str | None, progress: Progress
+    systems: Sequence[StoredSystem], source: str, split: str | None
 ) -> tuple[list[StoredSystem], Recipe, list[str]]:
     """Predict the rows of a source that no run of the systems was trained on, each run with its own recipe and columns.
 
@@ -283,7 +280,6 @@ def predict_unseen(
         systems: runs whose models are there.
         source: a file, of which all rows are taken, or another source of rows as ``data.source`` names one.
         split: which rows of it to take.
-        progress: shows how far the work is.
 
     Returns:
         the systems with these predictions instead of those that they have stored; the recipe of the first run with
@@ -299,7 +295,7 @@ def predict_unseen(
             raise UsageError("a file of predictions has no model to score", "name run folders", file=run.file)
     saved = [[find_checkpoint(_with_source(run, source)) for run in system.runs] for system in systems]
     labels = tuple(dict.fromkeys(name for of_system in saved for one in of_system for name in one.labels))
-    with stage(progress, f"reading {source}", total=1):
+    with stage(f"reading {source}", total=1):
         read = [[_read_unseen(replace(one, labels=labels), split) for one in of_system] for of_system in saved]
     trained = [{part.lines[row] for part in parts for row in part.training_rows} for parts in read]
     seen, count = set().union(*trained), len(read[0][0].rows)
@@ -313,7 +309,7 @@ def predict_unseen(
     predicted = []
     for system, of_system, parts in zip(systems, saved, read, strict=True):
         runs = [
-            _predict_unseen(run, one, part, seen, labels, progress)
+            _predict_unseen(run, one, part, seen, labels)
             for run, one, part in zip(system.runs, of_system, parts, strict=True)
         ]
         predicted.append(replace(system, runs=runs))
@@ -336,22 +332,17 @@ def _read_unseen(saved: SavedCheckpoint, split: str | None) -> Split:
 
 
 def _predict_unseen(
-    run: StoredRun,
-    saved: SavedCheckpoint,
-    split: Split,
-    left_out: set[int],
-    labels: Sequence[str],
-    progress: Progress,
+    run: StoredRun, saved: SavedCheckpoint, split: Split, left_out: set[int], labels: Sequence[str]
 ) -> StoredRun:
     """Predict rows as `eval` does, but without their gold values: a run need not have all labels."""
     gold = saved.task.COLUMNS.gold
     numbers = [index for index, line in enumerate(split.lines) if line not in left_out]
     rows = split.select(numbers)
     inputs = rows.without(gold)
-    with stage(progress, f"loading {saved.recipe.model_name}"):
+    with stage(f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load(inference=True)
     features = encode_split(inputs, checkpoint.setup, saved.task.encode)
-    outputs, _ = run_model(checkpoint, features, progress, f"scoring {run.name}")
+    outputs, _ = run_model(checkpoint, features, f"scoring {run.name}")
     predictions = decode_rows(saved.task, outputs, features, inputs.rows, checkpoint.setup)
     records = spool(
         {"id": number, **row, **prediction}

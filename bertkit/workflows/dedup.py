@@ -14,7 +14,6 @@ import numpy as np
 from bertkit.data.layout import PLAIN, follow_source
 from bertkit.data.output import copy_parquet, write_records, writer_for
 from bertkit.errors import UsageError
-from bertkit.progress import SILENT, Progress
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.vectors.embedding.quantize import to_unit_length
 from bertkit.vectors.groups import duplicates as found_rows
@@ -91,7 +90,6 @@ def dedup(
     source: VectorSource | None = None,
     outputs: DedupOutputs = DedupOutputs(),
     dry_run: bool = False,
-    progress: Progress = SILENT,
 ) -> DedupResult:
     """Find the rows of a file that repeat others, and write the file without them.
 
@@ -102,7 +100,6 @@ def dedup(
         source: where vectors come from; None compares the wording alone.
         outputs: the files to write.
         dry_run: whether the cleaned file is left out, once it is checked that it could be written.
-        progress: shows how far it is.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -114,19 +111,19 @@ def dedup(
         outputs = replace(outputs, clean=None) if dry_run else outputs
         pairs = read_pairs(settings.pairs) if settings.pairs is not None else []
         # From cheap to expensive: digests, then signatures of the wording, then vectors of the rows that are left.
-        scanned = found_rows.scan([*against, texts], settings.keep, near=settings.near is not None, progress=progress)
-        duplicates = found_rows.find_wording(scanned, settings.near, progress)
+        scanned = found_rows.scan([*against, texts], settings.keep, near=settings.near is not None)
+        duplicates = found_rows.find_wording(scanned, settings.near)
         facts: dict[str, Any] = {}
         if source is not None:
             remaining = found_rows.remaining_rows(scanned, duplicates)
-            vectors = _read_vectors(scanned, remaining, source, progress)
+            vectors = _read_vectors(scanned, remaining, source)
             threshold = settings.threshold
             if pairs:
-                threshold, facts["steps"] = _threshold_of_pairs(pairs, source, settings, progress)
+                threshold, facts["steps"] = _threshold_of_pairs(pairs, source, settings)
             if threshold is None:
                 facts["curve"] = _draw_curve(scanned, remaining, vectors, outputs.sample)
             else:
-                similar, recall = found_rows.find_meaning(remaining, vectors, threshold, scanned.fixed, progress)
+                similar, recall = found_rows.find_meaning(remaining, vectors, threshold, scanned.fixed)
                 facts |= {"recall": recall, "threshold": threshold}
                 duplicates += similar
         gone = found_rows.resolve(duplicates, scanned.fixed)
@@ -189,7 +186,7 @@ def _check_threshold(settings: DedupSettings, source: VectorSource, outputs: Ded
         raise UsageError("--sample with a threshold", "pairs to label are drawn where there is none yet")
 
 
-def _read_vectors(scanned: ScannedRows, rows: Rows, source: VectorSource, progress: Progress) -> Matrix:
+def _read_vectors(scanned: ScannedRows, rows: Rows, source: VectorSource) -> Matrix:
     """Return the vectors of some rows, of length 1, in the order of these rows."""
     is_read = np.zeros(len(scanned.digests), dtype=bool)
     is_read[rows] = True
@@ -197,16 +194,16 @@ def _read_vectors(scanned: ScannedRows, rows: Rows, source: VectorSource, progre
     texts = (row.text for number, _, row in scanned.read() if is_read[number])
     # the files of vectors are named for the file to clean first, which is the last one of the rows
     ordered = replace(source, files=(*source.files[1:], *source.files[:1]))
-    vectors = ordered.read(texts, ascending, scanned.totals, progress)
+    vectors = ordered.read(texts, ascending, scanned.totals)
     return to_unit_length(vectors[np.searchsorted(ascending, rows)])
 
 
 def _threshold_of_pairs(
-    pairs: Sequence[LabeledPair], source: VectorSource, settings: DedupSettings, progress: Progress
+    pairs: Sequence[LabeledPair], source: VectorSource, settings: DedupSettings
 ) -> tuple[float, list[dict[str, Any]]]:
     """Choose the threshold by labeled pairs; return it with the precision and the recall of all that were tried."""
     texts = [text for pair in pairs for text in (pair.text, pair.text_pair)]
-    vectors = to_unit_length(source.read(texts, np.arange(len(texts)), [len(texts)], progress))
+    vectors = to_unit_length(source.read(texts, np.arange(len(texts)), [len(texts)]))
     steps = measure_steps((vectors[::2] * vectors[1::2]).sum(axis=1), pairs)
     assert settings.pairs is not None
     return choose_threshold(steps, settings.precision, settings.pairs), [step._asdict() for step in steps]

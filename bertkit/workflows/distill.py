@@ -15,7 +15,7 @@ from bertkit.evaluation.scoring import Result, Scored, find_intervals, score_spl
 from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.modeling.load import weight_bytes
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import Progress, stage, takes_progress
 from bertkit.recipe import Distillation, Recipe
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
@@ -63,22 +63,23 @@ def dry_run(recipe: Recipe, *, output: str | Path | None = None, fresh: bool = F
     return finetune_inputs.dry_run(with_distillation(recipe), output=output, fresh=fresh)
 
 
+@takes_progress
 def distill(
-    recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress = SILENT
+    recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress | None = None
 ) -> Distilled:
     """Train the student of a recipe that has teachers, as `finetune` does, and compare it with them.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    with stage(progress, "reading the data", total=1):
+    with stage("reading the data", total=1):
         inputs = read_inputs(with_distillation(recipe), output, fresh=fresh)
-    return distill_inputs(inputs, fresh=fresh, progress=progress)
+    return distill_inputs(inputs, fresh=fresh)
 
 
-def distill_inputs(inputs: FinetuneInputs, *, fresh: bool, progress: Progress) -> Distilled:
+def distill_inputs(inputs: FinetuneInputs, *, fresh: bool) -> Distilled:
     """Do what `distill` does with inputs that are read already."""
-    results = run_inputs(inputs, fresh=fresh, progress=progress, compare=partial(_compare_models, inputs, progress))
+    results = run_inputs(inputs, fresh=fresh, compare=partial(_compare_models, inputs))
     wait_for_all()
     folder = inputs.plan.folder
     record = runs.read_record(folder) or {}
@@ -94,7 +95,7 @@ def with_distillation(recipe: Recipe) -> Recipe:
 
 
 def _compare_models(
-    inputs: FinetuneInputs, progress: Progress, student: Checkpoint, scored: Scored, weights: Path | None
+    inputs: FinetuneInputs, student: Checkpoint, scored: Scored, weights: Path | None
 ) -> list[dict[str, Any]]:
     """Load the teachers as `eval` does, score them on the student's rows, and time all models in turns."""
     task, supervision = inputs.task, inputs.supervision
@@ -102,14 +103,14 @@ def _compare_models(
     models = list[tuple[str, str, Path, Checkpoint, Scored]]()
     for teacher in supervision.teachers:
         record = runs.read_record(teacher.folder) or {}
-        with stage(progress, f"loading {teacher.name}"):
+        with stage(f"loading {teacher.name}"):
             saved = SavedCheckpoint(inputs.recipe, task, teacher.folder, teacher.labels, record)
             checkpoint = saved.load(student.machine)  # the same for all
-        teacher_scored = score_split(checkpoint, inputs.validation, progress)
+        teacher_scored = score_split(checkpoint, inputs.validation)
         models.append(("teacher", teacher.name, teacher.folder, checkpoint, teacher_scored))
     models.append(("student", inputs.recipe.name, weights or inputs.plan.folder, student, scored))
     # Teachers stay in memory until all have been timed: they take turns, so that a busy machine slows all alike.
-    paces = measure_latency([(checkpoint, of_model) for *_, checkpoint, of_model in models], progress)
+    paces = measure_latency([(checkpoint, of_model) for *_, checkpoint, of_model in models])
     compared = []
     for (role, name, folder, checkpoint, of_model), pace in zip(models, paces, strict=True):
         intervals = find_intervals(task, of_model)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import bertkit
 from bertkit.errors import DataError, UsageError, closest, located
 from bertkit.hardware.launch import Launch
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.outputs import refuse_inputs
 from bertkit.storage.parts import PartFolder, is_whole
@@ -25,25 +25,22 @@ if TYPE_CHECKING:
     from bertkit.vectors.embedding.outputs import Vectors
 
 
-def embed(
-    embedder: Embedder, source: TextSource, *, unit: str = "text", progress: Progress = SILENT
-) -> Iterator[dict[str, Any]]:
+def embed(embedder: Embedder, source: TextSource, *, unit: str = "text") -> Iterator[dict[str, Any]]:
     """Compute the vectors of rows: one record per vector with the row's ``id`` and the ``embedding``, in order.
 
     Args:
         embedder: the model.
         source: the rows.
         unit: what a vector stands for, of `bertkit.vectors.embedding.units.UNITS`.
-        progress: told of each part.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     refuse_launch("several processes without an --output", "name the file that all of them work on")
     found, parts = _open_rows(embedder, source, unit)
-    _load_embedder(embedder, progress)
+    _load_embedder(embedder)
     for part in parts:
-        result = _encode_part(found, embedder, part, source, progress)
+        result = _encode_part(found, embedder, part, source)
         for number, row in enumerate(result.rows):
             named = {name: values[number] for name, values in result.columns.items()}
             vector = [float(f"{value:.9g}") for value in result.vectors[number].tolist()]
@@ -58,7 +55,6 @@ def embed_to_file(
     unit: str = "text",
     dtype: str = "float32",
     fresh: bool = False,
-    progress: Progress = SILENT,
 ) -> dict[str, Any]:
     """Embed as `embed` does, into a .parquet, .npy, .safetensors or .jsonl file that appears when it is complete.
 
@@ -87,14 +83,14 @@ def embed_to_file(
         nonlocal embedder
         if precision is not None:
             embedder = replace(embedder, precision=precision)
-        return _load_embedder(embedder, progress)
+        return _load_embedder(embedder)
 
     with parts.opened(load, fresh=fresh):
-        written = _compute_parts(unit_kind, embedder, row_parts, parts, source, progress)
+        written = _compute_parts(unit_kind, embedder, row_parts, parts, source)
         with parts.joined(written) as joins:
             if not joins:
                 return {}
-            with stage(progress, f"writing {output.name}"):
+            with stage(f"writing {output.name}"):
                 vectors = _gather_vectors(embedder, source, unit, dtype, written)
                 write_output(vectors, output, parts.folder / "staging")
     return {name: value for name, value in vectors.description().items() if name != "ranges"}
@@ -119,18 +115,13 @@ def _open_rows(embedder: Embedder, source: TextSource, unit: str) -> tuple[Unit,
     return unit_kind, itertools.chain([first], parts)
 
 
-def _encode_part(unit: Unit, embedder: Embedder, part: Part, source: TextSource, progress: Progress) -> UnitVectors:
+def _encode_part(unit: Unit, embedder: Embedder, part: Part, source: TextSource) -> UnitVectors:
     with located(file=source.name):
-        return unit.encode(embedder, part.items, progress)
+        return unit.encode(embedder, part.items)
 
 
 def _compute_parts(
-    unit: Unit,
-    embedder: Embedder,
-    parts: Iterator[Part],
-    folder: PartFolder,
-    source: TextSource,
-    progress: Progress,
+    unit: Unit, embedder: Embedder, parts: Iterator[Part], folder: PartFolder, source: TextSource
 ) -> list[Path]:
     """Compute the parts of this process that are not there, and return the files of all parts."""
     files, kept_parts = [], 0
@@ -144,13 +135,13 @@ def _compute_parts(
             if kept_parts:
                 log.info(f"going on after {kept_parts:,} parts that an interrupted command has left")
                 kept_parts = 0
-            write_vectors(file, part.ids, _encode_part(unit, embedder, part, source, progress))
+            write_vectors(file, part.ids, _encode_part(unit, embedder, part, source))
     return files
 
 
-def _load_embedder(embedder: Embedder, progress: Progress) -> str:
+def _load_embedder(embedder: Embedder) -> str:
     """Load the model, say how it computes, and return in which precision."""
-    with stage(progress, f"loading {embedder.model}"):
+    with stage(f"loading {embedder.model}"):
         precision, reason = embedder.load()
     if embedder.unknown:  # any other has said it
         log.info(reason)

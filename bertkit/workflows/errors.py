@@ -17,7 +17,7 @@ from bertkit.insight.mistakes.robustness import Robustness, measure_robustness, 
 from bertkit.insight.mistakes.slices import ComparedSlice, compare_groups, find_slices, words_of
 from bertkit.metrics import Numbers
 from bertkit.metrics.slices import choose_test
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.storage import runs
 
@@ -86,11 +86,7 @@ class Disagreement(Findings):
 
 
 def find_errors(
-    path: str | Path,
-    settings: ErrorSettings = ErrorSettings(),
-    *,
-    recipe: Recipe | None = None,
-    progress: Progress = SILENT,
+    path: str | Path, settings: ErrorSettings = ErrorSettings(), *, recipe: Recipe | None = None
 ) -> Mistakes:
     """Find what a run gets wrong, from the predictions that it has stored.
 
@@ -98,7 +94,6 @@ def find_errors(
         path: a run folder, or what `bertkit eval --output` has written.
         settings: what is looked at.
         recipe: whose task it is; that of the run by default.
-        progress: shows how far the work is.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -106,15 +101,15 @@ def find_errors(
     _check_settings(settings)
     # Only robustness needs the model; all else is read from the predictions that the run has stored.
     folder = _find_model(path) if settings.robustness else None
-    with stage(progress, "reading the predictions", total=1):
+    with stage("reading the predictions", total=1):
         scorer, (run,), rows = read_predictions([path], settings.split, recipe)
         outcomes = find_outcomes(scorer, run, rows)
-    findings = _compare_slices(scorer, run, rows, outcomes, None, settings, progress)
+    findings = _compare_slices(scorer, run, rows, outcomes, None, settings)
     if settings.cases is not None:
         write_cases_file(settings.cases, str(path), outcomes.wrong_rows(rows))
     robustness = None
     if folder is not None:
-        robustness = measure_robustness(open_trained(str(folder)).recipe, rows, limit=settings.limit, progress=progress)
+        robustness = measure_robustness(open_trained(str(folder)).recipe, rows, limit=settings.limit)
     return Mistakes(
         **findings,
         run=str(path),
@@ -127,12 +122,7 @@ def find_errors(
 
 
 def find_disagreement(
-    first: str | Path,
-    second: str | Path,
-    settings: ErrorSettings = ErrorSettings(),
-    *,
-    recipe: Recipe | None = None,
-    progress: Progress = SILENT,
+    first: str | Path, second: str | Path, settings: ErrorSettings = ErrorSettings(), *, recipe: Recipe | None = None
 ) -> Disagreement:
     """Find where two runs differ on the same rows; `bertkit.workflows.compare` tells which is better.
 
@@ -144,7 +134,7 @@ def find_disagreement(
         raise UsageError(f"--{'robustness' if settings.robustness else 'write-cases'} is for one run", "name one")
     if typed_path(first).resolve() == typed_path(second).resolve():
         raise UsageError("a run is named twice", "name two that differ")
-    with stage(progress, "reading the predictions", total=1):
+    with stage("reading the predictions", total=1):
         scorer, runs, rows = read_predictions([first, second], settings.split, recipe)
         aligned = [runs[0], align(runs[1], runs[0], scorer.task)]
         sides = [find_outcomes(scorer, run, rows) for run in aligned]
@@ -153,7 +143,7 @@ def find_disagreement(
     shared = replace(sides[0], decisions=(sides[0].decisions + sides[1].decisions) / 2)
     pairs = list(zip(sides[0].answers, sides[1].answers, difference, strict=True))
     return Disagreement(
-        **_compare_slices(scorer, runs[0], rows, shared, difference, settings, progress),
+        **_compare_slices(scorer, runs[0], rows, shared, difference, settings),
         first=str(first),
         second=str(second),
         rates=(sides[0].rate, sides[1].rate),
@@ -207,14 +197,13 @@ def _compare_slices(
     outcomes: Outcomes,
     difference: Numbers | None,
     settings: ErrorSettings,
-    progress: Progress,
 ) -> dict[str, Any]:
     """Compare slices of the units by their errors, or by the `difference` of those of two runs.
 
     Returns:
         The fields of `Findings`.
     """
-    with stage(progress, "testing slices", total=1):
+    with stage("testing slices", total=1):
         extra = {by: read_column(by, scorer, run, rows) for by in settings.by}
         # New words are those that no training row has, where these can still be read.
         known, notes = _training_words(scorer, run)

@@ -40,7 +40,7 @@ from bertkit.evaluation.scoring import (
 from bertkit.evaluation.splits import Choice, judge_training_rows, read_task_splits
 from bertkit.evaluation.stored.folder import begin_evaluation, check_output, describe_maker, finish_evaluation
 from bertkit.hardware.launch import Launch
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import Progress, stage, takes_progress
 from bertkit.recipe import Recipe, typed_path
 from bertkit.storage import runs
 from bertkit.storage.files import null_for_nan
@@ -52,6 +52,7 @@ from bertkit.vectors.benchmark import BenchmarkScores, run_benchmark
 from bertkit.vectors.embedder import Embedder
 
 
+@takes_progress
 def evaluate(
     recipe: Recipe,
     *,
@@ -59,7 +60,7 @@ def evaluate(
     output: str | Path | None = None,
     training_rows: Choice = "refuse",
     strict_labels: bool = False,
-    progress: Progress = SILENT,
+    progress: Progress | None = None,
 ) -> list[Result]:
     """Score the checkpoint `recipe.model` on the validation splits of its recipe, or on `split`.
 
@@ -72,21 +73,21 @@ def evaluate(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     folder = None if output is None else typed_path(output)
-    with stage(progress, "reading the data", total=1):
+    with stage("reading the data", total=1):
         saved = find_members(recipe)
         splits = judge_training_rows(saved, splits_to_score(saved, split, strict=strict_labels), training_rows)
     launch = Launch.join()
     if launch.size > 1:
-        return _evaluate_together(saved, splits, folder, launch, progress)
+        return _evaluate_together(saved, splits, folder, launch)
     with ExitStack() as claim:
         if folder is not None and runs.is_main_process():
             check_output(folder, splits)
             claim.enter_context(claimed(folder / "predictions.jsonl"))
-        return score_splits(_load_checkpoint(saved, progress), saved, splits, folder, progress)
+        return score_splits(_load_checkpoint(saved), saved, splits, folder)
 
 
 def _evaluate_together(
-    saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None, launch: Launch, progress: Progress
+    saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None, launch: Launch
 ) -> list[Result]:
     """Run the model as one of several processes, and score as the one that joins their outputs; else return nothing."""
     if folder is None:
@@ -99,26 +100,23 @@ def _evaluate_together(
         # Outputs of two precisions, or of batches that are split otherwise, would differ in rounding.
         precision, tokens = settled.split() if settled else (None, tokens_at_once())
         outputs.tokens = int(tokens)
-        loaded.append(replace(_load_checkpoint(saved.in_precision(precision), progress), parts=outputs))
+        loaded.append(replace(_load_checkpoint(saved.in_precision(precision)), parts=outputs))
         return f"{loaded[0].machine.precision} {tokens}"
 
     with parts.opened(load):
         for split in splits.values():
-            compute_outputs(loaded[0], split, progress)
+            compute_outputs(loaded[0], split)
         with parts.joined(outputs.files) as outputs.reads:
-            return score_splits(loaded[0], saved, splits, folder, progress) if outputs.reads else []
+            return score_splits(loaded[0], saved, splits, folder) if outputs.reads else []
 
 
-def evaluate_benchmark(
-    benchmark: str, model: str, *, max_length: int | None = None, progress: Progress = SILENT
-) -> list[BenchmarkScores]:
+def evaluate_benchmark(benchmark: str, model: str, *, max_length: int | None = None) -> list[BenchmarkScores]:
     """Score the vectors of a model on an outside benchmark, such as ``mteb:STSBenchmark``.
 
     Args:
         benchmark: ``mteb:`` and the name of a task.
         model: as an `Embedder` takes it.
         max_length: tokens that texts are truncated to; None for what the model says.
-        progress: shows how far the work is.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -128,7 +126,7 @@ def evaluate_benchmark(
         raise UsageError(f"benchmark {benchmark!r} is not known", "name a task of MTEB, e.g. mteb:STSBenchmark")
     embedder = Embedder(model, max_length=max_length)
     _ = embedder.modules, embedder.config
-    return run_benchmark(task, embedder, progress)
+    return run_benchmark(task, embedder)
 
 
 def evaluate_languages(
@@ -139,7 +137,6 @@ def evaluate_languages(
     training_rows: Choice = "refuse",
     strict_labels: bool = False,
     oracle: bool = False,
-    progress: Progress = SILENT,
 ) -> LanguageScores:
     """Score one checkpoint on rows of several languages, as `evaluate` scores it on those of one.
 
@@ -150,14 +147,13 @@ def evaluate_languages(
         training_rows: as `evaluate` takes it.
         strict_labels: as `evaluate` takes it.
         oracle: score each checkpoint of the run too, and tell which is best for each language.
-        progress: shows how far the work is.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     folder = None if output is None else typed_path(output)
     refuse_launch("--languages in several processes", "score each language by a command of its own")
-    with stage(progress, "reading the data", total=len(recipes)):
+    with stage("reading the data", total=len(recipes)):
         saved = find_members(next(iter(recipes.values())))
         checkpoints = find_checkpoints(saved) if oracle else {}
         # One checkpoint, many languages: only the data of the recipes differ, so it is checked and loaded once.
@@ -173,9 +169,9 @@ def evaluate_languages(
             for language in recipes:
                 check_output(folder / language, splits[language])
                 claim.enter_context(claimed(folder / language / "predictions.jsonl"))
-        checkpoint = _load_checkpoint(saved, progress)
+        checkpoint = _load_checkpoint(saved)
         results = {
-            language: score_splits(checkpoint, of, splits[language], folder and folder / language, progress)
+            language: score_splits(checkpoint, of, splits[language], folder and folder / language)
             for language, of in by_language.items()
         }
     # Gaps are measured from the language of training, where the record tells it, else from the first one.
@@ -185,24 +181,20 @@ def evaluate_languages(
     if oracle:
         best = {language: {one.split: one.scores[metric] for one in of} for language, of in results.items()}
         known = {saved.record["best_step"]: best} if "best_step" in saved.record else {}
-        by_step = score_checkpoints(checkpoints, checkpoint, splits, metric, known, progress)
+        by_step = score_checkpoints(checkpoints, checkpoint, splits, metric, known)
         tables = [with_oracle(table, by_step) for table in tables]
     return LanguageScores(
         saved.recipe.name, saved.recipe.model, reference, is_recorded, results, tables, list(checkpoints)
     )
 
 
-def _load_checkpoint(saved: SavedCheckpoint, progress: Progress) -> Checkpoint:
-    with stage(progress, f"loading {saved.recipe.model_name}"):
+def _load_checkpoint(saved: SavedCheckpoint) -> Checkpoint:
+    with stage(f"loading {saved.recipe.model_name}"):
         return saved.load(inference=True)
 
 
 def score_splits(
-    checkpoint: Checkpoint,
-    saved: SavedCheckpoint,
-    splits: dict[str, Split],
-    folder: Path | None,
-    progress: Progress,
+    checkpoint: Checkpoint, saved: SavedCheckpoint, splits: dict[str, Split], folder: Path | None
 ) -> list[Result]:
     """Score a loaded checkpoint on splits, and write predictions and scores into the folder, if there is one."""
     # Baselines were fitted when the model was trained: rows to score must not choose them.
@@ -212,7 +204,7 @@ def score_splits(
     results, labels, files = [], list(checkpoint.setup.labels), list[str]()
     for rows in splits.values():
         start = time.perf_counter()
-        scored, single = _score_split(checkpoint, saved, rows, progress)
+        scored, single = _score_split(checkpoint, saved, rows)
         details = task.details(scored.predictions, rows.rows, scored.setup)
         judged = {} if learned is None else judge_baselines(task, learned, rows.rows, scored.setup)
         gold = [row.get(task.COLUMNS.gold) for row in rows.rows]
@@ -243,12 +235,12 @@ def _chose_on(saved: SavedCheckpoint, split: Split) -> bool:
 
 
 def _score_split(
-    checkpoint: Checkpoint, saved: SavedCheckpoint, split: Split, progress: Progress
+    checkpoint: Checkpoint, saved: SavedCheckpoint, split: Split
 ) -> tuple[Scored, dict[str, list[dict[str, Any]]]]:
     """Score a split; of an ensemble, return a table of the scores of its members too."""
     if not checkpoint.members:
-        return score_split(checkpoint, split, progress), {}
-    scored, singles = score_ensemble(checkpoint, split, progress)
+        return score_split(checkpoint, split), {}
+    scored, singles = score_ensemble(checkpoint, split)
     names = [member.folder.name for member in saved.members]
     rows = [{"run": name, **null_for_nan(single.scores)} for name, single in zip(names, singles, strict=True)]
     return scored, {"members of the ensemble": [{k: "n/a" if v is None else v for k, v in row.items()} for row in rows]}

@@ -19,7 +19,7 @@ from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_chec
 from bertkit.evaluation.scoring import run_model
 from bertkit.insight.mistakes.outcomes import find_outcomes, sort_answers
 from bertkit.insight.settings import Settings
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import SILENT, stage, use_progress
 from bertkit.recipe import Recipe, Row, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.tasks import drop_private_keys
@@ -71,7 +71,6 @@ def explain(
     mistakes: int | None = None,
     limit: int | None = None,
     settings: Settings = _PLAIN,
-    progress: Progress = SILENT,
 ) -> Iterator[ExplainedRow]:
     """Explain the prediction for the rows of a file (``-`` for standard input), for one row, or for mistakes of a run.
 
@@ -80,16 +79,16 @@ def explain(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    checkpoint, answered = _answer_rows(recipe, source, row, mistakes, limit, progress)
+    checkpoint, answered = _answer_rows(recipe, source, row, mistakes, limit)
     return _explain_answers(checkpoint, answered, checkpoint.task.COLUMNS.gold if mistakes else "", settings)
 
 
 def explain_records(
-    checkpoint: Checkpoint, saved: SavedCheckpoint, records: Iterable[Record], settings: Settings, progress: Progress
+    checkpoint: Checkpoint, saved: SavedCheckpoint, records: Iterable[Record], settings: Settings
 ) -> Iterator[ExplainedRow]:
     """Do what `explain` does with rows in memory and a checkpoint that is loaded already, to be trained."""
     chunks = read_chunks(records, saved, ROWS)
-    return _explain_answers(checkpoint, _run_chunks(checkpoint, chunks, progress), "", settings)
+    return _explain_answers(checkpoint, _run_chunks(checkpoint, chunks), "", settings)
 
 
 def _explain_answers(
@@ -126,12 +125,7 @@ def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe,
 
 
 def measure(
-    recipe: Recipe,
-    *,
-    source: str | Path,
-    limit: int | None = None,
-    settings: Settings = _PLAIN,
-    progress: Progress = SILENT,
+    recipe: Recipe, *, source: str | Path, limit: int | None = None, settings: Settings = _PLAIN
 ) -> FaithfulnessResult:
     """Measure how faithful explanations are over the rows of a file, beside random attributions.
 
@@ -141,7 +135,7 @@ def measure(
         DataError: no row has two words.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
-    checkpoint, answered = _answer_rows(recipe, source, None, None, limit, progress)
+    checkpoint, answered = _answer_rows(recipe, source, None, None, limit)
 
     from bertkit.insight import explanations, faithfulness
     from bertkit.insight.attributions import integrated_gradients, occlusion
@@ -173,12 +167,7 @@ def measure(
 
 
 def _answer_rows(
-    recipe: Recipe,
-    source: str | Path | None,
-    row: Row | None,
-    mistakes: int | None,
-    limit: int | None,
-    progress: Progress,
+    recipe: Recipe, source: str | Path | None, row: Row | None, mistakes: int | None, limit: int | None
 ) -> tuple[Checkpoint, Iterator[tuple[Any, dict[str, Any], Answered]]]:
     """Load the checkpoint, and return with it the rows as they are given, each with what the model answers."""
     saved = find_checkpoint(recipe)
@@ -193,26 +182,27 @@ def _answer_rows(
         records: Iterable[Record] = first_of(open_records(source, row, saved.recipe), limit)
         chunks = read_chunks(records, saved, str(source or "--row"))
     first = next(chunks)  # a bad row is found before the model is loaded
-    with stage(progress, f"loading {saved.recipe.model_name}"):
+    with stage(f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load()
-    return checkpoint, _run_chunks(checkpoint, itertools.chain([first], chunks), progress)
+    return checkpoint, _run_chunks(checkpoint, itertools.chain([first], chunks))
 
 
 def _run_chunks(
-    checkpoint: Checkpoint, chunks: Iterable[tuple[list[dict[str, Any]], list[Row]]], progress: Progress
+    checkpoint: Checkpoint, chunks: Iterable[tuple[list[dict[str, Any]], list[Row]]]
 ) -> Iterator[tuple[Any, dict[str, Any], Answered]]:
     from bertkit.insight.explanations import Answered
 
     task, number = checkpoint.task, itertools.count()
     for originals, rows in chunks:
         features = task.encode(rows, checkpoint.setup)
-        outputs, _ = run_model(checkpoint, features, SILENT, "")
+        with use_progress(SILENT):
+            outputs, _ = run_model(checkpoint, features, "")
         predictions = task.decode(outputs, features, rows, checkpoint.setup)
         # A row may have several features, as windows or choices: an explanation is of one of them.
         of_row: list[list[int]] = [[] for _ in rows]
         for position, feature in enumerate(features):
             of_row[feature["row"]].append(position)
-        with stage(progress, "explaining", len(rows)) as tick:
+        with stage("explaining", len(rows)) as tick:
             for original, row, prediction, own in zip(originals, rows, predictions, of_row, strict=True):
                 name = row.get("id", original.get("id", next(number)))
                 mine = Answered(row, prediction, [features[one] for one in own], [outputs[one] for one in own])

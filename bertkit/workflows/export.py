@@ -28,7 +28,7 @@ from bertkit.hardware.device import on_cpu
 from bertkit.hardware.precision import Machine
 from bertkit.modeling.load import fingerprint
 from bertkit.modeling.sentence.modules import MODULES, SETTINGS, is_sentence_folder, read_entries
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import Progress, stage, takes_progress
 from bertkit.recipe import Row, read_yaml, typed_path, write_yaml
 from bertkit.reports.cases import Case
 from bertkit.runtime import ExportedModel, tokenizer_settings
@@ -63,6 +63,7 @@ class ExportResult:
     gates: list[Case]
 
 
+@takes_progress
 def export(
     model: str | Path,
     output: str | Path,
@@ -71,7 +72,7 @@ def export(
     recipe: str | None = None,
     data: str | None = None,
     limit: int | None = None,
-    progress: Progress = SILENT,
+    progress: Progress | None = None,
 ) -> ExportResult:
     """Export a run or a fine-tuned checkpoint, compare both, and return how they compare.
 
@@ -84,22 +85,22 @@ def export(
         recipe: of a checkpoint that is not of a run.
         data: rows to score both on; those of the recipe by default.
         limit: score on the first rows only.
-        progress: shows how far the work is.
+        progress: shows how far the work is; by default bars, in notebooks only.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return export_source(Source(str(model), recipe, data, limit), output, GraphFormat(to), progress)
+    return export_source(Source(str(model), recipe, data, limit), output, GraphFormat(to))
 
 
-def export_source(source: Source, output: str | Path, target: GraphFormat, progress: Progress = SILENT) -> ExportResult:
+def export_source(source: Source, output: str | Path, target: GraphFormat) -> ExportResult:
     """Do what `export` does, in float32."""
     check_backend(target.backend)
     folder, saved = open_source(source, output)
     scored = find_split(saved, required=source.data is not None)
-    with stage(progress, f"loading {saved.recipe.model_name}"):
+    with stage(f"loading {saved.recipe.model_name}"):
         before = load_plain(saved)
-    return write_graph(saved, before, folder, target, scored, refuse_different, progress)
+    return write_graph(saved, before, folder, target, scored, refuse_different)
 
 
 @dataclass(frozen=True)
@@ -145,14 +146,13 @@ def write_graph(
     target: GraphFormat,
     scored: tuple[Split | None, list[str]],
     judge: Callable[[Parity], None],
-    progress: Progress,
 ) -> ExportResult:
     """Write the graph of a model with what it needs, unless `judge` raises at how it compares with the model."""
     with disk_errors(folder.parent), building(folder) as staging:
-        with stage(progress, f"exporting to {target.backend}, {target.precision}"):
+        with stage(f"exporting to {target.backend}, {target.precision}"):
             described, graph = convert_checkpoint(saved, before, target, staging)
         after = open_checkpoint(saved.recipe, saved.task, staging).load()
-        parity = measure(before, after, graph.on_arrays, scored, progress, timed=target.timed)
+        parity = measure(before, after, graph.on_arrays, scored, timed=target.timed)
         judge(parity)
         write_json(staging / "parity.json", asdict(parity))
         write_manifest(staging, described)
@@ -235,7 +235,6 @@ def measure(
     after: Checkpoint,
     compute: Compute,
     scored: tuple[Split | None, list[str]],
-    progress: Progress,
     *,
     timed: bool = True,
 ) -> Parity:
@@ -250,18 +249,18 @@ def measure(
     batches = [
         random_texts((2, *shape) if reads_rows else shape, made.inputs, vocabulary) for shape in dict.fromkeys(shapes)
     ]
-    with stage(progress, "comparing outputs"):
+    with stage("comparing outputs"):
         largest, cosine = compare_outputs(compute, after.model.run, batches)
         if split is not None and cosine is not None:  # of texts as they come, not of random ones
             _, cosine = compare_outputs(compute, after.model.run, texts_of(after, split.rows[:_COMPARED], made.inputs))
     times = []
     if timed and not reads_rows:
-        with stage(progress, "timing"):
+        with stage("timing"):
             times = tabulate_latency(compute, after.model.run, made.inputs, vocabulary, limit)
     if split is None:
         return Parity(largest, cosine, times, notes=notes)
     # Close outputs can still decide otherwise, so what counts in the end are scores on the same rows.
-    compared = compare_scores(before, after, split, progress)
+    compared = compare_scores(before, after, split)
     return Parity(largest, cosine, times, split.name, len(split.rows), notes=notes, **compared)
 
 

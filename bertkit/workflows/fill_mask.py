@@ -13,7 +13,7 @@ from bertkit.hardware.precision import compute_as_stored
 from bertkit.modeling.info import Model, info_of
 from bertkit.modeling.load import load_to_pretrain, load_tokenizer, read_config
 from bertkit.modeling.weights import load_config
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.storage import hub
 from bertkit.storage.cache import say_once
 from bertkit.tokens.features import Feature, Tokenizer, find_template
@@ -99,7 +99,7 @@ class _MaskFiller:
 
 
 def fill_mask(
-    model: str, texts: Iterable[str], *, top: int = 5, targets: Sequence[str] = (), progress: Progress = SILENT
+    model: str, texts: Iterable[str], *, top: int = 5, targets: Sequence[str] = ()
 ) -> Iterator[dict[str, Any]]:
     """Predict each mask of each text, the likeliest token first.
 
@@ -118,7 +118,7 @@ def fill_mask(
         raise UsageError(f"--top {top}", "give at least 1")
     folder = hub.find_model(model)
     read_config(folder)
-    with stage(progress, "loading torch and transformers"):
+    with stage("loading torch and transformers"):
         tokenizer = load_tokenizer(folder)
     if tokenizer.mask_token_id is None:
         raise ModelError("the tokenizer has no mask token", "use a model trained on masked tokens", file=folder)
@@ -127,7 +127,7 @@ def fill_mask(
     chunk = list(islice(numbered, _CHUNK))
     # a text without a mask ends in its error before weights are loaded
     queries = _find_masks(chunk, tokenizer)
-    with stage(progress, f"loading {model}"):
+    with stage(f"loading {model}"):
         from transformers import AutoModelForMaskedLM
 
         trained = load_to_pretrain(AutoModelForMaskedLM, folder, load_config(folder))

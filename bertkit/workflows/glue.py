@@ -25,7 +25,7 @@ from bertkit.evaluation.scoring import Result, read_results
 from bertkit.evaluation.seeds import SeedsSummary
 from bertkit.metrics.seeds import Spread
 from bertkit.modeling.load import fingerprint
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import get_progress, log, stage
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.reports.templates import write_page
 from bertkit.storage import hub, runs
@@ -85,7 +85,6 @@ def glue(
     output: str | Path | None = None,
     seeds: Sequence[int] = (),
     fresh: bool = False,
-    progress: Progress = SILENT,
 ) -> tuple[GlueSummary, BertkitError | None]:
     """Fine-tune a model on each task, and resume or keep what is there; a task that fails does not end the others.
 
@@ -99,7 +98,6 @@ def glue(
         output: the folder of all runs.
         seeds: train each task with each of these, in a folder of seeds; there is no submission of several models.
         fresh: move earlier runs aside.
-        progress: says how far it is.
 
     Returns:
         the summary, which is in ``glue.json`` too, and the error of the first task that failed.
@@ -116,20 +114,20 @@ def glue(
     model_folder = hub.find_model(model)
     with runs.claimed_several(folder):
         # All rows are checked before the first of nine trainings.
-        _check_tasks(state, folder, seeds, fresh, progress)
-        _train_tasks(state, folder, seeds, fresh, progress)
+        _check_tasks(state, folder, seeds, fresh)
+        _train_tasks(state, folder, seeds, fresh)
         _add_others(state, folder, fingerprint(model_folder))
         summary = _summarize_tasks(model, state, folder)
         submitted = {name: state.recipes[name] for name in state.finished}
         if submitted and not seeds and not any(recipe.data.limit for recipe in submitted.values()):
             with disk_errors(folder):
-                summary = dataclasses.replace(summary, submission=make_submission(folder, submitted, progress))
+                summary = dataclasses.replace(summary, submission=make_submission(folder, submitted))
         _write_summary(summary)
     return summary, first_failure(state.failed)
 
 
 def smoke_glue(
-    model: str, *, tasks: Sequence[str] = (), changes: Mapping[str, Any] | None = None, progress: Progress = SILENT
+    model: str, *, tasks: Sequence[str] = (), changes: Mapping[str, Any] | None = None
 ) -> tuple[SmokeResult, BertkitError | None]:
     """Train each task for two steps on a few rows, the first of them with a stop and a resume, and summarize them.
 
@@ -139,8 +137,8 @@ def smoke_glue(
     state = _load_tasks(model, tasks, changes or {})
     state.narrow, result = with_few_rows, SmokeResult("glue", model)
 
-    def train(shown: Progress) -> None:
-        _train_tasks(state, folder, (), False, shown)
+    def train() -> None:
+        _train_tasks(state, folder, (), False)
         refuse_failed(state.failed)
         _write_summary(_summarize_tasks(model, state, folder))
 
@@ -151,7 +149,7 @@ def smoke_glue(
                 with keep_going(name, state.failed):
                     result.rows[name] = sum(count_rows(state.read(name, folder)).values())
             refuse_failed(state.failed)
-        stages.train(train, progress)
+        stages.train(train)
     return result, stages.error
 
 
@@ -185,18 +183,17 @@ def _summarize_tasks(model: str, state: _State, folder: Path) -> GlueSummary:
     return dataclasses.replace(summary, seeds=sorted(state.seeds))
 
 
-def _train_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool, progress: Progress) -> None:
+def _train_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool) -> None:
     """Train the tasks that are not finished; one that fails does not end the others."""
     for name in state.pending:
         log.info(f"{name}: task {list(TASKS).index(name) + 1} of {len(TASKS)}")
-        options: dict[str, Any] = {"fresh": fresh, "progress": progress}
         with keep_going(name, state.failed):
             if seeds:
-                _add_seeds(state, name, *finetune_seeds(state.recipes[name], seeds, output=folder / name, **options))
+                _add_seeds(state, name, *finetune_seeds(state.recipes[name], seeds, output=folder / name, fresh=fresh))
                 continue
-            with stage(progress, "reading the data", total=1):
+            with stage("reading the data", total=1):
                 inputs = state.read(name, folder, fresh=fresh)
-            state.finished[name] = run_inputs(inputs, **options)
+            state.finished[name] = run_inputs(inputs, fresh=fresh)
 
 
 def _add_seeds(state: _State, name: str, summary: SeedsSummary, diverged: BertkitError | None) -> None:
@@ -226,7 +223,7 @@ def _add_seeds(state: _State, name: str, summary: SeedsSummary, diverged: Bertki
         raise diverged
 
 
-def _check_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool, progress: Progress) -> None:
+def _check_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool) -> None:
     """Read the rows of all tasks before anything is trained, and take the results of runs that are finished.
 
     Of several seeds, those of the first are read; which of the runs are finished is found when they are trained.
@@ -234,7 +231,7 @@ def _check_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool,
     Raises:
         UsageError: a folder holds a run with other settings.
     """
-    with stage(progress, "reading the data of all tasks", total=len(state.recipes)):
+    with stage("reading the data of all tasks", total=len(state.recipes)):
         for number, name in enumerate(state.pending, start=1):
             with keep_going(name, state.failed, refused=(UsageError,)):
                 if seeds:
@@ -244,7 +241,7 @@ def _check_tasks(state: _State, folder: Path, seeds: Sequence[int], fresh: bool,
                 if record is not None and record["status"] == "finished":
                     log.info(f"{name}: finished on {record['finished']}")
                     state.finished[name] = read_results(record["results"], plan.folder)
-            progress.update(number, {})
+            get_progress().update(number, {})
 
 
 def _add_others(state: _State, folder: Path, model: str) -> None:
@@ -274,7 +271,7 @@ _MADE = "made.json"  # by which model and of which rows each file was made
 _HEADER = "index\tprediction"
 
 
-def make_submission(folder: Path, recipes: Mapping[str, Recipe], progress: Progress) -> Submission:
+def make_submission(folder: Path, recipes: Mapping[str, Recipe]) -> Submission:
     """Predict the test rows of each task with its run, and write the files that pass the leaderboard's checks.
 
     Files of the same model and the same rows are kept from an earlier command.
@@ -282,7 +279,6 @@ def make_submission(folder: Path, recipes: Mapping[str, Recipe], progress: Progr
     Args:
         folder: that of the runs.
         recipes: task -> the recipe of its finished run, which is in the folder of the task.
-        progress: says how far it is.
     """
     (folder / _FOLDER).mkdir(exist_ok=True)
     # A task whose file cannot be made is named with its reason; the others go on. Nothing is filled in for it.
@@ -293,7 +289,7 @@ def make_submission(folder: Path, recipes: Mapping[str, Recipe], progress: Progr
             try:
                 if task.name not in recipes:
                     raise DataError(f"no finished run of {task.name}")
-                _make_file(folder, task, file, recipes[task.name], made, progress)
+                _make_file(folder, task, file, recipes[task.name], made)
             except StoppedError:
                 raise
             except BertkitError as error:
@@ -310,9 +306,7 @@ def make_submission(folder: Path, recipes: Mapping[str, Recipe], progress: Progr
     return Submission(ARCHIVE if ready else None, files)
 
 
-def _make_file(
-    folder: Path, task: GlueTask, file: LeaderboardFile, recipe: Recipe, made: dict[str, Any], progress: Progress
-) -> None:
+def _make_file(folder: Path, task: GlueTask, file: LeaderboardFile, recipe: Recipe, made: dict[str, Any]) -> None:
     """Write one file, unless it is there already."""
     records = list(_read_rows(recipe, file))
     if len(records) != file.rows:
@@ -331,7 +325,7 @@ def _make_file(
         return
     log.info(f"{file.name}: predicting {file.rows:,} rows")
     saved = find_checkpoint(recipe.model_copy(update={"model": str(run)}))
-    predicted = list(predict_records({"": saved}, records, file.name, progress))
+    predicted = list(predict_records({"": saved}, records, file.name))
     lines = submission_lines(task, file, recipe.labels or (), predicted)
     write_text(target, "\n".join([_HEADER, *lines, ""]))
     made[file.name] = {**identity, "sha256": file_fingerprint(target)}

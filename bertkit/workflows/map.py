@@ -18,7 +18,7 @@ from bertkit.insight.maps.points import Occurrence, read_occurrences, unit_of
 from bertkit.insight.maps.projection import LEAST_POINTS, Plane, require
 from bertkit.insight.maps.separation import most_frequent_share
 from bertkit.modeling.layers import count_layers
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe import typed_path
 from bertkit.storage.files import disk_errors, write_text
 from bertkit.storage.outputs import claimed, is_own, refuse_inputs, sweep_locks, was_interrupted
@@ -87,11 +87,7 @@ class MapResult:
 
 
 def draw_map(
-    reader: LayerReader,
-    source: TextSource,
-    files: MapFiles,
-    settings: MapSettings = MapSettings(),
-    progress: Progress = SILENT,
+    reader: LayerReader, source: TextSource, files: MapFiles, settings: MapSettings = MapSettings()
 ) -> MapResult:
     """Draw a map as a page that opens from disk, and write its points beside it.
 
@@ -100,7 +96,6 @@ def draw_map(
         source: the file with the texts.
         files: what is written.
         settings: what is drawn.
-        progress: shows how far the work is.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -120,12 +115,12 @@ def draw_map(
             held.enter_context(claimed(file))
         unit = unit_of(settings.unit, settings.words)
         with located(file=source.name):
-            vectors = reader.read([point.row for point in points], unit, progress)
+            vectors = reader.read([point.row for point in points], unit)
         layers = layers or read_layers(settings.layers, vectors.layers)
         # Clusters are those of the last layer, and all layers show them: colors must mean the same in each picture.
         labeling = find_labels(points, vectors.at(layers[-1]), settings.clusters, settings.seed)
-        planes, measured = measure_layers(vectors, layers, labeling, settings.reduce, settings.seed, progress)
-        with stage(progress, f"writing {files.page.name}"), disk_errors(files.page.parent):
+        planes, measured = measure_layers(vectors, layers, labeling, settings.reduce, settings.seed)
+        with stage(f"writing {files.page.name}"), disk_errors(files.page.parent):
             write_records(_point_records(points, planes, layers, labeling), files.points)
             shown = _write_pages(
                 files, points, planes, measured, labeling, _title(points, settings, reader.model, unit)

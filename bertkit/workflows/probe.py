@@ -11,7 +11,7 @@ from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.probing.built_in import BUILT_IN, read_built_in_task
 from bertkit.insight.probing.items import ItemVectors, ProbeItems, ProbeTask, find_vectors
 from bertkit.insight.probing.recipe_labels import read_recipe_task
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe import Recipe, load_recipe, recipe_names
 from bertkit.storage import hub
 
@@ -81,13 +81,12 @@ def built_in_tasks() -> dict[str, str]:
     return {name: task.about for name, task in BUILT_IN.items()}
 
 
-def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings(), *, progress: Progress = SILENT) -> ProbeResult:
+def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings()) -> ProbeResult:
     """Probe all layers of a model.
 
     Args:
         recipe: as `load_probe_recipe` returns it.
         settings: how much probes read and learn.
-        progress: shows how far the work is.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -96,14 +95,14 @@ def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings(), *, progress
     # a wrong name is an error before rows are read, and rows are before weights come
     with hub.without_weights():
         hub.find_model(recipe.model)
-    with stage(progress, "reading the data", total=1):
+    with stage("reading the data", total=1):
         task = _read_task(recipe, settings)
         task.check()
     from bertkit.insight.probing.layers import probe_layers
 
     reader = LayerReader(recipe.model, settings.max_length, settings.precision)
-    task, train, test = _read_vectors(task, reader, progress)
-    probed = probe_layers(task, train, test, seeds=range(1, settings.seeds + 1), most=settings.items, progress=progress)
+    task, train, test = _read_vectors(task, reader)
+    probed = probe_layers(task, train, test, seeds=range(1, settings.seeds + 1), most=settings.items)
     return ProbeResult(
         task=task.name,
         about=task.about,
@@ -135,13 +134,11 @@ def _read_task(recipe: Recipe, settings: ProbeSettings) -> ProbeTask:
     return read_recipe_task(recipe, settings.limit, settings.metric)
 
 
-def _read_vectors(
-    task: ProbeTask, reader: LayerReader, progress: Progress
-) -> tuple[ProbeTask, ItemVectors, ItemVectors]:
+def _read_vectors(task: ProbeTask, reader: LayerReader) -> tuple[ProbeTask, ItemVectors, ItemVectors]:
     """Compute the vectors of all items, or find them on disk; leave out the items that have none."""
 
     def read(items: ProbeItems) -> tuple[ProbeItems, ItemVectors]:
-        return find_vectors(items, reader.read(items.rows, items.unit, progress))
+        return find_vectors(items, reader.read(items.rows, items.unit))
 
     (train, of_train), (test, of_test) = read(task.train), read(task.test)
     lost = len(task.train) + len(task.test) - len(train) - len(test)

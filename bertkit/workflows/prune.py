@@ -26,7 +26,7 @@ from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_tokenizer, quiet_transformers, read_config, weight_bytes
 from bertkit.modeling.sentence.formats import SPARSE, find_format
 from bertkit.modeling.weights import load_config, load_weights, refuse_non_finite
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe import Recipe, load_recipe, typed_path
 from bertkit.recipe.load import recipe_command
 from bertkit.reports.cases import Case
@@ -90,7 +90,6 @@ def prune(
     recipe: str | None = None,
     changes: Mapping[str, Any] | None = None,
     measured_rows: int = 512,
-    progress: Progress = SILENT,
 ) -> Pruned:
     """Write a smaller model of uniform shape to a new folder, and compare it with the one that it was made of.
 
@@ -101,16 +100,15 @@ def prune(
         recipe: name of one, for a model that is no run, or other rows than those of the run.
         changes: dotted keys of the recipe -> values.
         measured_rows: how many training rows importance is measured on.
-        progress: shows how far it is.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    with stage(progress, "reading the data", total=1):
+    with stage("reading the data", total=1):
         inputs = _read_inputs(model, typed_path(output), shape, recipe, changes or {}, measured_rows)
     check_space(inputs.folder, weight_bytes(inputs.source))
     with disk_errors(inputs.folder.parent), building(inputs.folder) as staging:
-        return _prune_model(inputs, staging, progress)
+        return _prune_model(inputs, staging)
 
 
 def _read_inputs(
@@ -162,19 +160,19 @@ def _find_recipe(source: Path, name: str | None, changes: Mapping[str, Any]) -> 
     return recipe.model_copy(update={"distillation": None})
 
 
-def _prune_model(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
+def _prune_model(inputs: _Inputs, folder: Path) -> Pruned:
     """Write the pruned model into a folder, and compare it."""
     began, saved, before = time.perf_counter(), inputs.saved, None
     if saved is not None:
-        with stage(progress, f"loading {inputs.model}"):
+        with stage(f"loading {inputs.model}"):
             before = saved.load(inference=True, calibrated=False)
-    pruned, facts = _write_pruned(inputs, before, folder, began, progress)
+    pruned, facts = _write_pruned(inputs, before, folder, began)
     # A plain encoder has no rows to be scored on: its size is all that can be told.
     if saved is None or before is None or inputs.validation is None:
         publish(facts, folder, None)
         return pruned
     # What counts is the model as it will be loaded, so it is read again from the folder that was written.
-    compared = compare(saved, before, folder, inputs.validation, progress)
+    compared = compare(saved, before, folder, inputs.validation)
     publish(facts, folder, (saved, compared.after, compared.scored[1], inputs.validation))
     old, new = (scored.features for scored in compared.scored)
     after = compared.describe(1, pruned.after.parameters, folder)
@@ -195,13 +193,11 @@ def _prune_model(inputs: _Inputs, folder: Path, progress: Progress) -> Pruned:
     )
 
 
-def _write_pruned(
-    inputs: _Inputs, before: Checkpoint | None, folder: Path, began: float, progress: Progress
-) -> tuple[Pruned, PrunedFacts]:
+def _write_pruned(inputs: _Inputs, before: Checkpoint | None, folder: Path, began: float) -> tuple[Pruned, PrunedFacts]:
     """Choose what is kept, take the rest away, and write model and tokenizer; nothing is compared yet."""
     shape = inputs.shape
     # Importance is measured on the model that predicts, `before`; what is written is loaded anew, as it was saved.
-    units = _choose_kept(inputs, before, progress)
+    units = _choose_kept(inputs, before)
     model, new_weights = _load_to_save(inputs, before)
     parameters = model.num_parameters()
     keep(model, units)
@@ -210,7 +206,7 @@ def _write_pruned(
     tokenizer.save_pretrained(folder)
     ids, texts = None, 0
     if shape.vocabulary:
-        with stage(progress, "trimming the vocabulary"):
+        with stage("trimming the vocabulary"):
             corpus = _find_corpus(inputs, before)
             ids, texts = trim_vocabulary(model, tokenizer, corpus, folder)
     saved_in = read_config(inputs.source)
@@ -241,7 +237,7 @@ def _judge_pruned(saved: SavedCheckpoint, split: Split, scored: Scored, after: P
     return judge_scores(saved.recipe.gates, split.name, after.scores, after.intervals, ece, after.disk_bytes)
 
 
-def _choose_kept(inputs: _Inputs, before: Checkpoint | None, progress: Progress) -> Kept:
+def _choose_kept(inputs: _Inputs, before: Checkpoint | None) -> Kept:
     """Choose what is kept by training rows, or as it is named."""
     shape = inputs.shape
     if not shape.is_measured or before is None or inputs.saved is None or inputs.train is None:
@@ -251,7 +247,7 @@ def _choose_kept(inputs: _Inputs, before: Checkpoint | None, progress: Progress)
     drawn = np.random.default_rng(seed).permutation(count)[: inputs.measured_rows]
     measured = load_to_measure(inputs.saved, before)
     features = encode_split(inputs.train.select(np.sort(drawn).tolist()), measured.setup, inputs.saved.task.encode)
-    return choose(measured, features, shape, progress)
+    return choose(measured, features, shape)
 
 
 def _find_corpus(inputs: _Inputs, before: Checkpoint | None) -> TokenCorpus:

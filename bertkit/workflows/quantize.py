@@ -12,7 +12,7 @@ from bertkit.evaluation.parity import Parity
 from bertkit.evaluation.splits import read_task_splits
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import info_of
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.runtime.backends import check_backend
 from bertkit.workflows.export import (
     ExportResult,
@@ -40,13 +40,7 @@ class MarginError(ModelError):
 
 
 def quantize(
-    source: Source,
-    output: str | Path,
-    *,
-    to: str = "openvino-int8",
-    margin: float = 0.01,
-    rows: int = 256,
-    progress: Progress = SILENT,
+    source: Source, output: str | Path, *, to: str = "openvino-int8", margin: float = 0.01, rows: int = 256
 ) -> ExportResult:
     """Export a model as `bertkit.workflows.export.export` does, in fewer bits.
 
@@ -56,7 +50,6 @@ def quantize(
         to: one of `TARGETS`.
         margin: how much the score may lose, as a share of its highest value; the 95% interval of the loss counts.
         rows: how many training rows tell the ranges of activations.
-        progress: shows how far the work is.
 
     Raises:
         MarginError: the score may lose more than the margin, or a vector has a cosine below `LEAST_COSINE`.
@@ -71,12 +64,12 @@ def quantize(
     folder, saved = open_source(source, output)
     scored = find_split(saved, required=True)
     training = read_training_rows(saved, rows) if precision == "int8" else []
-    with stage(progress, f"loading {saved.recipe.model_name}"):
+    with stage(f"loading {saved.recipe.model_name}"):
         before = load_plain(saved)
     # int8 needs the ranges of activations, which training rows tell. Rows to score must not: they judge the result.
     calibration = calibration_texts(before, training) if precision == "int8" else None
     judge = partial(refuse_loss, saved=saved, margin=margin)
-    return write_graph(saved, before, folder, GraphFormat(backend, precision, calibration), scored, judge, progress)
+    return write_graph(saved, before, folder, GraphFormat(backend, precision, calibration), scored, judge)
 
 
 def read_training_rows(saved: SavedCheckpoint, count: int) -> list[Any]:

@@ -20,7 +20,7 @@ from bertkit.insight.ranking.measure import H_SCORE, LOGME, EncoderScores, score
 from bertkit.insight.ranking.uncertainty import are_alike
 from bertkit.metrics.selection import find_pareto
 from bertkit.modeling.layers import count_layers
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage import hub
 from bertkit.tasks import load_task
@@ -87,13 +87,7 @@ class Ranking:
     notes: list[str] = field(default_factory=list)
 
 
-def rank(
-    recipe: Recipe,
-    models: Sequence[str],
-    settings: RankSettings = RankSettings(),
-    *,
-    progress: Progress = SILENT,
-) -> Ranking:
+def rank(recipe: Recipe, models: Sequence[str], settings: RankSettings = RankSettings()) -> Ranking:
     """Rank encoders on the training rows of a recipe, without training any.
 
     All that can be wrong about the models and the rows is found before the first vector is read.
@@ -102,7 +96,6 @@ def rank(
         recipe: whose rows are read; its own model does not matter.
         models: at least two encoders.
         settings: how they are ranked.
-        progress: shows how far the work is.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -114,19 +107,19 @@ def rank(
     if recipe.task == "zero_shot":
         what = "frozen vectors do not tell what a model that was trained on other labels answers (zero-shot)"
         raise UsageError(what, "bertkit eval --zero-shot scores such models; rank with --set task=text_classification")
-    with stage(progress, "reading the data", total=1):
+    with stage("reading the data", total=1):
         _, splits = read_labeled(recipe)
 
         examples = choose_examples(task, splits["train"], settings.examples)
     by = _choose_order(settings.by, examples)
-    with stage(progress, "loading torch and transformers"):
+    with stage("loading torch and transformers"):
         readers = [open_reader(model, recipe) for model in models]
 
-    costs = measure_costs([reader.embedder for reader in readers], examples.rows, progress)
+    costs = measure_costs([reader.embedder for reader in readers], examples.rows)
     scored, seconds = [], []
     for reader in readers:
         start = time.perf_counter()
-        scored.append(_score_reader(reader, examples, settings.layers, by, progress))
+        scored.append(_score_reader(reader, examples, settings.layers, by))
         seconds.append(time.perf_counter() - start)
     import torch
 
@@ -195,11 +188,9 @@ def open_reader(model: str, recipe: Recipe) -> LayerReader:
     return LayerReader(model, length, recipe.training.precision)
 
 
-def _score_reader(
-    reader: LayerReader, examples: RankedExamples, layers: str, by: str, progress: Progress
-) -> EncoderScores:
+def _score_reader(reader: LayerReader, examples: RankedExamples, layers: str, by: str) -> EncoderScores:
     log.info(f"ranking {reader.model} ...")
-    return score_encoder(read_features(reader, examples, progress), examples, layers, by, progress)
+    return score_encoder(read_features(reader, examples), examples, layers, by)
 
 
 def _order_encoders(

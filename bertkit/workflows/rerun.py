@@ -11,7 +11,7 @@ from typing import Any
 
 from bertkit.data.sources import as_recorded
 from bertkit.errors import BertkitError, DataError, ModelError, RecipeError, ResourceError, UsageError
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.recipe import PretrainRecipe, Recipe, typed_path
 from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.values import rename_keys
@@ -81,7 +81,6 @@ def rerun(
     changes: Mapping[str, str] | None = None,
     ignore_changes: bool = False,
     fresh: bool = False,
-    progress: Progress = SILENT,
 ) -> Rerun:
     """Repeat a finished run in a new folder by what its record says, with as many threads and in the same precision.
 
@@ -91,7 +90,6 @@ def rerun(
         changes: where data and model are now: ``data`` or ``model`` -> path or hub name.
         ignore_changes: train even if data or model have changed since; the comparison names them.
         fresh: move what is in the new folder aside.
-        progress: says how far it is.
 
     Raises:
         UsageError: not a run, a folder of seeds, or one that cannot be repeated.
@@ -108,17 +106,17 @@ def rerun(
     if isinstance(recipe, PretrainRecipe):
         # The model first, since preparing a corpus can take hours.
         _check_changes(record["identity"], pretrain_inputs.model_digests(recipe), recipe, ignore_changes)
-        text = pretrain_inputs.read_inputs(recipe, target, progress)
+        text = pretrain_inputs.read_inputs(recipe, target)
         _check_changes(record["identity"], text.plan.identity, recipe, ignore_changes)
         plan = replace(text.plan, machine=record["machine"])
-        pretrain.run_inputs(replace(text, plan=plan), fresh=fresh, progress=progress)
+        pretrain.run_inputs(replace(text, plan=plan), fresh=fresh)
     else:
-        with stage(progress, "reading the data", total=1):
+        with stage("reading the data", total=1):
             # As the run held out its rows and as its machine computed: what differs then is the environment.
             rows = finetune_inputs.read_inputs(as_recorded(recipe, record["identity"]), target)
         _check_changes(record["identity"], rows.plan.identity, recipe, ignore_changes)
         train = distill.distill_inputs if "compared_models" in record else finetune.run_inputs
-        train(rows.on(record["machine"]), fresh=fresh, progress=progress)
+        train(rows.on(record["machine"]), fresh=fresh)
     wait_for_all()
     return compare_runs(folder, target)
 

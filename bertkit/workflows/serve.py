@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from bertkit.errors import UnavailableError, pip_install
-from bertkit.progress import SILENT, Progress, log
+from bertkit.progress import log
 from bertkit.server.logs import share_log
 
 if TYPE_CHECKING:
@@ -36,14 +36,7 @@ class Address:
     """Processes that answer there."""
 
 
-def serve(
-    runs: Sequence[str],
-    address: Address,
-    limits: Limits,
-    *,
-    recipe: str | None = None,
-    progress: Progress = SILENT,
-) -> None:
+def serve(runs: Sequence[str], address: Address, limits: Limits, *, recipe: str | None = None) -> None:
     """Serve runs until a signal asks to stop, and then answer what has come.
 
     Raises:
@@ -71,7 +64,7 @@ def serve(
         from bertkit.server.service import load_service
 
         share_log()
-        service = load_service(models, limits, api_key=address.api_key, progress=progress)
+        service = load_service(models, limits, api_key=address.api_key)
         app = app_of(service, address.cors_origins, address.root_path)
         url = f"http://{address.host}:{server.getsockname()[1]}"
         run_server(app, server, partial(_announce_models, url, service) if worker == 0 else lambda: None)

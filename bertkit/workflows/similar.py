@@ -12,7 +12,7 @@ import numpy as np
 from bertkit.data.columns import refuse_clash
 from bertkit.data.files import read_records
 from bertkit.errors import DataError
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe import Data, typed_path
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.text_rows import text_of
@@ -24,7 +24,7 @@ Pair = tuple[dict[str, Any], str, str]
 """A row, and the two texts of it that are compared."""
 
 
-def similar(embedder: Embedder, pairs: Iterable[Pair], *, progress: Progress = SILENT) -> Iterator[dict[str, Any]]:
+def similar(embedder: Embedder, pairs: Iterable[Pair]) -> Iterator[dict[str, Any]]:
     """Yield each row with the ``cosine`` of the vectors of its two texts, in order.
 
     Raises:
@@ -34,9 +34,9 @@ def similar(embedder: Embedder, pairs: Iterable[Pair], *, progress: Progress = S
     # a file that cannot be read ends in its error before the model is loaded
     first = list(islice(remaining, _CHUNK))
     _ = embedder.modules
-    with stage(progress, f"loading {embedder.model}"):
+    with stage(f"loading {embedder.model}"):
         embedder.encode(["."])
-    return _compare_pairs(embedder, chain(first, remaining), progress)
+    return _compare_pairs(embedder, chain(first, remaining))
 
 
 def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair")) -> Iterator[Pair]:
@@ -56,11 +56,11 @@ def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair"
         yield row, texts[0], texts[1]
 
 
-def _compare_pairs(embedder: Embedder, pairs: Iterable[Pair], progress: Progress) -> Iterator[dict[str, Any]]:
+def _compare_pairs(embedder: Embedder, pairs: Iterable[Pair]) -> Iterator[dict[str, Any]]:
     remaining = iter(pairs)
     while chunk := list(islice(remaining, _CHUNK)):
         texts = list(dict.fromkeys(text for _, *both in chunk for text in both))  # each text once
-        vectors = embedder.encode(texts, progress=progress).astype(np.float64)
+        vectors = embedder.encode(texts).astype(np.float64)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
         vector_of = dict(zip(texts, vectors, strict=True))
         for row, text, other in chunk:

@@ -11,7 +11,7 @@ from bertkit.errors import BertkitError, UsageError, shorten
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.paired import Difference, holm
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import get_progress, stage
 from bertkit.recipe import typed_path
 from bertkit.storage import runs
 from bertkit.storage.seeds import read_seeds, seed_folders
@@ -63,15 +63,12 @@ class RunsTable:
         return next((c for c in self.cells if (c.row, (c.task, c.metric)) == (row, task)), None)
 
 
-def tabulate(
-    paths: Sequence[str | Path], *, rows: Literal["model", "folder"] = "model", progress: Progress = SILENT
-) -> RunsTable:
+def tabulate(paths: Sequence[str | Path], *, rows: Literal["model", "folder"] = "model") -> RunsTable:
     """Tabulate finished runs; see `bertkit.metrics.paired` and `bertkit.metrics.paired` for the tests.
 
     Args:
         paths: run folders, folders of seeds, or folders that hold some.
         rows: what makes a row: the model that runs start from, or the path that was named.
-        progress: shows how far the work is.
 
     Raises:
         UsageError: a path has no runs, none is finished, or two are of one row and one task.
@@ -88,13 +85,13 @@ def tabulate(
     labels = list(dict.fromkeys(cell.row for cell in cells))
     columns = []
     for number, task in enumerate(tasks):
-        with stage(progress, f"comparing {task[0]}", total=1):
+        with stage(f"comparing {task[0]}", total=1):
             column = [cell for cell in cells if (cell.task, cell.metric) == task]
             _check_pairs(column)
             tested, more = _test_column(sorted(column, key=lambda cell: labels.index(cell.row)), labels[0])
             columns += tested
             notes += more
-            progress.update(number, {})
+            get_progress().update(number, {})
     return RunsTable(labels, tasks, columns, notes)
 
 

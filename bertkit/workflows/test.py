@@ -21,7 +21,7 @@ from bertkit.insight.mistakes.behavior import (
     run_plans,
 )
 from bertkit.insight.mistakes.robustness import default_tests
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe import Row, read_yaml, typed_path
 from bertkit.recipe.validation import describe
 from bertkit.reports.cases import Case
@@ -50,13 +50,7 @@ class TestedBehavior:
 
 
 def run_tests(
-    run: str,
-    file: str | Path | None = None,
-    *,
-    recipe: str | None = None,
-    split: str | None = None,
-    limit: int = 500,
-    progress: Progress = SILENT,
+    run: str, file: str | Path | None = None, *, recipe: str | None = None, split: str | None = None, limit: int = 500
 ) -> TestedBehavior:
     """Run the tests of a file on a model; without one, small changes are made and told, and none is judged.
 
@@ -66,12 +60,11 @@ def run_tests(
         recipe: of a checkpoint that is not of a run.
         split: whose stored rows are tested, where a test brings none.
         limit: rows of each test, evenly chosen.
-        progress: shows how far the work is.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    with stage(progress, "reading the tests", total=1):
+    with stage("reading the tests", total=1):
         tests = default_tests() if file is None else read_tests(typed_path(file))
         saved = open_trained(run, recipe)
         of_run: Sequence[Row] = []
@@ -81,7 +74,7 @@ def run_tests(
         plans = [
             plan_test(test, _read_rows(test, saved, file, limit) or of_run, saved.task.COLUMNS, limit) for test in tests
         ]
-    results = run_plans(saved, plans, progress)
+    results = run_plans(saved, plans)
     left_out = [plan.test.name for plan in plans if not plan.rows]
     gates = [result.judge() for result in results]
     gates += [Case("left out", name, "skipped", "no row can be changed so") for name in left_out]

@@ -12,7 +12,7 @@ from bertkit.data.formats import format_of
 from bertkit.errors import DataError, UsageError
 from bertkit.insight import tokenization
 from bertkit.insight.tokenization import TextFigures, TextTokenizer, TextTokens, load_text_tokenizer
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe import Data, typed_path
 from bertkit.storage import hub
 from bertkit.vectors.text_rows import text_of
@@ -35,16 +35,13 @@ def tokenize_text(text: str, models: Sequence[str], *, pair: str | None = None) 
     return [tokenization.tokenize_text(tokenizer, text, pair) for tokenizer in _load_tokenizers(models)]
 
 
-def measure_file(
-    file: str, models: Sequence[str], *, data: Data | None = None, progress: Progress = SILENT
-) -> list[TextFigures]:
+def measure_file(file: str, models: Sequence[str], *, data: Data | None = None) -> list[TextFigures]:
     """Measure how the tokenizer of each model splits the texts of a file.
 
     Args:
         file: rows with a text each; ``-`` for standard input.
         models: whose tokenizers are measured on the same texts.
         data: how the file is read, and which column has the texts.
-        progress: shows how far the work is.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -55,7 +52,7 @@ def measure_file(
         raise DataError("no texts", "name a file that has some", file=file)
 
     tokenizers = _load_tokenizers(models)
-    with stage(progress, "tokenizing", total=1):
+    with stage("tokenizing", total=1):
         return tokenization.measure_texts(tokenizers, chain([first], texts))
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from bertkit.modeling.load import quiet_transformers
 from bertkit.pretraining.deduplicate import find_duplicates, split_documents
 from bertkit.pretraining.documents import find_corpus
-from bertkit.progress import SILENT, Progress, log
+from bertkit.progress import log
 from bertkit.recipe import Corpus, typed_path
 from bertkit.storage.files import disk_errors
 from bertkit.storage.outputs import claimed_folder, refuse_existing, staged
@@ -46,9 +46,7 @@ class TokenizerReport:
     warnings: list[str] = field(default_factory=list)
 
 
-def train_tokenizer(
-    data: Corpus, spec: TokenizerSpec, *, output: str | Path, progress: Progress = SILENT
-) -> TokenizerReport:
+def train_tokenizer(data: Corpus, spec: TokenizerSpec, *, output: str | Path) -> TokenizerReport:
     """Train a tokenizer on the documents that pretraining trains on, write it, and measure it on held-out ones.
 
     Raises:
@@ -61,7 +59,7 @@ def train_tokenizer(
     with claimed_folder(folder):
         source = find_corpus(data)
         # Which documents repeat others and which are held out, as pretraining decides it: held-out text stays unseen.
-        first_pass = find_duplicates(source, progress)
+        first_pass = find_duplicates(source)
 
         def read_texts(split: str) -> Iterator[str]:
             documents = split_documents(source, first_pass)

@@ -26,7 +26,7 @@ class Vectors:
     def describe(self):
         return {"model": "good words"}
 
-    def encode(self, texts, *, progress):
+    def encode(self, texts):
         self.calls += 1
         good = ("good", "great", "lovely", "fine", "superb")
         return np.array([[sum(word in text for word in good), len(text) % 3] for text in texts], dtype=np.float32)
@@ -81,20 +81,20 @@ def test_errors_are_counted_where_the_model_is_sure(rate):
 
 def test_pairs_have_their_difference_and_product():
     texts = [{"text": "good", "text_pair": "fine good"}, {"text": "bad", "text_pair": "dull"}]
-    vectors = label_errors.embed_rows(texts, Vectors(), label_errors.SILENT)
+    vectors = label_errors.embed_rows(texts, Vectors())
     assert vectors.tolist() == [[1, 1, 2, 0, 1, 1, 2, 0], [0, 0, 0, 1, 0, 1, 0, 0]]
 
 
 def test_damaged_vectors_are_computed_anew(monkeypatch, tmp_path):
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path))
     embedder = Vectors()
-    first = label_errors._embed_column(["a", "good"], embedder, label_errors.SILENT)
+    first = label_errors._embed_column(["a", "good"], embedder)
     (file,) = (tmp_path / "vectors").iterdir()
     content = bytearray(file.read_bytes())
     content[len(content) // 2] ^= 1
     for damaged in (bytes(content), content[:40]):
         file.write_bytes(damaged)
-        again = label_errors._embed_column(["a", "good"], embedder, label_errors.SILENT)
+        again = label_errors._embed_column(["a", "good"], embedder)
         assert again.tolist() == first.tolist()
     assert embedder.calls == 3
 

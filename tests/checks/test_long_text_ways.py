@@ -11,7 +11,6 @@ from bertkit.checks.long_text_ways import check_ways, compare_ways
 from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import find_checkpoint
-from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe
 from bertkit.workflows.evaluate import evaluate
 from tests.conftest import WORDS, write_jsonl
@@ -45,7 +44,7 @@ def test_the_way_that_scores_best_is_advised(trained, tmp_path):
     )
     file = write_jsonl(tmp_path / "v.jsonl", split.rows)
     changes = {"model": str(trained), "training.max_length": 12, "data.source": str(file), "options.long_text": "tail"}
-    (result,) = evaluate(load_recipe("classify", changes), progress=SILENT)
+    (result,) = evaluate(load_recipe("classify", changes))
     assert scores["tail"].startswith(f"f1_macro {result.scores['f1_macro']:.4f}, loss 0.")
 
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from bertkit.cli import progress
 from bertkit.cli.progress import TerminalProgress
-from bertkit.progress import stage
+from bertkit.progress import stage, use_progress
 
 
 @pytest.fixture
@@ -114,14 +114,14 @@ def test_count_and_time_left_stay_whatever_the_figures(terminal, columns):
 
 
 def test_work_of_unknown_length_is_announced(terminal, capsys):
-    with stage(TerminalProgress(), "loading torch"):
+    with use_progress(TerminalProgress()), stage("loading torch"):
         assert capsys.readouterr().err == "loading torch ...\n"
-    with stage(TerminalProgress(), "reading the data", total=1):
+    with use_progress(TerminalProgress()), stage("reading the data", total=1):
         pass
     assert capsys.readouterr().err == ""
     terminal()
     shown = TerminalProgress()
-    with stage(shown, "loading torch"):
+    with use_progress(shown), stage("loading torch"):
         assert lines_of(shown.bar)[0].startswith("loading torch ")
         assert not re.search(r"\d|eta", lines_of(shown.bar)[0])
     assert shown.bar is None
@@ -130,7 +130,7 @@ def test_work_of_unknown_length_is_announced(terminal, capsys):
 def test_a_stage_that_fails_takes_its_bar_away(terminal):
     screen = terminal()
     shown = TerminalProgress()
-    with pytest.raises(ValueError, match="x"), stage(shown, "work", 3):
+    with pytest.raises(ValueError, match="x"), use_progress(shown), stage("work", 3):
         raise ValueError("x")
     assert shown.bar is None
     assert screen.getvalue().rindex("\x1b[?25h") > screen.getvalue().rindex("\x1b[?25l")  # the cursor is back
@@ -143,7 +143,7 @@ def test_a_dumb_terminal_and_one_that_a_runner_records_have_lines_without_escape
     screen = terminal()
     monkeypatch.setenv(name, value)
     shown = TerminalProgress()
-    with stage(shown, "training", 10):
+    with use_progress(shown), stage("training", 10):
         clock[0] += 20
         shown.update(5, FIGURES)
     assert screen.getvalue().startswith("training: 5/10  loss 0.08606")

@@ -12,7 +12,6 @@ from bertkit.compression.importance import choose_units, loss_of, score_heads, s
 from bertkit.errors import UsageError
 from bertkit.evaluation.scoring import score_split
 from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of
-from bertkit.progress import SILENT
 from tests.compression.measured import load_measured
 
 
@@ -45,10 +44,10 @@ def test_heads_are_left_out_one_by_one(trained):
     checkpoint, split, features = load_measured(trained)
     found = score_heads(checkpoint, split, features)
     assert [(one.layer, one.head) for one in found] == [(0, 0), (0, 1), (1, 0), (1, 1)]
-    whole = score_split(checkpoint, split, SILENT, features=features).scores["accuracy"]
+    whole = score_split(checkpoint, split, features=features).scores["accuracy"]
     with torch.no_grad():
         attention_outputs_of(checkpoint.model)[0].weight[:, 16:] = 0
-    without = score_split(checkpoint, split, SILENT, features=features).scores["accuracy"]
+    without = score_split(checkpoint, split, features=features).scores["accuracy"]
     assert found[1].score == without and found[1].difference == pytest.approx(without - whole)
     assert all(one.interval is None or one.interval[0] <= one.difference <= one.interval[1] for one in found)
     assert all(one.gradient >= 0 for one in found)

@@ -55,7 +55,6 @@ def teacher_logits(teacher, data, model, **changes):
     from bertkit.evaluation.checkpoint import Checkpoint
     from bertkit.hardware.precision import Machine
     from bertkit.modeling import load as models
-    from bertkit.progress import SILENT
     from bertkit.tokens.feature_cache import encode_split
     from bertkit.tokens.features import Setup
 
@@ -65,7 +64,7 @@ def teacher_logits(teacher, data, model, **changes):
     split = inputs.splits["train"]
     features = encode_split(split, setup, inputs.task.encode)
     student = Checkpoint(None, inputs.task, setup, Machine("cpu", "fp32", 1, ""))
-    return teachers.compute_teacher_logits(inputs.supervision.teachers, student, split, features, SILENT)["logits"]
+    return teachers.compute_teacher_logits(inputs.supervision.teachers, student, split, features)["logits"]
 
 
 @pytest.fixture

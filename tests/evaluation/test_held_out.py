@@ -10,7 +10,6 @@ import pytest
 from bertkit.errors import DataError
 from bertkit.evaluation.held_out import held_out_features, measure
 from bertkit.pretraining.objectives import mlm
-from bertkit.progress import SILENT
 from tests.pretraining.objectives.texts import make_corpus, make_setup
 
 
@@ -36,7 +35,7 @@ def test_measuring_leaves_the_model_as_it_was_and_repeats():
     setup = make_setup("mlm")
     model = mlm.load_model(setup).train()
     features = held_out_features(make_corpus(6), mlm, setup)
-    scores = measure(model, features, mlm.collator(setup), mlm, "fp32", SILENT)
+    scores = measure(model, features, mlm.collator(setup), mlm, "fp32")
     assert model.training
     assert scores["perplexity"] == pytest.approx(np.exp(scores["loss"]))
-    assert measure(model, features, mlm.collator(setup), mlm, "fp32", SILENT) == scores
+    assert measure(model, features, mlm.collator(setup), mlm, "fp32") == scores

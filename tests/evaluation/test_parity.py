@@ -9,7 +9,6 @@ from bertkit.evaluation import parity
 from bertkit.evaluation.parity import compare_outputs, measure_latency, random_texts, tabulate_latency
 from bertkit.evaluation.scoring import score_split
 from bertkit.hardware.speed import Timing
-from bertkit.progress import SILENT
 from tests.compression.measured import load_measured
 
 INPUTS = ("input_ids", "attention_mask")
@@ -61,7 +60,7 @@ def test_no_ratio_is_kept_of_times_that_do_not_repeat(monkeypatch):
 @pytest.mark.usefixtures("timed_once")
 def test_each_model_has_a_time_and_a_rate(trained):
     checkpoint, split, features = load_measured(trained, rows=3)
-    scored = score_split(checkpoint, split, SILENT, features=features)
-    paces = measure_latency([(checkpoint, scored), (checkpoint, scored)], SILENT)
+    scored = score_split(checkpoint, split, features=features)
+    paces = measure_latency([(checkpoint, scored), (checkpoint, scored)])
     assert len(paces) == 2 and all(pace.row_seconds > 0 and pace.rows_per_second > 0 for pace in paces)
     assert [pace.spread for pace in paces] == [0, 0]  # of a single round

@@ -10,7 +10,6 @@ from bertkit.data.sources import read_splits
 from bertkit.errors import UsageError
 from bertkit.insight.explanations import find_targets, open_target
 from bertkit.insight.settings import Settings
-from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task, task_names
 from bertkit.workflows.explain import explain
@@ -39,7 +38,7 @@ RECIPES = (
 def fine_tune(name, folder, **changes):
     few = {"training.epochs": 1, "training.batch_size": 8, "training.precision": "fp32"}
     recipe = load_recipe(name, {"model": "demo", "data.source": "demo", **few, **changes})
-    finetune(recipe, output=folder / "run", progress=SILENT)
+    finetune(recipe, output=folder / "run")
     return recipe
 
 

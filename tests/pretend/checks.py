@@ -15,7 +15,6 @@ from transformers.trainer_callback import CallbackHandler
 from bertkit.evaluation.baselines import ScoredBaselines
 from bertkit.hardware import speed
 from bertkit.hardware.memory import derive, on_host, to_device, where
-from bertkit.progress import SILENT
 from bertkit.recipe import load_pretrain_recipe, load_recipe
 from bertkit.workflows.finetune import finetune, publish, scorer
 from bertkit.workflows.pretrain import pretrain
@@ -112,9 +111,9 @@ def train(*cases: str) -> None:
         gc.freeze()  # the Trainer collects garbage, which takes a fifth of the time where modules are searched too
         folder = Path(case["recipe"])
         if case["command"] == "finetune":
-            finetune(load_recipe(case["recipe"], case["changes"]), output=folder, progress=SILENT)
+            finetune(load_recipe(case["recipe"], case["changes"]), output=folder)
         else:
-            pretrain(load_pretrain_recipe(case["recipe"], case["changes"]), output=folder, progress=SILENT)
+            pretrain(load_pretrain_recipe(case["recipe"], case["changes"]), output=folder)
         log = folder / "metrics.jsonl"
         entries = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
         Path(f"{case['recipe']}.json").write_text(json.dumps({"log": entries, "scores": scores, "steps": steps}))

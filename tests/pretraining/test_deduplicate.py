@@ -9,7 +9,6 @@ import pytest
 from bertkit.errors import DataError
 from bertkit.pretraining.deduplicate import find_duplicates, split_documents
 from bertkit.pretraining.documents import find_corpus
-from bertkit.progress import SILENT
 from bertkit.recipe.records import Corpus
 
 
@@ -19,7 +18,7 @@ def write(name: str, documents: list[str]) -> None:
 
 
 def read(data: Corpus) -> list[tuple[str, str, bool]]:
-    return [document[:3] for document in split_documents(find_corpus(data), find_duplicates(find_corpus(data), SILENT))]
+    return [document[:3] for document in split_documents(find_corpus(data), find_duplicates(find_corpus(data)))]
 
 
 def test_only_the_first_of_equal_documents_is_no_duplicate(here):
@@ -66,7 +65,7 @@ def test_the_content_is_that_of_the_text_and_its_order(here):
     contents = []
     for documents in (["one", "two"], ["one", "two"], ["two", "one"], ["one", "three"]):
         write("a.txt", documents)
-        contents.append(find_duplicates(find_corpus(Corpus(source="a.txt")), SILENT).content)
+        contents.append(find_duplicates(find_corpus(Corpus(source="a.txt"))).content)
     assert contents[0] == contents[1]
     assert len(set(contents)) == 3
 
@@ -83,4 +82,4 @@ def test_too_few_documents_are_refused(here, files, message):
     for name, documents in files.items():
         write(name, documents)
     with pytest.raises(DataError, match=message):
-        find_duplicates(find_corpus(Corpus(source="d")), SILENT)
+        find_duplicates(find_corpus(Corpus(source="d")))

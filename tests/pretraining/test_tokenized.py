@@ -23,7 +23,7 @@ from bertkit.errors import DataError, ResourceError
 from bertkit.pretraining import tokenized as corpus
 from bertkit.pretraining.documents import find_corpus
 from bertkit.pretraining.tokenized import DocumentTokenizer, TokenizedCorpus, content_key, read_corpus, unigram_loss
-from bertkit.progress import SILENT
+from bertkit.progress import use_progress
 from bertkit.recipe.records import Corpus
 from bertkit.storage import columns as corpus_files
 from bertkit.tokens.sentences import split_sentences
@@ -57,8 +57,9 @@ def write(name: str, documents: list[str]) -> str:
     return name
 
 
-def prepare(source: str, tokenizer=TOKENIZER, progress=SILENT, **settings) -> dict[str, TokenizedCorpus]:
-    return read_corpus(find_corpus(Corpus(source=source, **settings)), tokenizer, progress)
+def prepare(source: str, tokenizer=TOKENIZER, progress=None, **settings) -> dict[str, TokenizedCorpus]:
+    with use_progress(progress):
+        return read_corpus(find_corpus(Corpus(source=source, **settings)), tokenizer)
 
 
 def texts_of(split: TokenizedCorpus, tokenizer=TOKENIZER) -> list[list[str]]:

@@ -6,7 +6,7 @@ import json
 import logging
 import sys
 
-from bertkit.progress import stage
+from bertkit.progress import stage, use_progress
 from bertkit.server.logs import JsonLines, LoggedProgress
 
 
@@ -28,6 +28,6 @@ def test_an_event_is_one_object():
 def test_stages_are_events(caplog, monkeypatch):
     monkeypatch.setattr(logging.getLogger("bertkit"), "propagate", True)
     monkeypatch.setattr(logging.getLogger("bertkit"), "handlers", [])
-    with caplog.at_level(logging.INFO, "bertkit"), stage(LoggedProgress(), "loading a"):
+    with caplog.at_level(logging.INFO, "bertkit"), use_progress(LoggedProgress()), stage("loading a"):
         pass
     assert caplog.messages == ["loading a ..."]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.server.app import app_of
 from bertkit.server.batching import Limits
@@ -44,7 +43,7 @@ def decider(tiny_model, tmp_path_factory):
     rows = [{"state": f"{STATE} {word}", "questions": ASKED, "answers": answers} for word in WORDS["filler"]]
     file = write_jsonl(folder / "rows.jsonl", rows)
     changes = {"model": str(tiny_model), "data.source": str(file), "training.epochs": 1, "training.precision": "fp32"}
-    finetune(load_recipe("decide", changes), output=folder / "run", progress=Silent())
+    finetune(load_recipe("decide", changes), output=folder / "run")
     return folder / "run"
 
 

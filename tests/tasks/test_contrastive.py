@@ -8,7 +8,6 @@ import pytest
 import bertkit
 from bertkit.errors import DataError
 from bertkit.modeling.sentence.modules import read_modules
-from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import contrastive as task
 from bertkit.tasks import load_task
@@ -140,7 +139,7 @@ def test_a_run_keeps_prompts_and_dimensions_and_predicts_with_them(tiny_model, t
     prompts = {"query": "this is: ", "document": "the "}
     changes = {"model": str(tiny_model), "data.source": str(tmp_path / "data"), "training.precision": "fp32"}
     changes |= {"options.prompts": prompts, "options.dimensions": [32, 8], "training.batch_size": 16}
-    (result,) = finetune(load_recipe("similarity-pairs", changes), output=tmp_path / "run", progress=Silent())
+    (result,) = finetune(load_recipe("similarity-pairs", changes), output=tmp_path / "run")
     assert [line["dimension"] for line in result.tables["by dimension"]] == ["32", "8"]
     assert read_modules(tmp_path / "run").prompts == prompts
     row = {"anchor": "a good film", "positive": "film good a"}

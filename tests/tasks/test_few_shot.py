@@ -14,7 +14,6 @@ import bertkit
 from bertkit.errors import DataError, ModelError, RecipeError
 from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.modeling.sentence.writing import write_modules
-from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import few_shot as task
 from bertkit.tokens.features import Setup
@@ -57,7 +56,7 @@ def train(model, folder, **more):
     write_jsonl(folder / "validation.jsonl", toy_rows(30, seed=2))
     changes = {"model": str(model), "data.source": str(folder), "data.per_class": 8, "training.precision": "fp32"}
     changes |= {"training.steps": 12, "training.evaluate_every": 8, "training.learning_rate": 3e-3, **more}
-    (result,) = finetune(load_recipe("few-shot", changes), output=folder / "run", progress=Silent())
+    (result,) = finetune(load_recipe("few-shot", changes), output=folder / "run")
     return result, changes
 
 
@@ -93,7 +92,7 @@ def test_class_weights_are_those_of_logistic_regression(method, tiny_model, tmp_
     write_jsonl(tmp_path / "validation.jsonl", toy_rows(30, seed=2))
     changes = {"model": str(tiny_model), "data.source": str(tmp_path), "training.precision": "fp32"}
     changes |= {"training.steps": 2, "options.method": method, "training.class_weights": "balanced"}
-    finetune(load_recipe("few-shot", changes), output=tmp_path / "run", progress=Silent())
+    finetune(load_recipe("few-shot", changes), output=tmp_path / "run")
     vectors = bertkit.Embedder(str(tmp_path / "run"), precision="fp32").encode([row["text"] for row in rows])
     wide = vectors - vectors.mean(axis=0)
     wide /= np.sqrt(np.mean(np.sum(wide**2, axis=1)))

@@ -18,7 +18,6 @@ from bertkit.data.columns import Columns
 from bertkit.data.rows import canonical_records
 from bertkit.errors import DataError
 from bertkit.evaluation.forward import forward
-from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import multiple_choice as task
 from bertkit.tokens.features import Setup
@@ -313,7 +312,7 @@ def data(tmp_path_factory) -> Path:
 def chooser(data, tiny_model) -> Path:
     """A run folder: the tiny model fine-tuned until it finds the choice with a good word."""
     changes = {"model": str(tiny_model), "data.source": str(data), **LEARN}
-    finetune(load_recipe("choose", changes), output=data.parent / "run", progress=Silent())
+    finetune(load_recipe("choose", changes), output=data.parent / "run")
     return data.parent / "run"
 
 
@@ -334,7 +333,7 @@ def test_which_choice_is_right_is_learned_from_the_context(tiny_model, tmp_path)
     write_jsonl(data / "validation.jsonl", toy_rows(60, seed=2, draw=matching_row))
     changes = {"model": str(tiny_model), "data.source": str(data), **LEARN}
     changes |= {"training.epochs": 6, "training.learning_rate": 2e-3}
-    finetune(load_recipe("choose", changes), output=tmp_path / "run", progress=Silent())
+    finetune(load_recipe("choose", changes), output=tmp_path / "run")
     assert scores_of(tmp_path / "run")["accuracy"] > 0.9
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from bertkit.errors import DataError, RecipeError
-from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import drop_private_keys
 from bertkit.tasks import question_answering as task
@@ -491,7 +490,7 @@ def data(tmp_path_factory) -> Path:
 def answerer(data, tiny_model) -> Path:
     """A run folder: the tiny model fine-tuned until it answers the toy questions."""
     changes = {"model": str(tiny_model), "data.source": str(data), **LEARN}
-    finetune(load_recipe("squad", changes), output=data.parent / "run", progress=Silent())
+    finetune(load_recipe("squad", changes), output=data.parent / "run")
     return data.parent / "run"
 
 
@@ -500,7 +499,7 @@ def doubter(tmp_path_factory, tiny_model) -> Path:
     """A run folder: the tiny model fine-tuned a little on toy questions of which some have no answer."""
     data = write_squad(tmp_path_factory.mktemp("squad2") / "data", "v2.0", 100)
     changes = {"model": str(tiny_model), "data.source": str(data), **LEARN, "training.epochs": 3}
-    finetune(load_recipe("squad2", changes), output=data.parent / "run", progress=Silent())
+    finetune(load_recipe("squad2", changes), output=data.parent / "run")
     return data.parent / "run"
 
 
@@ -644,7 +643,7 @@ def test_a_checkpoint_of_another_task_answers_no_questions(run, tiny_model, tmp_
     for split in ("train", "validation"):
         (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     changes = {"model": str(tiny_model), "data.source": str(folder), "training.precision": "fp32"}
-    finetune(load_recipe("tag", {**changes, "training.epochs": 1}), output=tmp_path / "run", progress=Silent())
+    finetune(load_recipe("tag", {**changes, "training.epochs": 1}), output=tmp_path / "run")
     row = ["--row", "question=good?", "--row", "context=a film"]
     ended = run("predict", "squad", "--model", tmp_path / "run", *row)
     assert ended.code == 4

@@ -14,7 +14,6 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from bertkit.errors import DataError, RecipeError
 from bertkit.evaluation.scoring import Scored, find_intervals
-from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import Setup
 from bertkit.tasks import reranking as task
@@ -198,7 +197,7 @@ def ranker(request, data, tiny_model):
     changes = {"model": str(tiny_model), "data.source": str(data), "options.loss": request.param}
     changes |= {"training.epochs": 1, "training.batch_size": 8, "training.precision": "fp32", "training.max_length": 32}
     folder = data.parent / request.param
-    finetune(load_recipe("rerank", changes), output=folder, progress=Silent())
+    finetune(load_recipe("rerank", changes), output=folder)
     return folder
 
 

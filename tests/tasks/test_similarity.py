@@ -11,7 +11,6 @@ from scipy.stats import pearsonr, spearmanr
 
 import bertkit
 from bertkit.errors import DataError, ModelError
-from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 from bertkit.tasks import similarity as task
@@ -80,7 +79,7 @@ def train(model, folder, rows: int, epochs: int):
     write_jsonl(folder / "validation.jsonl", make_pairs(40, seed=2))
     changes = {"model": str(model), "data.source": str(folder), "training.precision": "fp32"}
     changes |= {"training.learning_rate": 3e-3, "training.epochs": epochs, "options.normalize": True}
-    (result,) = finetune(load_recipe("similarity", changes), output=folder / "run", progress=Silent())
+    (result,) = finetune(load_recipe("similarity", changes), output=folder / "run")
     return folder, result, changes
 
 
@@ -128,7 +127,7 @@ def test_vectors_are_no_teachers(trained_pairs):
     folder, _, changes = trained_pairs
     distillation = {"distillation.teachers": [str(folder / "run")], "distillation.student_layers": 1}
     with pytest.raises(ModelError, match="makes vectors and no logits"):
-        finetune(load_recipe("similarity", {**changes, **distillation}), output=folder / "student", progress=Silent())
+        finetune(load_recipe("similarity", {**changes, **distillation}), output=folder / "student")
 
 
 @pytest.mark.slow

@@ -19,7 +19,6 @@ from sklearn import metrics as sklearn_metrics
 from bertkit.errors import DataError, RecipeError
 from bertkit.evaluation.forward import forward
 from bertkit.metrics import entities, tag_schemes
-from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import drop_private_keys, load_task
 from bertkit.tasks import token_classification as task
@@ -525,7 +524,7 @@ def data(tmp_path_factory) -> Path:
 def tagger(data, tiny_model) -> Path:
     """A run folder: the tiny model fine-tuned until it finds the toy entities."""
     changes = {"model": str(tiny_model), "data.source": str(data), **LEARN}
-    finetune(load_recipe("tag", changes), output=data.parent / "run", progress=Silent())
+    finetune(load_recipe("tag", changes), output=data.parent / "run")
     return data.parent / "run"
 
 

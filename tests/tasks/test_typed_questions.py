@@ -14,7 +14,6 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from bertkit.errors import DataError
 from bertkit.modeling.heads.options import option_class
-from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import typed_questions as task
 from bertkit.tokens.features import IGNORED, Setup, pad_features
@@ -218,7 +217,7 @@ def recipe_file(tmp_path_factory, tiny_model) -> Path:
 
 @pytest.fixture(scope="module")
 def decider(recipe_file) -> Path:
-    finetune(load_recipe(str(recipe_file)), output=recipe_file.parent / "run", progress=Silent())
+    finetune(load_recipe(str(recipe_file)), output=recipe_file.parent / "run")
     return recipe_file.parent / "run"
 
 

@@ -8,7 +8,6 @@ import pytest
 import bertkit
 from bertkit.data.sources import read_splits
 from bertkit.errors import DataError
-from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 from bertkit.tasks import unlabeled_texts as task
@@ -86,7 +85,7 @@ def test_a_run_from_a_text_file_to_a_folder_of_vectors(tiny_model, tmp_path):
     (tmp_path / "texts.txt").write_text("".join(f"{row['text']}\n" for row in toy_rows(60, seed=1)))
     changes = {"model": str(tiny_model), "data.source": str(tmp_path / "texts.txt"), "training.precision": "fp32"}
     recipe = load_recipe("similarity-texts", changes | {"training.batch_size": 16})
-    (result,) = finetune(recipe, output=tmp_path / "run", progress=Silent())
+    (result,) = finetune(recipe, output=tmp_path / "run")
     assert set(result.scores) == set(task.METRICS) and set(result.baselines) == {"chance", "shared words"}
     before, after = (
         bertkit.Embedder(str(folder), precision="fp32").encode(["a good film"])

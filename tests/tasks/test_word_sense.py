@@ -17,7 +17,6 @@ from transformers import AutoModel, BertConfig, BertModel
 
 from bertkit.errors import DataError
 from bertkit.evaluation.forward import forward
-from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import word_sense as task
 from bertkit.tokens.features import Setup
@@ -278,7 +277,7 @@ def data(tmp_path_factory) -> Path:
 def tuned(data, tiny_model) -> Path:
     """A run folder: the tiny model fine-tuned until it tells the toy senses."""
     changes = {"model": str(tiny_model), "data.source": str(data), **LEARN}
-    finetune(load_recipe("wsd", changes), output=data.parent / "tuned", progress=Silent())
+    finetune(load_recipe("wsd", changes), output=data.parent / "tuned")
     return data.parent / "tuned"
 
 
@@ -328,7 +327,7 @@ def deep_model(tiny_model, tmp_path_factory) -> Path:
 def nearest(data, deep_model) -> Path:
     """A run folder of `wsd-nearest`."""
     changes = {"model": str(deep_model), "data.source": str(data), "training.precision": "fp32"}
-    finetune(load_recipe("wsd-nearest", changes), output=data.parent / "nearest", progress=Silent())
+    finetune(load_recipe("wsd-nearest", changes), output=data.parent / "nearest")
     return data.parent / "nearest"
 
 

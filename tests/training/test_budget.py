@@ -11,7 +11,6 @@ import pytest
 import torch
 from transformers import get_wsd_schedule
 
-from bertkit.progress import SILENT
 from bertkit.recipe import load_pretrain_recipe
 from bertkit.recipe.training import Pretraining
 from bertkit.storage import runs
@@ -88,7 +87,7 @@ def test_a_budget_chooses_batch_and_rate_once_and_a_resumed_run_keeps_them(run, 
 def test_a_batch_or_a_rate_that_the_user_gave_is_kept(given):
     recipe = load_pretrain_recipe("mlm", {**given, **({"training.budget": "2s"} if given else {})})
     inputs = SimpleNamespace(setup=SimpleNamespace(recipe=recipe))  # there is nothing to time
-    assert fit_to_budget(inputs, None, SILENT) == {}
+    assert fit_to_budget(inputs, None) == {}
 
 
 @pytest.mark.parametrize(

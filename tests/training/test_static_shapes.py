@@ -15,7 +15,6 @@ from bertkit.hardware.device import Device
 from bertkit.modeling.heads.filled import texts_of_rows
 from bertkit.modeling.heads.windows import find_windows
 from bertkit.modeling.info import info_of
-from bertkit.progress import SILENT
 from bertkit.recipe import Training, load_pretrain_recipe, load_recipe
 from bertkit.tokens.features import ROW_MASK, TOKENS_AT_ONCE, pad_features
 from bertkit.tokens.several import several_collator
@@ -78,7 +77,7 @@ def capture(small_model, tmp_path, monkeypatch):  # noqa: F811
         else:
             train, recipe = finetune, load_recipe(name, {"data.limit": 40, **changes})
         with pytest.raises(Captured) as ended:
-            train(recipe, output=tmp_path / "run", progress=SILENT)
+            train(recipe, output=tmp_path / "run")
         (trainee,) = ended.value.args
         for module in trainee.model.modules():
             if isinstance(module, nn.Dropout):

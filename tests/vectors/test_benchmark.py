@@ -16,7 +16,6 @@ from scipy.stats import spearmanr
 from bertkit.errors import UnavailableError, UsageError
 from bertkit.modeling.sentence.modules import SentenceModules
 from bertkit.modeling.sentence.writing import write_modules
-from bertkit.progress import SILENT
 from bertkit.vectors.benchmark import BenchmarkModel, run_benchmark
 from bertkit.vectors.embedder import Embedder
 from tests.conftest import toy_rows
@@ -46,7 +45,7 @@ def prompted(tiny_model, tmp_path_factory):
 def test_texts_begin_with_the_prompt_for_the_task(prompted, task, task_type, side, prompt):
     batches = [{"text": ["good film"]}, {"text": ["bad", "a song"]}]
     metadata = SimpleNamespace(name=task, type=task_type)
-    vectors = BenchmarkModel(prompted, SILENT).encode(
+    vectors = BenchmarkModel(prompted).encode(
         batches, task_metadata=metadata, hf_split="test", hf_subset="default", prompt_type=side, batch_size=2
     )
     plain = Embedder(prompted.model, prefix="", precision="fp32")
@@ -57,14 +56,14 @@ def test_texts_begin_with_the_prompt_for_the_task(prompted, task, task_type, sid
 def test_similarities_are_cosines_or_products(prompted, tiny_model, tmp_path):
     one, two = np.random.default_rng(0).normal(size=(2, 5, 4))
     unit = [vectors / np.linalg.norm(vectors, axis=1, keepdims=True) for vectors in (one, two)]
-    model = BenchmarkModel(prompted, SILENT)
+    model = BenchmarkModel(prompted)
     np.testing.assert_allclose(model.similarity(one, two), unit[0] @ unit[1].T, rtol=1e-5, atol=1e-6)
     np.testing.assert_allclose(
         model.similarity_pairwise(one, two), (unit[0] * unit[1]).sum(axis=1), rtol=1e-5, atol=1e-6
     )
     folder = shutil.copytree(tiny_model, tmp_path / "dot")
     write_modules(folder, SentenceModules(similarity="dot"), width=32)
-    dot = BenchmarkModel(Embedder(str(folder)), SILENT)
+    dot = BenchmarkModel(Embedder(str(folder)))
     np.testing.assert_allclose(dot.similarity(one, two), one @ two.T, rtol=1e-4, atol=1e-5)
 
 
@@ -82,12 +81,12 @@ def fake_mteb(monkeypatch, **task):
 def test_without_the_package_or_the_task_nothing_is_run(prompted, monkeypatch):
     monkeypatch.setitem(sys.modules, "mteb", None)
     with pytest.raises(UnavailableError, match=r"need the package mteb - `pip install .*\[mteb\]'"):
-        run_benchmark("Known", prompted, SILENT)
+        run_benchmark("Known", prompted)
     fake_mteb(monkeypatch, metadata=SimpleNamespace(modalities=["image"]))
     with pytest.raises(UsageError, match=r"MTEB has no task 'Nown' - did you mean Known\?"):
-        run_benchmark("Nown", prompted, SILENT)
+        run_benchmark("Nown", prompted)
     with pytest.raises(UsageError, match="Known of MTEB is a task of image"):
-        run_benchmark("Known", prompted, SILENT)
+        run_benchmark("Known", prompted)
 
 
 def test_rows_that_cannot_be_had_are_named(prompted, monkeypatch):
@@ -97,7 +96,7 @@ def test_rows_that_cannot_be_had_are_named(prompted, monkeypatch):
     metadata = SimpleNamespace(name="Known", modalities=["text"], dataset={"path": "some/rows"})
     fake_mteb(monkeypatch, metadata=metadata, load_data=load_data)
     with pytest.raises(UnavailableError, match=r"the rows of Known \(some/rows\) are neither in the cache nor to be"):
-        run_benchmark("Known", prompted, SILENT)
+        run_benchmark("Known", prompted)
 
 
 @pytest.mark.slow
@@ -109,7 +108,7 @@ def test_a_task_has_the_score_of_scipy(prompted, here, monkeypatch):
     columns = {"sentence1": texts[:40], "sentence2": texts[40:], "score": labels}
     (here / "mteb" / "stsbenchmark-sts").mkdir(parents=True)  # `datasets` takes it for the data set of this name
     pq.write_table(pa.table(columns), here / "mteb" / "stsbenchmark-sts" / "test.parquet")
-    (result,) = run_benchmark("STSBenchmark", prompted, SILENT)
+    (result,) = run_benchmark("STSBenchmark", prompted)
     vectors = Embedder(prompted.model, prompt="STS", precision="fp32").encode(texts)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     expected = spearmanr((unit[:40] * unit[40:]).sum(axis=1), labels).statistic

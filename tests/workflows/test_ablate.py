@@ -45,7 +45,7 @@ def pretrained(monkeypatch):
         if inputs.objective.__name__.endswith("clm"):
             raise DivergedError("the loss is nan", "lower it")
 
-    def finetune_seeds(recipe, seeds, *, output, progress):
+    def finetune_seeds(recipe, seeds, *, output):
         called.append((recipe.name, recipe.model, list(seeds), output))
         return None, None
 

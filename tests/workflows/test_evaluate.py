@@ -15,7 +15,6 @@ from bertkit.data.rows import Split
 from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.evaluation.scoring import score_ensemble, score_split
-from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe, write_yaml
 from bertkit.workflows.evaluate import evaluate_benchmark
 from tests.conftest import toy_rows, write_csv, write_jsonl
@@ -220,8 +219,8 @@ def test_an_ensemble_lacks_the_labels_that_its_members_lack(trained, rows):
     split = Split("all", "rows.csv", [*toy_rows(20, seed=4), {"text": "good", "label": "mixed"}], list(range(21)))
     checkpoint = find_checkpoint(load_recipe("classify", {"model": str(trained)})).load(inference=True)
     ensemble = replace(checkpoint, members=(checkpoint, checkpoint))
-    scored, members = score_ensemble(ensemble, split, SILENT)
-    single = score_split(checkpoint, split, SILENT)
+    scored, members = score_ensemble(ensemble, split)
+    single = score_split(checkpoint, split)
     assert single.setup.labels == ("bad", "good", "mixed") and single.loss is None
     assert scored.scores == pytest.approx(single.scores) == members[0].scores
     assert single.scores["accuracy"] <= 20 / 21

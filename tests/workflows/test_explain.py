@@ -8,7 +8,6 @@ import shutil
 
 import pytest
 
-from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe
 from bertkit.workflows.explain import explain, measure
 from bertkit.workflows.finetune import finetune
@@ -36,7 +35,7 @@ def planted(tmp_path_factory):
     write_csv(folder / "validation.csv", planted_rows(60, seed=4))
     settings = {"training.epochs": 3, "training.batch_size": 16, "training.learning_rate": 1e-3}
     changes = {"model": "demo", "data.source": str(folder), "training.precision": "fp32", **settings}
-    finetune(load_recipe("classify", changes), output=folder / "run", progress=SILENT)
+    finetune(load_recipe("classify", changes), output=folder / "run")
     return folder / "run"
 
 

@@ -8,7 +8,6 @@ import pytest
 
 from bertkit.errors import DataError
 from bertkit.evaluation.glue.leaderboard import FILES, TASKS
-from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe
 from bertkit.workflows.glue import _read_made, _read_rows, make_submission
 from tests.conftest import write_csv
@@ -47,13 +46,13 @@ def test_the_hub_is_asked_for_the_right_splits(monkeypatch):
 def test_a_wrong_number_of_rows_is_said_before_anything_is_predicted(tmp_path, monkeypatch):
     monkeypatch.setattr("bertkit.workflows.glue.predict_records", lambda *_: pytest.fail("predicted"))
     (tmp_path / "submission.zip").write_text("of another model")
-    made = make_submission(tmp_path, {"mnli": write_mnli(tmp_path)}, SILENT)
+    made = make_submission(tmp_path, {"mnli": write_mnli(tmp_path)})
     assert made.archive is None and not (tmp_path / "submission.zip").exists()
     assert [file.name for file in made.missing] == FILES
     reasons = {file.name: file.missing for file in made.files}
     assert reasons["AX.tsv"].startswith("1 rows, where the leaderboard wants 1,104 for AX.tsv")
     assert reasons["CoLA.tsv"] == "no finished run of cola"
-    demo = make_submission(tmp_path, {"cola": load_recipe("cola", {"data.source": "demo"})}, SILENT)
+    demo = make_submission(tmp_path, {"cola": load_recipe("cola", {"data.source": "demo"})})
     assert "made-up rows" in demo.files[0].missing
 
 

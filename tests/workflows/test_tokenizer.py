@@ -10,7 +10,6 @@ import pytest
 
 from bertkit.pretraining.deduplicate import find_duplicates, split_documents
 from bertkit.pretraining.documents import find_corpus
-from bertkit.progress import Silent
 from bertkit.recipe import Corpus
 from bertkit.tokens.train import make_spec
 from bertkit.workflows.tokenizer import train_tokenizer
@@ -124,7 +123,7 @@ def test_the_figures_are_those_of_held_out_documents(tmp_path):
 def test_what_pretraining_holds_out_is_not_learned_from(tmp_path):
     texts = [f"{text} {number}" for number, text in enumerate(documents(40), start=100)]
     corpus = write([*texts, *texts], tmp_path / "d.jsonl")
-    duplicates = find_duplicates(find_corpus(corpus), Silent())
+    duplicates = find_duplicates(find_corpus(corpus))
     held_out = {part.text for part in split_documents(find_corpus(corpus), duplicates) if part.split == "validation"}
     learned, tokenizer = learn(corpus, "wordpiece", tmp_path / "t", min_frequency=1)
     assert learned.held_out == len(held_out) > 0

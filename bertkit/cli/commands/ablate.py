@@ -28,7 +28,6 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
-from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.seeds import name_seeds
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
@@ -86,13 +85,13 @@ def command(
 
     if smoke:
         refuse_with_smoke(output=output, dry_run=dry_run)
-        print_smoke(smoke_ablate(recipe, search, tasks, settings, TerminalProgress()))
+        print_smoke(smoke_ablate(recipe, search, tasks, settings))
         return
     job = check_ablation(recipe, search, tasks, settings, output)
     if dry_run:
-        print_result(plan_ablation(job, numbers, TerminalProgress()), print_ablation_plan)
+        print_result(plan_ablation(job, numbers), print_ablation_plan)
         return
-    summary, error = ablate(job, numbers, TerminalProgress())
+    summary, error = ablate(job, numbers)
     print_result(summary, print_ablation, error=error)
 
 

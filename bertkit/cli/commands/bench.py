@@ -20,7 +20,6 @@ from bertkit.cli.options import (
     refuse_options,
 )
 from bertkit.cli.output import format_rows, format_signed, print_notes, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
@@ -88,7 +87,7 @@ def command(
     ]
     from bertkit.workflows.bench import bench
 
-    print_result(bench(recipes, steps=steps, progress=TerminalProgress()), print_bench)
+    print_result(bench(recipes, steps=steps), print_bench)
 
 
 def _bench_formats(
@@ -100,7 +99,7 @@ def _bench_formats(
     from bertkit.workflows.bench import deploy
 
     page = None if output is None else check_page(output, [("the model", typed_path(model)) for model in models])
-    deployment = deploy(models, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
+    deployment = deploy(models, recipe=recipe, data=data, limit=limit)
     print_result(deployment, _print_deployment, page=page, write=write_deployment)
 
 

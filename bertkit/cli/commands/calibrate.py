@@ -17,7 +17,6 @@ from bertkit.cli.options import (
     option,
 )
 from bertkit.cli.output import format_rows, format_scored, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.workflows.calibrate import CalibrationResult
@@ -54,13 +53,7 @@ def command(
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.calibrate import calibrate
 
-    calibration = calibrate(
-        loaded,
-        split=split,
-        coverages=coverage or (),
-        training_rows=training_rows,
-        progress=TerminalProgress(),
-    )
+    calibration = calibrate(loaded, split=split, coverages=coverage or (), training_rows=training_rows)
     print_result(calibration, print_calibration)
 
 

@@ -20,7 +20,6 @@ from bertkit.cli.options import (
     option,
 )
 from bertkit.cli.output import print_line, print_notes, print_result, print_text
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import shorten
 
 if TYPE_CHECKING:
@@ -90,7 +89,7 @@ def command(
     from bertkit.workflows.check import CheckSettings, check
 
     chosen = CheckSettings(label_errors, long_text, fix, needs_model=model is not None)
-    checked = check(loaded, chosen, progress=TerminalProgress())
+    checked = check(loaded, chosen)
     copy = fix if checked.rows.get("train") else None  # without training rows there is none
     if report is not None:
         from bertkit.reports.cases import write_cases

@@ -17,7 +17,6 @@ from bertkit.cli.options import (
     refuse_options,
 )
 from bertkit.cli.output import format_rows, print_line, print_result, print_text
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import shorten
 
 if TYPE_CHECKING:
@@ -82,11 +81,11 @@ def command(
     rows_file = None if output is None else typed_path(output)
     if assign is not None:
         known = source if model or files or prompt or prompt_text else None
-        grouped = assign_rows(texts, known, typed_path(assign), output=rows_file, progress=TerminalProgress())
+        grouped = assign_rows(texts, known, typed_path(assign), output=rows_file)
     else:
         settings = ClusterSettings(method, clusters, min_size, seed)
         folder = None if save is None else typed_path(save)
-        grouped = cluster(texts, source, settings, output=rows_file, save=folder, progress=TerminalProgress())
+        grouped = cluster(texts, source, settings, output=rows_file, save=folder)
     written = [str(path) for path in (rows_file, save) if path is not None]
     print_result({**vars(grouped), "written": written}, lambda _: print_clusters(grouped, written))
 

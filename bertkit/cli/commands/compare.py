@@ -27,7 +27,6 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
-from bertkit.cli.progress import TerminalProgress
 from bertkit.reports.text import p_text
 
 if TYPE_CHECKING:
@@ -92,7 +91,7 @@ def command(
 
     # Options of the gate without the gate are refused above, before any file is read.
     settings = CompareSettings(by, rows, gate)
-    compared = compare(runs, settings, recipe=loaded, split=split, on=on, progress=TerminalProgress())
+    compared = compare(runs, settings, recipe=loaded, split=split, on=on)
     if report is not None:
         _write_report(compared, report)
     print_gated(compared, _print_comparison, compared.gates, page=output, write=write_page)

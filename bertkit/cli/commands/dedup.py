@@ -17,7 +17,6 @@ from bertkit.cli.options import (
     read_data_options,
 )
 from bertkit.cli.output import format_rows, print_line, print_notes, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import shorten
 
 if TYPE_CHECKING:
@@ -89,7 +88,6 @@ def command(
         source=source,
         outputs=DedupOutputs(*paths),
         dry_run=dry_run,
-        progress=TerminalProgress(),
     )
     print_result(duplicates, print_duplicates)
 

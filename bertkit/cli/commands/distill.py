@@ -37,7 +37,6 @@ from bertkit.cli.output import (
     print_table,
     size_cells,
 )
-from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
 
@@ -126,11 +125,11 @@ def _distill_recipe(recipe: Recipe, output: Path | None, *, dry_run: bool, smoke
     if smoke:
         from bertkit.workflows.finetune.smoke import smoke_finetune
 
-        print_smoke(smoke_finetune(with_distillation(recipe), progress=TerminalProgress()))
+        print_smoke(smoke_finetune(with_distillation(recipe)))
     elif dry_run:
         print_result(check(recipe, output=output, fresh=fresh), print_dry_run)
     else:
-        distilled = distill(recipe, output=output, fresh=fresh, progress=TerminalProgress())
+        distilled = distill(recipe, output=output, fresh=fresh)
         print_gated(distilled, print_distilled, [case for result in distilled.results for case in result.gates])
 
 

@@ -24,7 +24,6 @@ from bertkit.cli.options import (
     read_data_options,
 )
 from bertkit.cli.output import print_line, print_records, print_result
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
 
 ORDER = 40
@@ -92,11 +91,10 @@ def command(
         layers=layers,
         precision=precision,
     )
-    progress = TerminalProgress()
     if output is None:
-        print_records("vectors", embed(embedder, source, unit=unit, progress=progress))
+        print_records("vectors", embed(embedder, source, unit=unit))
         return
-    about = embed_to_file(embedder, source, output, unit=unit, dtype=dtype, fresh=fresh, progress=progress)
+    about = embed_to_file(embedder, source, output, unit=unit, dtype=dtype, fresh=fresh)
 
     def show(_: object) -> None:
         if about:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from bertkit.cli.completion import complete_column
 from bertkit.cli.options import PageOption, PredictionsRecipeOption, PredictionsSplitOption, argument, flag, option
 from bertkit.cli.output import difference_cells, format_rows, print_notes, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -63,13 +62,12 @@ def command(
         raise UsageError(f"{len(runs)} runs", "name one or two; `bertkit compare` takes more")
     loaded = None if recipe is None else load_recipe(recipe)
     settings = ErrorSettings(split, by or (), sort, robustness, limit, write_cases)
-    progress = TerminalProgress()
     # Of one run: where it is wrong. Of two: where only one is wrong, which cancels in their scores.
     if len(runs) == 1:
-        found = find_errors(runs[0], settings, recipe=loaded, progress=progress)
+        found = find_errors(runs[0], settings, recipe=loaded)
         print_result(found, lambda _: _print_mistakes(found, rows), page=output, write=write_mistakes)
     else:
-        differing = find_disagreement(runs[0], runs[1], settings, recipe=loaded, progress=progress)
+        differing = find_disagreement(runs[0], runs[1], settings, recipe=loaded)
         print_result(differing, lambda _: _print_disagreement(differing, rows), page=output, write=write_disagreement)
 
 

@@ -40,7 +40,6 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -126,14 +125,14 @@ def command(
         recipes = _load_languages(recipe, settings, changes, languages)
         from bertkit.workflows.evaluate import evaluate_languages
 
-        scored = evaluate_languages(recipes, **scoring, oracle=oracle, progress=TerminalProgress())
+        scored = evaluate_languages(recipes, **scoring, oracle=oracle)
         _print_and_exit(scored, print_languages, scored.results, report)
         return
     refuse_options({"--oracle": oracle}, "without --languages", "name them: --languages en,de,fr")
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.evaluate import evaluate
 
-    results = evaluate(loaded, **scoring, progress=TerminalProgress())
+    results = evaluate(loaded, **scoring)
     if results:  # else another process writes them
         _print_and_exit({"results": results}, lambda _: _print_written(results, output), {loaded.name: results}, report)
 
@@ -196,7 +195,7 @@ def _score_benchmark(name: str, model: str | None, max_length: int | None) -> No
 
     if model is None:
         raise UsageError("--benchmark without --model", "name the encoder: --model MODEL")
-    scores = evaluate_benchmark(name, model, max_length=max_length, progress=TerminalProgress())
+    scores = evaluate_benchmark(name, model, max_length=max_length)
     print_result({"results": scores}, lambda _: print_benchmark(scores))
 
 

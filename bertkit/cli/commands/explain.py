@@ -34,7 +34,6 @@ from bertkit.cli.output import (
     terminal_width,
     to_json,
 )
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
 from bertkit.storage.runs import is_main_process
 
@@ -96,14 +95,11 @@ def command(
         raise UsageError(what, "name a file of rows" if data is None else "leave one of them out")
     loaded = load(recipe or recipe_of(run), {"model": run, "training.max_length": max_length}, changes)
     settings = Settings(tuple(target or ()), baseline, integration_steps)
-    progress = TerminalProgress()
     if faithfulness and data is not None:
-        result = explain.measure(loaded, source=data, limit=limit, settings=settings, progress=progress)
+        result = explain.measure(loaded, source=data, limit=limit, settings=settings)
         print_result(result, print_faithfulness)
         return
-    rows = explain.explain(
-        loaded, source=data, row=single, mistakes=mistakes, limit=limit, settings=settings, progress=progress
-    )
+    rows = explain.explain(loaded, source=data, row=single, mistakes=mistakes, limit=limit, settings=settings)
     if output is not None:
         print_file(output, explain.write_page(rows, output, loaded, data))
         return

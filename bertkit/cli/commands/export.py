@@ -15,7 +15,6 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
-from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.evaluation.parity import Parity
@@ -43,7 +42,7 @@ def command(
     """
     from bertkit.workflows.export import export
 
-    result = export(run, output, to=to, recipe=recipe, data=data, limit=limit, progress=TerminalProgress())
+    result = export(run, output, to=to, recipe=recipe, data=data, limit=limit)
     print_gated(result, print_export, result.gates)
 
 

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 from bertkit.cli import stdio
 from bertkit.cli.options import PretrainedOption, argument, option
 from bertkit.cli.output import print_line, print_result
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
 
 ORDER = 34
@@ -44,7 +43,7 @@ def command(
         raise UsageError("--targets names no word", "give e.g. cat,dog")
     from bertkit.workflows.fill_mask import fill_mask
 
-    records = fill_mask(model, texts or [], top=top, targets=target_words, progress=TerminalProgress())
+    records = fill_mask(model, texts or [], top=top, targets=target_words)
     print_result({"texts": records}, lambda _: print_answers(records))
 
 

@@ -32,7 +32,6 @@ from bertkit.cli.options import (
     output_option,
 )
 from bertkit.cli.output import format_splits, print_gated, print_line, print_next, print_plan, print_result
-from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.seeds import print_seeds
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
@@ -93,7 +92,7 @@ def command(
     if smoke:
         from bertkit.workflows.finetune.smoke import smoke_finetune
 
-        print_smoke(smoke_finetune(loaded, progress=TerminalProgress()))
+        print_smoke(smoke_finetune(loaded))
         return
     chosen = choose_seeds(seeds, seed, changes)
     if pinned is not None and chosen:
@@ -114,7 +113,7 @@ def _finetune_one(recipe: Recipe, output: Path | None, *, dry_run: bool, fresh: 
 
         print_result(check(recipe, output=output, fresh=fresh, pinned=pinned), print_dry_run)
         return
-    results = finetune(recipe, output=output, fresh=fresh, pinned=pinned, progress=TerminalProgress())
+    results = finetune(recipe, output=output, fresh=fresh, pinned=pinned)
     _end_training(results, lambda: print_next_steps(results))
 
 
@@ -130,7 +129,7 @@ def _finetune_several(several: SeveralTasks, output: Path | None, *, dry_run: bo
     if dry_run:
         print_result(check(several, output=output, fresh=fresh), print_dry_run)
         return
-    results = finetune_several(several, output=output, fresh=fresh, progress=TerminalProgress())
+    results = finetune_several(several, output=output, fresh=fresh)
 
     def print_next_commands() -> None:
         from bertkit.tasks import example_row, load_task
@@ -154,9 +153,7 @@ def _finetune_seeds(
         plan = check(recipe, seeds, output=output, fresh=fresh, jobs=jobs)
         print_result(plan, lambda _: print_dry_run(plan, len(seeds)))
         return
-    summary, error = finetune_seeds(
-        recipe, seeds, output=output, fresh=fresh, jobs=jobs, soup=soup, progress=TerminalProgress()
-    )
+    summary, error = finetune_seeds(recipe, seeds, output=output, fresh=fresh, jobs=jobs, soup=soup)
     if error is not None:
         print_result(summary, print_seeds, error=error)
         return

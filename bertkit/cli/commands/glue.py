@@ -25,7 +25,6 @@ from bertkit.cli.options import (
     output_option,
 )
 from bertkit.cli.output import print_next, print_notes, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 
 if TYPE_CHECKING:
@@ -65,16 +64,10 @@ def command(
     names = [name.strip() for name in tasks.split(",")] if tasks is not None else []
     if smoke:
         refuse_with_smoke(output=output, seeds=seeds, fresh=fresh)
-        print_smoke(smoke_glue(model, tasks=names, changes=settings, progress=TerminalProgress()))
+        print_smoke(smoke_glue(model, tasks=names, changes=settings))
         return
     summary, error = glue(
-        model,
-        tasks=names,
-        changes=settings,
-        output=output,
-        seeds=choose_seeds(seeds, seed, changes),
-        fresh=fresh,
-        progress=TerminalProgress(),
+        model, tasks=names, changes=settings, output=output, seeds=choose_seeds(seeds, seed, changes), fresh=fresh
     )
     print_result(summary, print_glue, error=error)
 

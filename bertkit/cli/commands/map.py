@@ -20,7 +20,6 @@ from bertkit.cli.options import (
     read_data_options,
 )
 from bertkit.cli.output import print_line, print_notes, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.workflows.map import MapResult
@@ -76,7 +75,7 @@ def command(
     settings = MapSettings(unit, tuple(word or ()), label, clusters, layers, reduce, seed)
     files = MapFiles(output, picture, fresh)
     reader = LayerReader(model, max_length, precision)
-    result = draw_map(reader, source, files, settings, TerminalProgress())
+    result = draw_map(reader, source, files, settings)
     print_result({**vars(result), "shown": result.shown._asdict()}, lambda _: print_map(result))
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from bertkit.cli.commands.export import NewFolderOption
 from bertkit.cli.options import CheckpointRecipeOption, argument, option
 from bertkit.cli.output import print_next, print_notes, print_result, print_text
-from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.workflows.package import PackageResult
@@ -44,7 +43,7 @@ def command(
     if serve and wheel is not None:
         raise UsageError("--wheel with --serve", "an image has no wheel: leave one of them out")
     write = package_server if serve else partial(package, wheel=wheel)
-    result = write(run, output, to=to, recipe=recipe, name=name, progress=TerminalProgress())
+    result = write(run, output, to=to, recipe=recipe, name=name)
     print_result(result, print_package)
 
 

@@ -25,7 +25,6 @@ from bertkit.cli.options import (
     zero_shot_task,
 )
 from bertkit.cli.output import print_file, print_records
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -94,11 +93,10 @@ def command(
     loaded = _load_recipe(recipe, settings, changes, zero_shot=zero_shot, precision=precision, coverage=coverage)
     from bertkit.workflows.predict import predict, predict_to_file
 
-    progress = TerminalProgress()
     if output is None:
-        print_records("predictions", predict(loaded, source=file, row=single_row, progress=progress))
+        print_records("predictions", predict(loaded, source=file, row=single_row))
         return
-    rows = predict_to_file(loaded, output, source=file, row=single_row, layout=layout, progress=progress)
+    rows = predict_to_file(loaded, output, source=file, row=single_row, layout=layout)
     if rows is not None:
         print_file(output, rows)
 

@@ -17,7 +17,6 @@ from bertkit.cli.options import (
     option,
 )
 from bertkit.cli.output import format_count, format_signed, print_notes, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.workflows.probe import ProbeResult
@@ -64,7 +63,7 @@ def command(
 
     recipe = load_probe_recipe(task, merge_changes({"model": model, "data.source": data}, changes))
     settings = ProbeSettings(metric, seeds, limit, items, max_length, precision)
-    result = probe(recipe, settings, progress=TerminalProgress())
+    result = probe(recipe, settings)
     print_result(result, print_probe, page=output, write=write_probe)
 
 

@@ -28,7 +28,6 @@ from bertkit.cli.output import (
     print_text,
     size_cells,
 )
-from bertkit.cli.progress import TerminalProgress
 from bertkit.reports.text import p_text
 
 if TYPE_CHECKING:
@@ -79,7 +78,7 @@ def command(
     given = merge_changes(settings, changes)
     from bertkit.workflows.prune import prune
 
-    pruned = prune(model, output, shape, recipe=recipe, changes=given, measured_rows=rows, progress=TerminalProgress())
+    pruned = prune(model, output, shape, recipe=recipe, changes=given, measured_rows=rows)
     print_gated(pruned, print_pruned, pruned.gates)
 
 

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 from bertkit.cli.commands.export import NewFolderOption, RunArgument, print_export, print_parity
 from bertkit.cli.options import CheckpointRecipeOption, LimitOption, option
 from bertkit.cli.output import print_gated, print_result
-from bertkit.cli.progress import TerminalProgress
 
 ORDER = 53
 EXAMPLE = "bertkit quantize runs/cola --to openvino-int8 --output exported/cola-int8"
@@ -35,14 +34,7 @@ def command(
     from bertkit.workflows.quantize import MarginError, quantize
 
     try:
-        exported = quantize(
-            Source(run, recipe, data, limit),
-            output,
-            to=to,
-            margin=margin,
-            rows=rows,
-            progress=TerminalProgress(),
-        )
+        exported = quantize(Source(run, recipe, data, limit), output, to=to, margin=margin, rows=rows)
     except MarginError as error:
         parity = error.parity
         print_result({"parity": parity}, lambda _: print_parity(parity, to), error=error)

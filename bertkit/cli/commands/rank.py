@@ -16,7 +16,6 @@ from bertkit.cli.options import (
     option,
 )
 from bertkit.cli.output import format_count, print_notes, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
 from bertkit.reports.text import duration_text
 
 if TYPE_CHECKING:
@@ -69,7 +68,7 @@ def command(
     named = [*(models or ()), *(more or ())]
     settings = RankSettings(by, layers, rows)
     loaded = load(recipe, {"data.source": data, "data.limit": limit, "training.max_length": max_length}, changes)
-    found = rank(loaded, named, settings, progress=TerminalProgress())
+    found = rank(loaded, named, settings)
     print_result(found, _print_ranking, page=output, write=write_ranking)
 
 

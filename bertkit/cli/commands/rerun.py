@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import FreshOption, argument, flag, option, output_option
 from bertkit.cli.output import print_line, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import BertkitError, UnavailableError, shorten
 
 if TYPE_CHECKING:
@@ -38,9 +37,7 @@ def command(
     from bertkit.workflows.rerun import rerun
 
     changes = {name: value for name, value in (("data", data), ("model", model)) if value is not None}
-    repeated = rerun(
-        run, output=output, changes=changes, ignore_changes=ignore_changes, fresh=fresh, progress=TerminalProgress()
-    )
+    repeated = rerun(run, output=output, changes=changes, ignore_changes=ignore_changes, fresh=fresh)
     error = None if repeated.scores_agree else _disagreement(repeated)
     values = {**vars(repeated), "scores_agree": repeated.scores_agree}
     print_result(values, lambda _: print_rerun(repeated), error=error)

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from bertkit.cli.options import argument, option
 from bertkit.cli.output import is_json_wanted, print_line, print_result
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
+from bertkit.progress import use_progress
 
 ORDER = 56
 EXAMPLE = "bertkit serve runs/sst2 runs/ner --port 8000"
@@ -84,8 +84,8 @@ def command(
         drain_seconds=drain,
     )
     address = Address(host, port, _read_key(api_key_file), cors_origin or (), _check_root(root_path), workers)
-    progress = LoggedProgress() if log == "json" else TerminalProgress()
-    serve(runs, address, limits, recipe=recipe, progress=progress)
+    with use_progress(LoggedProgress() if log == "json" else None):
+        serve(runs, address, limits, recipe=recipe)
 
 
 def _check_root(path: str) -> str:

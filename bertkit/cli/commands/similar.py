@@ -6,7 +6,6 @@ from typing import Annotated
 
 from bertkit.cli.options import EncoderOption, PoolingOption, PromptOption, RecordsOption, argument, option
 from bertkit.cli.output import print_line, print_records, print_result
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
 
 ORDER = 41
@@ -42,12 +41,12 @@ def command(
         raise UsageError("--output with two texts", "it is for the pairs of a file")
     if not all(text.strip() for text in texts):
         raise UsageError("an empty text", "give two texts, or a file")
-    embedder, progress = Embedder(model, pooling=pooling, prompt=prompt), TerminalProgress()
+    embedder = Embedder(model, pooling=pooling, prompt=prompt)
     if len(texts) == 2:
         first, second = texts
-        (result,) = similar(embedder, [({"text": first, "text_pair": second}, first, second)], progress=progress)
+        (result,) = similar(embedder, [({"text": first, "text_pair": second}, first, second)])
         print_result(result, lambda _: print_line(f"{result['cosine']:.4f}"))
         return
     pairs = read_pairs(texts[0], (column, pair_column))
-    records = similar(embedder, pairs, progress=progress)
+    records = similar(embedder, pairs)
     print_records("pairs", records, output, [("the file of pairs", typed_path(texts[0]))])

@@ -40,7 +40,6 @@ from bertkit.cli.output import (
     print_table,
     print_text,
 )
-from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.seeds import number_values
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.errors import UsageError
@@ -100,13 +99,13 @@ def command(
 
     if smoke:
         refuse_with_smoke(output=output, join=join, dry_run=dry_run, fresh=fresh)
-        print_smoke(smoke_sweep(recipe, chosen, settings, progress=TerminalProgress()))
+        print_smoke(smoke_sweep(recipe, chosen, settings))
         return
     if dry_run:
         plan = check(recipe, chosen, settings, output=output, fresh=fresh, join=join)
         print_result(plan, print_sweep_plan)
         return
-    summary = sweep(recipe, chosen, settings, output=output, fresh=fresh, join=join, progress=TerminalProgress())
+    summary = sweep(recipe, chosen, settings, output=output, fresh=fresh, join=join)
     print_result(summary, print_sweep)
 
 

@@ -14,7 +14,6 @@ from bertkit.cli.options import (
     option,
 )
 from bertkit.cli.output import print_gated, print_notes, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.workflows.test import TestedBehavior
@@ -40,7 +39,7 @@ def command(
     """
     from bertkit.workflows.test import run_tests
 
-    tested = run_tests(run, cases, recipe=recipe, split=split, limit=limit, progress=TerminalProgress())
+    tested = run_tests(run, cases, recipe=recipe, split=split, limit=limit)
     if report is not None:
         from bertkit.reports.cases import write_cases
 

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from bertkit.cli.options import ColumnOption, DataSettingsOption, PairOption, argument, option, read_data_options
 from bertkit.cli.output import print_line, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -44,7 +43,7 @@ def command(
         return
     if pair is not None:
         raise UsageError("--pair is for a text, not for a file", "leave it out")
-    figures = measure_file(source, models, data=read_data_options(column, changes), progress=TerminalProgress())
+    figures = measure_file(source, models, data=read_data_options(column, changes))
     values = {"file": source, "tokenizers": figures}
     print_result(values, lambda _: _print_figures(source, figures))
 

@@ -16,7 +16,7 @@ from bertkit.insight.attention.relations import RelationCounter, RelationScore
 from bertkit.insight.attention.rows import HeadRow, TextOrWords, encode_rows
 from bertkit.insight.attention.weights import AttentionModel
 from bertkit.modeling.attention import attention_weights
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.tokens.features import Tensor
 
 
@@ -122,9 +122,7 @@ class MeasuredHeads:
     """Scores of relations, where rows have syntactic heads."""
 
 
-def measure_heads(
-    model: AttentionModel, rows: Sequence[TextOrWords], file: str, *, max_tokens: int, progress: Progress = SILENT
-) -> MeasuredHeads:
+def measure_heads(model: AttentionModel, rows: Sequence[TextOrWords], file: str, *, max_tokens: int) -> MeasuredHeads:
     """Measure what every head of an encoder attends to, batch by batch.
 
     Args:
@@ -132,7 +130,6 @@ def measure_heads(
         rows: texts, or words with or without their syntactic heads.
         file: what they are from.
         max_tokens: longer rows are left out.
-        progress: shows how many rows are done.
 
     Raises:
         DataError: no row is left.
@@ -146,7 +143,7 @@ def measure_heads(
     # No more than the attention of one batch is in memory.
     patterns, distances, relations = PatternCounter(encoded, model.tokenizer), DistanceCounter(), RelationCounter()
     chosen = choose_rows(encoded, _DISTANCE_TOKENS, _SEED)
-    with stage(progress, "measuring heads", len(encoded)) as tick:
+    with stage("measuring heads", len(encoded)) as tick:
         for numbers in sorted_batches([len(row.is_special) for row in encoded], _TOKENS):
             batch = [encoded[number] for number in numbers]
             weights = attention_weights(model.model, model.collate([row.feature for row in batch]))
@@ -155,7 +152,7 @@ def measure_heads(
             inside = [position for position, number in enumerate(numbers) if number in chosen]
             distances.add([batch[position] for position in inside], [layer[inside] for layer in weights])
             tick(len(numbers))
-    with stage(progress, "choosing the heads of relations", total=1):
+    with stage("choosing the heads of relations", total=1):
         table, scores = patterns.table(), relations.scores(_SEED)
     layers, heads, _ = table.shares.shape
     matrix = distances.distances()

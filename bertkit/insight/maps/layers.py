@@ -10,7 +10,7 @@ from bertkit.insight.layer_vectors import LayerVectors
 from bertkit.insight.maps.labels import Labeling
 from bertkit.insight.maps.projection import Plane, align, project
 from bertkit.insight.maps.separation import Separation, choose, separate
-from bertkit.progress import Progress, stage
+from bertkit.progress import get_progress, stage
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def read_layers(choice: str, count: int | None) -> list[int]:
 
 
 def measure_layers(
-    vectors: LayerVectors, layers: Sequence[int], labeling: Labeling, method: str, seed: int, progress: Progress
+    vectors: LayerVectors, layers: Sequence[int], labeling: Labeling, method: str, seed: int
 ) -> tuple[list[Plane], list[MappedLayer]]:
     """Compute the plane of each layer, turned to match the next one's, and how well labels lie apart there.
 
@@ -57,12 +57,11 @@ def measure_layers(
         labeling: the label of each point. Clusters get no share of nearest points, since they were found by nearness.
         method: of `project`.
         seed: of UMAP, and of the points that are compared.
-        progress: told of each layer.
     """
     planes, measured = [], []
     chosen = choose(labeling.labels, seed)
     compared = [str(labeling.labels[number]) for number in chosen.tolist()]
-    with stage(progress, "drawing layers", len(layers)):
+    with stage("drawing layers", len(layers)):
         for done, layer in enumerate(layers, 1):
             of_layer = vectors.at(layer)
             planes.append(project(of_layer, method, seed))
@@ -70,7 +69,7 @@ def measure_layers(
             if separation is not None and labeling.are_clusters:
                 separation = replace(separation, nearest=None, interval=None)
             measured.append(MappedLayer(layer, planes[-1].explained, separation))
-            progress.update(done, {"layer": layer})
+            get_progress().update(done, {"layer": layer})
     return align(planes), measured
 
 

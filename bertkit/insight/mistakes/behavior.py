@@ -27,7 +27,7 @@ from bertkit.insight.mistakes.edits import EDITS, Edit, add_text, apply_edit, ex
 from bertkit.insight.mistakes.outcomes import find_outcomes
 from bertkit.metrics.intervals import wilson_interval
 from bertkit.metrics.linear import sample
-from bertkit.progress import Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe import Row
 from bertkit.recipe.sections import Finite, Section
 from bertkit.reports.cases import Case, Outcome
@@ -236,9 +236,9 @@ def plan_test(test: BehaviorTest, rows: Sequence[Row], columns: Columns, limit: 
     return Plan(test, [rows[number] for number in numbers], column, [changed[number] for number in numbers])
 
 
-def run_plans(saved: SavedCheckpoint, plans: Sequence[Plan], progress: Progress) -> list[BehaviorResult]:
+def run_plans(saved: SavedCheckpoint, plans: Sequence[Plan]) -> list[BehaviorResult]:
     """Predict the rows of all tests in one pass, so that they are sorted by length, and judge each that has rows."""
-    with stage(progress, f"loading {saved.recipe.model_name}"):
+    with stage(f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load(inference=True)
     gold = saved.task.COLUMNS.gold
     numbers: dict[str, int] = {}
@@ -253,7 +253,7 @@ def run_plans(saved: SavedCheckpoint, plans: Sequence[Plan], progress: Progress)
     # Tests share rows, and changes may come to the same text: each is predicted once.
     placed = [([number_of(row) for row in plan.rows], list(map(number_of, plan.changed or []))) for plan in plans]
     features = checkpoint.task.encode(distinct, checkpoint.setup)
-    outputs, _ = run_model(checkpoint, features, progress, "predicting the rows of the tests")
+    outputs, _ = run_model(checkpoint, features, "predicting the rows of the tests")
     answers = checkpoint.task.decode(outputs, features, distinct, checkpoint.setup)
     values = [answer["prediction"] for answer in answers]
     # Numbers always move a little: one counts as another answer from a tenth of the range on.

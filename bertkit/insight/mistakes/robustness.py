@@ -10,7 +10,6 @@ from bertkit.errors import UsageError, shorten
 from bertkit.evaluation.checkpoint import find_checkpoint
 from bertkit.insight.mistakes.behavior import BehaviorResult, BehaviorTest, plan_test, run_plans
 from bertkit.insight.mistakes.edits import EDITS
-from bertkit.progress import Progress
 from bertkit.recipe import Recipe, Row, write_yaml
 from bertkit.storage.files import write_text
 from bertkit.storage.outputs import claimed
@@ -41,7 +40,7 @@ def default_tests(allowed: float | None = None) -> list[BehaviorTest]:
     return [BehaviorTest(name=edit.name, change=edit.name, allowed=allowed) for edit in EDITS]
 
 
-def measure_robustness(recipe: Recipe, rows: Sequence[Row], *, limit: int, progress: Progress) -> Robustness:
+def measure_robustness(recipe: Recipe, rows: Sequence[Row], *, limit: int) -> Robustness:
     """Change the first input of rows in each way, predict them again, and count the answers that flip.
 
     An answer flips if it is another label, span or tag sequence, or a number that moves by more than a tenth of the
@@ -51,7 +50,6 @@ def measure_robustness(recipe: Recipe, rows: Sequence[Row], *, limit: int, progr
         recipe: whose model is the run.
         rows: with canonical columns.
         limit: how many rows are changed in each way.
-        progress: shows how far the work is.
 
     Raises:
         RecipeError: the rows have no text to change.
@@ -59,7 +57,7 @@ def measure_robustness(recipe: Recipe, rows: Sequence[Row], *, limit: int, progr
     """
     saved = find_checkpoint(recipe)
     plans = [plan_test(test, rows, saved.task.COLUMNS, limit) for test in default_tests()]
-    results = [replace(one, trials=one.trials[:_SHOWN]) for one in run_plans(saved, plans, progress)]
+    results = [replace(one, trials=one.trials[:_SHOWN]) for one in run_plans(saved, plans)]
     left_out = [plan.test.name for plan in plans if not plan.rows]
     return Robustness(max((one.rows for one in results), default=0), plans[0].column, results, left_out)
 

@@ -18,7 +18,7 @@ from bertkit.metrics import Numbers
 from bertkit.metrics.decisions import softmax
 from bertkit.metrics.intervals import Interval, bootstrap_intervals
 from bertkit.metrics.seeds import mean_interval, resample_mean
-from bertkit.progress import Progress, stage
+from bertkit.progress import stage
 
 _MOST_ITEMS = 2500
 _MOST_NUMBERS = 60_000_000  # of all layers together, in memory at the same time
@@ -147,7 +147,7 @@ class ProbedLayers:
 
 
 def probe_layers(
-    task: ProbeTask, train: ItemVectors, test: ItemVectors, *, seeds: Sequence[int], most: int, progress: Progress
+    task: ProbeTask, train: ItemVectors, test: ItemVectors, *, seeds: Sequence[int], most: int
 ) -> ProbedLayers:
     """Train and score probes at each layer, and compare the layers.
 
@@ -157,19 +157,18 @@ def probe_layers(
         test: vectors of the items to score.
         seeds: each trains a probe per layer.
         most: items that a probe is trained on, and that it is scored on.
-        progress: told of each layer.
     """
     chosen = draw_test_items(task.test, most)
     task = replace(task, test=task.test.select(chosen))
     encoded = encode_labels(task)
     results = []
-    with stage(progress, "probing layers", train.layers + 1) as tick:
+    with stage("probing layers", train.layers + 1) as tick:
         for layer in range(train.layers + 1):
             features, test_features = train.features(layer), test.features(layer, chosen)
             results.append(probe_layer(encoded, features, test_features, seeds=seeds, most=most))
             tick(1)
     mixing = []
-    with stage(progress, "weighing layers", len(seeds)) as tick:
+    with stage("weighing layers", len(seeds)) as tick:
         strength = statistics.median_low([of_layer.strength for of_layer in results])
         for seed in seeds:
             mixing.append(_mix_for_seed(encoded, train, strength, seed, most))

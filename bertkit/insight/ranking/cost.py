@@ -12,7 +12,6 @@ from bertkit.metrics.linear import sample
 from bertkit.modeling.load import load_tokenizer
 from bertkit.modeling.sentence.modules import is_sentence_folder
 from bertkit.modeling.weights import load_config
-from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Row
 from bertkit.storage.hub.encoders import list_encoders
 from bertkit.vectors.embedder import Embedder
@@ -69,13 +68,12 @@ def load_and_measure_memory(embedders: Sequence[Embedder], texts: Sequence[str])
     return grown
 
 
-def measure_costs(embedders: Sequence[Embedder], rows: Sequence[Row], progress: Progress = SILENT) -> list[EncoderCost]:
+def measure_costs(embedders: Sequence[Embedder], rows: Sequence[Row]) -> list[EncoderCost]:
     """Load encoders and measure what each costs; they take turns at every batch of the same texts.
 
     Args:
         embedders: with the precision and length that vectors are read with.
         rows: the examples, of which a few dozen are timed.
-        progress: shows how far it is.
 
     Raises:
         ModelError: one is damaged.
@@ -84,7 +82,7 @@ def measure_costs(embedders: Sequence[Embedder], rows: Sequence[Row], progress: 
     memory = load_and_measure_memory(embedders, texts)
     ordered = sorted(texts, key=len)
     batches = [ordered[first : first + _TOGETHER] for first in range(0, len(ordered), _TOGETHER)]
-    timings = time_by_turns([embedder.encode for embedder in embedders], batches, progress)
+    timings = time_by_turns([embedder.encode for embedder in embedders], batches)
     costs = []
     for embedder, grown, timing in zip(embedders, memory, timings, strict=True):
         tokens = sum(map(len, embedder.tokenizer(texts, truncation=True)["input_ids"]))

@@ -14,7 +14,6 @@ from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.ranking.layers import Pool
 from bertkit.metrics import Numbers
 from bertkit.metrics.linear import sample
-from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Row
 from bertkit.tasks import Task
 from bertkit.vectors.embedding.quantize import to_unit_length
@@ -129,7 +128,7 @@ class LayerFeatures:
         return np.concatenate([np.abs(first - second), first * second], axis=1)
 
 
-def read_features(reader: LayerReader, examples: RankedExamples, progress: Progress = SILENT) -> LayerFeatures:
+def read_features(reader: LayerReader, examples: RankedExamples) -> LayerFeatures:
     """Read the vectors of all layers of examples.
 
     Raises:
@@ -137,10 +136,10 @@ def read_features(reader: LayerReader, examples: RankedExamples, progress: Progr
     """
     if examples.unit != TWO_TEXTS:
         unit = TARGET if examples.unit == WORD else examples.unit
-        return LayerFeatures([reader.read(examples.rows, unit, progress).vectors])
+        return LayerFeatures([reader.read(examples.rows, unit).vectors])
     columns = ("text", "text_pair")
     texts = [[{"text": row[column]} for row in examples.rows] for column in columns]
-    return LayerFeatures([reader.read(side, TEXT, progress).vectors for side in texts])
+    return LayerFeatures([reader.read(side, TEXT).vectors for side in texts])
 
 
 def _take_rows(split: Split, task: Task, unit: str, most: int) -> RankedExamples:

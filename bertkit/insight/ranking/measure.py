@@ -13,7 +13,7 @@ from bertkit.insight.ranking.layers import candidates, pool_layers
 from bertkit.insight.ranking.probes import FOLDS, score_linear_probe, score_neighbors
 from bertkit.insight.ranking.uncertainty import deal_blocks, interval_of, leave_blocks_out
 from bertkit.metrics import Numbers
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 
 # keeps a covariance invertible where a dimension is constant, and changes no digit elsewhere
 _LEAST_SHRINKAGE = 1e-9
@@ -169,9 +169,7 @@ class EncoderScores:
     """Mean of that score where the gold values are shuffled: what many dimensions alone come to."""
 
 
-def score_encoder(
-    features: LayerFeatures, examples: RankedExamples, choice: str, by: str, progress: Progress = SILENT
-) -> EncoderScores:
+def score_encoder(features: LayerFeatures, examples: RankedExamples, choice: str, by: str) -> EncoderScores:
     """Compute the scores of an encoder, the interval of one of them, and its values without each block of rows.
 
     Args:
@@ -179,7 +177,6 @@ def score_encoder(
         examples: with their gold values.
         choice: ``mean``, ``last``, ``best`` or a number; the best layer is that with the highest score.
         by: the score that encoders are ordered by, one of `ORDERS`.
-        progress: shows how far it is.
     """
     everything = np.ones(len(examples.gold), dtype=bool)
     options = candidates(choice, features.layers)
@@ -191,7 +188,7 @@ def score_encoder(
         tick(1)
         return value
 
-    with stage(progress, "scoring", total) as tick:
+    with stage("scoring", total) as tick:
         layer, best = options[0], -np.inf
         for option in options:
             vectors = features.pooled(pool_layers(option))

@@ -9,7 +9,7 @@ from typing import Any
 from bertkit.data.columns import Columns
 from bertkit.errors import DataError, UsageError
 from bertkit.metrics import Numbers
-from bertkit.progress import Progress, stage
+from bertkit.progress import get_progress, stage
 from bertkit.recipe import Row
 from bertkit.tokens.features import find_template, tokenize_texts
 from bertkit.vectors.embedder import Embedder
@@ -36,7 +36,7 @@ class Unit:
     columns: Columns
     read: Callable[[Row], Any]
     """Check the canonical columns of a row, and return what is embedded."""
-    encode: Callable[[Embedder, Sequence[Any], Progress], UnitVectors]
+    encode: Callable[[Embedder, Sequence[Any]], UnitVectors]
     most_characters: int
     """After so many, no more rows are read before their vectors are written."""
 
@@ -63,32 +63,32 @@ def _read_target(row: Row) -> tuple[list[str], int]:
     return read_target_word(row)
 
 
-def _encode_texts(embedder: Embedder, texts: Sequence[str], progress: Progress) -> UnitVectors:
-    return UnitVectors(embedder.encode(texts, progress=progress), range(len(texts)))
+def _encode_texts(embedder: Embedder, texts: Sequence[str]) -> UnitVectors:
+    return UnitVectors(embedder.encode(texts), range(len(texts)))
 
 
-def _encode_tokens(embedder: Embedder, texts: Sequence[str], progress: Progress) -> UnitVectors:
+def _encode_tokens(embedder: Embedder, texts: Sequence[str]) -> UnitVectors:
     tokenizer = embedder.tokenizer
     ids = [encoding.ids for encoding in tokenize_texts(tokenizer, texts)]
-    result = _encode_spans(embedder, [[[token] for token in text] for text in ids], progress)
+    result = _encode_spans(embedder, [[[token] for token in text] for text in ids])
     places = zip(result.rows, result.columns["index"], strict=True)
     names = tokenizer.convert_ids_to_tokens([ids[row][index] for row, index in places])
     return UnitVectors(result.vectors, result.rows, {**result.columns, "token": names})
 
 
-def _encode_words(embedder: Embedder, rows: Sequence[list[str]], progress: Progress) -> UnitVectors:
-    result = _encode_spans(embedder, _tokenize_words(embedder, rows), progress)
+def _encode_words(embedder: Embedder, rows: Sequence[list[str]]) -> UnitVectors:
+    result = _encode_spans(embedder, _tokenize_words(embedder, rows))
     places = zip(result.rows, result.columns["index"], strict=True)
     words = [rows[row][index] for row, index in places]
     return UnitVectors(result.vectors, result.rows, {**result.columns, "word": words})
 
 
-def _encode_targets(embedder: Embedder, rows: Sequence[tuple[list[str], int]], progress: Progress) -> UnitVectors:
+def _encode_targets(embedder: Embedder, rows: Sequence[tuple[list[str], int]]) -> UnitVectors:
     tokens = _tokenize_words(embedder, [words for words, _ in rows])
     for (words, target), of_row in zip(rows, tokens, strict=True):
         if not of_row[target]:
             raise DataError(f"the target word {words[target]!r} has no visible character", "correct the row")
-    result = _encode_spans(embedder, tokens, progress, targets=[target for _, target in rows])
+    result = _encode_spans(embedder, tokens, targets=[target for _, target in rows])
     words = [words[target] for words, target in rows]
     return UnitVectors(result.vectors, result.rows, {**result.columns, "word": words})
 
@@ -102,7 +102,6 @@ def _tokenize_words(embedder: Embedder, rows: Sequence[list[str]]) -> list[list[
 def _encode_spans(
     embedder: Embedder,
     rows: Sequence[Sequence[Sequence[int]]],
-    progress: Progress,
     targets: Sequence[int] | None = None,
 ) -> UnitVectors:
     """Compute the mean hidden state of each word of rows that are given as words and their token ids.
@@ -131,13 +130,13 @@ def _encode_spans(
                 features.append(template.fill(window.tokens))
                 spans.append(inside_window)
     found_vectors: dict[tuple[int, int], Any] = {}
-    with stage(progress, "embedding", len(features)):
+    with stage("embedding", len(features)):
         for begin, end in split_texts([feature["input_ids"] for feature in features], _TOKENS):
             states = embedder.states(features[begin:end])
             for of_spans, of_window in zip(spans[begin:end], states, strict=True):
                 for row, word, start, length in of_spans:
                     found_vectors[row, word] = of_window[start : start + length].mean(axis=0)
-            progress.update(end, {})
+            get_progress().update(end, {})
     order = sorted(found_vectors)
     vectors = np.stack([found_vectors[key] for key in order]) if order else np.zeros((0, 0), dtype=np.float32)
     if embedder.normalize:

@@ -15,7 +15,7 @@ import numpy as np
 
 from bertkit.errors import DataError, UsageError
 from bertkit.metrics.linear import draw_rows
-from bertkit.progress import Progress, log, stage
+from bertkit.progress import get_progress, log, stage
 from bertkit.vectors.embedding.quantize import to_unit_length
 from bertkit.vectors.groups.stored import Matrix
 
@@ -87,7 +87,7 @@ def fit_clusters(
     return clustering, labels if len(chosen) == len(vectors) else clustering.assign(vectors)
 
 
-def choose_count(vectors: Matrix, method: str, seed: int, progress: Progress) -> tuple[int, dict[int, float]]:
+def choose_count(vectors: Matrix, method: str, seed: int) -> tuple[int, dict[int, float]]:
     """Choose the number of clusters with the highest silhouette (Rousseeuw 1987) on a sample of the rows.
 
     Returns:
@@ -102,11 +102,11 @@ def choose_count(vectors: Matrix, method: str, seed: int, progress: Progress) ->
     if different < 3:
         raise DataError(f"{different} different vectors are too few for clusters", "give more rows")
     silhouettes = {}
-    with stage(progress, "choosing the number of clusters", len(counts)):
+    with stage("choosing the number of clusters", len(counts)):
         for done, count in enumerate(counts, 1):
             labels = _fit_kmeans(sample, count, seed)[0] if method == "kmeans" else _fit_agglomerative(sample, count)
             silhouettes[count] = float(silhouette_score(sample, labels))
-            progress.update(done, {"clusters": count, "silhouette": silhouettes[count]})
+            get_progress().update(done, {"clusters": count, "silhouette": silhouettes[count]})
     return max(silhouettes, key=lambda count: silhouettes[count]), silhouettes
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from bertkit.data.rows import as_number
 from bertkit.data.text import normalize
 from bertkit.errors import DataError, UsageError, closest
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.vectors.groups import wording
 from bertkit.vectors.groups.meaning import find_similar
 from bertkit.vectors.groups.stored import Matrix
@@ -63,14 +63,13 @@ class ScannedRows:
         return {number: wording.cut_shingles(normalize(row.text)) for number, _, row in self.read() if number in rows}
 
 
-def scan(files: Sequence[TextFile], keep: str, *, near: bool, progress: Progress = SILENT) -> ScannedRows:
+def scan(files: Sequence[TextFile], keep: str, *, near: bool) -> ScannedRows:
     """Read all rows once.
 
     Args:
         files: those whose rows are all kept, and last the one that is cleaned.
         keep: ``first``, ``longest`` or ``best:COLUMN``, a column of numbers.
         near: whether signatures are needed.
-        progress: shows how far it is.
 
     Raises:
         UsageError: `keep` is something else.
@@ -81,7 +80,7 @@ def scan(files: Sequence[TextFile], keep: str, *, near: bool, progress: Progress
     has_text, signatures = bytearray(), {}
     for number, file in enumerate(files):
         before = len(digests)
-        with stage(progress, f"reading {file.path.name}"):
+        with stage(f"reading {file.path.name}"):
             for row in file:
                 normalized = normalize(row.text)
                 signature = wording.sign(normalized) if near else None
@@ -101,7 +100,7 @@ def scan(files: Sequence[TextFile], keep: str, *, near: bool, progress: Progress
     return ScannedRows(files, totals, np.frombuffer(digests, dtype=np.uint64), filled, order, signatures)
 
 
-def find_wording(scanned: ScannedRows, near: float | None, progress: Progress = SILENT) -> list[Duplicate]:
+def find_wording(scanned: ScannedRows, near: float | None) -> list[Duplicate]:
     """Find the rows that repeat others word for word or, of long texts, nearly so; each row once."""
     exact = wording.find_repeated(scanned.digests, scanned.order)
     duplicates = [Duplicate(row, kept, "exact", 1.0) for row, (kept, _) in exact.items()]
@@ -112,7 +111,7 @@ def find_wording(scanned: ScannedRows, near: float | None, progress: Progress = 
             if row in scanned.signatures and row not in exact
         }
         fixed = sum(row < scanned.fixed for row in ordered)
-        repeats = wording.find_near(ordered, near, scanned.read_shingles, fixed, progress)
+        repeats = wording.find_near(ordered, near, scanned.read_shingles, fixed)
         duplicates += [Duplicate(row, kept, "near", share) for row, (kept, share) in repeats.items()]
     return duplicates
 
@@ -124,9 +123,7 @@ def remaining_rows(scanned: ScannedRows, found: Sequence[Duplicate]) -> Rows:
     return scanned.order[is_left[scanned.order]]
 
 
-def find_meaning(
-    rows: Rows, vectors: Matrix, threshold: float, fixed: int, progress: Progress = SILENT
-) -> tuple[list[Duplicate], float | None]:
+def find_meaning(rows: Rows, vectors: Matrix, threshold: float, fixed: int) -> tuple[list[Duplicate], float | None]:
     """Find the rows whose vectors are near to those of others.
 
     Args:
@@ -134,12 +131,11 @@ def find_meaning(
         vectors: one per row, of length 1, in the same order.
         threshold: a cosine.
         fixed: the rows with lower numbers are kept.
-        progress: shows how far it is.
 
     Returns:
         the duplicates, and the share of pairs that an approximate search finds; None of an exact one.
     """
-    similar = find_similar(vectors, threshold, fixed=int((rows < fixed).sum()), progress=progress)
+    similar = find_similar(vectors, threshold, fixed=int((rows < fixed).sum()))
     gone = np.flatnonzero(similar.kept >= 0)
     found = zip(rows[gone].tolist(), rows[similar.kept[gone]].tolist(), similar.cosines[gone].tolist(), strict=True)
     return [Duplicate(row, kept, "meaning", min(cosine, 1.0)) for row, kept, cosine in found], similar.recall

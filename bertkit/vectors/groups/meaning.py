@@ -8,7 +8,7 @@ import numpy as np
 
 from bertkit.hardware.precision import bf16_is_faster_on_cpu
 from bertkit.metrics import Numbers
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import get_progress, log, stage
 from bertkit.recipe.plugins import import_extra
 from bertkit.vectors.groups.stored import Matrix
 
@@ -38,7 +38,7 @@ class Similar(NamedTuple):
     """The share of the pairs that an index finds, measured on a sample; None where all pairs were compared."""
 
 
-def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0, progress: Progress = SILENT) -> Similar:
+def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0) -> Similar:
     """Find the vectors whose cosine with a kept one is at least the threshold.
 
     Vectors are looked at in their order and compared with those kept before, so that no two kept ones are similar, and
@@ -48,7 +48,6 @@ def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0, progress:
         vectors: float32 of length 1, (rows, dimension), in the order of preference.
         threshold: a cosine.
         fixed: the first rows, which are kept whatever they are near to.
-        progress: shows how far it is.
 
     Raises:
         UnavailableError: there are more than ``MAX_EXACT`` rows, and faiss is not installed.
@@ -58,8 +57,8 @@ def find_similar(vectors: Matrix, threshold: float, *, fixed: int = 0, progress:
     [-1, -1, 0, 0]
     """
     search = _search_blocks if len(vectors) <= MAX_EXACT else _search_index
-    with stage(progress, "comparing vectors", len(vectors)):
-        return search(vectors, threshold, fixed, progress)
+    with stage("comparing vectors", len(vectors)):
+        return search(vectors, threshold, fixed)
 
 
 def find_nearest(queries: Matrix, vectors: Matrix, numbers: Numbers) -> tuple[Numbers, Matrix]:
@@ -82,7 +81,7 @@ def find_nearest(queries: Matrix, vectors: Matrix, numbers: Numbers) -> tuple[Nu
     return nearest, best
 
 
-def _search_blocks(vectors: Matrix, threshold: float, fixed: int, progress: Progress) -> Similar:
+def _search_blocks(vectors: Matrix, threshold: float, fixed: int) -> Similar:
     """Compare each block with all vectors kept before it, and the rest of it with itself.
 
     Cosines are computed in bf16 where that is faster. Those that may reach the threshold are computed again in fp32, so
@@ -124,7 +123,7 @@ def _search_blocks(vectors: Matrix, threshold: float, fixed: int, progress: Prog
         compact[count : count + len(new)] = exact[new].to(dtype)
         of_compact[count : count + len(new)] = new.numpy()
         count += len(new)
-        progress.update(min(start + _BLOCK, rows), {})
+        get_progress().update(min(start + _BLOCK, rows), {})
     return similar
 
 
@@ -141,7 +140,7 @@ def _keep_inside(exact: torch.Tensor, block: torch.Tensor, threshold: float, sim
             similar_to[numbers[later]], cosines[numbers[later]] = numbers[row], inside[row, later]
 
 
-def _search_index(vectors: Matrix, threshold: float, fixed: int, progress: Progress) -> Similar:
+def _search_index(vectors: Matrix, threshold: float, fixed: int) -> Similar:
     """Search the neighbors of each vector in the lists of an inverted file that are nearest to it."""
     what = f"more than {MAX_EXACT:,} rows are compared by an index of faiss, which is not installed"
     faiss = import_extra("faiss", what, "search")
@@ -178,7 +177,7 @@ def _search_index(vectors: Matrix, threshold: float, fixed: int, progress: Progr
             if is_kept.any():
                 best = np.where(is_kept, values[near], -2).argmax()
                 similar_to[row], cosines[row] = others[best], values[near][best]
-        progress.update(min(start + _BLOCK, rows), {})
+        get_progress().update(min(start + _BLOCK, rows), {})
     return Similar(similar_to, cosines, recall)
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.metrics import Numbers
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.storage.columns import map_npy
 from bertkit.vectors.embedding.parts import VECTOR
 from bertkit.vectors.embedding.quantize import from_int8
@@ -25,7 +25,7 @@ _DAMAGE = (ValueError, OSError, LookupError, TypeError, AttributeError, RuntimeE
 _COMPARED = ("model", "pooling", "layers", "normalize", "truncate_dim", "max_length", "prompts", "include_prompt")
 
 
-def read_vectors(file: Path, rows: int, progress: Progress = SILENT) -> Matrix:
+def read_vectors(file: Path, rows: int) -> Matrix:
     """Read the vectors of `rows` rows, one per row and in their order, as float32.
 
     A Parquet or JSON lines file has them in a column, a safetensors file in a tensor called ``embedding``; an npy file
@@ -39,7 +39,7 @@ def read_vectors(file: Path, rows: int, progress: Progress = SILENT) -> Matrix:
         raise UsageError(f"{file}: unknown ending {file.suffix!r}", f"vectors are read from {', '.join(_READERS)}")
     if not file.is_file():
         raise DataError("no such file", "name the file that `bertkit embed` wrote", file=file)
-    with stage(progress, "reading vectors"):
+    with stage("reading vectors"):
         note = _read_metadata(file) or {}
         # One bit per dimension: near vectors become equal, and thresholds lose their meaning.
         if note.get("dtype") == "binary":

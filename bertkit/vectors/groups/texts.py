@@ -13,7 +13,6 @@ import numpy as np
 
 from bertkit.data.files import read_records
 from bertkit.errors import DataError, UsageError
-from bertkit.progress import SILENT, Progress
 from bertkit.recipe import Data, typed_path
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.groups.stored import Matrix, read_description, read_vectors, refuse_not_finite
@@ -106,23 +105,22 @@ class VectorSource:
         descriptions = [read_description(file) for file in self.files]
         return next((description for description in descriptions if description is not None), None)
 
-    def read(self, texts: Iterable[str], rows: Rows, totals: Sequence[int], progress: Progress = SILENT) -> Matrix:
+    def read(self, texts: Iterable[str], rows: Rows, totals: Sequence[int]) -> Matrix:
         """Return the vectors of texts, (texts, dimension).
 
         Args:
             texts: what a model reads, in chunks.
             rows: the numbers of their rows among those of all files, from 0, by which vectors of files are chosen.
             totals: the number of rows of each file.
-            progress: shows how far it is.
 
         Raises:
             DataError: a number is not finite, or a file has not one vector per row.
         """
         if self.embedder is None:
             pairs = zip(self.files, totals, strict=True)
-            return np.concatenate([read_vectors(file, total, progress=progress) for file, total in pairs])[rows]
+            return np.concatenate([read_vectors(file, total) for file, total in pairs])[rows]
         chunks, remaining = [], iter(texts)
         while chunk := list(islice(remaining, _CHUNK)):
-            chunks.append(self.embedder.encode(chunk, progress=progress))
+            chunks.append(self.embedder.encode(chunk))
             refuse_not_finite(chunks[-1], self.model)
         return np.concatenate(chunks) if chunks else np.zeros((0, 0), dtype=np.float32)

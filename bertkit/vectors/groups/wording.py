@@ -11,7 +11,7 @@ import numpy as np
 
 from bertkit.metrics import Numbers
 from bertkit.pretraining.deduplicate import digest_of
-from bertkit.progress import Progress, stage
+from bertkit.progress import get_progress, stage
 
 LONG = 100
 """Characters from which a text is compared by its wording: in shorter ones, a few letters are another meaning."""
@@ -74,7 +74,7 @@ def find_repeated(digests: np.ndarray[Any, np.dtype[np.uint64]], order: Numbers)
     return {int(order[position]): (int(kept[position]), 1.0) for position in repeats}
 
 
-def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixed: int, progress: Progress) -> Found:
+def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixed: int) -> Found:
     """Find the rows that share at least a part of their shingles with a row that is kept (Jaccard's coefficient).
 
     Rows are looked at one after another, and compared with those kept before, so that no chain of small differences
@@ -86,7 +86,6 @@ def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixe
         threshold: the share, from 0 to 1.
         read: returns the shingles of some rows; only of those that may be near another.
         fixed: the first rows, which are kept whatever they repeat.
-        progress: shows how far it is.
     """
     rows = np.fromiter(signatures, dtype=np.int64, count=len(signatures))
     if not len(rows):
@@ -118,19 +117,17 @@ def find_near(signatures: Signatures, threshold: float, read: ReadShingles, fixe
         for row in np.flatnonzero(counts[inverse] > 1).tolist():
             keys[row].append(numbered + int(inverse[row]))
         numbered += len(counts)
-    with stage(progress, "comparing long texts", len(rows)):
-        _compare_in_order(range(len(rows)), keys, fixed, estimate, progress)
+    with stage("comparing long texts", len(rows)):
+        _compare_in_order(range(len(rows)), keys, fixed, estimate)
     if not involved:
         return {}
     shingles = read({int(rows[index]) for index in involved})
-    with stage(progress, "comparing near texts", len(involved)):
-        found = _compare_in_order(sorted(involved), keys, fixed, share, progress)
+    with stage("comparing near texts", len(involved)):
+        found = _compare_in_order(sorted(involved), keys, fixed, share)
     return {int(rows[index]): (int(rows[kept]), shared) for index, (kept, shared) in found.items()}
 
 
-def _compare_in_order(
-    indices: Sequence[int], keys: Sequence[Sequence[int]], fixed: int, compare: _Compare, progress: Progress
-) -> Found:
+def _compare_in_order(indices: Sequence[int], keys: Sequence[Sequence[int]], fixed: int, compare: _Compare) -> Found:
     """Compare each of the indices with those kept before it that share a band; return what is near one."""
     repeats: Found = {}
     kept_in_band: dict[int, list[int]] = defaultdict(list)
@@ -142,7 +139,7 @@ def _compare_in_order(
             for band in keys[index]:
                 kept_in_band[band].append(index)
         if number % _BLOCK == 0:
-            progress.update(number, {})
+            get_progress().update(number, {})
     return repeats
 
 

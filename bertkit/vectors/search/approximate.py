@@ -21,7 +21,7 @@ import numpy as np
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.metrics import Numbers
 from bertkit.metrics.linear import draw_rows
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe.plugins import import_extra
 from bertkit.storage.files import REMEDIES
 from bertkit.storage.fingerprints import list_files
@@ -121,7 +121,7 @@ class ApproximateSearch:
 
 
 def build_approximate(
-    folder: Path, shards: Sequence[Shard], method: str, *, queries: Numbers | None = None, progress: Progress = SILENT
+    folder: Path, shards: Sequence[Shard], method: str, *, queries: Numbers | None = None
 ) -> dict[str, Any]:
     """Build a faiss index over all rows, measure its recall, and return what the manifest says of it.
 
@@ -130,7 +130,6 @@ def build_approximate(
         shards: whose rows are searched.
         method: hnsw, ivf, binary or auto.
         queries: vectors that the recall is measured with; None for rows, each left out of its own results.
-        progress: shows how far the work is.
 
     Raises:
         UnavailableError: faiss is not installed.
@@ -138,10 +137,10 @@ def build_approximate(
     """
     total = sum(shard.info.rows for shard in shards)
     method = check_method(method, total)
-    with stage(progress, f"building the approximate index ({method})"):
+    with stage(f"building the approximate index ({method})"):
         built = _build_binary(shards) if method == "binary" else _build_floats(shards, method, total)
     search = ApproximateSearch(method, built, total, 0)
-    with stage(progress, "measuring its recall"):
+    with stage("measuring its recall"):
         measured = _widen_search(search, shards, queries)
     file = f"{method}.faiss"
     write = _load_faiss().write_index_binary if method == "binary" else _load_faiss().write_index

@@ -11,7 +11,7 @@ from typing import Any
 
 from bertkit.errors import DataError, ModelError, UnavailableError, UsageError
 from bertkit.metrics import Numbers
-from bertkit.progress import SILENT, Progress, log
+from bertkit.progress import log
 from bertkit.storage.columns import JOURNAL
 from bertkit.storage.files import disk_errors, sync_folder
 from bertkit.storage.fingerprints import list_files
@@ -39,7 +39,6 @@ def build_index(
     origin: Mapping[str, Any] | None = None,
     approximate: str | None = None,
     queries: Callable[[], Numbers] | None = None,
-    progress: Progress = SILENT,
 ) -> Index:
     """Build an index beside its folder and move it there; the caller holds the lock of the folder.
 
@@ -52,7 +51,6 @@ def build_index(
         origin: what identifies rows and vectors; None for a build that always begins anew.
         approximate: hnsw, ivf, binary or auto, for an approximate search beside the exact one; None for none.
         queries: computes vectors of queries, by which the recall of the approximate search is measured.
-        progress: shows how far the approximate search is.
 
     Raises:
         UsageError: the folder exists, or the similarity or the approximate search is not known.
@@ -80,7 +78,7 @@ def build_index(
         if approximate is not None:
             shards = Index(building, manifest).shards
             given = None if queries is None else prepare(queries(), manifest.similarity)
-            entry = build_approximate(building, shards, approximate, queries=given, progress=progress)
+            entry = build_approximate(building, shards, approximate, queries=given)
             manifest = replace(manifest, approximate=entry)
         write_manifest(building, manifest)
         (building / info.folder / JOURNAL).unlink(missing_ok=True)

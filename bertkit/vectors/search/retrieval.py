@@ -9,7 +9,6 @@ from typing import NamedTuple, TypeVar
 
 from bertkit.errors import UsageError, closest
 from bertkit.metrics import Numbers
-from bertkit.progress import SILENT, Progress
 from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.index import Index
 
@@ -98,13 +97,7 @@ def fuse(*rankings: Sequence[Ranking]) -> list[Ranking]:
     ]
 
 
-def rerank(
-    reranker: Reranker,
-    queries: Sequence[str],
-    rankings: Sequence[Ranking],
-    index: Index,
-    progress: Progress,
-) -> list[Ranking]:
+def rerank(reranker: Reranker, queries: Sequence[str], rankings: Sequence[Ranking], index: Index) -> list[Ranking]:
     """Rank rows anew by the scores of a reranker; of equal scores, the row that was better before comes first.
 
     Args:
@@ -112,19 +105,16 @@ def rerank(
         queries: as many as rankings.
         rankings: the rows of each query, all of which are scored.
         index: has the rows.
-        progress: shows how far the work is.
     """
     found = sorted({hit.row for ranking in rankings for hit in ranking})
     texts = {row: record["text"] for row, record in zip(found, index.rows(found), strict=True)}
     pairs = [(query, texts[hit.row]) for query, ranking in zip(queries, rankings, strict=True) for hit in ranking]
-    scores = iter(reranker.score(pairs, progress=progress).tolist())
+    scores = iter(reranker.score(pairs).tolist())
     scored = ([Hit(hit.row, next(scores)) for hit in ranking] for ranking in rankings)
     return [sorted(ranking, key=lambda hit: -hit.score) for ranking in scored]
 
 
-def search(
-    index: Index, queries: Sequence[str], vectors: Numbers | None, method: SearchMethod, progress: Progress = SILENT
-) -> list[Ranking]:
+def search(index: Index, queries: Sequence[str], vectors: Numbers | None, method: SearchMethod) -> list[Ranking]:
     """Find the best rows for each query.
 
     Args:
@@ -132,7 +122,6 @@ def search(
         queries: at least one.
         vectors: of the queries; None for a search by words.
         method: how rows are ranked, and how many are returned.
-        progress: shows how far the reranking is.
     """
     depth = method.k if method.reranker is None else max(method.k, method.candidates)
     if vectors is None:
@@ -144,5 +133,5 @@ def search(
         rankings = fuse(rank_by_words(index, queries, both), rank_by_vectors(index, vectors, both))
     if method.reranker is not None:
         rankings = [ranking[: method.candidates] for ranking in rankings]
-        rankings = rerank(method.reranker, queries, rankings, index, progress)
+        rankings = rerank(method.reranker, queries, rankings, index)
     return [ranking[: method.k] for ranking in rankings]

@@ -12,7 +12,7 @@ from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
 from bertkit.errors import DataError, UsageError, closest
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe import Data, typed_path
 from bertkit.storage import hub
 from bertkit.storage.outputs import claimed
@@ -30,7 +30,6 @@ def measure(
     split: str | None = None,
     max_tokens: int = 512,
     output: Path | None = None,
-    progress: Progress = SILENT,
 ) -> MeasuredHeads:
     """Measure what each head of an encoder attends to over the rows of a file, or of one split of a data set.
 
@@ -41,7 +40,6 @@ def measure(
         split: of a folder or a data set; ``validation`` by default.
         max_tokens: longer rows are left out.
         output: a page to write, which opens from disk.
-        progress: shows how far the work is.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -56,18 +54,18 @@ def measure(
     column = settings.columns.get("text", "text")
     if not isinstance(column, str):
         raise UsageError("a text has one column", "name it with --column")
-    with stage(progress, f"reading {name}", total=1):
+    with stage(f"reading {name}", total=1):
         records = first_of(_read_records(source, settings, split), settings.limit)
         rows = [parse_row(record, column, name) for record in records]
     if not rows:
         raise DataError("no rows", "name a file that has some", file=name)
     # Rows are parsed before the model is loaded: a wrong column is told at once.
-    with stage(progress, f"loading {model}"):
+    with stage(f"loading {model}"):
         from bertkit.insight.attention.heads import measure_heads
         from bertkit.insight.attention.weights import load_attention_model
 
         loaded = load_attention_model(folder, model)
-    measured = measure_heads(loaded, rows, name, max_tokens=max_tokens, progress=progress)
+    measured = measure_heads(loaded, rows, name, max_tokens=max_tokens)
     if output is not None:
         from bertkit.insight.attention.patterns import PATTERNS
         from bertkit.reports.insight.attention_heads import write_heads

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertkit.modeling.load import read_config
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe import Recipe
 from bertkit.storage import hub
 from bertkit.storage.outputs import claimed
@@ -38,12 +38,7 @@ class ImportantHeads:
 
 
 def rank_by_importance(
-    recipe: Recipe,
-    *,
-    split: str | None = None,
-    rows: int = 256,
-    output: Path | None = None,
-    progress: Progress = SILENT,
+    recipe: Recipe, *, split: str | None = None, rows: int = 256, output: Path | None = None
 ) -> ImportantHeads:
     """Score a run without each of its heads in turn.
 
@@ -52,7 +47,6 @@ def rank_by_importance(
         split: ``validation`` by default.
         rows: how many of the first rows are scored, once for each head.
         output: a page to write, which opens from disk.
-        progress: shows how many heads are done.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -64,7 +58,7 @@ def rank_by_importance(
     check_output(output, recipe.model, {})
     read_config(hub.find_model(recipe.model))  # of an exported run no head can be left out
     saved = find_checkpoint(recipe)
-    with stage(progress, "reading the data", total=1):
+    with stage("reading the data", total=1):
         name, chosen = next(iter(judge_training_rows(saved, splits_to_score(saved, split), "refuse").items()))
     # A model of BERT base has 144 heads, and each costs a pass over these rows.
     chosen = chosen.first(rows)
@@ -72,11 +66,11 @@ def rank_by_importance(
     from bertkit.compression.importance import score_heads
     from bertkit.evaluation.scoring import find_intervals, score_split
 
-    with stage(progress, f"loading {recipe.model_name}"):
+    with stage(f"loading {recipe.model_name}"):
         checkpoint = load_to_measure(saved, saved.load(inference=True, calibrated=False))
     features = saved.task.encode(chosen.rows, checkpoint.setup)
-    heads = score_heads(checkpoint, chosen, features, progress)
-    whole, metric = score_split(checkpoint, chosen, SILENT, features=features), recipe.best_metric
+    heads = score_heads(checkpoint, chosen, features)
+    whole, metric = score_split(checkpoint, chosen, features=features), recipe.best_metric
     ranked = ImportantHeads(
         run=str(recipe.model),
         recipe=recipe.name,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertkit.errors import UsageError
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.recipe import typed_path
 from bertkit.storage import hub
 from bertkit.storage.outputs import check_page, claimed
@@ -39,7 +39,6 @@ def show(
     max_tokens: int = 128,
     at: tuple[int, int] = (0, 0),
     output: Path | None = None,
-    progress: Progress = SILENT,
 ) -> ShownAttention:
     """Compute what the heads of an encoder attend to in a text, or in a pair of texts.
 
@@ -50,14 +49,13 @@ def show(
         max_tokens: a longer input is refused.
         at: layer and head that the page begins with.
         output: a page to write, which opens from disk.
-        progress: says that the model is being loaded.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     check_output(output, model, {})
     folder = hub.find_model(model)
-    with stage(progress, f"loading {model}"):
+    with stage(f"loading {model}"):
         from bertkit.insight.attention.weights import attend, entropies, load_attention_model, roll_out
 
         loaded = load_attention_model(folder, model)

@@ -19,7 +19,7 @@ from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.selection import find_pareto
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.load import read_config
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import stage
 from bertkit.runtime.backends import check_backend
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.workflows.evaluate import splits_to_score
@@ -71,12 +71,7 @@ class Deployment:
 
 
 def deploy(
-    models: Sequence[str],
-    *,
-    recipe: str | None = None,
-    data: str | None = None,
-    limit: int | None = None,
-    progress: Progress = SILENT,
+    models: Sequence[str], *, recipe: str | None = None, data: str | None = None, limit: int | None = None
 ) -> Deployment:
     """Measure each way to deploy models that were trained for the same task; nothing stays on disk.
 
@@ -85,7 +80,6 @@ def deploy(
         recipe: of checkpoints that are not of a run.
         data: rows to score on; those of the first model's recipe by default.
         limit: score on the first rows only.
-        progress: shows how far the work is.
 
     Raises:
         UsageError: a model twice, or models of several tasks or label sets.
@@ -108,12 +102,12 @@ def deploy(
         loaded = [
             (model, way, size, checkpoint)
             for number, (model, one) in enumerate(zip(models, saved, strict=True))
-            for way, size, checkpoint in _load_ways(one, folder / str(number), notes, progress)
+            for way, size, checkpoint in _load_ways(one, folder / str(number), notes)
         ]
         checkpoints = [checkpoint for *_, checkpoint in loaded]
         # All ways are loaded at once, since they take turns at each batch while they are timed.
-        scored = _score_all(checkpoints, split, progress)
-        paces = measure_latency(list(zip(checkpoints, scored, strict=True)), progress)
+        scored = _score_all(checkpoints, split)
+        paces = measure_latency(list(zip(checkpoints, scored, strict=True)))
     metric, task = saved[0].recipe.best_metric, saved[0].task
     differences = [compare_scored(task, scored[0], other, samples=200)[metric] for other in scored]
     ways = [
@@ -129,9 +123,7 @@ def deploy(
     return Deployment(saved[0].recipe.name, metric, split.name, len(split.rows), threads, ways, notes)
 
 
-def _load_ways(
-    saved: SavedCheckpoint, folder: Path, notes: list[str], progress: Progress
-) -> Iterator[tuple[str, int, Checkpoint]]:
+def _load_ways(saved: SavedCheckpoint, folder: Path, notes: list[str]) -> Iterator[tuple[str, int, Checkpoint]]:
     """Yield each way that is possible here, with its size; note why others are not."""
     # A graph is what it is; a checkpoint is measured in torch and as every graph that can be made of it here.
     if is_exported(saved.folder):
@@ -142,16 +134,14 @@ def _load_ways(
 
     config = read_config(saved.folder)
     for precision in ("fp32", "bf16"):
-        with stage(progress, f"loading {saved.recipe.model_name}, torch-{precision}"):
+        with stage(f"loading {saved.recipe.model_name}, torch-{precision}"):
             machine = detect_machine(precision, config["model_type"], product_widths(config))
             checkpoint = saved.load(machine, inference=True)
         yield f"torch-{precision}", _weight_bytes(saved.folder), checkpoint
-    yield from _export_ways(saved, folder, notes, progress)
+    yield from _export_ways(saved, folder, notes)
 
 
-def _export_ways(
-    saved: SavedCheckpoint, folder: Path, notes: list[str], progress: Progress
-) -> Iterator[tuple[str, int, Checkpoint]]:
+def _export_ways(saved: SavedCheckpoint, folder: Path, notes: list[str]) -> Iterator[tuple[str, int, Checkpoint]]:
     before = load_plain(saved)
     calibration: list[dict[str, Any]] | None = None
     for way, (backend, precision) in GRAPHS.items():
@@ -162,7 +152,7 @@ def _export_ways(
             # Training rows are read for int8 alone, and once.
             if precision == "int8" and calibration is None:
                 calibration = calibration_texts(before, read_training_rows(saved, _CALIBRATION_ROWS))
-            with stage(progress, f"exporting {saved.recipe.model_name} to {way}"):
+            with stage(f"exporting {saved.recipe.model_name} to {way}"):
                 target = GraphFormat(backend, precision, calibration if precision == "int8" else None)
                 convert_checkpoint(saved, before, target, staging)
             yield way, _weight_bytes(staging), open_checkpoint(saved.recipe, saved.task, staging).load()
@@ -177,11 +167,11 @@ def _weight_bytes(folder: Path) -> int:
     return sum(file.stat().st_size for file in stem.parent.glob(f"{stem.name}[.-]*"))
 
 
-def _score_all(checkpoints: Sequence[Checkpoint], split: Split, progress: Progress) -> list[Scored]:
+def _score_all(checkpoints: Sequence[Checkpoint], split: Split) -> list[Scored]:
     scored = []
     for checkpoint in checkpoints:
         checkpoint.use_machine()
-        scored.append(score_split(checkpoint, split, progress))
+        scored.append(score_split(checkpoint, split))
     return scored
 
 

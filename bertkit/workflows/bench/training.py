@@ -22,7 +22,7 @@ from bertkit.hardware.speed import fastest_products, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import load_tokenizer, read_config
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import Progress, ProgressWrapper, stage, takes_progress, use_progress
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Features, Setup, text_lengths
 from bertkit.training.automatic import choose_training
@@ -98,21 +98,22 @@ class _Case:
     machine: Machine
 
 
-class _Stoppable:
+class _Stoppable(ProgressWrapper):
     """A progress that ends the work when a signal asked for it, so that temporary folders are removed."""
 
-    def __init__(self, progress: Progress, stop: StopFlag) -> None:
-        self.start, self.record, self.finish = progress.start, progress.record, progress.finish
-        self.progress, self.stop = progress, stop
+    def __init__(self, stop: StopFlag) -> None:
+        super().__init__()
+        self.stop = stop
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
         """Report how far the work is, or leave it."""
-        self.progress.update(done, figures)
+        super().update(done, figures)
         if self.stop.signal:
             raise StoppedError("stopped; nothing is left behind", signal=self.stop.signal)
 
 
-def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SILENT) -> Bench:
+@takes_progress
+def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress | None = None) -> Bench:
     """Time some steps of real training for each recipe; recipes may differ in batch size and precision only.
 
     A recipe whose precision is ``auto`` is measured in each precision that is fast on this machine. Nothing is
@@ -128,9 +129,9 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
             "bench needs rows that can be counted", "leave data.streaming out, or give a file of some rows"
         )
     refuse_launch("bench measures one process", "start it without torchrun or accelerate launch")
-    with stage(progress, "reading the data", total=1):
+    with stage("reading the data", total=1):
         inputs = read_inputs(recipes[0], None)
-    with stage(progress, "loading torch and transformers"):
+    with stage("loading torch and transformers"):
         setup = Setup(recipes[0], load_tokenizer(inputs.model_folder), inputs.labels)
     # Rows are encoded once for all cases: recipes may differ in batch size and precision only.
     features = {name: inputs.task.encode(split.rows, setup) for name, split in inputs.splits.items()}
@@ -145,10 +146,9 @@ def bench(recipes: Sequence[Recipe], *, steps: int = 20, progress: Progress = SI
     machines = {precision: _choose_machines(precision, inputs.plan) for precision in precisions}
     chosen = [(recipe, machine) for recipe in recipes for machine in machines[recipe.training.precision]]
 
-    with caught_signals() as stop:
-        stoppable = _Stoppable(progress, stop)
+    with caught_signals() as stop, use_progress(_Stoppable(stop)):
         speeds = [
-            _measure_case(_Case(inputs, features, replace(setup, recipe=recipe), machine), steps, stoppable)
+            _measure_case(_Case(inputs, features, replace(setup, recipe=recipe), machine), steps)
             for recipe, machine in chosen
         ]
     import torch
@@ -167,7 +167,7 @@ def _choose_machines(precision: str, plan: RunPlan) -> list[Machine]:
     return [detect_machine("fp32", plan.model_type, plan.widths), machine] if both else [machine]
 
 
-def _measure_case(case: _Case, steps: int, progress: Progress) -> Speed:
+def _measure_case(case: _Case, steps: int) -> Speed:
     """Prepare, train for some steps, and run the trained model over validation rows."""
     use_matmul_backend(case.machine)
     setup, machine, keys = case.setup, case.machine, case.features["train"][0].keys()
@@ -182,12 +182,12 @@ def _measure_case(case: _Case, steps: int, progress: Progress) -> Speed:
             model = case.inputs.task.load_model(case.inputs.model_folder, setup, new_head=True).to(machine.device)
             checkpoint = Checkpoint(model, case.inputs.task, setup, machine)
             start = time.perf_counter()
-            run_features = partial(run_part, checkpoint, progress=progress)
+            run_features = partial(run_part, checkpoint)
             is_complete = case.inputs.task.precompute(model, case.features, setup, run_features)
             prepared = time.perf_counter() - start
-            timed = [] if is_complete else _time_training(case, model, steps, progress)
+            timed = [] if is_complete else _time_training(case, model, steps)
             memory = peak_memory(machine.device) if knows_memory else None
-            rate = _time_forward(case, checkpoint, progress)
+            rate = _time_forward(case, checkpoint)
             speed = replace(
                 speed, preparing_seconds=prepared, peak_memory_bytes=memory, evaluation_rows_per_second=rate
             )
@@ -217,7 +217,7 @@ def _cache_aside() -> Iterator[None]:
                 os.environ["BERTKIT_CACHE"] = before
 
 
-def _time_training(case: _Case, model: Model, steps: int, progress: Progress) -> list[TimedStep]:
+def _time_training(case: _Case, model: Model, steps: int) -> list[TimedStep]:
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Trainee
     from bertkit.training.timing import time_steps, training_to_time
@@ -227,7 +227,7 @@ def _time_training(case: _Case, model: Model, steps: int, progress: Progress) ->
     training = training_to_time(setup.recipe.training, len(features), steps)
     batches = InMemoryBatches(features, training)
     trainee = Trainee(model, setup.tokenizer, batches, task.collator(setup), terms)
-    return time_steps(trainee, training, case.machine, steps=steps, progress=progress)
+    return time_steps(trainee, training, case.machine, steps=steps)
 
 
 def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Model, machine: Machine, is_whole: bool) -> Speed:
@@ -264,13 +264,13 @@ def _with_note(speed: Speed, note: str) -> Speed:
     return replace(speed, notes=(*speed.notes, note))
 
 
-def _time_forward(case: _Case, checkpoint: Checkpoint, progress: Progress) -> float:
+def _time_forward(case: _Case, checkpoint: Checkpoint) -> float:
     """Measure the validation rows per second of the model, on a sample of all lengths."""
     features = case.features[case.inputs.validation.name]
     sample = features[:: max(1, _count_tokens(features) // _EVALUATED)]
     for _ in range(2):  # the first warms up
         start = time.perf_counter()
-        run_model(checkpoint, sample, progress, "evaluating")
+        run_model(checkpoint, sample, "evaluating")
     return len(sample) / (time.perf_counter() - start)
 
 

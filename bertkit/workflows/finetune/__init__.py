@@ -15,7 +15,7 @@ from bertkit.evaluation.splits import write_training_rows
 from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import Model, info_of
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.runs import is_main_process
 from bertkit.training.losses import gold_terms
@@ -29,12 +29,7 @@ Compare = Callable[[Checkpoint, Scored, Path | None], list[dict[str, Any]]]
 
 
 def finetune(
-    recipe: Recipe,
-    *,
-    output: str | Path | None = None,
-    fresh: bool = False,
-    pinned: str | Path | None = None,
-    progress: Progress = SILENT,
+    recipe: Recipe, *, output: str | Path | None = None, fresh: bool = False, pinned: str | Path | None = None
 ) -> list[Result]:
     """Fine-tune, or resume the same run, or return the scores of a finished one.
 
@@ -46,22 +41,20 @@ def finetune(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    with stage(progress, "reading the data", total=1):
+    with stage("reading the data", total=1):
         inputs = read_inputs(recipe, output, fresh=fresh, pinned=pinned)
-    return run_inputs(inputs, fresh=fresh, progress=progress)
+    return run_inputs(inputs, fresh=fresh)
 
 
-def run_inputs(
-    inputs: FinetuneInputs, *, fresh: bool, progress: Progress, compare: Compare | None = None
-) -> list[Result]:
+def run_inputs(inputs: FinetuneInputs, *, fresh: bool, compare: Compare | None = None) -> list[Result]:
     """Do what `finetune` does with inputs that are read already; `compare` sets other models beside the trained one."""
-    with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
+    with open_run(inputs.plan, fresh=fresh) as run:
         if run.is_finished:
             results = read_results(run.record["results"], inputs.plan.folder)
         else:
             if inputs.stream is None:
                 write_training_rows(inputs.plan.folder, inputs.trained)
-            results = _train_and_publish(_with_recorded_batching(inputs, run.record), run, progress, compare)
+            results = _train_and_publish(_with_recorded_batching(inputs, run.record), run, compare)
     from bertkit.evaluation.gates import judge_result  # gates are no part of a run: a finished one has today's
 
     return [judge_result(inputs.recipe.gates, result) for result in results]
@@ -73,16 +66,16 @@ def _with_recorded_batching(inputs: FinetuneInputs, record: Mapping[str, Any]) -
     return replace(inputs, recipe=inputs.recipe.changed("training", batching=batching))
 
 
-def _train_and_publish(inputs: FinetuneInputs, run: Run, progress: Progress, compare: Compare | None) -> list[Result]:
+def _train_and_publish(inputs: FinetuneInputs, run: Run, compare: Compare | None) -> list[Result]:
     from transformers import set_seed
 
     from bertkit.modeling.layerwise.adapters import merge_adapters, prepare_depths
 
     recipe = inputs.recipe
     use_matmul_backend(run.machine)
-    with stage(progress, f"loading {recipe.model_name}"):
+    with stage(f"loading {recipe.model_name}"):
         set_seed(recipe.training.seed)  # a new head is drawn from it
-        scorer = load_scorer(inputs, run, progress)
+        scorer = load_scorer(inputs, run)
         model = scorer.checkpoint.model
         prepare_depths(model, recipe.training)
     is_complete = scorer.encode()
@@ -117,13 +110,13 @@ def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
         else InMemoryBatches(features, recipe.training)
     )
     judge = Judge(scorer.score_step, recipe.best_metric, recipe.best_metric not in LOWER_IS_BETTER)
-    learning = inputs.supervision.learning(checkpoint, train, features, gold, scorer.progress)
+    learning = inputs.supervision.learning(checkpoint, train, features, gold)
     # Gold labels alone, or teachers too: `learning` decides, and takes its hooks off when training ends.
     with learning as (terms, collate):
         collate = with_own_collator(recipe.training, collate)
         trainee = Trainee(checkpoint.model, checkpoint.setup.tokenizer, batches, collate, terms)
         folder = inputs.plan.folder
-        return fit(trainee, judge, recipe.training, checkpoint.machine, folder, progress=scorer.progress)
+        return fit(trainee, judge, recipe.training, checkpoint.machine, folder)
 
 
 def _report_head(model: Model, recipe: Recipe, labels: Sequence[str]) -> None:

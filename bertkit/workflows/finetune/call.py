@@ -12,7 +12,7 @@ from typing import Any, TypedDict, Unpack
 from bertkit.data.sources import ALL, split_name
 from bertkit.errors import DataError, UsageError, closest
 from bertkit.evaluation.scoring import Result
-from bertkit.progress import Events, Progress, pick_progress
+from bertkit.progress import Events, Progress, takes_progress, use_progress
 from bertkit.recipe import Recipe, SeveralTasks, Training, load_one_or_several
 from bertkit.storage.runs import run_folder
 from bertkit.workflows.finetune import finetune as run
@@ -60,6 +60,7 @@ class Finetuned(list[Result]):
         return f"<p>{html.escape(str(self.folder))}</p><table>{rows}</table>"
 
 
+@takes_progress
 def finetune(
     recipe: str | Path | Recipe | SeveralTasks,
     *,
@@ -100,17 +101,17 @@ def finetune(
         loaded = replace(loaded, recipes=_with_rows_of_each(loaded, data))
     elif isinstance(loaded, Recipe) and in_memory:
         loaded = with_rows(loaded, data)
-    progress = pick_progress(options.get("progress"))
-    shown = progress if events is None else Events(progress, events)
-    given: dict[str, Any] = {"output": output, "fresh": options.get("fresh", False), "progress": shown}
-    if isinstance(loaded, SeveralTasks):
-        from bertkit.workflows.finetune.several import finetune_several
+    fresh = options.get("fresh", False)
+    with use_progress(None if events is None else Events(events)):
+        if isinstance(loaded, SeveralTasks):
+            from bertkit.workflows.finetune.several import finetune_several
 
-        if options.get("pinned"):
-            raise UsageError("`pinned` with a recipe of several tasks", "train one of its recipes at a time")
-        return Finetuned(finetune_several(loaded, **given), run_folder(output, loaded.recipe.name))
-
-    return Finetuned(run(loaded, pinned=options.get("pinned"), **given), run_folder(output, loaded.name))
+            if options.get("pinned"):
+                raise UsageError("`pinned` with a recipe of several tasks", "train one of its recipes at a time")
+            results = finetune_several(loaded, output=output, fresh=fresh)
+            return Finetuned(results, run_folder(output, loaded.recipe.name))
+        results = run(loaded, pinned=options.get("pinned"), output=output, fresh=fresh)
+        return Finetuned(results, run_folder(output, loaded.name))
 
 
 def _load(recipe: str | Path | Recipe | SeveralTasks, changes: Mapping[str, Any]) -> Recipe | SeveralTasks:

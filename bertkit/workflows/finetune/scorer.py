@@ -14,7 +14,7 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.scoring import Scored, check_best_metric, run_part, score_split
 from bertkit.metrics.basic import LOWER_IS_BETTER, rank_step
 from bertkit.modeling.info import Model, info_of
-from bertkit.progress import Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.tasks import Task
 from bertkit.tokens.features import Features, Setup, max_tokens
 from bertkit.tokens.long_texts import reads_windows
@@ -23,20 +23,18 @@ from bertkit.training.run import Run
 from bertkit.workflows.finetune.inputs import FinetuneInputs, load_setup
 
 
-def load_scorer(inputs: FinetuneInputs, run: Run, progress: Progress) -> StepScorer:
+def load_scorer(inputs: FinetuneInputs, run: Run) -> StepScorer:
     """Load the model of a run, or of one task of several, with what scores it."""
     setup, model = load_setup(inputs)
     baselines = _score_baselines(inputs, setup)
-    return StepScorer(inputs, Checkpoint(model, inputs.task, setup, run.machine), baselines, progress)
+    return StepScorer(inputs, Checkpoint(model, inputs.task, setup, run.machine), baselines)
 
 
 class StepScorer:
     """Scores the validation splits of a run, and keeps the scores of the best step so that it is not scored twice."""
 
-    def __init__(
-        self, inputs: FinetuneInputs, checkpoint: Checkpoint, baselines: ScoredBaselines, progress: Progress
-    ) -> None:
-        self.inputs, self.checkpoint, self.baselines, self.progress = inputs, checkpoint, baselines, progress
+    def __init__(self, inputs: FinetuneInputs, checkpoint: Checkpoint, baselines: ScoredBaselines) -> None:
+        self.inputs, self.checkpoint, self.baselines = inputs, checkpoint, baselines
         self.features: dict[str, Features] = {}
         """Split -> its features, once they are encoded; without streamed rows."""
         self.best: tuple[int, Scored] | None = None
@@ -47,7 +45,7 @@ class StepScorer:
 
         inputs, checkpoint, task = self.inputs, self.checkpoint, self.inputs.task
         in_memory = {name: split for name, split in inputs.splits.items() if name != "train" or inputs.stream is None}
-        with stage(self.progress, "tokenizing"):
+        with stage("tokenizing"):
             for name, split in in_memory.items():
                 self.features[name] = encode_split(split, checkpoint.setup, task.encode)
         if inputs.stream is None:
@@ -56,7 +54,7 @@ class StepScorer:
         # A tokenizer of another model gives ids that mean other words, and nothing else would tell.
         report_foreign(checkpoint.setup.tokenizer, checkpoint.model, inputs.model_folder, examples)
         features = _WithoutTrain(self.features) if inputs.stream else self.features
-        run_features = partial(run_part, checkpoint, progress=self.progress)
+        run_features = partial(run_part, checkpoint)
         trains = inputs.supervision.trains
         return not trains or task.precompute(checkpoint.model, features, checkpoint.setup, run_features)
 
@@ -88,7 +86,7 @@ class StepScorer:
 
     def _score_split(self, name: str, checkpoint: Checkpoint, tune: bool = False) -> Scored:
         split, features = self.inputs.splits[name], self.features[name]
-        return score_split(checkpoint, split, self.progress, features=features, tune=tune)
+        return score_split(checkpoint, split, features=features, tune=tune)
 
 
 class _WithoutTrain(Mapping[str, "Features"]):

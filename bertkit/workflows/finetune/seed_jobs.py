@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 from bertkit.errors import BertkitError, DivergedError, ResourceError
 from bertkit.hardware.device import DEVICE, asked_device
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import get_progress, log, stage
 from bertkit.recipe import Recipe
 from bertkit.training.stopping import caught_signals
 from bertkit.workflows.finetune import run_inputs
@@ -40,7 +40,7 @@ class SeedJob:
     """The command line, which the record of the run names."""
 
 
-def run_jobs(jobs: Sequence[SeedJob], at_once: int, progress: Progress) -> dict[int, DivergedError]:
+def run_jobs(jobs: Sequence[SeedJob], at_once: int) -> dict[int, DivergedError]:
     """Train each seed in a process of its own, some of them at once, and return the errors of those that diverged.
 
     A signal is passed on: each run saves a checkpoint, and the same command resumes all of them.
@@ -53,7 +53,7 @@ def run_jobs(jobs: Sequence[SeedJob], at_once: int, progress: Progress) -> dict[
     diverged: dict[int, DivergedError] = {}
     failed: BertkitError | None = None
     is_told = False
-    with stage(progress, "training seeds", total=len(jobs)), caught_signals() as stop:
+    with stage("training seeds", total=len(jobs)), caught_signals() as stop:
         while running or (waiting and not is_told):
             # A process that has ended frees its place at once: seeds may take different times.
             while waiting and len(running) < at_once and not is_told:
@@ -67,7 +67,7 @@ def run_jobs(jobs: Sequence[SeedJob], at_once: int, progress: Progress) -> dict[
                     diverged[process.seed] = error
                 elif error is not None and not is_told and not stop.signal:
                     failed = error
-                progress.update(len(jobs) - len(waiting) - len(running), {})
+                get_progress().update(len(jobs) - len(waiting) - len(running), {})
             # Once only: a second signal would end the runs at once, before they have saved.
             if (stop.signal or failed) and not is_told:
                 is_told = True
@@ -150,4 +150,4 @@ def _end_with_parent() -> None:
 
 
 def _train_seed(job: SeedJob) -> None:
-    run_inputs(read_inputs(job.recipe, job.folder).on(job.machine), fresh=False, progress=SILENT)
+    run_inputs(read_inputs(job.recipe, job.folder).on(job.machine), fresh=False)

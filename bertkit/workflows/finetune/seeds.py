@@ -17,7 +17,7 @@ from bertkit.hardware.threads import fitting_threads
 from bertkit.modeling.architectures import detect_machine
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import fingerprint, load_tokenizer
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe import Recipe
 from bertkit.reports.seeds import write_seeds_report
 from bertkit.storage import runs
@@ -35,6 +35,7 @@ from bertkit.workflows.finetune.seed_jobs import SeedJob, run_jobs
 from bertkit.workflows.finetune.supervision import GoldSupervision
 
 
+@takes_progress
 def finetune_seeds(
     recipe: Recipe,
     seeds: Sequence[int],
@@ -43,7 +44,7 @@ def finetune_seeds(
     fresh: bool = False,
     jobs: int = 1,
     soup: bool = False,
-    progress: Progress = SILENT,
+    progress: Progress | None = None,
 ) -> tuple[SeedsSummary, BertkitError | None]:
     """Fine-tune with each seed in turn, resume what is unfinished, and summarize all finished runs of the folder.
 
@@ -58,22 +59,19 @@ def finetune_seeds(
     """
     folder = _check_seeds(recipe, seeds, output, jobs)
     recipe = recipe if fresh else finetune_inputs.as_begun(recipe, storage.seed_folders(folder))
-    with stage(progress, "reading the data", total=1):
+    with stage("reading the data", total=1):
         # Rows are read once for all seeds: only the seed and the folder differ.
         inputs = read_inputs(recipe.changed("training", seed=seeds[0]), storage.seed_folder(folder, seeds[0]))
     with storage.claimed_seeds(folder, fresh=fresh):
         of_seeds = {seed: _inputs_of(inputs, seed, folder) for seed in seeds}
         pending = {seed: of_seed for seed, of_seed in of_seeds.items() if not _is_finished(of_seed)}
         # Finished seeds need no process, and on a CPU more jobs than threads would only slow each other down.
-        at_once = _count_jobs(min(jobs, len(pending)), progress)
-        if at_once > 1:
-            errors = _run_at_once(recipe, pending, folder, at_once, progress)
-        else:
-            errors = _run_in_turn(pending, folder, progress)
+        at_once = _count_jobs(min(jobs, len(pending)))
+        errors = _run_at_once(recipe, pending, folder, at_once) if at_once > 1 else _run_in_turn(pending, folder)
         diverged = next((errors[seed].named(f"seed {seed} diverged") for seed in seeds if seed in errors), None)
-        summary = _summarize_runs(inputs, folder, sorted({*seeds, *_find_others(inputs, folder, seeds)}), progress)
+        summary = _summarize_runs(inputs, folder, sorted({*seeds, *_find_others(inputs, folder, seeds)}))
         if soup:
-            summary = replace(summary, soup=_make_soup(inputs, summary, progress))
+            summary = replace(summary, soup=_make_soup(inputs, summary))
         _write_summary(summary)
         return summary, diverged
 
@@ -125,25 +123,25 @@ def _is_finished(inputs: FinetuneInputs) -> bool:
     return True
 
 
-def _run_in_turn(pending: Mapping[int, FinetuneInputs], folder: Path, progress: Progress) -> dict[int, DivergedError]:
+def _run_in_turn(pending: Mapping[int, FinetuneInputs], folder: Path) -> dict[int, DivergedError]:
     """Train one seed after the other, and return the errors of those that diverged."""
     diverged = {}
     for number, (seed, inputs) in enumerate(pending.items(), start=1):
         log.info(f"seed {seed} ({number} of {len(pending)})")
         machine = find_machine(storage.seed_folders(folder))
         try:
-            run_inputs(inputs.on(machine), fresh=False, progress=progress)
+            run_inputs(inputs.on(machine), fresh=False)
         except DivergedError as error:
             log.info(f"seed {seed} diverged: {error}")
             diverged[seed] = error
     return diverged
 
 
-def _count_jobs(asked: int, progress: Progress) -> int:
+def _count_jobs(asked: int) -> int:
     """Return how many runs of those asked for can train at a time: on a CPU, as many as there are threads."""
     if asked < 2:
         return asked
-    with stage(progress, "loading torch and transformers"):
+    with stage("loading torch and transformers"):
         import bertkit.training.fit  # noqa: F401
     threads = fitting_threads().number
     if asked > threads and find_device().is_cpu:
@@ -153,7 +151,7 @@ def _count_jobs(asked: int, progress: Progress) -> int:
 
 
 def _run_at_once(
-    recipe: Recipe, pending: Mapping[int, FinetuneInputs], folder: Path, at_once: int, progress: Progress
+    recipe: Recipe, pending: Mapping[int, FinetuneInputs], folder: Path, at_once: int
 ) -> dict[int, DivergedError]:
     """Train several seeds at the same time, and return the errors of those that diverged."""
     machine = find_machine(storage.seed_folders(folder))
@@ -168,7 +166,7 @@ def _run_at_once(
         SeedJob(seed, recipe.changed("training", seed=seed), inputs.plan.folder, machine, sys.argv)
         for seed, inputs in pending.items()
     ]
-    return run_jobs(jobs, at_once, progress)
+    return run_jobs(jobs, at_once)
 
 
 def _find_others(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> list[int]:
@@ -186,11 +184,11 @@ def _find_others(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> 
     return ended
 
 
-def _summarize_runs(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int], progress: Progress) -> SeedsSummary:
+def _summarize_runs(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int]) -> SeedsSummary:
     """Summarize the runs of these seeds."""
     task, metric, validation = inputs.task, inputs.recipe.best_metric, inputs.validation
     records = {seed: runs.read_record(storage.seed_folder(folder, seed)) or {"status": "missing"} for seed in seeds}
-    with stage(progress, "summarizing the seeds", total=1):
+    with stage("summarizing the seeds", total=1):
         described = [describe_run(folder, seed, records[seed], task, validation, metric) for seed in seeds]
         finished = [run for run in described if run.status == "finished"]
         # Scores of seeds are read from their records; only the variance over rows needs their predictions.
@@ -214,7 +212,7 @@ def _summarize_runs(inputs: FinetuneInputs, folder: Path, seeds: Sequence[int], 
     )
 
 
-def _make_soup(inputs: FinetuneInputs, summary: SeedsSummary, progress: Progress) -> dict[str, Any] | None:
+def _make_soup(inputs: FinetuneInputs, summary: SeedsSummary) -> dict[str, Any] | None:
     """Average the weights of the runs, as a run of its own, and return its scores by split.
 
     A soup of other runs is moved aside. None, which is logged, where fewer than two runs are finished.
@@ -227,9 +225,7 @@ def _make_soup(inputs: FinetuneInputs, summary: SeedsSummary, progress: Progress
     log.info(f"soup of {', '.join(source.name for source in sources)}")
     souped = soup_inputs(inputs.on(find_machine(storage.seed_folders(folder))), folder / storage.SOUP, sources)
     record = runs.read_record(souped.plan.folder)
-    results = run_inputs(
-        souped, fresh=record is not None and record["identity"] != souped.plan.identity, progress=progress
-    )
+    results = run_inputs(souped, fresh=record is not None and record["identity"] != souped.plan.identity)
     return {result.split: result.scores for result in results}
 
 

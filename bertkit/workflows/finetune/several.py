@@ -16,7 +16,7 @@ from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.info import Model, info_of, tagger_head
 from bertkit.modeling.load import loaded_weight_bytes
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.recipe import WHAT_IS_KEPT, SeveralRecipe, SeveralTasks, write_yaml
 from bertkit.recipe.records import MEAN
 from bertkit.storage import runs
@@ -40,9 +40,7 @@ class SeveralInputs:
     tasks: dict[str, FinetuneInputs]
 
 
-def finetune_several(
-    several: SeveralTasks, *, output: str | Path | None = None, fresh: bool = False, progress: Progress = SILENT
-) -> list[Result]:
+def finetune_several(several: SeveralTasks, *, output: str | Path | None = None, fresh: bool = False) -> list[Result]:
     """Fine-tune one encoder with a head for each task, or resume the same run, or return the scores of a finished one.
 
     Each task has a folder in the run's, which is like that of a run of its own.
@@ -53,14 +51,14 @@ def finetune_several(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    with stage(progress, "reading the data", total=1):
+    with stage("reading the data", total=1):
         inputs = read_several(several, output, fresh=fresh)
-    with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
+    with open_run(inputs.plan, fresh=fresh) as run:
         if run.is_finished:
             recorded = run.record["task_results"].items()
             results = [one for name, of_task in recorded for one in read_results(of_task, inputs.plan.folder / name)]
         else:
-            results = _train_and_publish(inputs, run, progress)
+            results = _train_and_publish(inputs, run)
     from bertkit.evaluation.gates import judge_result
 
     return [judge_result(several.recipes[Path(str(result.folder)).name].gates, result) for result in results]
@@ -141,17 +139,17 @@ def _count_rows(tasks: Mapping[str, FinetuneInputs]) -> dict[str, int]:
     }
 
 
-def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> list[Result]:
+def _train_and_publish(inputs: SeveralInputs, run: Run) -> list[Result]:
     from transformers import set_seed
 
     from bertkit.modeling.heads.several import join_heads
     from bertkit.modeling.layerwise.adapters import prepare_depths
 
     use_matmul_backend(run.machine)
-    with stage(progress, f"loading {inputs.recipe.model}"):
+    with stage(f"loading {inputs.recipe.model}"):
         set_seed(inputs.recipe.training.seed)  # new heads are drawn from it, one after the other
         # Each task loads its model as if alone; then all heads move onto one encoder.
-        scorers = {name: load_scorer(task, run, progress) for name, task in inputs.tasks.items()}
+        scorers = {name: load_scorer(task, run) for name, task in inputs.tasks.items()}
         for name, scorer in scorers.items():
             if not _can_share(scorer.checkpoint.model):
                 raise _cannot_share(name, scorer.inputs)
@@ -160,7 +158,7 @@ def _train_and_publish(inputs: SeveralInputs, run: Run, progress: Progress) -> l
     for name, scorer in scorers.items():
         if scorer.encode():
             raise _cannot_share(name, scorer.inputs)
-    fit_result = _fit_tasks(inputs, run, scorers, joined, progress)
+    fit_result = _fit_tasks(inputs, run, scorers, joined)
     scored = {name: scorer.score_best(fit_result.best_step) for name, scorer in scorers.items()}
     # Each head gets an encoder of its own again, with the shared weights, so that each task is published as a run.
     joined.separate()
@@ -186,9 +184,7 @@ def _cannot_share(name: str, inputs: FinetuneInputs) -> RecipeError:
     return RecipeError(what, "train it by itself")
 
 
-def _fit_tasks(
-    inputs: SeveralInputs, run: Run, scorers: Mapping[str, StepScorer], joined: Model, progress: Progress
-) -> FitResult:
+def _fit_tasks(inputs: SeveralInputs, run: Run, scorers: Mapping[str, StepScorer], joined: Model) -> FitResult:
     """Train the encoder and all heads."""
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Judge, Trainee, fit
@@ -212,7 +208,7 @@ def _fit_tasks(
     tokenizer = next(iter(scorers.values())).checkpoint.setup.tokenizer
     trainee = Trainee(joined, tokenizer, batches, join_collators(collators), join_terms(terms))
     judge = Judge(partial(_score_step, scorers), MEAN, greater_is_better=True)
-    return fit(trainee, judge, training, run.machine, inputs.plan.folder, progress=progress)
+    return fit(trainee, judge, training, run.machine, inputs.plan.folder)
 
 
 def _score_step(scorers: Mapping[str, StepScorer], model: Model, step: int) -> dict[str, float]:

@@ -17,7 +17,7 @@ from typing import Any
 from bertkit.data.rows import Split
 from bertkit.errors import BertkitError, StoppedError, UnavailableError, UsageError
 from bertkit.hardware.threads import one_thread
-from bertkit.progress import SILENT, Progress
+from bertkit.progress import ProgressWrapper, use_progress
 from bertkit.recipe import Recipe, load_recipe
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
@@ -52,25 +52,23 @@ class SmokeResult:
     stages: list[SmokeStage] = field(default_factory=list)
 
 
-class _StopsAfterAStep:
-    """Asks the training to stop after its first step, as SIGTERM does, and passes all progress on."""
+class _StopsAfterAStep(ProgressWrapper):
+    """Asks the training to stop after its first step, as SIGTERM does."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.progress, self.is_training = progress, False
-        self.record, self.finish = progress.record, progress.finish
+    is_training = False
 
     def start(self, what: str, total: int, done: int = 0) -> None:
         self.is_training = what.startswith("training")
-        self.progress.start(what, total, done)
+        super().start(what, total, done)
 
     def update(self, done: int, figures: dict[str, Any]) -> None:
-        self.progress.update(done, figures)
+        super().update(done, figures)
         if self.is_training:
             self.is_training = False
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def smoke_finetune(recipe: Recipe, *, progress: Progress = SILENT) -> tuple[SmokeResult, BertkitError | None]:
+def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
     """Read the data, train for two steps on a few rows, stop and resume between them, score, predict and export.
 
     All is done in a temporary folder. A recipe with teachers is distilled.
@@ -87,7 +85,7 @@ def smoke_finetune(recipe: Recipe, *, progress: Progress = SILENT) -> tuple[Smok
             inputs = with_few_rows(read_inputs(recipe, run, fresh=False))
             result.rows = count_rows(inputs)
         train = distill_inputs if recipe.distillation else run_inputs
-        stages.train(lambda shown: train(inputs, fresh=False, progress=shown), progress)
+        stages.train(lambda: train(inputs, fresh=False))
         with stages.one("predict"):
             predict_a_row(inputs)
         with stages.one("export to onnx", may_be_refused=True):
@@ -129,13 +127,14 @@ class Stages:
         finally:
             self.result.stages.append(SmokeStage(name, outcome, round(time.perf_counter() - start, 2), reason))
 
-    def train(self, run: Callable[[Progress], object], progress: Progress) -> None:
+    def train(self, run: Callable[[], object]) -> None:
         """Note a training that is stopped after its first step, and that goes on to its end, where it is scored."""
         with self.one("train a step and stop", may_be_refused=True), suppress(StoppedError):
-            run(_StopsAfterAStep(progress))
+            with use_progress(_StopsAfterAStep()):
+                run()
             raise UsageError("it trains no steps between which it could stop")
         with self.one("resume, train to the end, score and publish"):
-            run(progress)
+            run()
 
 
 class _Failed(Exception):

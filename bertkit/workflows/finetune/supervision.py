@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from bertkit.data.rows import Split
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.modeling.info import Model
-from bertkit.progress import Progress
 from bertkit.recipe import Recipe
 from bertkit.tasks import Task
 from bertkit.tokens.features import Collator, Features, Setup
@@ -51,7 +50,7 @@ class GoldSupervision:
 
     @contextmanager
     def learning(
-        self, checkpoint: Checkpoint, split: Split, features: Features, gold: Terms, progress: Progress
+        self, checkpoint: Checkpoint, split: Split, features: Features, gold: Terms
     ) -> Iterator[tuple[Terms, Collator]]:
         """Yield the terms of the task and its collator, for as long as the model is trained."""
         yield gold, checkpoint.task.collator(checkpoint.setup)

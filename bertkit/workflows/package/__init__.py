@@ -15,7 +15,7 @@ from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.checkpoint import SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.evaluation.parity import Parity
 from bertkit.hardware.device import on_cpu
-from bertkit.progress import SILENT, Progress, stage
+from bertkit.progress import Progress, stage, takes_progress
 from bertkit.recipe import typed_path
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.files import disk_errors
@@ -63,6 +63,7 @@ class PackageResult:
 
 
 @on_cpu()
+@takes_progress
 def package(
     model: str | Path,
     output: str | Path,
@@ -71,7 +72,7 @@ def package(
     recipe: str | None = None,
     name: str | None = None,
     wheel: str | None = None,
-    progress: Progress = SILENT,
+    progress: Progress | None = None,
 ) -> PackageResult:
     """Package a run, a fine-tuned checkpoint or an exported folder, and have the package answer a row.
 
@@ -84,7 +85,7 @@ def package(
         recipe: of a checkpoint that is not of a run.
         name: of the module; the name of the model with ``_model`` after it by default.
         wheel: version of a wheel to be written too.
-        progress: shows how far the work is.
+        progress: shows how far the work is; by default bars, in notebooks only.
 
     Raises:
         ModelError: the task family needs what packages do not have.
@@ -96,19 +97,13 @@ def package(
         check_version(wheel)
     module = f"{_word_of(str(model), folder)}_model" if name is None else name
     check_name(module)
-    with _exported(model, module, to, recipe, progress) as (facts, saved, parity):
-        return _write_package(folder, replace(facts, wheel=wheel), saved, parity, progress)
+    with _exported(model, module, to, recipe) as (facts, saved, parity):
+        return _write_package(folder, replace(facts, wheel=wheel), saved, parity)
 
 
 @on_cpu()
 def package_server(
-    model: str | Path,
-    output: str | Path,
-    *,
-    to: str | None = None,
-    recipe: str | None = None,
-    name: str | None = None,
-    progress: Progress = SILENT,
+    model: str | Path, output: str | Path, *, to: str | None = None, recipe: str | None = None, name: str | None = None
 ) -> PackageResult:
     """Write what an image that serves a model is built from, and have the server answer a row.
 
@@ -119,13 +114,13 @@ def package_server(
     check_packages()
     if name is not None:
         check_name(name)
-    with _exported(model, name or _word_of(str(model), folder), to, recipe, progress) as (facts, saved, parity):
-        return _write_package(folder, with_serving(facts), saved, parity, progress)
+    with _exported(model, name or _word_of(str(model), folder), to, recipe) as (facts, saved, parity):
+        return _write_package(folder, with_serving(facts), saved, parity)
 
 
 @contextmanager
 def _exported(
-    model: str | Path, name: str, to: str | None, recipe: str | None, progress: Progress
+    model: str | Path, name: str, to: str | None, recipe: str | None
 ) -> Iterator[tuple[PackageFacts, SavedCheckpoint, Parity | None]]:
     """Yield the facts of a package, the exported folder that it is made of, and how that compares with its run."""
     # What cannot be packaged is refused before it is exported, which takes much longer.
@@ -142,7 +137,7 @@ def _exported(
     with tempfile.TemporaryDirectory() as staging:
         if not is_graph:
             exported = Path(staging) / "exported"
-            parity = export(model, exported, to=to or "onnx", recipe=recipe, progress=progress).parity
+            parity = export(model, exported, to=to or "onnx", recipe=recipe).parity
             saved = open_checkpoint(saved.recipe, saved.task, exported)
         described = read_export(saved.folder)
         facts = replace(
@@ -168,9 +163,7 @@ def _facts(name: str, saved: SavedCheckpoint, backend: str, row: Mapping[str, An
     return PackageFacts(name, saved.recipe.name, saved.recipe.task, backend, "fp32", requirements_of(backend), row)
 
 
-def _write_package(
-    folder: Path, facts: PackageFacts, saved: SavedCheckpoint, parity: Parity | None, progress: Progress
-) -> PackageResult:
+def _write_package(folder: Path, facts: PackageFacts, saved: SavedCheckpoint, parity: Parity | None) -> PackageResult:
     checkpoint = saved.load()
     # The code is found before anything is written: it names what the package cannot have.
     code, notes = copy_code(facts, saved.task), list[str]()
@@ -182,7 +175,7 @@ def _write_package(
             write_code(target / facts.name, code)
             write_model(target / facts.name / "model", saved.folder, checkpoint)
         # The package answers a row in a process of its own, before it counts as written: a missing import ends here.
-        with stage(progress, "starting the package"):
+        with stage("starting the package"):
             try:
                 start = measure_cold_start(target, facts.name, facts.example, serves=facts.serves)
                 facts = replace(facts, answer=json.dumps({**facts.example, **start.answer}, ensure_ascii=False))

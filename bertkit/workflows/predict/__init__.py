@@ -21,7 +21,7 @@ from bertkit.errors import BertkitError, DataError, UsageError, closest, located
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.ensemble import find_members
 from bertkit.hardware.launch import Launch
-from bertkit.progress import SILENT, Progress, log
+from bertkit.progress import Progress, log, takes_progress
 from bertkit.recipe import Recipe, Row, SeveralTasks, typed_path
 from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.tasks import Prediction, Task, row_columns
@@ -35,12 +35,13 @@ _Read = tuple[int, dict[str, Any], Row]
 CHUNK = 4096  # rows in memory at a time: enough to sort by length, little enough for any file
 
 
+@takes_progress
 def predict(
     recipe: Recipe | SeveralTasks,
     *,
     source: str | Path | None = None,
     row: Row | None = None,
-    progress: Progress = SILENT,
+    progress: Progress | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Predict the rows of a file (``-`` for standard input) or one row given by canonical columns.
 
@@ -52,7 +53,7 @@ def predict(
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     refuse_launch("several processes without an --output", "name the file that all of them work on")
-    return _predict_source(find_by_task(recipe), source, row, progress)
+    return _predict_source(find_by_task(recipe), source, row)
 
 
 def predict_to_file(
@@ -62,7 +63,6 @@ def predict_to_file(
     source: str | Path | None = None,
     row: Row | None = None,
     layout: FileLayout = PLAIN,
-    progress: Progress = SILENT,
 ) -> int | None:
     """Predict as `predict` does, write the records with `write_records`, and return their number.
 
@@ -94,15 +94,15 @@ def predict_to_file(
     launch = Launch.join()
     if launch.size == 1:
         with claimed(output):
-            return write(_predict_source(saved, source, row, progress, columns))
+            return write(_predict_source(saved, source, row, columns))
     if source is None or str(source) == "-":
         raise UsageError("several processes without a file to predict", "name a FILE, which each of them reads")
 
     def predict_chunks(load: Load, share: Share) -> Iterator[dict[str, Any]]:
         records = open_records(source, None, recipe)
-        return predict_records(saved, records, str(source), progress, columns, load, share)
+        return predict_records(saved, records, str(source), columns, load, share)
 
-    return SharedPredictions(saved, output, launch, progress).write(predict_chunks, write)
+    return SharedPredictions(saved, output, launch).write(predict_chunks, write)
 
 
 def find_by_task(recipe: Recipe | SeveralTasks) -> dict[str, SavedCheckpoint]:
@@ -128,7 +128,6 @@ def _predict_source(
     saved: Mapping[str, SavedCheckpoint],
     source: str | Path | None,
     row: Row | None,
-    progress: Progress,
     columns: FileLayout | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Do what `predict` does; `columns` is that of `predict_records`."""
@@ -138,14 +137,13 @@ def _predict_source(
             for name, of_task in saved.items()
         }
     records = open_records(source, row, next(iter(saved.values())).recipe)
-    return predict_records(saved, records, str(source or "--row"), progress, columns)
+    return predict_records(saved, records, str(source or "--row"), columns)
 
 
 def predict_records(
     saved: Mapping[str, SavedCheckpoint],
     records: Iterable[Record],
     source: str,
-    progress: Progress,
     columns: FileLayout | None = None,
     load: Load | None = None,
     share: Share = lambda rows, compute: compute(),
@@ -166,7 +164,7 @@ def predict_records(
     refuse_clash(first[0][0][0], names, "predictions have", source)
     if load is None:
         say_unread(first[0][0][0], list(saved.values()))
-    together = load_models(saved, progress) if load is None else load(first[0][0][0])
+    together = load_models(saved) if load is None else load(first[0][0][0])
     from bertkit.tokens.lost import Truncation
 
     tasks, number = together.tasks, itertools.count()
@@ -177,7 +175,7 @@ def predict_records(
         features = {name: of_task.task.encode(rows[name], of_task.setup) for name, of_task in tasks.items()}
         for name, truncation in truncations.items():
             truncation.add(features[name], rows[name])
-        return predict(features, rows, progress)
+        return predict(features, rows)
 
     def answer() -> Iterator[dict[str, Any]]:
         for chunk in itertools.chain([first], chunks):

@@ -16,7 +16,7 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.splits import Choice, judge_training_rows
-from bertkit.progress import Progress, pick_progress
+from bertkit.progress import Progress, takes_progress
 from bertkit.recipe import Recipe, SeveralTasks, load_one_or_several, typed_path
 from bertkit.storage.recipes import find_run, recipe_of
 from bertkit.tasks import row_columns
@@ -108,7 +108,7 @@ class LoadedModel:
 
     @cached_property
     def _together(self) -> Together:
-        return load_models(self.by_task, pick_progress(None))
+        return load_models(self.by_task)
 
     @cached_property
     def _to_explain(self) -> Checkpoint:
@@ -131,6 +131,7 @@ class LoadedModel:
     @overload
     def predict(self, rows: Rows, *, progress: Progress | None = None) -> Predictions: ...
 
+    @takes_progress
     def predict(self, rows: DataFrame | Rows, *, progress: Progress | None = None) -> Any:
         """Predict rows as `bertkit predict` does.
 
@@ -148,10 +149,10 @@ class LoadedModel:
             DataError: a column is missing, or a value is of a wrong type; it says in which row.
         """
         if not is_dataframe(rows):
-            return Predictions(self._predict(self._read(rows), progress))
+            return Predictions(self._predict(self._read(rows)))
         dataframe: Any = rows
         records = as_records(dataframe)
-        return add_columns(dataframe, self._predict_columns(records, progress))
+        return add_columns(dataframe, self._predict_columns(records))
 
     def __call__(self, batch: Any) -> Any:
         """Return a batch of columns, a dictionary or a dataframe, with the columns of its predictions."""
@@ -159,8 +160,9 @@ class LoadedModel:
             return self.predict(batch)
         columns = {name: list(values) for name, values in batch.items()}
         records = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-        return {**batch, **self._predict_columns(as_records(records), None)}
+        return {**batch, **self._predict_columns(as_records(records))}
 
+    @takes_progress
     def evaluate(
         self,
         rows: DataFrame | Rows | None = None,
@@ -188,8 +190,9 @@ class LoadedModel:
         splits = judge_training_rows(saved, splits_to_score(saved, split, strict=False), training_rows)
         with _COMPUTING:
             (checkpoint,) = self._ready().tasks.values()
-            return score_splits(checkpoint, saved, splits, None, pick_progress(progress))[0]
+            return score_splits(checkpoint, saved, splits, None)[0]
 
+    @takes_progress
     def explain(
         self, rows: DataFrame | Rows, *, progress: Progress | None = None, **settings: Any
     ) -> list[ExplainedRow]:
@@ -210,8 +213,7 @@ class LoadedModel:
         with _COMPUTING:
             saved = self._saved_for(tuple(records[0]))[""]
             self._to_explain.use_machine()
-            shown = pick_progress(progress)
-            return list(explain_records(self._to_explain, saved, enumerate(records, 1), Settings(**settings), shown))
+            return list(explain_records(self._to_explain, saved, enumerate(records, 1), Settings(**settings)))
 
     def _read(self, rows: DataFrame | Rows) -> list[dict[str, Any]]:
         saved = next(iter(self.by_task.values()))
@@ -230,23 +232,20 @@ class LoadedModel:
             self._by_columns[names] = readers
         return self._by_columns[names]
 
-    def _predict(
-        self, records: list[dict[str, Any]], progress: Progress | None, layout: FileLayout | None = None
-    ) -> Iterator[dict[str, Any]]:
+    def _predict(self, records: list[dict[str, Any]], layout: FileLayout | None = None) -> Iterator[dict[str, Any]]:
         if not records:
             return
         with _COMPUTING:
             together, saved = self._ready(), self._saved_for(tuple(records[0]))
-            shown = pick_progress(progress)
-            yield from predict_records(saved, enumerate(records, 1), ROWS, shown, layout, lambda _: together)
+            yield from predict_records(saved, enumerate(records, 1), ROWS, layout, lambda _: together)
 
     def _ready(self) -> Together:
         """Return what is loaded, once torch multiplies as that was loaded for."""
         next(iter(self._together.tasks.values())).use_machine()
         return self._together
 
-    def _predict_columns(self, records: list[dict[str, Any]], progress: Progress | None) -> dict[str, list[Any]]:
-        predicted = list(self._predict(records, progress, PLAIN))
+    def _predict_columns(self, records: list[dict[str, Any]]) -> dict[str, list[Any]]:
+        predicted = list(self._predict(records, PLAIN))
         given = set(records[0]) if records else set()
         names = dict.fromkeys(name for record in predicted for name in record if name not in given and name != "id")
         return {name: [record.get(name) for record in predicted] for name in names}

@@ -13,7 +13,6 @@ from bertkit.errors import DataError
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.stored.folder import describe_maker
 from bertkit.hardware.launch import Launch
-from bertkit.progress import Progress
 from bertkit.recipe import Row
 from bertkit.storage.files import to_json
 from bertkit.storage.parts import PartFolder, is_whole, read_part, write_part
@@ -36,13 +35,12 @@ class SharedPredictions:
         saved: the checkpoint of each task.
         output: the file that the predictions are for.
         launch: the processes.
-        progress: shows how far the work is.
     """
 
-    def __init__(self, saved: Mapping[str, SavedCheckpoint], output: Path, launch: Launch, progress: Progress) -> None:
+    def __init__(self, saved: Mapping[str, SavedCheckpoint], output: Path, launch: Launch) -> None:
         identity = {name or "checkpoint": describe_maker(of_task) for name, of_task in saved.items()}
         self._folder = PartFolder(output, identity, launch)
-        self._saved, self._progress = dict(saved), progress
+        self._saved = dict(saved)
         self._held = ExitStack()
         self._together: Together | None = None
 
@@ -92,5 +90,5 @@ class SharedPredictions:
 
     def _load_in(self, precision: str | None) -> str:
         saved = {name: of_task.in_precision(precision) for name, of_task in self._saved.items()}
-        self._together = load_models(saved, self._progress)
+        self._together = load_models(saved)
         return next(iter(self._together.tasks.values())).machine.precision

@@ -10,7 +10,7 @@ from bertkit.data.columns import describe_unread, source_columns
 from bertkit.errors import ModelError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
 from bertkit.evaluation.scoring import answer_rows
-from bertkit.progress import Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.recipe import Row, SeveralTasks, typed_path
 from bertkit.storage import hub, runs
 from bertkit.tasks import Prediction, drop_private_keys, load_task, row_columns
@@ -31,9 +31,7 @@ class Together:
     joined: HeadsOnEncoder | None
     """The encoder with all heads; None for a single task."""
 
-    def predict(
-        self, features: Mapping[str, Features], rows: Mapping[str, Rows], progress: Progress
-    ) -> dict[str, list[Prediction]]:
+    def predict(self, features: Mapping[str, Features], rows: Mapping[str, Rows]) -> dict[str, list[Prediction]]:
         """Return what each task predicts; equal inputs of several tasks go through the encoder once.
 
         A task whose inputs are more than the tokens of a text, or several texts, is run by itself.
@@ -43,7 +41,7 @@ class Together:
         if len(alike) < 2:
             alike = []
         predictions = {
-            name: answer_rows(self.tasks[name], of_task, rows[name], progress, f"predicting {name}".rstrip())
+            name: answer_rows(self.tasks[name], of_task, rows[name], f"predicting {name}".rstrip())
             for name, of_task in features.items()
             if name not in alike
         }
@@ -54,7 +52,7 @@ class Together:
             different |= dict(zip(keys[name], features[name], strict=True))
         if different and self.joined:
             self.joined.answering = alike
-            merged = self._run_all(self.joined, list(different.values()), progress)
+            merged = self._run_all(self.joined, list(different.values()))
             positions = {key: number for number, key in enumerate(different)}
             for name in alike:
                 prefix = f"{name}."
@@ -67,12 +65,12 @@ class Together:
                 predictions[name] = list(map(drop_private_keys, decoded))
         return predictions
 
-    def _run_all(self, joined: HeadsOnEncoder, features: Features, progress: Progress) -> Sequence[Any]:
+    def _run_all(self, joined: HeadsOnEncoder, features: Features) -> Sequence[Any]:
         from bertkit.evaluation.forward import forward
 
         checkpoint = max(self.tasks.values(), key=lambda checkpoint: max_tokens(checkpoint.setup))
         collate = padding_collator(checkpoint.setup)
-        with stage(progress, "predicting", len(features)) as tick:
+        with stage("predicting", len(features)) as tick:
             return forward(joined, features, collate, precision=checkpoint.machine.precision, tick=tick)[0]
 
     def _is_plain(self, name: str, features: Features) -> bool:
@@ -124,9 +122,9 @@ def load_together(saved: Mapping[str, SavedCheckpoint]) -> Together:
     return Together(tasks, join_heads(models).to(tasks[first].machine.device))
 
 
-def load_models(saved: Mapping[str, SavedCheckpoint], progress: Progress) -> Together:
+def load_models(saved: Mapping[str, SavedCheckpoint]) -> Together:
     """Load a checkpoint, or those of several tasks; raises as `load_together` does."""
-    with stage(progress, f"loading {', '.join(saved) or next(iter(saved.values())).recipe.model_name}"):
+    with stage(f"loading {', '.join(saved) or next(iter(saved.values())).recipe.model_name}"):
         return load_together(saved)
 
 

@@ -11,7 +11,7 @@ from bertkit.hardware.precision import use_matmul_backend
 from bertkit.metrics.baselines import Baselines, find_unbeaten
 from bertkit.modeling.info import Model, info_of
 from bertkit.pretraining.tokenized import unigram_loss
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe import Pretraining, PretrainRecipe
 from bertkit.storage import runs
 from bertkit.training.losses import Terms
@@ -25,41 +25,42 @@ _FEW_TOKENS = 5000  # of which 750 are masked
 _COMPARED = ("perplexity", "pair_accuracy", "f1")  # with baselines
 
 
+@takes_progress
 def pretrain(
-    recipe: PretrainRecipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress = SILENT
+    recipe: PretrainRecipe, *, output: str | Path | None = None, fresh: bool = False, progress: Progress | None = None
 ) -> Pretrained:
     """Pretrain, or resume the same run, or return the result of a finished one.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    return run_inputs(read_inputs(recipe, output, progress), fresh=fresh, progress=progress)
+    return run_inputs(read_inputs(recipe, output), fresh=fresh)
 
 
-def run_inputs(inputs: PretrainInputs, *, fresh: bool, progress: Progress) -> Pretrained:
+def run_inputs(inputs: PretrainInputs, *, fresh: bool) -> Pretrained:
     """Do what `pretrain` does with inputs that are read already."""
-    with open_run(inputs.plan, fresh=fresh, progress=progress) as run:
+    with open_run(inputs.plan, fresh=fresh) as run:
         if run.is_finished:
             here = str(inputs.plan.folder)  # it may have been moved
             return Pretrained(**{**run.record["result"], "folder": here})
-        return _train_and_publish(inputs, run, progress)
+        return _train_and_publish(inputs, run)
 
 
-def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> Pretrained:
+def _train_and_publish(inputs: PretrainInputs, run: Run) -> Pretrained:
     from bertkit.training.fit import Judge, Trainee, fit
     from bertkit.training.pretrain_batches import PretrainBatches
 
     machine = run.machine
     use_matmul_backend(machine)
     # what the first process has timed holds until the end
-    if not run.is_resumed and (settings := fit_to_budget(inputs, machine, progress)):
+    if not run.is_resumed and (settings := fit_to_budget(inputs, machine)):
         run.record["budget_settings"] = settings
         if runs.is_main_process():
             runs.write_record(run.plan.folder, run.record)
     inputs = inputs.with_training(run.record.get("budget_settings", {}))
     # The model comes after the budget, which may have changed the batch and the learning rate of the recipe.
     objective, setup, recipe = inputs.objective, inputs.setup, inputs.setup.recipe
-    with stage(progress, f"loading {recipe.model or recipe.size}"):
+    with stage(f"loading {recipe.model or recipe.size}"):
         model = inputs.load_model()
     if (new := info_of(model).new_weights) and not run.is_resumed:
         log.info(f"the checkpoint lacks {len(new)} weights of the heads: these start at random")
@@ -68,14 +69,14 @@ def _train_and_publish(inputs: PretrainInputs, run: Run, progress: Progress) -> 
     collate = objective.collator(setup)
 
     def evaluate(model: Model, step: int) -> dict[str, float]:
-        return measure(model, held_out, collate, objective, machine.precision, progress)
+        return measure(model, held_out, collate, objective, machine.precision)
 
     # The one Trainer: an objective brings the batches, the losses, and the score by which the best step is chosen.
     terms = Terms(objective.TERMS, objective.count, objective.losses)
     trainee = Trainee(model, setup.tokenizer, batches, collate, terms)
     judge = Judge(evaluate, objective.BEST_METRIC, greater_is_better=False)
     training = recipe.training.model_copy(update={"steps": batches.steps})
-    fit_result = fit(trainee, judge, training, machine, inputs.plan.folder, progress=progress)
+    fit_result = fit(trainee, judge, training, machine, inputs.plan.folder)
     scores = evaluate(model, fit_result.best_step)
     # What the weights are compared with, before they are published.
     baselines = {**_baseline(inputs), **objective.baselines(held_out, scores)}

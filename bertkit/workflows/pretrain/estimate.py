@@ -13,7 +13,7 @@ from bertkit.hardware.precision import Machine, use_matmul_backend
 from bertkit.hardware.speed import fastest_products, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
 from bertkit.modeling.info import Model, info_of
-from bertkit.progress import SILENT, Progress, log
+from bertkit.progress import log
 from bertkit.recipe import PretrainRecipe
 from bertkit.recipe.training import Pretraining
 from bertkit.storage import runs
@@ -56,12 +56,7 @@ class Estimate:
 
 
 def estimate(
-    recipe: PretrainRecipe,
-    *,
-    output: str | Path | None = None,
-    fresh: bool = False,
-    steps: int = 10,
-    progress: Progress = SILENT,
+    recipe: PretrainRecipe, *, output: str | Path | None = None, fresh: bool = False, steps: int = 10
 ) -> Estimate:
     """Prepare the corpus, time some steps of each block length, and estimate the whole run; only the corpus is kept.
 
@@ -70,12 +65,12 @@ def estimate(
     """
     from bertkit.training.pretrain_batches import PretrainBatches
 
-    inputs = read_inputs(recipe, output, progress)
+    inputs = read_inputs(recipe, output)
     runs.foresee_claim(inputs.plan.folder, inputs.plan.identity, fresh=fresh)
     machine = detect_machine(recipe.training.precision, inputs.plan.model_type, inputs.plan.widths)
     machine.announce()
     use_matmul_backend(machine)
-    inputs = inputs.with_training(settings := fit_to_budget(inputs, machine, progress))
+    inputs = inputs.with_training(settings := fit_to_budget(inputs, machine))
     setup, training = inputs.setup, inputs.setup.recipe.training
     batches = PretrainBatches(inputs.corpus["train"], inputs.objective, setup)
     restart_peak_memory(machine.device)
@@ -87,7 +82,7 @@ def estimate(
     planned = _times_by_length(budget, training) if budget else batches.tokens_by_length(batches.steps)
     # Attention grows with the square of the length, so steps of each block length are timed by themselves.
     for length, amount in planned.items():
-        timed = _time_steps(inputs, model, batches.only(length, _MOST_STEPS), machine, steps, progress)
+        timed = _time_steps(inputs, model, batches.only(length, _MOST_STEPS), machine, steps)
         lengths = [length for step in timed for length in step.lengths]
         taken = sum(step.seconds for step in timed)
         times = amount / (taken if budget else sum(lengths))
@@ -113,7 +108,7 @@ def estimate(
     )
 
 
-def fit_to_budget(inputs: PretrainInputs, machine: Machine, progress: Progress) -> dict[str, Any]:
+def fit_to_budget(inputs: PretrainInputs, machine: Machine) -> dict[str, Any]:
     """Choose the batch and the learning rate that suit a budget of time on this machine, from a few timed steps.
 
     Returns:
@@ -139,7 +134,7 @@ def fit_to_budget(inputs: PretrainInputs, machine: Machine, progress: Progress) 
         nonlocal blocks_per_second
         timed, settings = batches.only(training.short_length or training.max_length, _MOST_STEPS), divide(batch)
         timed.training = timed.training.model_copy(update=settings)
-        steps = _time_steps(inputs.with_training(settings), model, timed, machine, _STEPS_PER_BATCH, progress)
+        steps = _time_steps(inputs.with_training(settings), model, timed, machine, _STEPS_PER_BATCH)
         seconds = latest(sum(step.seconds for step in steps) / len(steps))
         blocks_per_second = batch / seconds
         return seconds
@@ -188,12 +183,7 @@ def _times_by_length(seconds: float, training: Pretraining) -> dict[int, float]:
 
 
 def _time_steps(
-    inputs: PretrainInputs,
-    model: Model,
-    batches: PretrainBatches,
-    machine: Machine,
-    steps: int,
-    progress: Progress,
+    inputs: PretrainInputs, model: Model, batches: PretrainBatches, machine: Machine, steps: int
 ) -> list[TimedStep]:
     from bertkit.training.fit import Trainee
     from bertkit.training.timing import time_steps, training_to_time
@@ -202,4 +192,4 @@ def _time_steps(
     terms = Terms(objective.TERMS, objective.count, objective.losses)
     trainee = Trainee(model, setup.tokenizer, batches, objective.collator(setup), terms)
     training = training_to_time(setup.recipe.training, batches.sizes[setup.recipe.training.max_length], steps)
-    return time_steps(trainee, training, machine, steps=steps, progress=progress)
+    return time_steps(trainee, training, machine, steps=steps)

@@ -18,7 +18,7 @@ from bertkit.modeling.weights import load_config
 from bertkit.pretraining.documents import find_corpus
 from bertkit.pretraining.objectives import Objective, PretrainSetup, load_objective
 from bertkit.pretraining.tokenized import TokenizedCorpus, read_corpus
-from bertkit.progress import Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.recipe import WHAT_IS_KEPT, PretrainRecipe
 from bertkit.storage import hub, runs
 from bertkit.tokens.features import Feature
@@ -69,7 +69,7 @@ def _first_documents(corpus: TokenizedCorpus) -> list[Feature]:
     return [{"input_ids": corpus.tokens[start : min(end, start + _TOKENS)]} for start, end in pairs]
 
 
-def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Progress) -> PretrainInputs:
+def read_inputs(recipe: PretrainRecipe, output: str | Path | None) -> PretrainInputs:
     """Check the recipe, find model and tokenizer, prepare the corpus, and settle the identity of the run."""
     objective = load_objective(recipe)
     _check_tokenizer_and_model(recipe)
@@ -80,7 +80,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
     # a missing file ends in its error before anything heavy is imported
     source = find_corpus(recipe.data)
     model_folder, tokenizer_folder = _find_folders(recipe)
-    with stage(progress, "loading torch and transformers"):
+    with stage("loading torch and transformers"):
         setup = _make_setup(recipe, model_folder, tokenizer_folder)
     recipe = setup.recipe
     objective.check(setup)
@@ -88,7 +88,7 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None, progress: Pro
 
     check_extra(recipe.training)
     # Last, since it can take hours: by now all that can be wrong with the recipe and the model has been told.
-    corpus = read_corpus(source, setup.tokenizer, progress)
+    corpus = read_corpus(source, setup.tokenizer)
     plan = RunPlan(
         recipe=recipe,
         folder=runs.run_folder(output, recipe.name),

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import BertkitError
-from bertkit.progress import SILENT, Progress
 from bertkit.recipe import PretrainRecipe
 from bertkit.workflows.finetune.smoke import STEPS, SmokeResult, Stages
 from bertkit.workflows.pretrain import run_inputs
@@ -16,7 +15,7 @@ from bertkit.workflows.pretrain.inputs import read_inputs
 _DOCUMENTS = 200  # of which a few are held out
 
 
-def smoke_pretrain(recipe: PretrainRecipe, *, progress: Progress = SILENT) -> tuple[SmokeResult, BertkitError | None]:
+def smoke_pretrain(recipe: PretrainRecipe) -> tuple[SmokeResult, BertkitError | None]:
     """Prepare a few documents, train for two steps, stop and resume between them, and score.
 
     Returns:
@@ -25,9 +24,9 @@ def smoke_pretrain(recipe: PretrainRecipe, *, progress: Progress = SILENT) -> tu
     result = SmokeResult(recipe.name, recipe.model or recipe.size)
     with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
         with stages.one("prepare the text"):
-            inputs = read_inputs(with_few_documents(recipe), Path(temporary, "run"), progress)
+            inputs = read_inputs(with_few_documents(recipe), Path(temporary, "run"))
             result.rows = {name: int(split.facts["documents"]) for name, split in inputs.corpus.items()}
-        stages.train(lambda shown: run_inputs(inputs, fresh=False, progress=shown), progress)
+        stages.train(lambda: run_inputs(inputs, fresh=False))
     return result, stages.error
 
 

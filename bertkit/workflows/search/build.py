@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import DataError, UsageError
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import get_progress, log, stage
 from bertkit.recipe import typed_path
 from bertkit.storage.outputs import claimed_folder, sweep_locks
 from bertkit.vectors.embedder import Embedder
@@ -71,12 +71,7 @@ class IndexOptions:
 
 
 def build(
-    rows: TextRows,
-    embedder: Embedder,
-    output: str | Path,
-    options: IndexOptions = IndexOptions(),
-    *,
-    progress: Progress = SILENT,
+    rows: TextRows, embedder: Embedder, output: str | Path, options: IndexOptions = IndexOptions()
 ) -> IndexReport:
     """Build an index of the texts of a file; a killed build goes on where it was.
 
@@ -85,7 +80,6 @@ def build(
         embedder: the model and its options; its own prompt is not used.
         output: the folder of the index, which must not exist.
         options: prompts, similarity, passages, approximate search.
-        progress: shows how far the work is.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -100,13 +94,13 @@ def build(
     sides = choose_prompts(embedder, options.prompts)
     rows = replace(rows, passages=options.passages).split_for(sides["document"])
     with claimed_folder(output):
-        with stage(progress, f"checking the rows of {rows.file}"):
+        with stage(f"checking the rows of {rows.file}"):
             # All rows are read once before one is embedded: the last row may be wrong, or have the id of the first.
             count, covered = rows.check()
-        with stage(progress, f"loading {embedder.model}"):
+        with stage(f"loading {embedder.model}"):
             manifest = replace(describe(sides, options.similarity), passages=rows.passages)
         origin = {"rows": rows.fingerprint(), "manifest": asdict(manifest)}
-        chunks = _embed_chunks(rows, sides["document"], count, covered, progress)
+        chunks = _embed_chunks(rows, sides["document"], count, covered)
         index = build_index(
             output,
             manifest,
@@ -114,12 +108,11 @@ def build(
             origin=origin,
             approximate=options.approximate,
             queries=(lambda: sides["query"].encode(asked)) if asked else None,
-            progress=progress,
         )
         return _report_index(index, count)
 
 
-def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progress: Progress = SILENT) -> IndexReport:
+def add(folder: str | Path, rows: TextRows, *, model: str | None = None) -> IndexReport:
     """Add the texts of a file to an index, with its own model.
 
     Rows without an ``id`` are numbered from the number of rows that the index ever had. Rows that were added before
@@ -138,9 +131,9 @@ def add(folder: str | Path, rows: TextRows, *, model: str | None = None, progres
         if index.manifest.find_shard(source):
             log.info(f"the index has the rows of {rows.file} already: nothing is added")
             return _report_index(finish_addition(folder, index.manifest), 0)
-        with stage(progress, f"checking the rows of {rows.file}"):
+        with stage(f"checking the rows of {rows.file}"):
             count, covered = rows.check(index)
-        chunks = _embed_chunks(rows, embedder, count, covered, progress)
+        chunks = _embed_chunks(rows, embedder, count, covered)
         return _report_index(add_to_index(index, chunks, origin={"rows": source}), count)
 
 
@@ -166,7 +159,7 @@ def delete(folder: str | Path, ids: Sequence[str]) -> IndexReport:
         return _report_index(delete_from_index(index, rows), len(rows))
 
 
-def _embed_chunks(rows: TextRows, embedder: Embedder, count: int, covered: Coverage, progress: Progress) -> Chunks:
+def _embed_chunks(rows: TextRows, embedder: Embedder, count: int, covered: Coverage) -> Chunks:
     """Return what yields the rows with their vectors, chunk by chunk, after those that are done.
 
     Passages are `covered`, which is known before; of texts, it is measured.
@@ -176,7 +169,7 @@ def _embed_chunks(rows: TextRows, embedder: Embedder, count: int, covered: Cover
         if done:
             log.info(f"going on after {done:,} of {count:,} rows, which an earlier command has finished")
         remaining = islice(rows, done, None)
-        with stage(progress, "embedding", count, done):
+        with stage("embedding", count, done):
             while chunk := list(islice(remaining, _CHUNK)):
                 texts = [row.text for row in chunk]
                 if rows.splitter is None:
@@ -185,7 +178,7 @@ def _embed_chunks(rows: TextRows, embedder: Embedder, count: int, covered: Cover
                     coverage = Coverage() if done else covered
                 yield [row.record for row in chunk], embedder.encode(texts), coverage
                 done += len(chunk)
-                progress.update(done, {})
+                get_progress().update(done, {})
         # The rows that were checked are not those that were embedded.
         if done != count:
             raise DataError("the file changed while it was read", "repeat the command", file=rows.file)

@@ -13,7 +13,7 @@ from bertkit.data.files import first_of
 from bertkit.errors import DataError
 from bertkit.metrics.intervals import Interval
 from bertkit.metrics.ranking import average_queries, query_intervals, score_rankings
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.recipe import typed_path
 from bertkit.vectors.reranker import Reranker
 from bertkit.vectors.search.coverage import find_truncated
@@ -62,7 +62,6 @@ def evaluate(
     candidates: int = DEPTH,
     limit: int | None = None,
     model: str | None = None,
-    progress: Progress = SILENT,
 ) -> SearchScores:
     """Score the first 100 results by words, by vectors, by both and, with a reranker, by that.
 
@@ -73,7 +72,6 @@ def evaluate(
         candidates: how many those are.
         limit: use only the first queries.
         model: where the model of the index is now; by default where it was.
-        progress: shows how far the work is.
 
     Raises:
         DataError: nothing that is relevant is in the index, or the file is wrong.
@@ -88,13 +86,13 @@ def evaluate(
     relevance = dict(first_of(read_relevance(file).items(), limit))
     by_document, known = _is_by_document(index, relevance, file), dict[int, str]()
     find_ids = partial(_find_ids, index=index, column="document" if by_document else "id", known=known)
-    with stage(progress, f"loading {model or index.manifest.model}"):
+    with stage(f"loading {model or index.manifest.model}"):
         embedder = embedder_of(index.manifest, "query", folder=folder, model=model)
     if truncated := find_truncated(list(relevance), embedder):
         limits = f"than {embedder.tokenizer.model_max_length} tokens: only their beginning counts"
         log.info(f"{len(truncated):,} queries are longer {limits}")
     ways: dict[str, list[list[str]]] = {}
-    with stage(progress, "searching", len(relevance)) as tick:
+    with stage("searching", len(relevance)) as tick:
         queries = iter(relevance)
         while chunk := list(islice(queries, _CHUNK)):
             words = rank_by_words(index, chunk, DEPTH)
@@ -102,7 +100,7 @@ def evaluate(
             hybrid = fuse(words, vectors)
             rankings_of = {"words (BM25)": words, "vectors": vectors, "hybrid": [ranking[:DEPTH] for ranking in hybrid]}
             if reranker is not None:
-                best = rerank(reranker, chunk, [ranking[:candidates] for ranking in hybrid], index, progress)
+                best = rerank(reranker, chunk, [ranking[:candidates] for ranking in hybrid], index)
                 rest = [ranking[candidates:DEPTH] for ranking in hybrid]
                 rankings_of["hybrid and rerank"] = [[*first, *others] for first, others in zip(best, rest, strict=True)]
             for way, rankings in rankings_of.items():

@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import Any
 
 from bertkit.errors import UnavailableError, UsageError, shorten
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import log, stage
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.search.index import Index, naming_damage
 from bertkit.vectors.search.lexical import LexicalIndex
@@ -28,7 +28,6 @@ def query(
     *,
     model: str | None = None,
     prompt: str | None = None,
-    progress: Progress = SILENT,
 ) -> Iterator[dict[str, Any]]:
     """Yield the best rows for each query, the best first.
 
@@ -38,7 +37,6 @@ def query(
         method: how rows are ranked, and how many are returned; all rows where there are fewer.
         model: where the model of the index is now; by default where it was.
         prompt: name of the prompt, which must be the one that the index was built for.
-        progress: shows how far the work is.
 
     Returns:
         records with ``rank`` (from 1), ``score``, the ``similarity`` of the vectors and ``bm25`` where the score is
@@ -65,14 +63,14 @@ def query(
         raise UsageError("no query", 'give one, e.g. "how to open a file", or --file')
     embedder = None
     if method.by != "words":
-        with stage(progress, f"loading {model or index.manifest.model}"):
+        with stage(f"loading {model or index.manifest.model}"):
             embedder = embedder_of(index.manifest, "query", folder=index.folder, model=model)
     texts = chain([first], remaining)
 
     def records() -> Iterator[dict[str, Any]]:
         with naming_damage(index.folder):
             while chunk := list(islice(texts, _CHUNK)):
-                yield from _search_chunk(index, embedder, words, chunk, method, progress)
+                yield from _search_chunk(index, embedder, words, chunk, method)
 
     return records()
 
@@ -94,18 +92,13 @@ def _find_words(index: Index, method: SearchMethod) -> LexicalIndex | None:
 
 
 def _search_chunk(
-    index: Index,
-    embedder: Embedder | None,
-    words: LexicalIndex | None,
-    chunk: Sequence[Query],
-    method: SearchMethod,
-    progress: Progress,
+    index: Index, embedder: Embedder | None, words: LexicalIndex | None, chunk: Sequence[Query], method: SearchMethod
 ) -> Iterator[dict[str, Any]]:
     texts = [text for _, text in chunk]
     if not all(text.strip() for text in texts):
         raise UsageError("a query is empty", 'give a text, e.g. "how to open a file"')
     vectors = None if embedder is None else embedder.encode(texts)
-    rankings = search(index, texts, vectors, method, progress)
+    rankings = search(index, texts, vectors, method)
     for number, ((begin, text), ranking) in enumerate(zip(chunk, rankings, strict=True)):
         rows = [hit.row for hit in ranking]
         if not rows:

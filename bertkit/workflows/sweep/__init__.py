@@ -26,7 +26,7 @@ from bertkit.evaluation.sweeps import (
 )
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.modeling.load import load_tokenizer
-from bertkit.progress import SILENT, Progress, log, stage
+from bertkit.progress import Progress, log, stage, takes_progress
 from bertkit.recipe import Recipe, load_recipe
 from bertkit.recipe.space import Point, Search, name_point
 from bertkit.reports.sweep import write_sweep_report
@@ -96,6 +96,7 @@ class _Sweep:
         return runs.read_record(storage.trial_folder(self.folder, number))
 
 
+@takes_progress
 def sweep(
     recipe: str,
     search: Search,
@@ -104,7 +105,7 @@ def sweep(
     output: str | Path | None = None,
     fresh: bool = False,
     join: bool = False,
-    progress: Progress = SILENT,
+    progress: Progress | None = None,
 ) -> SweepSummary:
     """Train the trials of a search that are not trained yet, and summarize all of the folder.
 
@@ -117,11 +118,11 @@ def sweep(
     job = _check_sweep(recipe, search, changes or {}, output, fresh=fresh)
     with storage.claimed_sweep(job.folder, job.space, fresh=fresh, join=join):
         _check_trials(job)
-        return _train_trials(job, progress)
+        return _train_trials(job)
 
 
 def smoke_sweep(
-    recipe: str, search: Search, changes: Mapping[str, Any] | None = None, *, progress: Progress = SILENT
+    recipe: str, search: Search, changes: Mapping[str, Any] | None = None
 ) -> tuple[SmokeResult, BertkitError | None]:
     """Sweep over two trials of two steps on a few rows: the first, and the one with the last value of each key.
 
@@ -142,21 +143,21 @@ def smoke_sweep(
                 with _named(storage.trial_folder(job.folder, number).name, settings):
                     inputs = _read_trial(job, number)
             result.rows = count_rows(inputs)
-        stages.train(lambda shown: _train_trials(job, shown), progress)
+        stages.train(lambda: _train_trials(job))
         with stages.one("predict"):
             predict_a_row(inputs)
     return result, stages.error
 
 
-def _train_trials(job: _Sweep, progress: Progress) -> SweepSummary:
+def _train_trials(job: _Sweep) -> SweepSummary:
     """Train the trials that no other process has, and summarize all of the folder."""
     while True:
         with ExitStack() as held:
             if (number := _take_trial(job, held)) is None:
                 break
-            _train_trial(job, number, progress)
+            _train_trial(job, number)
     with storage.choosing(job.folder):  # one process at a time writes the summary
-        summary = _summarize_trials(job, progress)
+        summary = _summarize_trials(job)
         if not summary.unfinished:
             _write_summary(summary)
     if summary.best is None and not summary.unfinished:
@@ -172,6 +173,7 @@ def dry_run(
     output: str | Path | None = None,
     fresh: bool = False,
     join: bool = False,
+    progress: Progress | None = None,
 ) -> SweepPlan:
     """Check everything that can be checked without training, and return what the sweep would do."""
     job = _check_sweep(recipe, search, changes or {}, output, fresh=fresh)
@@ -275,18 +277,18 @@ def _read_trial(job: _Sweep, number: int) -> FinetuneInputs:
     return job.narrow(inputs) if job.narrow else inputs
 
 
-def _train_trial(job: _Sweep, number: int, progress: Progress) -> None:
+def _train_trial(job: _Sweep, number: int) -> None:
     """Train a trial, or go on with it; one that diverges has ended."""
     name = storage.trial_folder(job.folder, number).name
     settings = storage.read_settings(job.folder, number) or {}
     log.info(f"{name} of {job.search.trials}: {name_point(settings)}")
     try:
         with _named(name, settings):
-            with stage(progress, "reading the data", total=1):
+            with stage("reading the data", total=1):
                 inputs = _read_trial(job, number)
             # Taken from a trial with the same model and precision, so that trials differ in their settings alone.
             machine = find_machine(job.trial_folders, partial(_computes_like, inputs))
-            run_inputs(inputs.on(machine), fresh=False, progress=progress)
+            run_inputs(inputs.on(machine), fresh=False)
     except DivergedError as error:
         log.info(f"{name} diverged: {error}")
 
@@ -309,11 +311,11 @@ def _computes_like(inputs: FinetuneInputs, record: Mapping[str, Any]) -> bool:
     return (identity["model"], precision) == (inputs.plan.identity["model"], inputs.recipe.training.precision)
 
 
-def _summarize_trials(job: _Sweep, progress: Progress) -> SweepSummary:
+def _summarize_trials(job: _Sweep) -> SweepSummary:
     """Summarize the trials of the folder, the best first."""
     numbers = storage.find_trials(job.folder)
     records = {number: record for number in numbers if (record := job.record(number)) is not None}
-    with stage(progress, "summarizing the trials", total=1):
+    with stage("summarizing the trials", total=1):
         inputs = _read_trial(job, next(iter(records), numbers[0]))
         metric, split = inputs.recipe.best_metric, inputs.validation
         trials = sort_trials([job.describe(number) for number in numbers], metric)

@@ -9,7 +9,6 @@ from bertkit.errors import UsageError
 from bertkit.insight.layer_vectors import LayerVectors
 from bertkit.insight.maps.labels import Labeling
 from bertkit.insight.maps.layers import describe, layer_rows, measure_layers, read_layers
-from bertkit.progress import SILENT
 
 
 def labeling(labels, are_clusters=False):
@@ -41,7 +40,7 @@ def test_a_layer_that_keeps_labels_apart_has_the_better_numbers():
     chance = np.random.default_rng(0).normal(size=(60, 2, 4)).astype(np.float32)
     chance[:, 1, 0] += [{"a": 9, "b": -9, None: 0}[label] for label in labels]
     vectors = LayerVectors(chance, np.arange(60), np.zeros(60))
-    planes, (first, last) = measure_layers(vectors, [0, 1], labeling(labels), "pca", 42, SILENT)
+    planes, (first, last) = measure_layers(vectors, [0, 1], labeling(labels), "pca", 42)
     assert [plane.points.shape for plane in planes] == [(60, 2)] * 2
     assert last.separation.points == 40
     assert last.separation.nearest == 1 and first.separation.nearest < 0.8
@@ -52,7 +51,7 @@ def test_a_layer_that_keeps_labels_apart_has_the_better_numbers():
     assert rows[1]["nearest has the label"] == "1.0000" and rows[1]["95% interval"] == "0.9124 to 1.0000"
     assert "nearest has the label" not in layer_rows([last], are_clusters=True)[0]
     assert describe(last).startswith("8") and ", silhouette 0.8" in describe(last)
-    _, (clustered,) = measure_layers(vectors, [1], labeling(labels, are_clusters=True), "pca", 42, SILENT)
+    _, (clustered,) = measure_layers(vectors, [1], labeling(labels, are_clusters=True), "pca", 42)
     assert clustered.separation.silhouette == last.separation.silhouette and clustered.separation.nearest is None
-    _, (unlabeled,) = measure_layers(vectors, [1], labeling([None] * 60), "pca", 42, SILENT)
+    _, (unlabeled,) = measure_layers(vectors, [1], labeling([None] * 60), "pca", 42)
     assert unlabeled.separation is None and "silhouette" not in layer_rows([unlabeled], are_clusters=False)[0]

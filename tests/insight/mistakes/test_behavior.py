@@ -10,7 +10,6 @@ from bertkit.errors import RecipeError
 from bertkit.insight.mistakes import behavior
 from bertkit.insight.mistakes.behavior import BehaviorTest, fill_template, plan_test, run_plans
 from bertkit.metrics.intervals import wilson_interval
-from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe
 from bertkit.tasks import load_task
 
@@ -57,7 +56,7 @@ def reader(monkeypatch):
 
 def run(reader, test, rows=()):
     rows = rows or test.rows
-    (result,) = run_plans(reader, [plan_test(test, rows, COLUMNS, 100)], SILENT)
+    (result,) = run_plans(reader, [plan_test(test, rows, COLUMNS, 100)])
     return result
 
 
@@ -103,7 +102,7 @@ def test_what_must_not_matter_at_all_has_the_worst_first(reader):
 def test_each_text_is_predicted_once(reader):
     rows = [{"text": "A film.", "label": "y"}] * 3
     plans = [plan_test(BehaviorTest(name=name, change="lower case"), rows, COLUMNS, 9) for name in "ab"]
-    assert [result.rows for result in run_plans(reader, plans, SILENT)] == [3, 3]
+    assert [result.rows for result in run_plans(reader, plans)] == [3, 3]
     assert reader.seen == ["A film.", "a film."]
 
 

@@ -8,7 +8,6 @@ from bertkit.data.columns import Columns
 from bertkit.errors import RecipeError
 from bertkit.insight.mistakes import behavior, robustness
 from bertkit.insight.mistakes.robustness import measure_robustness
-from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe
 
 
@@ -39,7 +38,7 @@ def measure(monkeypatch):
         columns = Columns(given=("text",), gold="label")
         monkeypatch.setattr(robustness, "find_checkpoint", lambda recipe: Saved(columns, numbers))
         monkeypatch.setattr(behavior, "run_model", lambda *_: ([], None))
-        return measure_robustness(load_recipe("classify", {"model": "demo"}), rows, limit=limit, progress=SILENT)
+        return measure_robustness(load_recipe("classify", {"model": "demo"}), rows, limit=limit)
 
     return run
 

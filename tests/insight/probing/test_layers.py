@@ -9,7 +9,6 @@ import pytest
 
 from bertkit.insight.probing import layers
 from bertkit.insight.probing.layers import probe_layers
-from bertkit.progress import SILENT
 from tests.insight.probing.made_up import make_task
 
 
@@ -23,7 +22,7 @@ def few_resamples():
 @pytest.fixture(scope="module")
 def planted():
     task, train, test = make_task(known_from=2)
-    return probe_layers(task, train, test, seeds=[1, 2, 3], most=1000, progress=SILENT)
+    return probe_layers(task, train, test, seeds=[1, 2, 3], most=1000)
 
 
 def test_a_planted_label_is_found_from_its_layer_on(planted):
@@ -45,7 +44,7 @@ def test_what_is_not_shown_is_said(planted):
 
 def test_a_random_label_has_no_selectivity_and_beats_nothing():
     task, train, test = make_task(known_from=5)
-    found = probe_layers(task, train, test, seeds=[1, 2], most=1000, progress=SILENT)
+    found = probe_layers(task, train, test, seeds=[1, 2], most=1000)
     assert max(abs(one.selectivity) for one in found.layers) < 0.1
     assert any("no layer is shown to be better than the most frequent label" in note for note in found.notes)
     assert all(one.compression < 1.1 for one in found.layers)
@@ -63,7 +62,7 @@ def test_the_words_of_a_control_task_are_known_by_heart_where_vectors_tell_them(
         vectors = make_vectors(np.eye(6)[words], 0, rng, size=6.0)
         parts.append((make_items(labels, [f"w{word}" for word in words]), vectors))
     task = replace(make_task()[0], train=parts[0][0], test=parts[1][0], control="types")
-    found = probe_layers(task, parts[0][1], parts[1][1], seeds=[1], most=1000, progress=SILENT)
+    found = probe_layers(task, parts[0][1], parts[1][1], seeds=[1], most=1000)
     assert all(one.score > 0.97 and one.control > 0.9 for one in found.layers)
     assert found.baselines["most frequent label of each word"] == 1.0
     assert max(one.selectivity for one in found.layers) < 0.1
@@ -78,7 +77,7 @@ def test_numbers_are_told_by_regression():
         vectors.vectors.vectors[:, 1:, :1] += 3 * signal[:, None].astype(np.float32)
         values.append(replace(items, labels=signal[:, 0].tolist(), groups=[]))
     task = replace(task, train=values[0], test=values[1], metric="spearmanr", is_regression=True, group_name="")
-    found = probe_layers(task, train, test, seeds=[1, 2], most=1000, progress=SILENT)
+    found = probe_layers(task, train, test, seeds=[1, 2], most=1000)
     assert abs(found.layers[0].score) < 0.2 and found.layers[2].score > 0.85
     assert found.layers[2].bits is None and abs(found.layers[2].control) < 0.25
     assert found.baselines == {} and found.above_baseline[0] > 0.8
@@ -88,6 +87,6 @@ def test_labels_that_only_held_out_rows_have_are_told_of():
     task, train, test = make_task(train=120, test=60)
     labels = ["new", *task.test.labels[1:]]
     task = replace(task, test=replace(task.test, labels=labels))
-    found = probe_layers(task, train, test, seeds=[1], most=1000, progress=SILENT)
+    found = probe_layers(task, train, test, seeds=[1], most=1000)
     assert "held-out items whose label no training row has, never right: 1" in found.notes
     assert found.labels == 3

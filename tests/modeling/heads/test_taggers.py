@@ -17,7 +17,6 @@ from bertkit.modeling import load as models
 from bertkit.modeling.heads import taggers as heads
 from bertkit.modeling.info import info_of
 from bertkit.modeling.layers import LAYER_CHOICES
-from bertkit.progress import Silent
 from bertkit.recipe import load_recipe
 from bertkit.tasks import token_classification as task
 from bertkit.tokens.features import Setup
@@ -335,7 +334,7 @@ def tagger(data, tiny_model, tmp_path_factory) -> Path:
 
 def train_tagger(model: Path, data: Path, output: Path, epochs: int) -> Path:
     changes = {"model": str(model), "data.source": str(data), **LEARN, "training.epochs": epochs}
-    finetune(load_recipe("ner-features", changes), output=output, progress=Silent())
+    finetune(load_recipe("ner-features", changes), output=output)
     return output
 
 

@@ -20,7 +20,6 @@ from bertkit.modeling.dropout import DropoutStream, fast_dropout
 from bertkit.modeling.heads.electra import ElectraPair, draw, generator_config
 from bertkit.pretraining.objectives import PretrainSetup, rtd
 from bertkit.pretraining.tokenized import TokenizedCorpus, unigram_loss
-from bertkit.progress import SILENT
 from bertkit.recipe import PretrainRecipe
 from bertkit.tokens.features import IGNORED
 from tests.conftest import WORDS, make_tokenizer
@@ -208,7 +207,7 @@ def test_an_evaluation_repeats_itself_and_disturbs_no_randomness(setup):
     model = make_model(setup)
     features = make_features(setup, make_corpus(), progress=None)
     before = torch.get_rng_state()
-    first, second = (measure(model, features, rtd.collator(setup), rtd, "fp32", SILENT) for _ in range(2))
+    first, second = (measure(model, features, rtd.collator(setup), rtd, "fp32") for _ in range(2))
     assert first == second
     assert torch.equal(before, torch.get_rng_state())
 
@@ -243,7 +242,7 @@ def test_a_toy_grammar_is_learned():
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
     held_out = make_corpus(60, seed=9)
-    scores = measure(model, make_features(setup, held_out, progress=None), collate, rtd, "fp32", SILENT)
+    scores = measure(model, make_features(setup, held_out, progress=None), collate, rtd, "fp32")
     assert np.log(scores["perplexity"]) < unigram_loss(corpus, held_out, setup.config.vocab_size) - 1
     assert scores["f1"] > 0.85
     assert scores["replaced_share"] > 0.02

@@ -8,7 +8,6 @@ import torch
 from transformers import AutoModel, AutoTokenizer
 
 from bertkit.errors import DataError, UsageError
-from bertkit.progress import SILENT
 from bertkit.vectors.embedder import Embedder
 from bertkit.vectors.embedding.units import UNITS, check_unit
 
@@ -30,44 +29,44 @@ def states(tiny_model):
 
 
 def test_a_token_has_its_hidden_state(embedder, states):
-    result = UNITS["token"].encode(embedder, ["a", TEXT], SILENT)
+    result = UNITS["token"].encode(embedder, ["a", TEXT])
     assert list(result.rows) == [0, 1, 1, 1, 1, 1]
     assert result.columns == {"index": [0, 0, 1, 2, 3, 4], "token": ["a", "the", "x", "##y", "##z", "film"]}
     np.testing.assert_allclose(result.vectors[1:], states, atol=1e-6)
 
 
 def test_a_word_has_the_mean_of_its_tokens(embedder, states):
-    result = UNITS["word"].encode(embedder, [WORDS, ["good"]], SILENT)
+    result = UNITS["word"].encode(embedder, [WORDS, ["good"]])
     assert result.columns == {"index": [0, 1, 2, 0], "word": [*WORDS, "good"]}
     np.testing.assert_allclose(result.vectors[:3], [states[0], states[1:4].mean(axis=0), states[4]], atol=1e-6)
 
 
 def test_a_target_is_one_word_of_its_row(embedder, states):
-    result = UNITS["target"].encode(embedder, [(WORDS, 2), (WORDS, 1)], SILENT)
+    result = UNITS["target"].encode(embedder, [(WORDS, 2), (WORDS, 1)])
     assert list(result.rows) == [0, 1] and result.columns["word"] == ["film", "xyz"]
     np.testing.assert_allclose(result.vectors, [states[4], states[1:4].mean(axis=0)], atol=1e-6)
     with pytest.raises(DataError, match="has no visible character"):
-        UNITS["target"].encode(embedder, [(["the", "\u200b"], 1)], SILENT)
+        UNITS["target"].encode(embedder, [(["the", "\u200b"], 1)])
 
 
 def test_every_word_of_a_long_row_has_a_vector(tiny_model):
     words = ["the", "good", "film", "is", "bad"] * 8
     short, whole = (Embedder(str(tiny_model), precision="fp32", max_length=length) for length in (12, 64))
-    windows = UNITS["word"].encode(short, [words], SILENT)
+    windows = UNITS["word"].encode(short, [words])
     assert windows.columns["word"] == words
-    reference = UNITS["word"].encode(whole, [words[:10]], SILENT)
-    np.testing.assert_allclose(windows.vectors[0], UNITS["word"].encode(short, [words[:10]], SILENT).vectors[0])
+    reference = UNITS["word"].encode(whole, [words[:10]])
+    np.testing.assert_allclose(windows.vectors[0], UNITS["word"].encode(short, [words[:10]]).vectors[0])
     assert windows.vectors.shape[1] == reference.vectors.shape[1]
 
 
 def test_rows_may_have_no_words(embedder):
-    result = UNITS["word"].encode(embedder, [[], ["\u200b"]], SILENT)
+    result = UNITS["word"].encode(embedder, [[], ["\u200b"]])
     assert len(result.vectors) == len(result.rows) == 0
 
 
 def test_words_have_length_1_where_that_is_asked(tiny_model):
     embedder = Embedder(str(tiny_model), precision="fp32", normalize=True)
-    vectors = UNITS["word"].encode(embedder, [WORDS], SILENT).vectors
+    vectors = UNITS["word"].encode(embedder, [WORDS]).vectors
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, rtol=1e-6)
 
 

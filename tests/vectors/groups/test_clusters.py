@@ -12,7 +12,6 @@ from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
 from bertkit.errors import DataError, UsageError
-from bertkit.progress import SILENT
 from bertkit.vectors.embedding.quantize import to_unit_length
 from bertkit.vectors.groups import clusters as fit
 from bertkit.vectors.groups.clusters import NOISE, choose_count, find_centroids, find_examples, find_words, fit_clusters
@@ -58,7 +57,7 @@ def test_the_rest_of_many_rows_joins_the_nearest(monkeypatch):
 
 
 def test_the_number_of_clusters_is_that_of_the_groups():
-    count, silhouettes = choose_count(draw(sizes=(30, 30, 30, 30))[0], "kmeans", 42, SILENT)
+    count, silhouettes = choose_count(draw(sizes=(30, 30, 30, 30))[0], "kmeans", 42)
     assert count == 4
     assert silhouettes[4] == max(silhouettes.values())
 
@@ -79,7 +78,7 @@ def test_more_clusters_than_vectors_are_refused():
     with pytest.raises(UsageError, match="--clusters 3, but there are 2 different vectors"):
         fit_clusters(vectors, "kmeans", 3)
     with pytest.raises(DataError, match="2 different vectors are too few"):
-        choose_count(vectors, "kmeans", 42, SILENT)
+        choose_count(vectors, "kmeans", 42)
 
 
 def test_a_centroid_is_the_mean_direction():

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from bertkit.data.text import normalize
-from bertkit.progress import SILENT
 from bertkit.vectors.groups.wording import LONG, cut_shingles, digest_text, find_near, find_repeated, sign
 
 WORDS = [f"{a}{b}{c}" for a in "bdfgklm" for b in "aeiou" for c in ("", "n", "st")]
@@ -33,7 +32,7 @@ def share(one, other):
 
 def near_of(texts, threshold, fixed=0):
     signatures = {row: sign(text) for row, text in enumerate(texts)}
-    return find_near(signatures, threshold, lambda rows: {row: cut_shingles(texts[row]) for row in rows}, fixed, SILENT)
+    return find_near(signatures, threshold, lambda rows: {row: cut_shingles(texts[row]) for row in rows}, fixed)
 
 
 @pytest.mark.parametrize("words", [0, 1, 3, 10, 30])

@@ -62,7 +62,7 @@ def test_a_reranker_sees_the_candidates_alone(made):
     index, texts, vectors = made
     seen = []
 
-    def score(pairs, progress):
+    def score(pairs):
         seen.extend(pairs)
         return np.array([len(text) for _, text in pairs])
 

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import BertkitError, DataError, DivergedError, ResourceError
-from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe
 from bertkit.workflows.finetune import seed_jobs
 from bertkit.workflows.finetune.seed_jobs import SeedJob, run_jobs
@@ -55,7 +54,7 @@ def stand_in(monkeypatch):
 
 
 def test_a_seed_that_diverges_does_not_end_the_others(tmp_path, stand_in):
-    found = run_jobs(jobs_in(tmp_path, "7", "good"), 1, SILENT)
+    found = run_jobs(jobs_in(tmp_path, "7", "good"), 1)
     assert list(found) == [1] and isinstance(found[1], DivergedError)
     assert str(found[1]) == "of seed (a.csv:3) - do"
     assert (tmp_path / "good.began").exists()
@@ -72,7 +71,7 @@ def test_a_seed_that_diverges_does_not_end_the_others(tmp_path, stand_in):
 def test_another_error_stops_the_others(tmp_path, stand_in, end, error, message):
     began = time.monotonic()
     with pytest.raises(error) as raised:
-        run_jobs(jobs_in(tmp_path, end, "slow", "later"), 2, SILENT)
+        run_jobs(jobs_in(tmp_path, end, "slow", "later"), 2)
     assert message in str(raised.value) and time.monotonic() - began < 50
     assert not (tmp_path / "later.began").exists()
 

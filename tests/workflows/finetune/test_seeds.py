@@ -11,7 +11,6 @@ import pytest
 import torch
 
 from bertkit.errors import DivergedError, UsageError
-from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe
 from bertkit.storage import runs
 from bertkit.storage.seeds import read_seeds, seed_folders
@@ -102,7 +101,7 @@ def test_no_more_runs_at_a_time_than_threads(monkeypatch, asked, threads, found)
 
     monkeypatch.setenv("OMP_NUM_THREADS", str(threads))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert workflow._count_jobs(asked, SILENT) == found
+    assert workflow._count_jobs(asked) == found
 
 
 def test_a_dry_run_refuses_what_the_command_refuses(demo, tmp_path):

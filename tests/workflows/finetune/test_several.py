@@ -12,7 +12,6 @@ import pytest
 from transformers import AutoModelForTokenClassification
 
 from bertkit.errors import RecipeError, UsageError
-from bertkit.progress import SILENT
 from bertkit.recipe import load_recipe, load_several
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.finetune.several import dry_run, finetune_several, read_several
@@ -124,7 +123,7 @@ def test_the_same_text_goes_through_the_encoder_once(finished, tmp_path):
         for name, one in together.tasks.items()
     }
     features = {name: one.task.encode(rows[name], one.setup) for name, one in together.tasks.items()}
-    predictions = together.predict(features, rows, SILENT)
+    predictions = together.predict(features, rows)
     assert sum(read) == len({row["text"] for row in TEXTS})
     assert [len(of_task) for of_task in predictions.values()] == [len(TEXTS)] * 2
 

@@ -40,7 +40,7 @@ def test_a_dry_run_refuses_a_disk_that_is_too_small(run, monkeypatch):
 def test_a_dry_run_times_each_length_of_blocks(run, monkeypatch):
     timed = []
 
-    def seconds_of(trainee, training, machine, *, steps, progress):
+    def seconds_of(trainee, training, machine, *, steps):
         batches = trainee.batches
         lengths = [len(feature["input_ids"]) for feature in batches.__getitems__([batches.key(0)])]
         timed.append(lengths)

@@ -12,7 +12,6 @@ import torch
 from transformers import AutoTokenizer
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.progress import SILENT
 from bertkit.recipe import load_pretrain_recipe
 from bertkit.workflows.pretrain.inputs import PretrainInputs, read_inputs
 from tests.tokens.test_vocabulary import shuffled
@@ -38,7 +37,7 @@ def read(tmp_path, monkeypatch):
 
     def read_with(**changes: object) -> PretrainInputs:
         named = {name.replace("__", "."): value for name, value in changes.items()}
-        return read_inputs(load_pretrain_recipe("mlm", {**settings, **named}), tmp_path / "run", SILENT)
+        return read_inputs(load_pretrain_recipe("mlm", {**settings, **named}), tmp_path / "run")
 
     return read_with
 
@@ -120,10 +119,10 @@ def test_texts_longer_than_the_model_reads_are_refused(read):
 def test_a_shipped_length_gives_way_to_a_model_that_reads_less(here, caplog):
     (here / "text.txt").write_text("".join(f"The cat number {n} sleeps. It is old.\n\n" for n in range(60)))
     settings = {"model": "demo", "data.source": "text.txt"}
-    training = read_inputs(load_pretrain_recipe("bert", settings), None, SILENT).setup.recipe.training
+    training = read_inputs(load_pretrain_recipe("bert", settings), None).setup.recipe.training
     assert (training.max_length, training.short_length) == (128, None)
     assert "the model reads 128 tokens, so training.max_length is 128, not 512" in caplog.text
     with pytest.raises(RecipeError, match=r"training\.max_length 200 exceeds the model's 128 - --max-length 128"):
-        read_inputs(load_pretrain_recipe("bert", {**settings, "training.max_length": 200}), None, SILENT)
+        read_inputs(load_pretrain_recipe("bert", {**settings, "training.max_length": 200}), None)
     with pytest.raises(RecipeError, match=r"training\.short_length 256 exceeds the model's 128 - --max-length 128"):
-        read_inputs(load_pretrain_recipe("bert", {**settings, "training.short_length": 256}), None, SILENT)
+        read_inputs(load_pretrain_recipe("bert", {**settings, "training.short_length": 256}), None)

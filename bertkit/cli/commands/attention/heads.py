@@ -15,7 +15,6 @@ from bertkit.cli.options import (
     read_data_options,
 )
 from bertkit.cli.output import format_interval, format_rows, print_file, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.insight.attention.heads import MeasuredHeads
@@ -50,8 +49,7 @@ def command(
     from bertkit.workflows.attention import measure
 
     data = read_data_options(column, changes).model_copy(update={"limit": limit})
-    progress = TerminalProgress()
-    measured = measure(source, model, data=data, split=split, max_tokens=max_length, output=output, progress=progress)
+    measured = measure(source, model, data=data, split=split, max_tokens=max_length, output=output)
     if output is not None:
         print_file(output, measured.rows)
     else:

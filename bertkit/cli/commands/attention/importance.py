@@ -15,7 +15,6 @@ from bertkit.cli.options import (
     option,
 )
 from bertkit.cli.output import format_rows, format_scored, format_signed, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.workflows.attention import ImportantHeads
@@ -44,7 +43,7 @@ def command(
 
     settings = {"model": run, "data.source": data, "training.max_length": max_length}
     loaded = load(recipe or recipe_of(run), settings, changes)
-    found = rank_by_importance(loaded, split=split, rows=rows, output=output, progress=TerminalProgress())
+    found = rank_by_importance(loaded, split=split, rows=rows, output=output)
     print_result(found, _print_importance, page=output)
 
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 from bertkit.cli.commands.attention import WARNING
 from bertkit.cli.options import EncoderOption, PageOption, PairOption, argument, option, refuse_options
 from bertkit.cli.output import print_file, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +44,7 @@ def command(
     if layer is None:
         refuse_options({"--head": head}, "without --layer", "name the layer too")
     at = (layer or 0, head or 0)
-    shown = show(text, model, pair=pair, max_tokens=max_length, at=at, output=output, progress=TerminalProgress())
+    shown = show(text, model, pair=pair, max_tokens=max_length, at=at, output=output)
     if output is not None:
         print_file(output, 1)
     else:

@@ -32,7 +32,6 @@ from bertkit.cli.output import (
     print_text,
     size_cells,
 )
-from bertkit.cli.progress import TerminalProgress
 from bertkit.cli.smoke import SmokeOption, print_smoke, refuse_with_smoke
 from bertkit.reports.text import duration_text
 
@@ -112,16 +111,16 @@ def run_pretraining(recipe: PretrainRecipe, output: Path | None, *, dry_run: boo
         refuse_with_smoke(output=output, dry_run=dry_run, fresh=fresh)
         from bertkit.workflows.pretrain.smoke import smoke_pretrain
 
-        print_smoke(smoke_pretrain(recipe, progress=TerminalProgress()))
+        print_smoke(smoke_pretrain(recipe))
     elif dry_run:
         from bertkit.workflows.pretrain.estimate import estimate
 
-        plan = estimate(recipe, output=output, fresh=fresh, progress=TerminalProgress())
+        plan = estimate(recipe, output=output, fresh=fresh)
         print_result(plan, print_estimate)
     else:
         from bertkit.workflows.pretrain import pretrain
 
-        result = pretrain(recipe, output=output, fresh=fresh, progress=TerminalProgress())
+        result = pretrain(recipe, output=output, fresh=fresh)
         print_result(result, print_pretrained)
 
 

@@ -10,7 +10,6 @@ import typer
 from bertkit.cli.commands.pretrain.recipe import DocumentsOption
 from bertkit.cli.options import SetOption, merge_changes, option, output_option
 from bertkit.cli.output import print_line, print_notes, print_result, print_text
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
 from bertkit.progress import log
 
@@ -77,7 +76,7 @@ def command(
         special=special or (),
         max_length=max_length,
     )
-    report = train_tokenizer(corpus, spec, output=output, progress=TerminalProgress())
+    report = train_tokenizer(corpus, spec, output=output)
     print_result(report, print_tokenizer)
 
 

@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from bertkit.cli.options import argument, option, output_option
 from bertkit.cli.output import print_file, print_line, print_notes, print_result, print_table
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
 from bertkit.storage.files import write_text
 
@@ -39,7 +38,7 @@ def command(
     from bertkit.reports.table import FORMATS, describe_marks, make_grid
     from bertkit.workflows.table import tabulate
 
-    table = tabulate(folders, rows=rows, progress=TerminalProgress())
+    table = tabulate(folders, rows=rows)
     if output is not None:
         from bertkit.storage.outputs import claimed
 

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from bertkit.cli.commands.search.build import SkipEmptyOption, TextsArgument, end_change
 from bertkit.cli.options import ColumnOption, DataSettingsOption, argument, option, read_data_options
-from bertkit.cli.progress import TerminalProgress
 
 ORDER = 2
 EXAMPLE = "bertkit search add index more.csv"
@@ -32,4 +31,4 @@ def command(
     from bertkit.workflows.search import add
 
     rows = TextRows.open(file, column, skip_empty=skip_empty, data=read_data_options(column, changes))
-    end_change(add(index, rows, model=model, progress=TerminalProgress()), "added")
+    end_change(add(index, rows, model=model), "added")

@@ -21,7 +21,6 @@ from bertkit.cli.options import (
     refuse_options,
 )
 from bertkit.cli.output import format_count, print_result, print_text
-from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.vectors.search.coverage import Coverage
@@ -114,7 +113,6 @@ def command(
             approximate=approximate,
             queries=recall_queries,
         ),
-        progress=TerminalProgress(),
     )
     end_change(report, "added")
 

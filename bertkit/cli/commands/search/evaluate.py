@@ -9,7 +9,6 @@ from bertkit.cli.commands.search.add import IndexArgument, MovedModelOption
 from bertkit.cli.commands.search.query import CandidatesOption, RerankOption
 from bertkit.cli.options import argument, option
 from bertkit.cli.output import format_signed, print_result, print_table, print_text
-from bertkit.cli.progress import TerminalProgress
 
 if TYPE_CHECKING:
     from bertkit.workflows.search import SearchScores
@@ -45,13 +44,7 @@ def command(
     from bertkit.workflows.search import evaluate
 
     scores = evaluate(
-        index,
-        file,
-        reranker=Reranker(rerank) if rerank else None,
-        candidates=candidates,
-        limit=limit,
-        model=model,
-        progress=TerminalProgress(),
+        index, file, reranker=Reranker(rerank) if rerank else None, candidates=candidates, limit=limit, model=model
     )
     print_result(scores, print_scores)
 

@@ -16,7 +16,6 @@ from bertkit.cli.options import (
     read_data_options,
 )
 from bertkit.cli.output import print_records
-from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import UsageError
 
 ORDER = 4
@@ -81,10 +80,9 @@ def command(
         if file is not None
         else (({"query": text}, text) for text in queries or [])
     )
-    progress = TerminalProgress()
     method = SearchMethod(by, k, Reranker(rerank) if rerank else None, candidates)
     opened = Index.open(typed_path(index), verify=verify, exact=exact)
-    records = query(opened, asked, method, model=model, prompt=prompt, progress=progress)
+    records = query(opened, asked, method, model=model, prompt=prompt)
     named = [] if file is None else [("the file of queries", typed_path(file))]
     of_index = (("a file of the index", path) for path in opened.folder.rglob("*") if path.is_file())
     print_records("results", records, output, chain(named, of_index))
