@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from tests.kills import (
@@ -25,6 +26,7 @@ from tests.kills import (
     check_equal,
     everything,
     slow_unless,
+    weights_of,
 )
 
 HALF_SAVED = [
@@ -162,6 +164,25 @@ def test_a_launch_goes_on_after_one_of_its_processes_was_killed(zygote, command,
     assert codes[rank] == -9 and 0 not in codes
     assert launch(broken) == [0, 0]
     check_equal(broken / "run", whole / "run")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fsdp", "processes"), [("false", 1), ("true", 4)])
+def test_a_launch_goes_on_with_another_number_of_processes(zygote, command, tmp_path_factory, fsdp, processes):
+    def launch(folder: Path, processes: int, fault: dict | None = None) -> list[int]:
+        printed = str(folder / "out.txt")
+        arguments = [*command, "--set", f"training.fsdp={fsdp}", "--set", "training.fast_dropout=false"]
+        return zygote.answer(folder, arguments, processes=processes, fault=fault, out=printed, err=printed)
+
+    whole, broken = tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("broken")
+    assert launch(whole, 2) == [0, 0]
+    assert 0 not in launch(broken, 2, {"function": TRAINING_STEP, "call": 8, "rank": "1"})
+    assert launch(broken, processes) == [0] * processes, (broken / "out.txt").read_text()
+    assert "resum" in (broken / "out.txt").read_text()
+    expected, weights = weights_of(whole / "run"), weights_of(broken / "run")
+    assert expected.keys() == weights.keys()
+    for name in expected:
+        np.testing.assert_allclose(weights[name], expected[name], atol=2e-4, err_msg=name)
 
 
 OPTIONS = {  # reading texts twice, for one
