@@ -44,7 +44,7 @@ class ServerMetrics:
 
         self.registry = CollectorRegistry()
         self._lanes: dict[str, Sequence[Lane]] = {}
-        ProcessCollector(registry=self.registry)
+        self._process = ProcessCollector(registry=self.registry)
         counter = partial(Counter, namespace="bertkit", registry=self.registry)
         gauge = partial(Gauge, namespace="bertkit", registry=self.registry)
         histogram = partial(Histogram, namespace="bertkit", registry=self.registry)
@@ -56,6 +56,12 @@ class ServerMetrics:
         self.tokens = counter("tokens", "Tokens that were computed.", ["model"])
         identity = ["model", "sha256", "finished", "version"]
         self.models = gauge("model_info", "The models, each 1.", identity, multiprocess_mode="livemax")
+        self._of_worker: dict[str, Gauge] = {}
+        if METRICS in os.environ:
+            worker = partial(gauge, multiprocess_mode="liveall")  # with the id of its process
+            memory = worker("worker_resident_memory_bytes", "Memory of a worker.")
+            seconds = worker("worker_cpu_seconds", "Processor time of a worker.")
+            self._of_worker = {"process_resident_memory_bytes": memory, "process_cpu_seconds": seconds}
 
     def observer(self, model: str) -> Callable[[int, int, float], None]:
         """Return what counts the batches of a model, each with its rows, its tokens and its seconds."""
@@ -76,24 +82,28 @@ class ServerMetrics:
     def watch(self, model: str, lanes: Sequence[Lane]) -> None:
         """Show how many rows of a model are waiting or computed."""
         self._lanes[model] = lanes
-        self._measure_queues()
+        self._measure()
 
-    def _measure_queues(self) -> None:
+    def _measure(self) -> None:
+        """Set what is a state and no count: the lengths of queues, and what a worker takes of the machine."""
         for model, lanes in self._lanes.items():
             self.queued.labels(model).set(sum(lane.rows for lane in lanes))
+        for metric in self._process.collect() if self._of_worker else ():
+            if metric.name in self._of_worker:
+                self._of_worker[metric.name].set(metric.samples[0].value)
 
     def count(self, route: str, status: int, seconds: float) -> None:
         """Count a request."""
         self.requests.labels(route, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
         if METRICS in os.environ:  # of other workers, only what they have written is known
-            self._measure_queues()
+            self._measure()
 
     def text(self) -> bytes:
         """Return all of it, of all workers, in the format that Prometheus reads."""
         from prometheus_client import CollectorRegistry, generate_latest, multiprocess
 
-        self._measure_queues()
+        self._measure()
         registry = self.registry
         if METRICS in os.environ:
             registry = CollectorRegistry()

@@ -138,6 +138,9 @@ def test_a_worker_that_is_killed_loses_only_what_it_had_and_is_counted(tmp_path,
         counted = read_metric('bertkit_requests_total{route="/predict",status="200"}')
         assert abs(counted - len(answered)) <= 8  # the killed worker may have sent answers that it had not counted
         assert read_metric('bertkit_queue_rows{model="run"}') == 0
+        for worker in children.read_text().split():
+            assert read_metric(f'bertkit_worker_resident_memory_bytes{{pid="{worker}"}}') > 1e8
+            assert read_metric(f'bertkit_worker_cpu_seconds{{pid="{worker}"}}') > 1
         server.process.send_signal(signal.SIGTERM)
         assert server.process.wait(30) == 0
     assert "is started again" in server.log.read_text()
