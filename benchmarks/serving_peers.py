@@ -1,6 +1,6 @@
 """Servers beside which `benchmarks.serving` measures bertkit; they answer at /predict in the same shape.
 
-    python -m benchmarks.serving_peers naive|LitServe RUN PORT
+    python -m benchmarks.serving_peers "naive|naive, bf16|LitServe" RUN PORT
 
 The naive one is what people write first: FastAPI and a pipeline of transformers, called by the handler of each request.
 LitServe gathers requests to batches of up to 32 and calls the same pipeline.
@@ -9,9 +9,10 @@ LitServe gathers requests to batches of up to 32 and calls the same pipeline.
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
-from benchmarks.serving import LITSERVE, NAIVE
+from benchmarks.serving import LITSERVE, NAIVE, NAIVE_BF16
 
 try:
     import litserve
@@ -19,14 +20,14 @@ except ImportError:  # the naive server goes without it
     litserve = None
 
 
-def load_pipeline(run: str, batch_size: int = 1) -> Any:
+def load_pipeline(run: str, dtype: str = "float32", batch_size: int = 1) -> Any:
     """Load what both call."""
     from transformers import pipeline
 
-    return pipeline("text-classification", model=run, top_k=None, batch_size=batch_size)
+    return pipeline("text-classification", model=run, dtype=dtype, top_k=None, batch_size=batch_size)
 
 
-def run_naive(run: str, port: int) -> None:
+def run_naive(run: str, port: int, dtype: str = "float32") -> None:
     """Serve the pipeline with FastAPI, one request after the other."""
     import uvicorn
     from fastapi import FastAPI
@@ -35,7 +36,7 @@ def run_naive(run: str, port: int) -> None:
     class Text(BaseModel):
         inputs: str
 
-    app, classify = FastAPI(), load_pipeline(run)
+    app, classify = FastAPI(), load_pipeline(run, dtype)
 
     async def predict(body: Text) -> Any:
         return classify(body.inputs)
@@ -77,4 +78,5 @@ def run_litserve(run: str, port: int) -> None:
 
 if __name__ == "__main__":
     engine, folder, number = sys.argv[1:]
-    {NAIVE: run_naive, LITSERVE: run_litserve}[engine](folder, int(number))
+    run = {NAIVE: run_naive, NAIVE_BF16: partial(run_naive, dtype="bfloat16"), LITSERVE: run_litserve}[engine]
+    run(folder, int(number))
