@@ -27,7 +27,7 @@ from bertkit.hardware.threads import CoreWatch
 from bertkit.progress import log
 from bertkit.server.engines import Encoded, Engine
 
-_ENCODED_AT_ONCE = 32  # inputs of a request; those of all requests are tokenized together
+_ENCODED_AT_ONCE = 128  # inputs that are tokenized together; a request gets its share of them
 SHARES = 4  # of a batch on a CPU: a request gets one at a time
 _PATIENCE = 1.0  # seconds after which a request has its turn before shorter ones
 
@@ -174,8 +174,9 @@ class Lane:
         taken = list[_Input]()
         for ticket in tickets:
             if sum(map(_tokens, ticket.encoded)) < self._share:
-                taken += [ticket.waiting.popleft() for _ in range(min(len(ticket.waiting), _ENCODED_AT_ONCE))]
-            if len(taken) >= SHARES * _ENCODED_AT_ONCE:
+                count = min(len(ticket.waiting), _ENCODED_AT_ONCE // self.shares)
+                taken += [ticket.waiting.popleft() for _ in range(count)]
+            if len(taken) >= _ENCODED_AT_ONCE:
                 break
         return taken
 
