@@ -25,6 +25,7 @@ from bertkit.storage import hub, runs
 from bertkit.storage.exports import is_exported, read_export
 from bertkit.storage.recipes import recipe_of
 from bertkit.storage.records import RunRecord
+from bertkit.storage.seeds import is_seeds_folder, members_of, read_seeds
 from bertkit.tasks import Task, load_task, with_options
 from bertkit.tokens import long_texts
 from bertkit.tokens.features import Setup
@@ -264,6 +265,35 @@ def open_trained(model: str, recipe: str | None = None, changes: Mapping[str, An
     folder = hub.find_model(model)
     loaded = load_recipe(recipe or recipe_of(model), {**settings, "model": model})
     return open_checkpoint(loaded, load_task(loaded), folder)
+
+
+def find_members(recipe: Recipe) -> SavedCheckpoint:
+    """Find the checkpoint that a recipe names as its model, or the ensemble of all finished runs of a folder of seeds.
+
+    Raises:
+        ModelError: as `find_checkpoint`; or the seeds are not finished, or this task family has no ensembles.
+    """
+    folder = typed_path(recipe.model)
+    if not is_seeds_folder(folder):
+        return find_checkpoint(recipe)
+    summary = read_seeds(folder)
+    if summary is None:
+        what = "the runs of these seeds are not finished"
+        raise ModelError(what, "repeat the command that started them, or name one of the run folders", file=folder)
+    task = load_task(recipe)
+    names = members_of(summary)
+    if len(names) < 2:
+        what = f"an ensemble takes at least two finished runs, and there {'is' if names else 'are'} {len(names)}"
+        raise ModelError(what, "train with more --seeds, or name a run folder", file=folder)
+    if task.combine is None:
+        what = f"the task family {recipe.task} has no ensembles: its outputs cannot be combined"
+        raise ModelError(what, f"name one of the runs: {folder / names[0]}")
+    members = tuple(open_checkpoint(recipe, task, hub.find_model(str(folder / name))) for name in names)
+    log.info(f"ensemble of {len(names)} runs: {', '.join(names)}")
+    for run in summary["runs"]:
+        if run["failure"]:
+            log.info(f"{run['folder']} failed{'' if run['folder'] in names else ' and is left out'}: {run['failure']}")
+    return replace(members[0], members=members)
 
 
 def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:

@@ -17,7 +17,6 @@ from bertkit.data.rows import Split
 from bertkit.errors import RecipeError, closest
 from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibration_rows
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.ensemble import combine_outputs
 from bertkit.metrics import intervals
 from bertkit.metrics.baselines import strongest, strongest_scores
 from bertkit.metrics.basic import why_undefined
@@ -26,7 +25,17 @@ from bertkit.progress import stage
 from bertkit.recipe import Recipe
 from bertkit.storage.files import null_for_nan, write_json
 from bertkit.storage.spool import IN_MEMORY, spool
-from bertkit.tasks import Compared, Details, Prediction, Predictions, Task, drop_private_keys, with_options
+from bertkit.tasks import (
+    Compared,
+    Details,
+    Output,
+    Outputs,
+    Prediction,
+    Predictions,
+    Task,
+    drop_private_keys,
+    with_options,
+)
 from bertkit.tokens.features import Features, Rows, Setup
 
 if TYPE_CHECKING:
@@ -131,7 +140,7 @@ def score_ensemble(checkpoint: Checkpoint, split: Split) -> tuple[Scored, list[S
     checkpoint = _for_split(split, checkpoint)
     features = _encode_split(split, checkpoint)
     by_member = run_members(checkpoint, features, f"scoring {split.name}")
-    outputs = combine_outputs(checkpoint, by_member, features)
+    outputs = _combine_outputs(checkpoint, by_member, features)
     # The outputs of each member are there already: scoring it alone runs no model again.
     members = [
         _score_outputs(member, split, features, own, None)
@@ -233,7 +242,7 @@ def run_model(
 
     # Outputs are combined before they are decoded, so an ensemble is one model to all that follows.
     if checkpoint.members:
-        return combine_outputs(checkpoint, run_members(checkpoint, features, title), features), None
+        return _combine_outputs(checkpoint, run_members(checkpoint, features, title), features), None
     collate = checkpoint.task.collator(checkpoint.setup)
     with stage(title, len(features)) as tick:
         machine, parts = checkpoint.machine, checkpoint.parts
@@ -254,6 +263,16 @@ def _with_logits(output: Mapping[str, Any], count: int) -> dict[str, Any]:
     """Return an output with a logit of `_NEVER` for each of so many more labels."""
     logits = output["logits"]
     return {**output, "logits": np.pad(logits, [(0, 0)] * (logits.ndim - 1) + [(0, count)], constant_values=_NEVER)}
+
+
+def _combine_outputs(checkpoint: Checkpoint, by_member: Sequence[Outputs], features: Features) -> Sequence[Output]:
+    """Combine the outputs of the members of an ensemble, one list per member, to those of one model."""
+    combine = checkpoint.task.combine
+    assert combine is not None  # `find_members` has looked
+    return spool(
+        combine([outputs[number] for outputs in by_member], feature, checkpoint.setup)
+        for number, feature in enumerate(features)
+    )
 
 
 def run_members(checkpoint: Checkpoint, features: Features, title: str) -> list[Sequence[Any]]:

@@ -166,8 +166,8 @@ def describe_model(model: ServedModel) -> dict[str, Any]:
     content: dict[str, Any] = {"id": model.name, "object": "model", "created": created, "owned_by": "bertkit"}
     content |= asdict(model.identity)
     content["routes"] = model.routes
-    if model.predictor is not None:
-        setup, task = model.predictor.checkpoint.setup, model.predictor.checkpoint.task
+    if model.checkpoint is not None:
+        setup, task = model.checkpoint.setup, model.checkpoint.task
         content |= {
             "about": setup.recipe.about,
             "task": setup.recipe.task,

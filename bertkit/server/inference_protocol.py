@@ -17,7 +17,7 @@ from starlette.responses import JSONResponse, Response
 
 from bertkit import __version__
 from bertkit.server.refusals import RefusedError
-from bertkit.server.routes import REFUSALS, compute, json_response
+from bertkit.server.routes import REFUSALS, compute, json_response, predict
 from bertkit.server.schemas import Text, column_types, describe_faults, row_schema
 from bertkit.server.service import ServedModel, Service
 from bertkit.storage.files import to_json
@@ -98,10 +98,10 @@ def _version(model: ServedModel) -> str:
 def _describe_tensors(model: ServedModel) -> dict[str, Any]:
     """Return the metadata of a model; the number of rows is -1, which any number is."""
     content: dict[str, Any] = {"name": model.name, "versions": [_version(model)], "platform": "bertkit"}
-    if model.predictor is None:
+    if model.checkpoint is None:
         vectors = {"name": _EMBEDDING, "datatype": _NUMBER, "shape": [-1, -1]}
         return {**content, "inputs": [_tensor("text")], "outputs": [vectors]}
-    setup, task = model.predictor.checkpoint.setup, model.predictor.checkpoint.task
+    setup, task = model.checkpoint.setup, model.checkpoint.task
     outputs = [_tensor("prediction") | ({"datatype": _NUMBER} if task.TYPES.get("prediction") is float else {})]
     if "probabilities" in task.COLUMNS.predicted:
         shape, parameters = [-1, len(setup.labels)], {"labels": list(setup.labels)}
@@ -119,13 +119,13 @@ async def _infer(service: Service, request: Request, model: ServedModel, body: I
     columns = {tensor.name: _read_column(tensor) for tensor in body.inputs}
     if len(set(map(len, columns.values()))) > 1:
         raise RefusedError(422, "inputs: tensors have different numbers of rows")
-    if model.predictor is None or model.rows is None:
+    if model.checkpoint is None:
         if list(columns) != ["text"] or model.texts is None:
             raise RefusedError(422, f"inputs: give text; there are {', '.join(columns)}")
         texts = [(text, None) for text in columns["text"]]
         answers = await compute(service, request, model, model.texts, texts, lambda answer: answer[0].tolist())
         return {_EMBEDDING: _numbers(answers)}
-    setup, task = model.predictor.checkpoint.setup, model.predictor.checkpoint.task
+    setup, task = model.checkpoint.setup, model.checkpoint.task
     types = column_types(task, setup.recipe)
     for name in columns:
         if name in types and types[name][0] is not Text:
@@ -137,7 +137,7 @@ async def _infer(service: Service, request: Request, model: ServedModel, body: I
         faults = [{**fault, "loc": ("row", *fault["loc"][1:])} for fault in error.errors()]
         raise RefusedError(422, describe_faults(faults)) from None
     rows = [row.model_dump(exclude_none=True) for row in checked.instances]  # type: ignore[attr-defined]
-    predictions = await compute(service, request, model, model.rows, rows, dict)
+    predictions = await predict(service, request, model, rows, dict)
     return {name: _to_tensor([record.get(name) for record in predictions], setup.labels) for name in predictions[0]}
 
 

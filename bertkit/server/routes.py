@@ -18,6 +18,7 @@ from starlette.responses import Response
 from bertkit.data.columns import PAIR
 from bertkit.errors import shorten
 from bertkit.metrics import Numbers
+from bertkit.recipe import Row
 from bertkit.server.batching import BusyError, Lane
 from bertkit.server.guard import NOTES
 from bertkit.server.questions import (
@@ -45,6 +46,7 @@ from bertkit.server.schemas import (
 )
 from bertkit.server.service import ServedModel, Service, choose_model
 from bertkit.storage.files import to_json
+from bertkit.tokens.questions import Question
 from bertkit.vectors.embedding.quantize import to_unit_length, truncate
 
 REFUSALS: dict[int | str, dict[str, Any]] = {
@@ -85,14 +87,14 @@ def add_routes(app: FastAPI, service: Service) -> None:
 
 
 def _add_rows(app: FastAPI, service: Service, model: ServedModel) -> None:
-    assert model.predictor is not None and model.rows is not None
-    task, recipe, lane = model.predictor.checkpoint.task, model.predictor.checkpoint.setup.recipe, model.rows
+    assert model.checkpoint is not None
+    task, recipe = model.checkpoint.task, model.checkpoint.setup.recipe
     request_schema = row_schema(model.name, task, recipe)
 
     async def endpoint(request: Request, body: Any) -> Response:
         rows = [row.model_dump(exclude_none=True) for row in body.instances]
         # Answers are rendered in the computing thread, so that the event loop writes bytes and computes nothing.
-        answers = await compute(service, request, model, lane, rows, to_json)
+        answers = await predict(service, request, model, rows, to_json)
         return json_response(f'{{"predictions": [{", ".join(answers)}]}}')
 
     endpoint.__annotations__ = {"request": Request, "body": request_schema, "return": Response}
@@ -127,15 +129,15 @@ async def _classify(service: Service, request: Request, model: ServedModel, body
     texts: Sequence[Any] = given if is_batch else [[given] if isinstance(given, str) else given]
     if not texts or not all(1 <= len(of_row) <= 2 for of_row in texts):
         raise RefusedError(422, "inputs: give a text, a pair [text, text], or a list of [text] or [text, text]")
-    assert model.rows is not None and model.predictor is not None and model.task is not None
-    takes = column_types(model.task, model.predictor.checkpoint.setup.recipe)
+    assert model.checkpoint is not None
+    takes = column_types(model.checkpoint.task, model.checkpoint.setup.recipe)
     if PAIR not in takes and any(len(of_row) == 2 for of_row in texts):
         raise RefusedError(422, "inputs: the model reads single texts, and this is a pair; write [[text], [text]]")
     if PAIR in takes and takes[PAIR][1] and any(len(of_row) == 1 for of_row in texts):
         raise RefusedError(422, "inputs: the model reads pairs [text, text], and this is a single text")
     rows = [dict(zip(("text", PAIR), of_row, strict=False)) for of_row in texts]
     count = None if body.parameters is None else body.parameters.top_k
-    answers = await compute(service, request, model, model.rows, rows, lambda one: _label_scores(one, count))
+    answers = await predict(service, request, model, rows, lambda one: _label_scores(one, count))
     return json_response(f"[{', '.join(answers)}]" if is_batch or body.parameters else answers[0])
 
 
@@ -146,10 +148,10 @@ def _label_scores(prediction: Mapping[str, Any], count: int | None) -> str:
 
 
 async def _rerank(service: Service, request: Request, model: ServedModel, body: RerankRequest) -> Response:
-    assert model.rows is not None and model.task is not None
+    assert model.task is not None
     query, passage = pair_to_rank(model.task) or ("", "")
     rows = [{query: body.query, passage: text} for text in body.texts]
-    scores = await compute(service, request, model, model.rows, rows, lambda prediction: prediction["prediction"])
+    scores = await predict(service, request, model, rows, lambda prediction: prediction["prediction"])
     ranked = sorted(range(len(scores)), key=lambda number: (-scores[number], number))
     own = ({"text": body.texts[number]} if body.return_text else {} for number in ranked)
     return json_response(
@@ -192,14 +194,19 @@ async def _decide(
 ) -> Response:
     state, questions = body.read()
     answering = [(question, who_answers(models, question)) for question in questions]
-    decisions, tokens = dict[str, Any](), 0
+    # Tasks of one run have one lane: asked together, they have the encoder read the state once.
+    asked = dict[Lane | None, list[tuple[ServedModel, list[Question]]]]()
     for model in models:
-        asked = [question for question, chosen in answering if chosen is model]
-        if asked:
-            assert model.rows is not None
-            [prediction] = await compute(service, request, model, model.rows, [row_of(model, state, asked)], dict)
-            tokens += request.scope[NOTES]["tokens"]
-            decisions |= {question.name: decision_of(model, prediction, question) for question in asked}
+        if of_model := [question for question, chosen in answering if chosen is model]:
+            asked.setdefault(model.rows, []).append((model, of_model))
+    decisions, tokens = dict[str, Any](), 0
+    for lane, of_lane in asked.items():
+        assert lane is not None
+        rows = [(model.name_of_task, row_of(model, state, of_model)) for model, of_model in of_lane]
+        predictions = await compute(service, request, of_lane[0][0], lane, rows, dict)
+        tokens += request.scope[NOTES]["tokens"]
+        for (model, of_model), prediction in zip(of_lane, predictions, strict=True):
+            decisions |= {question.name: decision_of(model, prediction, question) for question in of_model}
     return json_response(to_json({"model": body.model or models[0].name, **body.show(decisions, tokens)}))
 
 
@@ -223,6 +230,14 @@ async def _vectors(
     if (name := inputs[0][1]) is not None and name not in prompts:
         raise RefusedError(422, f"prompt_name: none is called {name!r}; there are {', '.join(prompts) or 'none'}")
     return await compute(service, request, model, model.texts, inputs, render)
+
+
+async def predict(
+    service: Service, request: Request, model: ServedModel, rows: Sequence[Row], render: _Render
+) -> list[Any]:
+    """Let rows be predicted; raises as `compute` does."""
+    assert model.rows is not None
+    return await compute(service, request, model, model.rows, [(model.name_of_task, row) for row in rows], render)
 
 
 async def compute(

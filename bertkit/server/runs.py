@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from bertkit.errors import ModelError, UsageError, shorten
-from bertkit.evaluation.checkpoint import SavedCheckpoint
-from bertkit.evaluation.ensemble import find_members
+from bertkit.evaluation.checkpoint import SavedCheckpoint, find_members
 from bertkit.modeling.sentence.formats import DENSE, find_format
 from bertkit.recipe import load_recipe, names_several
 from bertkit.recipe.load import recipe_command
@@ -28,6 +27,13 @@ class SavedModel:
     """What predicts; None for a folder of sentence-transformers that is no run."""
     has_vectors: bool
     """Whether it is an encoder of texts to one vector each."""
+    run: str = ""
+    """The name of the run of several tasks that has it for one of them; empty for any other model."""
+
+    @property
+    def task(self) -> str:
+        """The name of its task in the run of several tasks; empty for any other model."""
+        return self.folder.name if self.run else ""
 
 
 def find_models(names: Sequence[str], recipe: str | None = None) -> list[SavedModel]:
@@ -67,7 +73,8 @@ def _find_model(path: str, name: str | None, recipe: str | None) -> list[SavedMo
         return [_find_foreign(folder, path, name, recipe)]
     if names_several(str(recipe_file)):
         tasks = (runs.read_record(folder) or RunRecord()).get("tasks", [])
-        return [model for task in tasks for model in _find_model(str(folder / task), f"{name}.{task}", recipe)]
+        models = (_find_model(str(folder / task), f"{name}.{task}", recipe) for task in tasks)
+        return [replace(model, run=name) for of_task in models for model in of_task]
     if recipe_command(str(recipe_file)) == "pretrain":
         what = "a pretrained model has no answers to serve"
         raise ModelError(what, "fine-tune it first, or see `bertkit fill-mask`", file=folder)

@@ -9,11 +9,13 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 from bertkit.errors import DataError
 from bertkit.evaluation.calibration import fingerprint_all
-from bertkit.evaluation.checkpoint import SavedCheckpoint
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
+from bertkit.evaluation.together import load_together
 from bertkit.hardware.device import find_device
 from bertkit.hardware.threads import is_open
 from bertkit.progress import stage
@@ -130,22 +132,25 @@ class ServedModel:
 
     name: str
     identity: ModelIdentity
-    predictor: Predictor | None
+    checkpoint: Checkpoint | None
+    """What predicts."""
     vectorizer: Vectorizer | None
     rows: Lane | None
     """Where rows wait to be predicted."""
     texts: Lane | None
     """Where texts wait to be embedded."""
+    name_of_task: str = ""
+    """The task of a run of several that it answers; `rows` is the same for all of these."""
 
     @property
     def task(self) -> Task | None:
         """The task family of what predicts."""
-        return None if self.predictor is None else self.predictor.checkpoint.task
+        return None if self.checkpoint is None else self.checkpoint.task
 
     @property
     def labels(self) -> tuple[str, ...]:
         """The names of its labels, in the order of its outputs."""
-        return () if self.predictor is None else self.predictor.checkpoint.setup.labels
+        return () if self.checkpoint is None else self.checkpoint.setup.labels
 
     @property
     def answers_any(self) -> bool:
@@ -248,41 +253,49 @@ def load_service(saved: Sequence[SavedModel], limits: Limits, *, api_key: str | 
         BertkitError: one is damaged, or its head is not trained.
     """
     metrics = ServerMetrics()
-    models = {}
+    models = dict[str, ServedModel]()
     # OpenMP keeps helpers for each thread that has computed, until it ends. Those of a second thread are more than the
     # cores, and are then woken so slowly that small batches take twice as long: so this thread computes nothing.
     with ThreadPoolExecutor(1) as loader:
-        for one in saved:
-            with stage(f"loading {one.name}"):
-                models[one.name] = loader.submit(_load_model, one, limits, metrics).result()
-    lanes = [lane for model in models.values() for lane in (model.rows, model.texts) if lane]
-    return Service(models, limits, metrics, Computer(lanes), api_key)
+        for name, of_run in groupby(saved, lambda model: (model.run, "" if model.run else model.name)):
+            with stage(f"loading {''.join(name)}"):
+                loaded = loader.submit(_load_models, list(of_run), limits, metrics).result()
+                models |= {model.name: model for model in loaded}
+    # several tasks of a run have one lane
+    lanes = dict.fromkeys(lane for model in models.values() for lane in (model.rows, model.texts) if lane)
+    return Service(models, limits, metrics, Computer(list(lanes)), api_key)
 
 
-def _load_model(model: SavedModel, limits: Limits, metrics: ServerMetrics) -> ServedModel:
-    predictor = vectorizer = None
-    observe = metrics.observer(model.name)
-    if model.saved is not None:
-        predictor = Predictor(model.saved.load(inference=True))
-        if is_open() and (rows_to_try := _find_rows(model.saved)):
-            _try_threads(predictor, rows_to_try)
-    if model.has_vectors:
-        vectorizer = Vectorizer(Embedder(str(model.folder)))
-        vectorizer.embedder.load()
-        _try_threads(vectorizer, _TRIED * [(_TEXT, None)])
+def _load_models(models: Sequence[SavedModel], limits: Limits, metrics: ServerMetrics) -> list[ServedModel]:
+    """Load a model, or those of the tasks of a run, which share one encoder and its lane."""
+    saved = {model.task: model.saved for model in models if model.saved is not None}
+    name, together, rows = models[0].run or models[0].name, None, None
     # on an accelerator, a whole batch takes milliseconds, and smaller ones leave it idle
-    shares = SHARES if is_exported(model.folder) or find_device().is_cpu else 1
-    rows = Lane(predictor, limits, observe, shares) if predictor else None
-    texts = Lane(vectorizer, limits, observe, shares) if vectorizer else None
-    metrics.watch(model.name, [lane for lane in (rows, texts) if lane])
-    identity = _identify_model(model)
-    metrics.identify(model.name, **asdict(identity))
-    return ServedModel(model.name, identity, predictor, vectorizer, rows, texts)
+    shares = SHARES if is_exported(models[0].folder) or find_device().is_cpu else 1
+    as_lane = partial(Lane, limits=limits, observe=metrics.observer(name), shares=shares)
+    if saved:
+        together = load_together(saved)
+        rows = as_lane(Predictor(together))
+        _try_threads(rows.engine, lambda: [(task, row) for task in saved for row in _find_rows(saved[task])])
+    lanes, loaded = [rows] if rows else [], []
+    for model in models:
+        vectorizer = Vectorizer(Embedder(str(model.folder))) if model.has_vectors else None
+        if vectorizer:
+            vectorizer.embedder.load()
+            _try_threads(vectorizer, lambda: _TRIED * [(_TEXT, None)])
+            lanes.append(as_lane(vectorizer))
+        texts = lanes[-1] if vectorizer else None
+        identity = _identify_model(model)
+        metrics.identify(model.name, **asdict(identity))
+        checkpoint = together.tasks[model.task] if together else None
+        loaded.append(ServedModel(model.name, identity, checkpoint, vectorizer, rows, texts, model.task))
+    metrics.watch(name, lanes)
+    return loaded
 
 
-def _try_threads(engine: Engine, values: Sequence[Any]) -> None:
+def _try_threads(engine: Engine, make_values: Callable[[], Sequence[Any]]) -> None:
     """Compute some answers, by which the number of threads is tried before anybody waits."""
-    if is_open():
+    if is_open() and (values := make_values()):
         engine.answer(values, engine.encode(values))
 
 

@@ -20,8 +20,7 @@ from bertkit.evaluation.calibration import (
     thresholds_for,
     write_calibration,
 )
-from bertkit.evaluation.checkpoint import SavedCheckpoint
-from bertkit.evaluation.ensemble import find_members
+from bertkit.evaluation.checkpoint import SavedCheckpoint, find_members
 from bertkit.evaluation.scoring import Scored, score_split
 from bertkit.evaluation.splits import Choice, judge_training_rows
 from bertkit.metrics import Numbers, statistics

@@ -16,8 +16,7 @@ from bertkit.data.sources import ALL, is_validation, unsplit_file
 from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.baselines import describe_split, judge_baselines, read_learned
 from bertkit.evaluation.calibration import warn_of_tuned
-from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
-from bertkit.evaluation.ensemble import find_members
+from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_members
 from bertkit.evaluation.forward import tokens_at_once
 from bertkit.evaluation.gates import judge_result
 from bertkit.evaluation.languages import (

@@ -113,7 +113,7 @@ def test_predictions_stop_when_the_reader_has_enough(zygote, trained, tmp_path):
         "data.format=lines",
     ]
     fault = {
-        "function": "bertkit.workflows.predict.together.answer_rows",
+        "function": "bertkit.evaluation.together.answer_rows",
         "call": 2,
         "signal": "SIGKILL",
     }  # of the second chunk

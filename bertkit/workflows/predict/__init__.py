@@ -18,8 +18,8 @@ from bertkit.data.rows import canonical_records, is_blank
 from bertkit.data.sources import files_by_split
 from bertkit.data.text import Record
 from bertkit.errors import BertkitError, DataError, UsageError, closest, located
-from bertkit.evaluation.checkpoint import SavedCheckpoint
-from bertkit.evaluation.ensemble import find_members
+from bertkit.evaluation.checkpoint import SavedCheckpoint, find_members
+from bertkit.evaluation.together import find_tasks, load_models, say_unread
 from bertkit.hardware.launch import Launch
 from bertkit.progress import Progress, log, takes_progress
 from bertkit.recipe import Recipe, Row, SeveralTasks, typed_path
@@ -27,7 +27,6 @@ from bertkit.storage.outputs import claimed, refuse_inputs
 from bertkit.tasks import Prediction, Task, row_columns
 from bertkit.training.child_runs import refuse_launch
 from bertkit.workflows.predict.shared import ByTask, Load, Share, SharedPredictions
-from bertkit.workflows.predict.together import find_tasks, load_models, say_unread
 
 _Read = tuple[int, dict[str, Any], Row]
 """The line of a row, its columns, and the canonical ones."""

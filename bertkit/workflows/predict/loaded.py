@@ -16,6 +16,7 @@ from bertkit.errors import UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.scoring import Result
 from bertkit.evaluation.splits import Choice, judge_training_rows
+from bertkit.evaluation.together import Together, load_models, say_unread
 from bertkit.progress import Progress, takes_progress
 from bertkit.recipe import Recipe, SeveralTasks, load_one_or_several, typed_path
 from bertkit.storage.recipes import find_run, recipe_of
@@ -31,7 +32,6 @@ from bertkit.workflows.predict.in_memory import (
     is_dataframe,
     map_given,
 )
-from bertkit.workflows.predict.together import Together, load_models, say_unread
 
 if TYPE_CHECKING:
     from bertkit.workflows.explain import ExplainedRow

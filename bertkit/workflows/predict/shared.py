@@ -12,12 +12,12 @@ from typing import Any, TypeVar
 from bertkit.errors import DataError
 from bertkit.evaluation.checkpoint import SavedCheckpoint
 from bertkit.evaluation.stored.folder import describe_maker
+from bertkit.evaluation.together import Together, load_models, say_unread
 from bertkit.hardware.launch import Launch
 from bertkit.recipe import Row
 from bertkit.storage.files import to_json
 from bertkit.storage.parts import PartFolder, is_whole, read_part, write_part
 from bertkit.tasks import Prediction
-from bertkit.workflows.predict.together import Together, load_models, say_unread
 
 ByTask = dict[str, list[Prediction]]
 RowsByTask = dict[str, list[Row]]

@@ -12,11 +12,11 @@ import pytest
 from transformers import AutoModelForTokenClassification
 
 from bertkit.errors import RecipeError, UsageError
+from bertkit.evaluation.together import find_tasks, load_together
 from bertkit.recipe import load_recipe, load_several
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.finetune.several import dry_run, finetune_several, read_several
 from bertkit.workflows.predict import predict, predict_to_file
-from bertkit.workflows.predict.together import find_tasks, load_together
 from tests.conftest import WORDS, toy_rows, write_csv, write_jsonl
 from tests.kills import EXPORT_MODEL, FINISH, TRAINING_STEP, check_equal, read_lines
 

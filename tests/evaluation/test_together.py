@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bertkit.workflows.predict.together import _key
+from bertkit.evaluation.together import _key
 
 
 def test_inputs_are_the_same_where_tokens_and_their_types_are():

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import shutil
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from scipy.special import softmax
 
 from bertkit.errors import ModelError
-from bertkit.evaluation.ensemble import combine_outputs, find_members
+from bertkit.evaluation.checkpoint import find_members
 from bertkit.recipe import load_recipe
 from bertkit.storage import runs
 from bertkit.storage.seeds import write_seeds
@@ -33,10 +32,8 @@ def test_other_families_have_none(name):
 def test_choices_that_a_row_lacks_are_left_out():
     logits = np.random.default_rng(0).normal(size=(2, 4))
     recipe = load_recipe("swag")
-    setup = Setup(recipe, None, ())
-    checkpoint = SimpleNamespace(task=load_task(recipe), setup=setup)
-    features = [{"input_ids": [[1], [2], [3]]}]
-    (combined,) = combine_outputs(checkpoint, [[{"logits": each}] for each in logits], features)
+    outputs = [{"logits": of_member} for of_member in logits]
+    combined = load_task(recipe).combine(outputs, {"input_ids": [[1], [2], [3]]}, Setup(recipe, None, ()))
     expected = softmax(logits[:, :3], axis=1).mean(axis=0)
     np.testing.assert_allclose(softmax(combined["logits"]), expected)
 
@@ -44,9 +41,9 @@ def test_choices_that_a_row_lacks_are_left_out():
 def test_several_labels_have_the_mean_of_each():
     recipe = load_recipe("classify", {"options.multi_label": True})
     task, setup = load_task(recipe), Setup(recipe, None, ("a", "b"))
-    outputs = [[{"logits": np.array([0.0, 4.0])}], [{"logits": np.array([np.log(3), 4.0])}]]
-    combined = combine_outputs(SimpleNamespace(task=task, setup=setup), outputs, [{}])
-    assert task.decode(combined, [{}], [{}], setup)[0]["probabilities"]["a"] == pytest.approx(0.625)
+    outputs = [{"logits": np.array([0.0, 4.0])}, {"logits": np.array([np.log(3), 4.0])}]
+    combined = task.combine(outputs, {}, setup)
+    assert task.decode([combined], [{}], [{}], setup)[0]["probabilities"]["a"] == pytest.approx(0.625)
 
 
 def test_an_ensemble_is_scored_with_its_members_beside_it(tmp_path, trained):
