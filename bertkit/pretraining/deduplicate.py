@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -16,13 +16,14 @@ import numpy as np
 
 from bertkit.errors import DataError
 from bertkit.metrics import Numbers
-from bertkit.pretraining.documents import CorpusSource, has_validation, read_documents
+from bertkit.pretraining.documents import CorpusSource, Document, has_validation, read_documents
 from bertkit.progress import get_progress, stage
 from bertkit.recipe.records import Corpus
+from bertkit.tokens.features import split_by_size
 
 _BYTES = 8
 _ALL = 1 << 8 * _BYTES
-_REPORT = 1 << 22  # bytes between two reports of progress
+_BLOCK = 1 << 22  # characters that are read at once
 
 
 class SplitDocument(NamedTuple):
@@ -31,40 +32,80 @@ class SplitDocument(NamedTuple):
     text: str
     split: str
     is_duplicate: bool
-    bytes: int
-    """Size of the text in UTF-8."""
 
 
 @dataclass(frozen=True)
 class DeduplicationPass:
     """The result of the first pass over a corpus: what the second one needs to know of a document it reads."""
 
-    splits: tuple[str, ...]
-    """The splits of the source in reading order: validation before train."""
-    documents: int
+    documents: Mapping[str, int]
+    """Split of the source -> its documents, in reading order: validation before train."""
     repeated: Numbers
     """The digests of documents that occur more than once, sorted."""
     held_out: int
     """Documents with a lower digest are held out; 0 if the source has a validation split."""
-    content: str
-    """A SHA-256 over the digests of all documents."""
+
+
+class DuplicateFilter:
+    """Tells which documents of the second pass occurred before; they come in reading order, some at a time."""
+
+    def __init__(self, first_pass: DeduplicationPass) -> None:
+        # Only digests that occur more than once are kept, (repeated,), with one flag each. So a document that occurs
+        # once needs no memory in this pass.
+        self.repeated, self.seen = first_pass.repeated, np.zeros(len(first_pass.repeated), dtype=bool)
+
+    def find_duplicates(self, digests: Numbers) -> Numbers:
+        """Return (documents,) whether each occurred before, among these or earlier ones.
+
+        >>> seven_repeats = DeduplicationPass({}, np.array([7], np.uint64), 0)
+        >>> DuplicateFilter(seven_repeats).find_duplicates(np.array([5, 7, 9, 7], np.uint64)).tolist()
+        [False, False, False, True]
+        """
+        if not len(self.repeated):
+            return np.zeros(len(digests), dtype=bool)
+        index = np.minimum(np.searchsorted(self.repeated, digests), len(self.repeated) - 1)
+        is_duplicate: Numbers = self.repeated[index] == digests
+        places = np.flatnonzero(is_duplicate)
+        _, firsts = np.unique(digests[places], return_index=True)
+        is_duplicate[places[firsts]] = self.seen[index[places[firsts]]]
+        self.seen[index[places]] = True
+        return is_duplicate
+
+
+def source_splits(source: CorpusSource) -> tuple[str, ...]:
+    """Return the splits of a source in reading order.
+
+    Validation comes first: a document of both splits is a duplicate in train, so the held-out text is the same whatever
+    is trained on.
+    """
+    return ("validation", "train") if has_validation(source) else ("train",)
 
 
 def find_duplicates(source: CorpusSource) -> DeduplicationPass:
-    """Read all documents once to find those that occur again and those to hold out.
+    """Read all documents once, as `compare_digests` needs them.
 
     Raises:
         DataError: nothing is left to train on, or nothing can be held out.
     """
-    data = source.data
-    splits = ("validation", "train") if has_validation(source) else ("train",)
+    splits = source_splits(source)
+    return compare_digests(source.data, {split: _read_digests(source, split) for split in splits})
+
+
+def compare_digests(data: Corpus, by_split: Mapping[str, Iterable[Numbers]]) -> DeduplicationPass:
+    """Find the documents that occur again, and those to hold out.
+
+    Args:
+        data: the recipe's.
+        by_split: split of the source, in reading order -> blocks of its documents' digests.
+
+    Raises:
+        DataError: nothing is left to train on, or nothing can be held out.
+    """
     digests, counts = array("Q"), dict[str, int]()
-    content = hashlib.sha256()
-    for split in splits:
+    for split, blocks in by_split.items():
         before = len(digests)
-        for digest in _read_digests(source, split):
-            content.update(digest)
-            digests.append(int.from_bytes(digest, "big"))
+        for block in blocks:
+            digests.frombytes(block.tobytes())
         counts[split] = len(digests) - before
         if not counts[split]:
             raise DataError(f"the {split} split has no documents", "add text", file=data.source or None)
@@ -79,34 +120,24 @@ def find_duplicates(source: CorpusSource) -> DeduplicationPass:
         raise DataError("every document of train is in validation too", "give other text", file=data.source or None)
     repeated = np.unique(sorted_digests[1:][is_repeated]) if data.deduplicate else sorted_digests[:0].copy()
     held_out = 0 if "validation" in counts else _threshold(data, int(sorted_digests[0]), int(sorted_digests[-1]))
-    return DeduplicationPass(splits, len(sorted_digests), repeated, held_out, content.hexdigest())
+    return DeduplicationPass(counts, repeated, held_out)
 
 
-def split_documents(source: CorpusSource, deduplication: DeduplicationPass) -> Iterator[SplitDocument]:
-    """Read all documents a second time, in the same order, and yield each with its split.
-
-    A document of both splits is a duplicate in train, not in validation: so the held-out text is the same whatever is
-    trained on.
-    """
-    seen = np.zeros(len(deduplication.repeated), dtype=bool)
-    for split in deduplication.splits:
-        for document in read_documents(source, split):
-            text = document.text.encode()
-            digest = int.from_bytes(digest_of(text), "big")
-            # Only digests that occur more than once are kept, (repeated,), and `seen` has one flag for each. So a
-            # document that occurs once needs no memory in this pass.
-            index = int(np.searchsorted(deduplication.repeated, np.uint64(digest)))
-            is_repeated = index < len(seen) and int(deduplication.repeated[index]) == digest
-            is_duplicate = is_repeated and bool(seen[index])
-            if is_repeated:
-                seen[index] = True
-            own_split = "validation" if digest < deduplication.held_out else split
-            yield SplitDocument(document.text, own_split, is_duplicate, len(text))
+def split_documents(source: CorpusSource, first_pass: DeduplicationPass) -> Iterator[SplitDocument]:
+    """Read all documents a second time, in the same order, and yield each with its split."""
+    duplicates = DuplicateFilter(first_pass)
+    for split in first_pass.documents:
+        for block in _read_blocks(source, split):
+            digests = digest_texts(document.text.encode() for document in block)
+            flags = zip(duplicates.find_duplicates(digests).tolist(), digests < first_pass.held_out, strict=True)
+            for document, (is_duplicate, is_held_out) in zip(block, flags, strict=True):
+                yield SplitDocument(document.text, "validation" if is_held_out else split, is_duplicate)
 
 
-def digest_of(text: bytes) -> bytes:
-    """Return the digest of 8 bytes that stands for a text."""
-    return hashlib.blake2b(text, digest_size=_BYTES).digest()
+def digest_texts(texts: Iterable[bytes]) -> Numbers:
+    """Return (texts,) digests of 8 bytes that stand for texts, as uint64."""
+    joined = b"".join(hashlib.blake2b(text, digest_size=_BYTES).digest() for text in texts)
+    return np.frombuffer(joined, dtype=">u8").astype(np.uint64)
 
 
 def _threshold(data: Corpus, least: int, most: int) -> int:
@@ -120,16 +151,19 @@ def _threshold(data: Corpus, least: int, most: int) -> int:
     return min(max(int(data.validation_share * _ALL), least + 1), most)
 
 
-def _read_digests(source: CorpusSource, split: str) -> Iterator[bytes]:
-    """Yield the digest of each document, and report how much of the files is read."""
+def _read_blocks(source: CorpusSource, split: str) -> Iterator[list[Document]]:
+    return split_by_size(read_documents(source, split), _BLOCK, lambda document: len(document.text) + 100)
+
+
+def _read_digests(source: CorpusSource, split: str) -> Iterator[Numbers]:
+    """Yield the digests of documents, and report how much of the files is read."""
     files = (source.files or {}).get(split, [])
     total = sum(file.stat().st_size for file in files if file.exists())
-    done = reported = 0
+    done = 0
     with stage(f"reading {split}", total):
-        for document in read_documents(source, split):
-            text = document.text.encode()
-            done += len(text)
-            if total and done - reported >= _REPORT:
-                reported = done
+        for block in _read_blocks(source, split):
+            texts = [document.text.encode() for document in block]
+            done += sum(map(len, texts))
+            if total:
                 get_progress().update(min(done, total), {})
-            yield digest_of(text)
+            yield digest_texts(texts)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from typing import NamedTuple
@@ -47,6 +48,19 @@ class Document(NamedTuple):
     """The line in text files, csv and jsonl; the row in json, Parquet and data sets of the hub."""
 
 
+class SourceFile(NamedTuple):
+    """A file of a split, or a whole split that is not in files."""
+
+    path: Path | None
+    read: Callable[[], Iterator[Document]]
+    """Reads its documents from the start, without empty ones."""
+
+    @property
+    def bytes(self) -> int:
+        """Its size; 0 where it is no file."""
+        return self.path.stat().st_size if self.path else 0
+
+
 def read_documents(source: CorpusSource, split: str) -> Iterator[Document]:
     """Read the documents of a split in the order of the source, without empty ones.
 
@@ -55,7 +69,7 @@ def read_documents(source: CorpusSource, split: str) -> Iterator[Document]:
         RecipeError: ``data.documents`` does not fit the source.
         UnavailableError: the hub cannot be reached.
     """
-    return islice(chain.from_iterable(_read_sources(source, split)), source.data.limit)
+    return islice(chain.from_iterable(file.read() for file in list_source_files(source, split)), source.data.limit)
 
 
 def has_validation(source: CorpusSource) -> bool:
@@ -169,21 +183,30 @@ def _check_ending(file: Path) -> Path:
     return file
 
 
-def _read_sources(source: CorpusSource, split: str) -> Iterator[Iterator[Document]]:
-    """Yield the documents of each file of a split, or of the whole split if it is not in files."""
+def list_source_files(source: CorpusSource, split: str) -> list[SourceFile]:
+    """List the files of a split, in reading order; a split that is not in files is a single part."""
     data = source.data
     if data.source == "demo":
-        paragraphs = demo_text(data.limit or _DEMO_PARAGRAPHS, seed=0) if split == "train" else ()
-        yield (Document(text, "demo", line) for line, text in enumerate(paragraphs, 1))
-        return
+        return [SourceFile(None, partial(_read_demo, data))] if split == "train" else []
     if source.files is None:
-        name = f"{data.source}:{data.splits.get(split, split)}"
-        yield _chunk_documents(_read_texts(_read_hub(data, split), data.column, name), data, name, is_lines=False)
-        return
-    for file in source.files.get(split, ()):
-        is_lines = _ending(file) == ".txt"
-        texts = _read_texts(_read_file(file, data, is_lines), "text" if is_lines else data.column, str(file))
-        yield _chunk_documents(texts, data, str(file), is_lines)
+        return [SourceFile(None, partial(_read_hub_documents, data, split))]
+    return [SourceFile(file, partial(_read_file_documents, file, data)) for file in source.files.get(split, ())]
+
+
+def _read_demo(data: Corpus) -> Iterator[Document]:
+    paragraphs = demo_text(data.limit or _DEMO_PARAGRAPHS, seed=0)
+    return (Document(text, "demo", line) for line, text in enumerate(paragraphs, 1))
+
+
+def _read_hub_documents(data: Corpus, split: str) -> Iterator[Document]:
+    name = f"{data.source}:{data.splits.get(split, split)}"
+    return _chunk_documents(_read_texts(_read_hub(data, split), data.column, name), data, name, is_lines=False)
+
+
+def _read_file_documents(file: Path, data: Corpus) -> Iterator[Document]:
+    is_lines = _ending(file) == ".txt"
+    texts = _read_texts(_read_file(file, data, is_lines), "text" if is_lines else data.column, str(file))
+    return _chunk_documents(texts, data, str(file), is_lines)
 
 
 def _read_hub(data: Corpus, split: str) -> Iterator[Record]:

@@ -5,37 +5,37 @@ They are prepared once for the same text, tokenizer and settings. The text is ne
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import json
+import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 import bertkit
 from bertkit.errors import DataError, ResourceError
-from bertkit.pretraining.deduplicate import DeduplicationPass, SplitDocument, find_duplicates, split_documents
-from bertkit.pretraining.documents import CorpusSource
-from bertkit.progress import get_progress, log, stage
+from bertkit.hardware.threads import fitting_threads
+from bertkit.hardware.workers import WorkerPool
+from bertkit.pretraining.deduplicate import DeduplicationPass, DuplicateFilter, compare_digests, source_splits
+from bertkit.pretraining.documents import CorpusSource, SourceFile, list_source_files
+from bertkit.pretraining.shards import DocumentTokenizer, TokenizedDocuments, TokenShard
+from bertkit.progress import log, stage
 from bertkit.recipe.records import Corpus
 from bertkit.storage.cache import cache_folder, sweep
 from bertkit.storage.columns import ColumnWriter, Numbers, map_columns, map_or_write
-from bertkit.storage.fingerprints import file_fingerprint, package_fingerprint, tokenizer_content
-from bertkit.tokens.features import Tokenizer, split_by_size
-from bertkit.tokens.light import plain
-from bertkit.tokens.sentences import split_sentences
+from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint, package_fingerprint, tokenizer_content
+from bertkit.tokens.features import Tokenizer
 
-_SCHEMA = 1  # of the files
+_SCHEMA = 2  # of the files
 _SPLITS = ("train", "validation")
 _COLUMNS = ("tokens", "word_starts", "sentences", "documents")
-_SHARD = 1 << 22  # bytes of text between two commits, from which a killed preparation continues
 _COUNTS = ("documents", "duplicates", "sentences", "tokens", "unknown", "bytes")
+_LOCATION = ("source", "config", "revision", "splits")  # of a data set of the hub
 _AT_ONCE = 1 << 22  # tokens counted at once
 
 
@@ -77,21 +77,23 @@ def read_corpus(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, Tokeniz
     """Map the tokens of ``train`` and ``validation``, and prepare them unless an earlier run has.
 
     Duplicate documents are dropped. If the source has no validation split, the documents with the lowest digests are
-    held out. A preparation that was killed continues after its last shard.
+    held out. A preparation that was killed continues after its last chunk of text.
 
     Raises:
         DataError: the text differs from what the recipe says, is too short, or has no tokens.
-        ResourceError: the cache folder cannot be written, or a file cannot be read.
+        ResourceError: the cache folder cannot be written, a file cannot be read, or a worker process has ended.
         UnavailableError: the hub cannot be reached.
     """
-    key = content_key(source, tokenizer)
-    folder = cache_folder("corpora") / key[:32]
+    began = time.monotonic()
+    folder = cache_folder("corpora") / content_key(source, tokenizer)[:32]
     try:
         mapped = map_columns(folder)
         if mapped is None:
+            shards = _write_shards(source, tokenizer)
             # once more under the lock: another process may have prepared it while this one was waiting
-            mapped = map_or_write(folder, lambda: _prepare_corpus(folder, source, tokenizer))
+            mapped = map_or_write(folder, lambda: _join_shards(folder, source.data, shards, tokenizer, began))
             sweep(folder.parent)
+            sweep(cache_folder("tokens"))
     except OSError as error:
         what = f"the corpus cannot be prepared: {error.strerror or error}"
         raise ResourceError(what, "set BERTKIT_CACHE to use another folder", file=folder) from None
@@ -104,19 +106,17 @@ def content_key(source: CorpusSource, tokenizer: Tokenizer) -> str:
     A hub data set is represented by its name, configuration and revision instead of its text.
     """
     data, files = source.data, source.files
-    of_hub = {"source", "config", "revision", "splits"} if files is None else set[str]()
     settings = [
-        *(
-            _SCHEMA,
-            bertkit.__version__,
-            package_fingerprint(),
-            metadata.version("tokenizers"),
-            tokenizer_content(tokenizer),
-        ),
-        data.model_dump(exclude={"source", "config", "revision", "splits", "files", "streaming"} - of_hub),
+        *_code_and_tokenizer(tokenizer),
+        data.model_dump(exclude={*_LOCATION, "files", "streaming"} - ({*_LOCATION} if files is None else set())),
         {split: [_fingerprint(path) for path in paths] for split, paths in (files or {}).items()},
     ]
-    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
+    return json_fingerprint(settings)
+
+
+def _code_and_tokenizer(tokenizer: Tokenizer) -> list[Any]:
+    version = metadata.version("tokenizers")
+    return [_SCHEMA, bertkit.__version__, package_fingerprint(), version, tokenizer_content(tokenizer)]
 
 
 def unigram_loss(train: TokenizedCorpus, held_out: TokenizedCorpus, size: int) -> float:
@@ -152,47 +152,76 @@ def _fingerprint(file: Path) -> list[str]:
         raise ResourceError("no permission to read", "check its permissions", file=file) from None
 
 
-def _prepare_corpus(folder: Path, source: CorpusSource, tokenizer: Tokenizer) -> None:
-    """Write the columns of a corpus, starting where an earlier process stopped."""
-    began = time.monotonic()
-    deduplication = find_duplicates(source)
-    with ColumnWriter(folder, _dtypes(tokenizer), deduplication.content) as columns:
-        state = columns.state or {"read": 0, "facts": {split: dict.fromkeys(_COUNTS, 0) for split in _SPLITS}}
-        if state["read"]:
-            log.info(f"the preparation continues after {state['read']:,} of {deduplication.documents:,} documents")
-        with stage("preparing documents", deduplication.documents, state["read"]):
-            _write_shards(columns, state, split_documents(source, deduplication), tokenizer)
-        _check_tokens(state["facts"], source.data)
-        columns.finish(state["facts"])
-    _log_facts(state["facts"], deduplication, time.monotonic() - began)
+def _write_shards(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, list[TokenShard]]:
+    """Tokenize all files that are not in the cache; return their tokens by the split of the source."""
+    settings = [*_code_and_tokenizer(tokenizer), source.data.model_dump(include={"column", "documents", "encoding"})]
+    with WorkerPool(DocumentTokenizer(tokenizer).tokenize, _count_processes()) as pool:
+        return {split: _write_split(source, split, settings, pool) for split in source_splits(source)}
 
 
-def _write_shards(
-    columns: ColumnWriter, state: dict[str, Any], documents: Iterator[SplitDocument], tokenizer: Tokenizer
+def _write_split(source: CorpusSource, split: str, settings: list[Any], pool: WorkerPool) -> list[TokenShard]:
+    """Tokenize the files of a split, those last that another process is at, maybe on another machine."""
+    files, data = list_source_files(source, split), source.data
+    shards, later, limit = list[TokenShard](), list[tuple[TokenShard, SourceFile]](), data.limit
+    with stage(f"tokenizing {split}", sum(file.bytes for file in files)) as tick:
+        for file in files:
+            text = _fingerprint(file.path) if file.path else [split, data.model_dump(include={*_LOCATION})]
+            shards.append(TokenShard(cache_folder("tokens") / json_fingerprint([*settings, text, limit])[:32]))
+            if limit is None and shards[-1].is_locked():
+                later.append((shards[-1], file))
+                continue
+            _write_shard(shards[-1], file, limit, pool, tick)
+            if limit is not None:  # it counts the documents of all files
+                limit -= sum(len(chunk.documents) for chunk in shards[-1].read())
+        for shard, file in later:
+            _write_shard(shard, file, None, pool, tick)
+    return shards
+
+
+def _write_shard(
+    shard: TokenShard, file: SourceFile, limit: int | None, pool: WorkerPool, tick: Callable[[int], None]
 ) -> None:
-    """Write the columns shard by shard; `state`, which is saved with each shard, says where to continue."""
-    document_tokenizer, facts = DocumentTokenizer(tokenizer), state["facts"]
-    if not state["read"]:
+    """Tokenize a file, and report how much of it is done."""
+    rest = file.bytes
+    for size in shard.write((document.text for document in islice(file.read(), limit)), pool):
+        tick(min(size, rest))
+        rest -= min(size, rest)
+    tick(rest)
+
+
+def _count_processes() -> int:
+    """Return how many worker processes this process may have: its share of the threads of this machine."""
+    return fitting_threads().number // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def _join_shards(
+    folder: Path, data: Corpus, shards: Mapping[str, Sequence[TokenShard]], tokenizer: Tokenizer, began: float
+) -> None:
+    """Write the columns of a corpus from the tokens of its files, without duplicates."""
+    first_pass = compare_digests(
+        data, {split: (chunk.digests for shard in of for chunk in shard.read()) for split, of in shards.items()}
+    )
+    duplicates, facts = DuplicateFilter(first_pass), {split: dict.fromkeys(_COUNTS, 0) for split in _SPLITS}
+    with ColumnWriter(folder, _dtypes(tokenizer), "") as columns:
         for split in _SPLITS:
             columns.append(f"{split}.sentences", np.zeros(1))
             columns.append(f"{split}.documents", np.zeros(1))
-    # the documents of an earlier process are read again, since they decide which later ones are duplicates
-    # a shard is the only text that is in memory; 100 bytes more for each limit the number of short ones
-    rest = islice(documents, state["read"], None)
-    for shard in split_by_size(rest, _SHARD, lambda document: document.bytes + 100):
-        for split in _SPLITS:
-            texts = [document.text for document in shard if document.split == split and not document.is_duplicate]
-            _append_tokens(columns, split, facts[split], document_tokenizer.tokenize(texts), tokenizer.unk_token_id)
-            facts[split]["duplicates"] += sum(document.split == split and document.is_duplicate for document in shard)
-        state["read"] += len(shard)
-        columns.commit(state)
-        get_progress().update(state["read"], {"tokens": sum(facts[split]["tokens"] for split in _SPLITS)})
+        for source_split, of_split in shards.items():
+            for chunk in chain.from_iterable(shard.read() for shard in of_split):
+                is_duplicate = duplicates.find_duplicates(chunk.digests)
+                is_held_out = (chunk.digests < first_pass.held_out) | (source_split == "validation")
+                for split, belongs in (("train", ~is_held_out), ("validation", is_held_out)):
+                    kept = chunk.select(belongs & ~is_duplicate & (chunk.documents > 0))
+                    _append_tokens(columns, split, facts[split], kept, tokenizer.unk_token_id)
+                    facts[split]["duplicates"] += int((belongs & is_duplicate).sum())
+        _check_tokens(facts, data)
+        columns.finish(facts)
+    _log_facts(facts, first_pass, time.monotonic() - began)
 
 
 def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the dtype of each column: two bytes per token if all ids fit, else four."""
-    tokens = "<u2" if max(tokenizer.get_vocab().values()) < 2**16 else "<u4"
-    dtypes = (tokens, "?", "<i8", "<i8")
+    """Return the dtype of each column."""
+    dtypes = (DocumentTokenizer(tokenizer).dtype, "?", "<i8", "<i8")
     return {f"{split}.{name}": dtype for split in _SPLITS for name, dtype in zip(_COLUMNS, dtypes, strict=True)}
 
 
@@ -209,7 +238,7 @@ def _append_tokens(
     facts["sentences"] += len(documents.sentences)
     facts["tokens"] += len(documents.tokens)
     facts["unknown"] += 0 if unknown is None else int((documents.tokens == unknown).sum())
-    facts["bytes"] += documents.bytes
+    facts["bytes"] += int(documents.bytes.sum())
 
 
 def _check_tokens(facts: Mapping[str, Mapping[str, int]], data: Corpus) -> None:
@@ -219,9 +248,9 @@ def _check_tokens(facts: Mapping[str, Mapping[str, int]], data: Corpus) -> None:
             raise DataError(what, "give other text, or another tokenizer", file=data.source or None)
 
 
-def _log_facts(facts: Mapping[str, Mapping[str, int]], deduplication: DeduplicationPass, seconds: float) -> None:
+def _log_facts(facts: Mapping[str, Mapping[str, int]], first_pass: DeduplicationPass, seconds: float) -> None:
     """Log the size of each split, and how long the preparation took."""
-    if deduplication.held_out:
+    if first_pass.held_out:
         kept = sum(facts[split]["documents"] for split in _SPLITS)
         log.info(f"no validation split: {facts['validation']['documents']:,} of {kept:,} documents are held out for it")
     for split in _SPLITS:
@@ -232,68 +261,3 @@ def _log_facts(facts: Mapping[str, Mapping[str, int]], deduplication: Deduplicat
             f"({counts['unknown'] / counts['tokens']:.2%} unknown), {counts['bytes']:,} bytes of text"
         )
     log.info(f"the corpus was prepared in {seconds:.1f} s")
-
-
-# characters tokenized at once: encodings take a hundred times the memory of token ids
-_BATCH_CHARS = 1 << 20
-
-
-class TokenizedDocuments(NamedTuple):
-    """The tokens of some documents; sentences and documents without tokens are left out."""
-
-    tokens: Numbers
-    """(tokens,) ids."""
-    word_starts: Numbers
-    """(tokens,) whether a token begins a word."""
-    sentences: Numbers
-    """(sentences,) the number of tokens of each."""
-    documents: Numbers
-    """(documents,) the number of sentences of each."""
-    bytes: int
-    """The size of the documents in UTF-8."""
-
-
-class DocumentTokenizer:
-    """Tokenizes documents with the tokenizer's own threads, without truncation and special tokens."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = plain(copy.deepcopy(tokenizer.backend_tokenizer))
-        self._space = " " if self._needs_space() else ""
-
-    def tokenize(self, documents: Sequence[str]) -> TokenizedDocuments:
-        """Split documents into sentences and these into tokens."""
-        split = [split_sentences(document) for document in documents]
-        texts = [self._space * (number > 0) + text for sentences in split for number, text in enumerate(sentences)]
-        batches = [self._encode_texts(batch) for batch in split_by_size(texts, _BATCH_CHARS, len)] or [
-            (np.zeros(0, np.int64),) * 3
-        ]
-        tokens, starts, lengths = (np.concatenate(column) for column in zip(*batches, strict=True))
-        # (sentences,) the document of each, from which the sentences with tokens are counted per document
-        owners = np.repeat(np.arange(len(split)), [len(sentences) for sentences in split])
-        counts = np.bincount(owners[lengths > 0], minlength=len(split))
-        size = sum(len(document.encode()) for document, count in zip(documents, counts, strict=True) if count)
-        return TokenizedDocuments(tokens, starts, lengths[lengths > 0], counts[counts > 0], size)
-
-    def _encode_texts(self, texts: list[str]) -> tuple[Numbers, Numbers, Numbers]:
-        """Encode texts: (tokens,) ids and whether each begins a word, and (texts,) the number of tokens."""
-        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
-        lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
-        total = int(lengths.sum())
-        tokens = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), np.int64, total)
-        words = list(chain.from_iterable(encoding.word_ids for encoding in encodings))
-        # A word begins where the word's number changes, found in one comparison instead of a loop over tokens. As a
-        # float, the None of a token without a word is NaN, which differs from every number and from itself.
-        numbers = np.array(words, dtype=np.float64)
-        starts = np.ones(total, dtype=bool)
-        starts[1:] = numbers[1:] != numbers[:-1]
-        starts[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
-        return tokens, starts, lengths
-
-    def _needs_space(self) -> bool:
-        """Tell whether a word has other tokens after a space than at the start of a text (byte-level vocabularies).
-
-        Then a space is put before each sentence that is not the first one, so that it is tokenized as in its document.
-        """
-        probes = self._tokenizer.encode_batch(["the old man", "man", " man"], add_special_tokens=False)
-        text, alone, spaced = (list(probe.ids) for probe in probes)
-        return spaced != alone and text[-len(spaced) :] == spaced

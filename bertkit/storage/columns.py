@@ -42,13 +42,18 @@ def read_arrays(file: Path) -> dict[str, Any] | None:
 
 
 def write_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
-    """Cache arrays with a checksum of all of them; where they cannot be written, that is logged."""
-    np.savez(content := io.BytesIO(), **arrays)
+    """Cache arrays as `save_arrays` does; where they cannot be written, that is logged."""
     try:
-        with writing(file) as temporary:
-            temporary.write_bytes(with_digest(content.getvalue()))
+        save_arrays(file, arrays)
     except OSError as error:
         say_once(f"numbers are not cached: {error}; set BERTKIT_CACHE to use another folder")
+
+
+def save_arrays(file: Path, arrays: Mapping[str, Any]) -> None:
+    """Cache arrays with a checksum of all of them."""
+    np.savez(content := io.BytesIO(), **arrays)
+    with writing(file) as temporary:
+        temporary.write_bytes(with_digest(content.getvalue()))
 
 
 def map_npy(file: Path) -> Any:

@@ -82,7 +82,7 @@ def train_tokenizer(data: Corpus, spec: TokenizerSpec, *, output: str | Path) ->
             type=spec.type,
             lowercase=spec.lowercase,
             vocabulary_size=len(tokenizer),
-            documents=first_pass.documents,
+            documents=sum(first_pass.documents.values()),
             held_out=splitting.texts,
             **splitting.figures(),
             tokens_per_document=splitting.tokens / max(splitting.texts, 1),

@@ -61,15 +61,6 @@ def test_a_document_keeps_its_split_when_others_come(here):
     assert all(more[text] == split for text, split in first.items())
 
 
-def test_the_content_is_that_of_the_text_and_its_order(here):
-    contents = []
-    for documents in (["one", "two"], ["one", "two"], ["two", "one"], ["one", "three"]):
-        write("a.txt", documents)
-        contents.append(find_duplicates(find_corpus(Corpus(source="a.txt"))).content)
-    assert contents[0] == contents[1]
-    assert len(set(contents)) == 3
-
-
 @pytest.mark.parametrize(
     ("files", "message"),
     [

@@ -20,9 +20,11 @@ from transformers import PreTrainedTokenizerFast
 
 import bertkit
 from bertkit.errors import DataError, ResourceError
+from bertkit.pretraining import shards
 from bertkit.pretraining import tokenized as corpus
 from bertkit.pretraining.documents import find_corpus
-from bertkit.pretraining.tokenized import DocumentTokenizer, TokenizedCorpus, content_key, read_corpus, unigram_loss
+from bertkit.pretraining.shards import DocumentTokenizer, TokenShard
+from bertkit.pretraining.tokenized import TokenizedCorpus, content_key, read_corpus, unigram_loss
 from bertkit.progress import use_progress
 from bertkit.recipe.records import Corpus
 from bertkit.storage import columns as corpus_files
@@ -35,10 +37,11 @@ ROOT = Path(__file__).parent.parent.parent
 
 @pytest.fixture(autouse=True)
 def here(tmp_path, monkeypatch) -> Path:
-    """Work in an empty folder, with a cache in it and small shards."""
+    """Work in an empty folder, with a cache in it and small chunks, and tokenize in this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(corpus, "_SHARD", 2000)
+    monkeypatch.setattr(shards, "_CHUNK", 2000)
+    monkeypatch.setattr(corpus, "_count_processes", lambda: 1)
     return tmp_path
 
 
@@ -82,7 +85,8 @@ def tokenize_plainly(documents: list[str], tokenizer=TOKENIZER) -> list[list[str
 
 
 def files_of(folder: Path) -> dict[str, bytes]:
-    return {file.name: file.read_bytes() for file in sorted(folder.glob("corpora/*/*"))}
+    names = ("corpora/*/*", "tokens/*/*")
+    return {file.name: file.read_bytes() for name in names for file in sorted(folder.glob(name))}
 
 
 def folder_in(here: Path) -> Path:
@@ -109,7 +113,7 @@ class Spy:
 
 
 def test_tokens_are_those_of_a_plain_loop(monkeypatch):
-    monkeypatch.setattr(corpus, "_BATCH_CHARS", 50)
+    monkeypatch.setattr(shards, "_BATCH_CHARS", 50)
     train, held_out = make_documents(150), make_documents(20, seed=1)
     write("d/train.txt", train)
     write("d/validation.txt", held_out)
@@ -210,7 +214,7 @@ def test_tokens_take_the_bytes_they_need(size, dtype):
 
 
 def test_held_out_documents_stay_so_when_others_come_and_go(monkeypatch):
-    monkeypatch.setattr(corpus, "_SHARD", 1 << 20)
+    monkeypatch.setattr(shards, "_CHUNK", 1 << 20)
     documents = make_documents(400)
     held = {str(text) for text in texts_of(prepare(write("a.txt", documents), validation_share=0.1)["validation"])}
     assert 20 < len(held) < 70
@@ -272,7 +276,7 @@ def test_a_second_use_reads_no_document(monkeypatch, here):
     write("a.txt", make_documents(60))
     first = prepare("a.txt")
     spy = Spy(monkeypatch)
-    monkeypatch.setattr(corpus, "find_duplicates", None)
+    monkeypatch.setattr(corpus, "compare_digests", None)
     Path("a.txt").rename("elsewhere.txt")
     again = prepare("elsewhere.txt")
     assert spy.documents == []
@@ -282,12 +286,12 @@ def test_a_second_use_reads_no_document(monkeypatch, here):
             assert np.array_equal(getattr(again[split], name), getattr(kept, name))
 
 
-def test_no_more_than_a_shard_is_tokenized_at_once(monkeypatch):
+def test_no_more_than_a_chunk_is_tokenized_at_once(monkeypatch):
     spy = Spy(monkeypatch)
     documents = make_documents(300)
     prepare(write("a.txt", documents))
-    assert sum(spy.documents) == len(set(documents))
-    assert max(spy.documents) <= corpus._SHARD // 100  # a document counts for 100 bytes more than it has
+    assert sum(spy.documents) == len(documents)
+    assert max(spy.documents) <= shards._CHUNK // 100  # a document counts for 100 bytes more than it has
 
 
 @pytest.fixture(scope="module")
@@ -297,56 +301,62 @@ def prepared(tmp_path_factory) -> dict[str, bytes]:
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
         patched.setenv("BERTKIT_CACHE", str(folder))
-        patched.setattr(corpus, "_SHARD", 2000)
+        patched.setattr(shards, "_CHUNK", 2000)
+        patched.setattr(corpus, "_count_processes", lambda: 1)
         prepare(write("a.txt", make_documents(120) + make_documents(10)))
     return files_of(folder)
 
 
-@pytest.mark.parametrize(
-    ("moment", "kill"), [*((moment, kill) for moment in ("commit", "append") for kill in (1, 2, 5)), ("finish", 1)]
-)
-def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(kill, moment, prepared, here, monkeypatch, caplog):
+@pytest.mark.parametrize("where", ["chunk 1", "chunk 2", "chunk 5", "manifest", "append", "finish"])
+def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(where, prepared, here, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "bertkit")
-    write("a.txt", make_documents(120) + make_documents(10))
+    documents = make_documents(120) + make_documents(10)
+    write("a.txt", documents)
     monkeypatch.setenv("BERTKIT_CACHE", str(here / "killed"))
-    whole, calls = getattr(corpus_files.ColumnWriter, moment), Counter()
+    owner, name = {"manifest": (shards, "write_signed"), "chunk": (shards, "save_arrays")}.get(
+        where.split()[0], (corpus_files.ColumnWriter, where)
+    )
+    whole, calls = getattr(owner, name), []
 
-    def killed(self, *arguments):
-        calls["now"] += 1
-        if calls["now"] == (8 * kill if moment == "append" else kill):
+    def killed(*arguments):
+        calls.append(1)
+        if len(calls) == (int(where.split()[1]) if "chunk" in where else 1):
             raise KeyboardInterrupt
-        return whole(self, *arguments)
+        return whole(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(corpus_files.ColumnWriter, moment, killed)
+        patched.setattr(owner, name, killed)
         with pytest.raises(KeyboardInterrupt):
             prepare("a.txt")
     spy = Spy(monkeypatch)
-    splits = prepare("a.txt")
+    prepare("a.txt")
     assert files_of(here / "killed") == prepared != {}
-    was_noted = moment == "finish" or kill > 1
+    was_noted = where in ("chunk 2", "chunk 5", "manifest")
     assert any("the preparation continues after" in record.message for record in caplog.records) == was_noted
-    if was_noted:
-        assert sum(spy.documents) < splits["train"].facts["documents"] + splits["validation"].facts["documents"]
+    if "chunk" in where:
+        assert (0 < sum(spy.documents) < len(documents)) == was_noted
+    else:
+        assert sum(spy.documents) == 0
 
 
-def test_a_preparation_killed_by_a_signal_continues(here):
-    write("a.txt", make_documents(120))
+def test_a_preparation_killed_by_a_signal_continues(here, monkeypatch):
+    documents = make_documents(120)
+    write("a.txt", documents)
     prepare("a.txt")
     script = (
         "import signal\nfrom tests.pretraining.test_tokenized import *\n"
-        "corpus._SHARD, whole, calls = 2000, corpus_files.write_signed, []\n"
-        "def write_signed(*arguments):\n    calls.append(1)\n"
+        "shards._CHUNK, whole, calls = 2000, shards.save_arrays, []\n"
+        "def save_arrays(*arguments):\n    calls.append(1)\n"
         "    len(calls) == 3 and os.kill(os.getpid(), signal.SIGKILL)\n    whole(*arguments)\n"
-        "corpus_files.write_signed = write_signed\nprepare('a.txt')"
+        "shards.save_arrays = save_arrays\nprepare('a.txt')"
     )
     environment = {**os.environ, "BERTKIT_CACHE": str(here / "killed"), "PYTHONPATH": str(ROOT)}
     ended = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, cwd=here)
     assert ended.returncode == -9, ended.stderr
-    (journal,) = (here / "killed").glob("corpora/*/journal.json")
-    assert json.loads(journal.read_text())["state"]["read"] > 0
-    os.environ["BERTKIT_CACHE"] = str(here / "killed")  # the fixture puts it back
+    monkeypatch.setenv("BERTKIT_CACHE", str(here / "killed"))
+    spy = Spy(monkeypatch)
     prepare("a.txt")
+    assert 0 < sum(spy.documents) < len(documents)
     assert files_of(here / "killed") == files_of(here / "cache")
 
 
@@ -391,7 +401,7 @@ def test_two_processes_prepare_one_corpus_once(here, monkeypatch):
     write("a.txt", make_documents(150))
     script = (
         "from tests.pretraining.test_tokenized import *\nlogging.basicConfig(level=20, format='%(message)s')\n"
-        "corpus._SHARD = 500\nsplits = prepare('a.txt')\nprint(texts_of(splits['train']))"
+        "shards._CHUNK = 500\nsplits = prepare('a.txt')\nprint(texts_of(splits['train']))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", script]
@@ -430,23 +440,98 @@ def test_a_folder_that_cannot_be_written_is_told(here, monkeypatch):
 
 
 def test_a_full_disk_is_reported_and_the_preparation_continues(here, monkeypatch):
-    write("a.txt", make_documents(120))
-    write_signed, calls = corpus_files.write_signed, []
+    documents = make_documents(120)
+    write("a.txt", documents)
+    save_arrays, calls = shards.save_arrays, []
 
     def full(*arguments):
         calls.append(1)
         if len(calls) == 3:
             raise OSError(28, "No space left on device")
-        write_signed(*arguments)
+        save_arrays(*arguments)
 
     with monkeypatch.context() as patched:
-        patched.setattr(corpus_files, "write_signed", full)
+        patched.setattr(shards, "save_arrays", full)
         with pytest.raises(ResourceError, match="the corpus cannot be prepared: No space left on device") as caught:
             prepare("a.txt")
     assert caught.value.exit_code == 6
     spy = Spy(monkeypatch)
-    splits = prepare("a.txt")
-    assert 0 < sum(spy.documents) < sum(split.facts["documents"] for split in splits.values())
+    prepare("a.txt")
+    assert 0 < sum(spy.documents) < len(documents)
+
+
+# --- several processes and files
+
+
+def test_worker_processes_write_the_same_bytes(prepared, here, monkeypatch):
+    write("a.txt", make_documents(120) + make_documents(10))
+    monkeypatch.setattr(corpus, "_count_processes", lambda: 2)
+    prepare("a.txt")
+    assert files_of(here / "cache") == prepared
+
+
+def test_worker_processes_read_special_tokens_as_text(monkeypatch):
+    documents = [f"[SEP] good film {number}" for number in range(60)]
+    write("a.txt", documents)
+    monkeypatch.setattr(corpus, "_count_processes", lambda: 2)
+    assert TOKENIZER.sep_token_id not in prepare("a.txt")["train"].tokens
+
+
+def test_a_file_that_is_added_is_the_only_one_that_is_tokenized(monkeypatch):
+    both = make_documents(50), make_documents(40, seed=1)
+    write("d/a.txt", both[0])
+    write("d/c.txt", both[1])
+    prepare("d")
+    spy = Spy(monkeypatch)
+    added = [*make_documents(30, seed=2), both[0][7], both[1][3]]
+    write("d/b.txt", added)
+    splits = prepare("d")
+    assert sum(spy.documents) == len(added)
+    texts = [text for split in splits.values() for text in map(str, texts_of(split))]
+    kept = tokenize_plainly(list(dict.fromkeys([*both[0], *added, *both[1]])))
+    assert sorted(texts) == sorted(map(str, kept))
+
+
+def test_a_damaged_chunk_is_tokenized_again(here, monkeypatch):
+    write("a.txt", make_documents(60))
+    prepare("a.txt")
+    whole = files_of(here / "cache")
+    file = sorted((here / "cache").glob("tokens/*/*.arrays"))[1]
+    file.write_bytes(file.read_bytes()[:-40] + bytes(40))
+    next((here / "cache").glob("corpora/*/manifest.json")).unlink()
+    spy = Spy(monkeypatch)
+    prepare("a.txt")
+    assert 0 < sum(spy.documents) < 60
+    assert files_of(here / "cache") == whole
+
+
+def test_a_file_that_another_process_tokenizes_comes_last(monkeypatch):
+    for name in "abc":
+        write(f"d/{name}.txt", make_documents(20, seed=ord(name)))
+    expected = prepare("d")
+    monkeypatch.setenv("BERTKIT_CACHE", "other")
+    order, whole = [], TokenShard.write
+
+    def noted(shard, documents, pool):
+        order.append(shard.folder)
+        return whole(shard, documents, pool)
+
+    monkeypatch.setattr(TokenShard, "write", noted)
+    monkeypatch.setattr(TokenShard, "is_locked", lambda shard: len(order) == 1 and order.append(None) is None)
+    splits = prepare("d")
+    assert len(order) == 4
+    assert np.array_equal(splits["train"].tokens, expected["train"].tokens)
+
+
+def test_the_limit_counts_documents_of_all_files(monkeypatch):
+    documents = make_documents(60)
+    write("d/a.txt", documents[:20])
+    write("d/b.txt", documents[20:])
+    splits = prepare("d", limit=30, deduplicate=False)
+    assert sum(split.facts["documents"] for split in splits.values()) == 30
+    spy = Spy(monkeypatch)
+    prepare("d", limit=25, deduplicate=False)
+    assert sum(spy.documents) == 25
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed():
@@ -464,21 +549,16 @@ def test_progress_is_reported_and_ends(here):
             self.calls.append(("start", what, total, done))
 
         def update(self, done, figures):
-            self.calls.append(("update", done, figures["tokens"]))
+            self.calls.append(("update", done))
 
         def finish(self):
             self.calls.append(("finish",))
 
     recorder = Recorder()
-    splits = prepare(write("a.txt", ["a", "the", "good film"]), progress=recorder)
-    total = sum(len(split.tokens) for split in splits.values())
-    assert recorder.calls == [
-        ("start", "reading train", Path("a.txt").stat().st_size, 0),
-        ("finish",),
-        ("start", "preparing documents", 3, 0),
-        ("update", 3, total),
-        ("finish",),
-    ]
+    prepare(write("a.txt", ["a", "the", "good film"]), progress=recorder)
+    size = Path("a.txt").stat().st_size
+    assert recorder.calls[0] == ("start", "tokenizing train", size, 0)
+    assert recorder.calls[-2:] == [("update", size), ("finish",)]
 
 
 # --- the key
@@ -560,22 +640,28 @@ def test_a_later_sentence_is_tokenized_as_in_its_document():
 
 @pytest.mark.parametrize("batch_chars", [1, 12, 1 << 20])
 def test_batches_leave_no_seam(batch_chars, monkeypatch):
-    monkeypatch.setattr(corpus, "_BATCH_CHARS", batch_chars)
+    monkeypatch.setattr(shards, "_BATCH_CHARS", batch_chars)
     documents = DocumentTokenizer(TOKENIZER).tokenize(["good film\nso-so zoo", "the book"])
     tokens = TOKENIZER.convert_ids_to_tokens(documents.tokens.tolist())
     assert tokens == ["good", "film", "so", *TOKENIZER.tokenize("-"), "so", *TOKENIZER.tokenize("zoo"), "the", "book"]
     assert documents.word_starts.tolist() == [not token.startswith("##") for token in tokens]
     assert documents.sentences.tolist() == [2, len(tokens) - 4, 2]
     assert documents.documents.tolist() == [2, 1]
-    assert documents.bytes == len("good film\nso-so zoothe book")
+    assert documents.bytes.tolist() == [len("good film\nso-so zoo"), len("the book")]
 
 
-def test_sentences_and_documents_without_tokens_are_left_out():
+def test_sentences_without_tokens_are_left_out():
     documents = DocumentTokenizer(TOKENIZER).tokenize(["good\n\u0007\nso", "\u0007", ""])
-    assert (documents.sentences.tolist(), documents.documents.tolist()) == ([1, 1], [2])
-    assert documents.bytes == len("good\n\u0007\nso")
+    assert (documents.sentences.tolist(), documents.documents.tolist()) == ([1, 1], [2, 0, 0])
     nothing = DocumentTokenizer(TOKENIZER).tokenize([])
-    assert [len(values) for values in nothing[:4]] == [0, 0, 0, 0]
+    assert [len(values) for values in nothing] == [0] * 6
+
+
+def test_documents_without_tokens_are_left_out():
+    write("a.txt", ["good film", "\u0007", *make_documents(20)])
+    splits = prepare("a.txt")
+    assert sum(split.facts["documents"] for split in splits.values()) == 21
+    assert all(np.diff(split.documents).min() > 0 for split in splits.values())
 
 
 def test_special_tokens_are_text_and_the_tokenizer_stays_as_it_was():

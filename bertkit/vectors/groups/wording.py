@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.metrics import Numbers
-from bertkit.pretraining.deduplicate import digest_of
+from bertkit.pretraining.deduplicate import digest_texts
 from bertkit.progress import get_progress, stage
 
 LONG = 100
@@ -38,7 +38,7 @@ _ERRORS = 4  # standard errors by which an estimate may be too low
 
 def digest_text(normalized: str) -> int:
     """Return the number that stands for a normalized text."""
-    return int.from_bytes(digest_of(normalized.encode("utf-8", "surrogatepass")), "big")
+    return int(digest_texts([normalized.encode("utf-8", "surrogatepass")])[0])
 
 
 def sign(normalized: str) -> Signature | None:

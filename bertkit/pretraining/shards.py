@@ -1,0 +1,189 @@
+"""The tokens of every file of a corpus, kept in the cache, so that a second corpus with the file need not compute them.
+
+A shard is a folder with a file of arrays per chunk of text. It counts once its manifest is written, which comes last.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from bertkit.errors import ResourceError
+from bertkit.hardware.workers import WorkerPool
+from bertkit.pretraining.deduplicate import digest_texts
+from bertkit.progress import log
+from bertkit.storage.cache import touch
+from bertkit.storage.columns import Numbers, locked, read_arrays, save_arrays
+from bertkit.storage.files import is_locked
+from bertkit.storage.records import read_signed, write_signed
+from bertkit.tokens.features import Tokenizer, split_by_size
+from bertkit.tokens.light import plain
+from bertkit.tokens.sentences import split_sentences
+
+_CHUNK = 1 << 22  # bytes of text in a file of arrays, from which a killed preparation continues
+_BATCH_CHARS = 1 << 18  # characters tokenized at once: encodings take a hundred times the memory of token ids
+
+
+class TokenizedDocuments(NamedTuple):
+    """The tokens of some documents; sentences without tokens are left out, documents without sentences are not."""
+
+    tokens: Numbers
+    """(tokens,) ids, uint16 or uint32."""
+    word_starts: Numbers
+    """(tokens,) whether a token begins a word."""
+    sentences: Numbers
+    """(sentences,) the number of tokens of each."""
+    documents: Numbers
+    """(documents,) the number of sentences of each."""
+    bytes: Numbers
+    """(documents,) the size of each in UTF-8."""
+    digests: Numbers
+    """(documents,) what stands for the text of each."""
+
+    def select(self, chosen: Numbers) -> TokenizedDocuments:
+        """Return the documents that are chosen, (documents,) booleans."""
+        sentences = np.repeat(chosen, self.documents)
+        tokens = np.repeat(sentences, self.sentences)
+        return TokenizedDocuments(
+            self.tokens[tokens],
+            self.word_starts[tokens],
+            self.sentences[sentences],
+            *(column[chosen] for column in (self.documents, self.bytes, self.digests)),
+        )
+
+
+class TokenShard:
+    """The tokens of the documents of a file, in the cache."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.manifest = folder, folder / "manifest.json"
+
+    def write(self, documents: Iterable[str], pool: WorkerPool) -> Iterator[int]:
+        """Tokenize documents unless another process has, and yield the bytes of each chunk that is done.
+
+        A process that was killed leaves chunks, which are kept as long as they are of the same text.
+
+        Args:
+            documents: read only where they are needed.
+            pool: computes `DocumentTokenizer.tokenize`.
+        """
+        with locked(self.folder):
+            if self._is_whole():
+                return
+            self.folder.mkdir(exist_ok=True)
+            chunks = split_by_size(documents, _CHUNK, _size_of)
+            kept = list[list[str]]()  # the first chunk that is not there, if any
+            written = 0
+            for chunk in chunks:
+                if not self._has(written, chunk):
+                    kept.append(chunk)
+                    break
+                written += 1
+                yield sum(map(_size_of, chunk))
+            if written:
+                log.info(f"the preparation continues after {written} chunk{'' if written == 1 else 's'} of text")
+            for tokens in pool.map(chain(kept, chunks)):
+                save_arrays(self._file(written), tokens._asdict())
+                written += 1
+                yield int(tokens.bytes.sum()) + 100 * len(tokens.bytes)
+            write_signed(self.manifest, {"chunks": written})
+
+    def is_locked(self) -> bool:
+        """Tell whether a process is writing it."""
+        return is_locked(self.folder.with_name(f"{self.folder.name}.lock"))
+
+    def _is_whole(self) -> bool:
+        """Tell whether all of it is there, undamaged."""
+        with suppress(ResourceError):
+            return all(True for _ in self.read())
+        return False
+
+    def read(self) -> Iterator[TokenizedDocuments]:
+        """Read the tokens chunk by chunk.
+
+        Raises:
+            ResourceError: they are not there, or damaged.
+        """
+        damaged = ResourceError("tokens are not as they were written", "check the disk", file=self.folder)
+        manifest = read_signed(self.manifest, damaged)
+        if manifest is None:
+            raise damaged
+        touch(self.manifest)
+        for number in range(manifest["chunks"]):
+            arrays = read_arrays(self._file(number))
+            if arrays is None:
+                raise damaged
+            yield TokenizedDocuments(**arrays)
+
+    def _has(self, number: int, chunk: Sequence[str]) -> bool:
+        """Tell whether a chunk is there and of these documents: a data set of the hub may have changed."""
+        arrays = read_arrays(self._file(number))
+        digests = digest_texts(document.encode() for document in chunk)
+        return arrays is not None and np.array_equal(arrays["digests"], digests)
+
+    def _file(self, number: int) -> Path:
+        return self.folder / f"{number:06}.arrays"
+
+
+def _size_of(document: str) -> int:
+    return len(document.encode()) + 100  # which limits the number of short ones
+
+
+class DocumentTokenizer:
+    """Tokenizes documents without truncation and special tokens."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = plain(copy.deepcopy(tokenizer.backend_tokenizer))
+        self._space = " " if self._needs_space() else ""
+        self.dtype = "<u2" if max(tokenizer.get_vocab().values()) < 2**16 else "<u4"
+        """The dtype of token ids: two bytes if all fit."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Read special tokens as text in another process too: tokenizers do not pickle that."""
+        self.__dict__.update(state)
+        plain(self._tokenizer)
+
+    def tokenize(self, documents: Sequence[str]) -> TokenizedDocuments:
+        """Split documents into sentences and these into tokens."""
+        split = [split_sentences(document) for document in documents]
+        texts = [self._space * (number > 0) + text for sentences in split for number, text in enumerate(sentences)]
+        batches = [self._encode_texts(batch) for batch in split_by_size(texts, _BATCH_CHARS, len)] or [
+            (np.zeros(0, self.dtype), np.zeros(0, bool), np.zeros(0, np.int64))
+        ]
+        tokens, starts, lengths = (np.concatenate(column) for column in zip(*batches, strict=True))
+        # (sentences,) the document of each, from which the sentences with tokens are counted per document
+        owners = np.repeat(np.arange(len(split)), [len(sentences) for sentences in split])
+        counts = np.bincount(owners[lengths > 0], minlength=len(split))
+        encoded = [document.encode() for document in documents]
+        sizes = np.array([len(document) for document in encoded], dtype=np.int64)
+        return TokenizedDocuments(tokens, starts, lengths[lengths > 0], counts, sizes, digest_texts(encoded))
+
+    def _encode_texts(self, texts: list[str]) -> tuple[Numbers, Numbers, Numbers]:
+        """Encode texts: (tokens,) ids and whether each begins a word, and (texts,) the number of tokens."""
+        encodings = self._tokenizer.encode_batch(texts, add_special_tokens=False)
+        lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
+        total = int(lengths.sum())
+        tokens = np.fromiter(chain.from_iterable(encoding.ids for encoding in encodings), self.dtype, total)
+        words = list(chain.from_iterable(encoding.word_ids for encoding in encodings))
+        # A word begins where the word's number changes, found in one comparison instead of a loop over tokens. As a
+        # float, the None of a token without a word is NaN, which differs from every number and from itself.
+        numbers = np.array(words, dtype=np.float64)
+        starts = np.ones(total, dtype=bool)
+        starts[1:] = numbers[1:] != numbers[:-1]
+        starts[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+        return tokens, starts, lengths
+
+    def _needs_space(self) -> bool:
+        """Tell whether a word has other tokens after a space than at the start of a text (byte-level vocabularies).
+
+        Then a space is put before each sentence that is not the first one, so that it is tokenized as in its document.
+        """
+        probes = self._tokenizer.encode_batch(["the old man", "man", " man"], add_special_tokens=False)
+        text, alone, spaced = (list(probe.ids) for probe in probes)
+        return spaced != alone and text[-len(spaced) :] == spaced
