@@ -28,7 +28,12 @@ from bertkit.progress import log, stage
 from bertkit.recipe.records import Corpus
 from bertkit.storage.cache import cache_folder, sweep
 from bertkit.storage.columns import ColumnWriter, Numbers, map_columns, map_or_write
-from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint, package_fingerprint, tokenizer_content
+from bertkit.storage.fingerprints import (
+    json_fingerprint,
+    package_fingerprint,
+    remembered_fingerprint,
+    tokenizer_content,
+)
 from bertkit.tokens.features import Tokenizer
 
 _SCHEMA = 2  # of the files
@@ -147,7 +152,7 @@ def _count_tokens(tokens: Numbers, size: int) -> Numbers:
 def _fingerprint(file: Path) -> list[str]:
     """Return a file's suffixes and SHA-256; its folder and its name do not matter."""
     try:
-        return [*(suffix.lower() for suffix in file.suffixes[-2:]), file_fingerprint(file)]
+        return [*(suffix.lower() for suffix in file.suffixes[-2:]), remembered_fingerprint(file)]
     except PermissionError:
         raise ResourceError("no permission to read", "check its permissions", file=file) from None
 

@@ -6,14 +6,19 @@ import hashlib
 import json
 import os
 import sys
+import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import bertkit
+from bertkit.storage.cache import cache_folder, touch, writing
 
 _DIGEST = hashlib.sha256().digest_size
+_SMALL = 1 << 20  # bytes, which are read in a millisecond
+_SETTLED = 5.0  # seconds
 
 
 def file_fingerprint(file: Path) -> str:
@@ -23,6 +28,29 @@ def file_fingerprint(file: Path) -> str:
         digest.update(part.relative_to(file).as_posix().encode() if part != file else b"")
         feed_file(digest, part)
     return digest.hexdigest()
+
+
+def remembered_fingerprint(file: Path) -> str:
+    """Return a file's SHA-256 without reading it again, unless its size, its times or its inode have changed.
+
+    That of a small file is not remembered, nor that of a file which has just changed: a second change could come before
+    the clock of the file system goes on.
+    """
+    status = file.stat()
+    changed = max(status.st_mtime, status.st_ctime)  # a copy may keep the time of its content
+    if status.st_size < _SMALL or time.time() - changed < _SETTLED:
+        return file_fingerprint(file)
+    name = hashlib.sha256(os.fsencode(file.resolve())).hexdigest()
+    memory = cache_folder("fingerprints") / name[:2] / f"{name}.json"
+    stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+    with suppress(OSError, ValueError):
+        if (known := json.loads(memory.read_text(encoding="utf-8")))[1:] == stamp:
+            touch(memory)
+            return str(known[0])
+    fingerprint = file_fingerprint(file)
+    with suppress(OSError), writing(memory) as temporary:
+        temporary.write_text(json.dumps([fingerprint, *stamp]), encoding="utf-8")
+    return fingerprint
 
 
 def describe_file(file: Path) -> dict[str, Any]:

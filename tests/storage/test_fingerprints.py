@@ -5,9 +5,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import os
 from pathlib import Path
 
-from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint, package_fingerprint, tokenizer_content
+import pytest
+
+from bertkit.storage import fingerprints
+from bertkit.storage.fingerprints import (
+    file_fingerprint,
+    json_fingerprint,
+    package_fingerprint,
+    remembered_fingerprint,
+    tokenizer_content,
+)
 from tests.conftest import make_tokenizer
 
 
@@ -15,6 +25,62 @@ def test_a_file_is_read_in_blocks_to_its_end(tmp_path):
     content = bytes(range(256)) * 5000  # more than a mebibyte
     (tmp_path / "a").write_bytes(content)
     assert file_fingerprint(tmp_path / "a") == hashlib.sha256(content).hexdigest()
+
+
+@pytest.fixture
+def large_file(tmp_path, monkeypatch) -> Path:
+    """A file that counts as large and unchanged for long, with a count of how often files are read."""
+    monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(fingerprints, "_SMALL", 5)
+    monkeypatch.setattr(fingerprints, "_SETTLED", 0.0)
+    (tmp_path / "a").write_bytes(b"content")
+    return tmp_path / "a"
+
+
+def count_reads(monkeypatch) -> list[Path]:
+    read, whole = [], fingerprints.file_fingerprint
+    monkeypatch.setattr(fingerprints, "file_fingerprint", lambda file: read.append(file) or whole(file))
+    return read
+
+
+def test_a_file_is_read_once(large_file, monkeypatch):
+    read = count_reads(monkeypatch)
+    monkeypatch.chdir(large_file.parent)
+    hashes = {remembered_fingerprint(file) for file in (large_file, large_file, Path("a"))}
+    assert hashes == {hashlib.sha256(b"content").hexdigest()}
+    assert len(read) == 1
+
+
+@pytest.mark.parametrize("change", ["content", "times put back", "another file", "memory"])
+def test_a_changed_file_of_the_same_size_is_read_again(change, large_file, monkeypatch):
+    remembered_fingerprint(large_file)
+    times = large_file.stat()
+    if change == "memory":
+        (memory,) = large_file.parent.glob("cache/fingerprints/*/*.json")
+        memory.write_text('["00", 1')
+    elif change == "another file":
+        (large_file.parent / "b").write_bytes(b"CONTENT")
+        (large_file.parent / "b").replace(large_file)
+    else:
+        large_file.write_bytes(b"CONTENT")
+    if change == "times put back":
+        os.utime(large_file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    read = count_reads(monkeypatch)
+    assert remembered_fingerprint(large_file) == file_fingerprint(large_file)
+    assert len(read) == 1
+
+
+def test_small_and_fresh_files_are_not_remembered(large_file, monkeypatch):
+    for name in ("_SMALL", "_SETTLED"):
+        with monkeypatch.context() as patched:
+            patched.setattr(fingerprints, name, 1000)
+            assert remembered_fingerprint(large_file) == hashlib.sha256(b"content").hexdigest()
+    assert not (large_file.parent / "cache").exists()
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(large_file, monkeypatch):
+    monkeypatch.setenv("BERTKIT_CACHE", str(large_file))
+    assert remembered_fingerprint(large_file) == hashlib.sha256(b"content").hexdigest()
 
 
 def test_values_are_those_that_json_gives_back():
