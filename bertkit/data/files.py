@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from bertkit.data.formats import Format, find_format, format_of, format_of_folder, known_endings, load_formats
-from bertkit.data.text import Record
+from bertkit.data.text import COMPRESSED, Record
 from bertkit.errors import DataError, ResourceError, UsageError, closest
 from bertkit.recipe import Data
 from bertkit.storage.cache import say_once
@@ -31,10 +31,9 @@ _SHARD = re.compile(r"(.+)-(\d{5})-of-(\d{5})(?:-[0-9a-f]+)?")
 _AS_CSV = "save it as CSV (UTF-8)"
 _AS_PARQUET = "save the data with Dataset.to_parquet"
 
-_GZIP = b"\x1f\x8b"
 _WEB_PAGE = rb"(?i)(\xef\xbb\xbf)?\s*<(!doctype )?html"
 _FOREIGN = (  # how files begin that no format reads, what they are, what to do
-    (rb"BZh[1-9]|\xfd7zXZ|\x28\xb5\x2f\xfd|7z\xbc\xaf", "a compressed file", "unpack it"),
+    (rb"BZh[1-9]|\xfd7zXZ|7z\xbc\xaf", "a compressed file", "unpack it"),
     (rb"PK\x03\x04", "an Excel workbook or another zip archive", "let the name of a workbook end in .xlsx"),
     (rb"\xd0\xcf\x11\xe0", "an old Excel workbook", _AS_CSV),
     (rb"\x80[\x02-\x05]", "a Python pickle, which could run code", _AS_PARQUET),
@@ -160,10 +159,10 @@ def _is_named_after(split: str, group: _Group) -> bool:
 
 
 def _ending(path: Path, data: Data) -> str:
-    """Return the ending of a name that a format claims; where the recipe names the format, .gz alone is one too."""
+    """Return the ending of a name that a format claims; where the recipe names the format, that of gzip or zstd too."""
     _, ending = format_of(path.name)
-    is_gzip = data.format != "auto" and path.name.lower().endswith(".gz")
-    return ending or (".gz" if is_gzip else "")
+    compression = path.suffix.lower()
+    return ending or (compression if data.format != "auto" and compression in COMPRESSED else "")
 
 
 def first_of(items: Iterable[_Item], limit: int | None) -> Iterator[_Item]:
@@ -207,7 +206,7 @@ def _refuse_foreign(path: Path, file_format: Format | None) -> None:
     """Refuse a file whose first bytes are not of the format it is read as, since a name can lie.
 
     Raises:
-        DataError: it is another binary format, gzip where that is not read, or something no format reads.
+        DataError: it is another binary format, compressed where that is not read, or something no format reads.
         ResourceError: it may not be read.
     """
     try:
@@ -227,7 +226,10 @@ def _refuse_foreign(path: Path, file_format: Format | None) -> None:
             remedy = "--set data.format=auto" if is_named_so else f"let its name end in {' or '.join(binary.endings)}"
             article = "an" if name[0] in "aeiou" else "a"
             raise DataError(f"{article} {name.capitalize()} file", remedy, file=path)
-    is_named_gz = path.suffix.lower() == ".gz"
-    if start.startswith(_GZIP) and (not is_named_gz or (file_format and file_format.magic)):
-        remedy = "--set data.format=auto" if is_named_gz else "let its name end in .gz, as in train.csv.gz"
-        raise DataError("a gzip file", remedy, file=path)
+    for ending, (compression, magic) in COMPRESSED.items():
+        is_named_so = path.suffix.lower() == ending
+        if start.startswith(magic) and (not is_named_so or (file_format and file_format.magic)):
+            remedy = (
+                "--set data.format=auto" if is_named_so else f"let its name end in {ending}, as in train.csv{ending}"
+            )
+            raise DataError(f"a {compression} file", remedy, file=path)

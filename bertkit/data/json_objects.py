@@ -33,7 +33,7 @@ def has_suspect_escape(text: str, start: int = 0, end: int = sys.maxsize) -> boo
     return bool(_SUSPECT_ESCAPE.search(text, start, end))
 
 
-def check_objects(items: Iterator[Item], name: str) -> Iterator[Record]:
+def check_objects(items: Iterator[Item], name: str, *, same_keys: bool = True) -> Iterator[Record]:
     """Yield the objects as records.
 
     Raises:
@@ -53,7 +53,8 @@ def check_objects(items: Iterator[Item], name: str) -> Iterator[Record]:
         # keys and types as one tuple: rows of the same shape, almost all of them, are not compared key by key
         row_shape = (*value, *map(type, value.values()))
         if row_shape != shape:
-            _check_shape(value, types, name, row)
+            if same_keys:
+                _check_shape(value, types, name, row)
             shape = row_shape
         yield row, value
     if shape is None:

@@ -1,4 +1,4 @@
-"""Read text files strictly: lines and blocks of any encoding, gzip files too, with every fault at its line."""
+"""Read text files strictly: lines and blocks of any encoding, also compressed, with every fault at its line."""
 
 from __future__ import annotations
 
@@ -28,7 +28,20 @@ MAX_CHARS = 10_000_000
 SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a character that is encoded in two units; a text with one cannot be written or tokenized."""
 
+COMPRESSED = {".gz": ("gzip", b"\x1f\x8b"), ".zst": ("zstd", b"\x28\xb5\x2f\xfd")}
+"""Ending of a compressed file of text -> its format, and how it begins."""
+
 _BLOCK = 1 << 20  # bytes
+
+
+def without_compression(name: str) -> str:
+    """Return the name of a file in lower case, without the ending that says how it is compressed.
+
+    >>> without_compression("Train.JSONL.zst")
+    'train.jsonl'
+    """
+    path = Path(name.lower())
+    return path.stem if path.suffix in COMPRESSED else path.name
 
 
 def require_path(source: Source, what: str, remedy: str = "name the file") -> Path:
@@ -66,7 +79,7 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
     """Yield the text of a file in blocks of a megabyte, without its byte order mark.
 
     Raises:
-        DataError: bytes are not in this encoding, or a gzip file is damaged.
+        DataError: bytes are not in this encoding, or a compressed file is damaged.
         RecipeError: there is no such encoding.
     """
     decoder = _find_decoder(encoding)
@@ -87,8 +100,8 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
                 raise DataError(*_undecodable(error, encoding, size + len(block)), file=name, row=row) from None
             except UnicodeError as error:
                 raise DataError(str(error), "--set data.encoding=utf-8", file=name) from None
-            except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-                raise DataError(f"damaged gzip file: {error}", "download it again", file=name) from None
+            except (OSError, EOFError, zlib.error) as error:
+                raise _name_damage(error, name) from None
             # utf-7 and unicode_escape can spell one
             if not is_utf8 and (half := SURROGATE.search(text)):
                 row = 1 + max(breaks[mark] + text.count(mark, 0, half.start()) for mark in "\n\r")
@@ -153,7 +166,19 @@ def name_lines(lines: Iterable[int | None]) -> str:
 def _open_source(source: Source) -> AbstractContextManager[IO[bytes]]:
     if not isinstance(source, Path):
         return nullcontext(source)
+    if source.suffix.lower() == ".zst":
+        import pyarrow
+
+        return pyarrow.input_stream(str(source), compression="zstd")  # type: ignore[no-any-return]
     return gzip.open(source) if source.suffix.lower() == ".gz" else source.open("rb")  # type: ignore[return-value]
+
+
+def _name_damage(error: Exception, name: str) -> Exception:
+    """Build the error of a compressed file that is damaged; an error of the disk has a number, and stays what it is."""
+    if isinstance(error, OSError) and error.errno:
+        return error
+    compression, _ = COMPRESSED.get(Path(name).suffix.lower(), COMPRESSED[".gz"])
+    return DataError(f"damaged {compression} file: {error}", "download it again", file=name)
 
 
 def _find_decoder(encoding: str) -> codecs.IncrementalDecoder:

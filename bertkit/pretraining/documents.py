@@ -15,7 +15,7 @@ from bertkit.data.files import SPLIT_NAMES, not_a_file, read_records
 from bertkit.data.formats import format_of, load_formats
 from bertkit.data.hub_sets import read_hub_split
 from bertkit.data.sources import check_source, files_by_split, single_file
-from bertkit.data.text import MAX_CHARS, Record
+from bertkit.data.text import MAX_CHARS, Record, without_compression
 from bertkit.errors import DataError, RecipeError, closest
 from bertkit.recipe import Data
 from bertkit.recipe.records import Corpus
@@ -101,7 +101,7 @@ def _files_by_split(data: Corpus) -> dict[str, list[Path]] | None:
         return None
     check_source(data)
     source = Path(data.source)
-    if source.is_dir() and not data.files:
+    if not data.files and (source.is_dir() or _folder_of(source) != source):
         return _find_files(source, data)
     if file := single_file(data):
         return {"train": [_check_ending(file)]}
@@ -115,7 +115,9 @@ def _files_by_split(data: Corpus) -> dict[str, list[Path]] | None:
 
 
 def _expand_path(path: Path) -> list[Path]:
-    """Return the files of a folder, or the file itself."""
+    """Return the files of a folder, those that match a pattern, or the file itself."""
+    if (folder := _folder_of(path)) != path:
+        return _match_files(folder, path)
     if not path.exists():
         names = sorted(entry.name for entry in path.parent.iterdir()) if path.parent.is_dir() else []
         raise DataError("no such file or folder", closest(path.name, names) if names else "", file=path)
@@ -126,9 +128,27 @@ def _expand_path(path: Path) -> list[Path]:
     return [_check_ending(path)]
 
 
-def _find_files(folder: Path, data: Corpus) -> dict[str, list[Path]]:
-    """Assign the files of a folder to splits by their names and their folders' names; all are train if none is."""
-    files = _text_files(folder)
+def _folder_of(pattern: Path) -> Path:
+    """Return the folder before the first wildcard; a path without one is itself."""
+    while not pattern.exists() and any(mark in str(pattern) for mark in "*?["):
+        pattern = pattern.parent
+    return pattern
+
+
+def _match_files(folder: Path, pattern: Path) -> list[Path]:
+    files = sorted(filter(Path.is_file, folder.glob(str(pattern.relative_to(folder)))))
+    if not files:
+        raise DataError("no file matches", "* stands for part of a name, and ** for folders", file=pattern)
+    return list(map(_check_ending, files))
+
+
+def _find_files(path: Path, data: Corpus) -> dict[str, list[Path]]:
+    """Assign the files of a folder, or those that match, to splits by the names of files and folders.
+
+    All are train if none is named after a split.
+    """
+    folder = _folder_of(path)
+    files = _text_files(folder) if folder == path else _match_files(folder, path)
     by_split: dict[str | None, list[Path]] = {}
     for file in files:
         by_split.setdefault(_split_of(file.relative_to(folder), data), []).append(file)
@@ -163,7 +183,7 @@ def _text_files(folder: Path) -> list[Path]:
 
 def _split_of(path: Path, data: Corpus) -> str | None:
     """Find the split that a file, or a folder above it, is named after; None if there is none."""
-    names = [*path.parts[:-1], path.name.lower().removesuffix(".gz").removesuffix(_ending(path))]
+    names = [*path.parts[:-1], without_compression(path.name).removesuffix(_ending(path))]
     for split, usual in SPLIT_NAMES.items():
         choices = "|".join(map(re.escape, (data.splits[split].lower(),) if split in data.splits else usual))
         if any(re.fullmatch(f"({choices}){_NUMBERED}", name.lower()) for name in names):
@@ -173,12 +193,12 @@ def _split_of(path: Path, data: Corpus) -> str | None:
 
 def _ending(path: Path) -> str:
     file_format, ending = format_of(path.name)
-    return ending.removesuffix(".gz") if file_format and file_format.running_text else ""
+    return without_compression(ending) if file_format and file_format.running_text else ""
 
 
 def _check_ending(file: Path) -> Path:
     if not _ending(file):
-        hint = f"known are {', '.join(_ENDINGS)}; text files may also end in .gz"
+        hint = f"known are {', '.join(_ENDINGS)}; text files may also end in .gz or .zst"
         raise DataError("files of this type are not read", hint, file=file)
     return file
 
@@ -216,7 +236,9 @@ def _read_hub(data: Corpus, split: str) -> Iterator[Record]:
 
 def _read_file(file: Path, data: Corpus, is_lines: bool) -> Iterator[Record]:
     try:
-        yield from read_records(file, Data(encoding=data.encoding, format="lines" if is_lines else "auto"))
+        rows = Data(encoding=data.encoding, format="lines" if is_lines else "auto")
+        rows._same_keys = False  # only the text counts, and writers leave out what is empty
+        yield from read_records(file, rows)
     except DataError as error:
         keys = _SETTING.findall(error.remedy)
         if not set(keys) <= set(Corpus.model_fields):  # a setting that rows have and a corpus does not

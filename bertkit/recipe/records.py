@@ -68,6 +68,7 @@ class Data(Section):
     cache: bool = True
     """Keep the encoded rows of each split on disk for the next run."""
     _rows: dict[str, list[Row]] | None = PrivateAttr(None)
+    _same_keys: bool = PrivateAttr(True)  # whether all rows of a jsonl file must have them
     """Rows in memory, which a program gives in place of a source: split -> its rows; ``all`` are not split yet."""
 
     def with_rows(self, rows: dict[str, list[Row]]) -> Data:

@@ -160,6 +160,7 @@ AS_PARQUET = "save the data with Dataset.to_parquet"
         (b"ARROW1\0\0", f"an Arrow file (train.csv) - {AS_PARQUET}"),
         (b"PAR1\x15\x04", "a Parquet file (train.csv) - let its name end in .parquet"),
         (gzip.compress(b"a\n1\n", mtime=0), "a gzip file (train.csv) - let its name end in .gz, as in train.csv.gz"),
+        (b"\x28\xb5\x2f\xfd\0", "a zstd file (train.csv) - let its name end in .zst, as in train.csv.zst"),
         (b"BZh91AY", "a compressed file (train.csv) - unpack it"),
         (b"\n<!DOCTYPE html>\n<html>", "a web page (train.csv) - download the file itself"),
         (b'<html lang="en">', "a web page (train.csv) - download the file itself"),
@@ -184,7 +185,7 @@ def test_an_unknown_ending(here):
     assert what == "no file format has this ending (eng.train)"
     assert remedy.startswith("known are .ann, .conll, ")
     assert remedy.endswith(
-        " (and these with .gz) and .arrow, .parquet, .spacy, .xlsx; or name its format: --set data.format=conll"
+        " (and these with .gz or .zst) and .arrow, .parquet, .spacy, .xlsx; or name its format: --set data.format=conll"
     )
 
 

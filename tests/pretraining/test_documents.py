@@ -220,6 +220,52 @@ def test_a_data_set_of_the_hub_is_requested_for_its_splits(monkeypatch, streamin
         list(read_documents(find_corpus(named), "validation"))
 
 
+def test_patterns_name_files(here):
+    for name in ("d/a.txt", "d/b.txt", "d/e/c.txt", "d/e/notes.md"):
+        Path(name).parent.mkdir(parents=True, exist_ok=True)
+        Path(name).write_text(f"from {Path(name).stem}\n")
+    assert texts(source="d/[ab].txt") == ["from a", "from b"]
+    assert texts(source="d/**/*.txt") == ["from a", "from b", "from c"]
+    assert texts(source=str(Path("d/*.txt").absolute())) == ["from a", "from b"]
+    assert texts("validation", files={"train": "d/a.txt", "validation": "d/e/*.txt"}) == ["from c"]
+    Path("d/[a].txt").write_text("its name has brackets\n")
+    assert texts(source="d/[a].txt") == ["its name has brackets"]
+
+
+def test_a_pattern_has_splits_as_a_folder(here):
+    Path("named").mkdir()
+    for name in ("train-00000", "train-00001", "validation-00000", "other"):
+        Path(f"named/{name}.txt").write_text(f"{name}\n")
+    assert texts(source="named/*.txt") == ["train-00000", "train-00001"]
+    assert texts("validation", source="named/*.txt") == ["validation-00000"]
+
+
+def test_what_datatrove_writes_is_read(here):
+    """One file per rank, with the values that are not empty."""
+    rows = [
+        [{"text": "one", "id": "a/0", "metadata": {"url": "u", "score": 0.5}}, {"text": "two", "id": "a/1"}],
+        [{"text": "three", "id": "b/0", "metadata": {"url": "v", "language": "en"}}],
+    ]
+    Path("out").mkdir(exist_ok=True)
+    for rank, of_rank in enumerate(rows):
+        with gzip.open(f"out/{rank:05}.jsonl.gz", "wt") as stream:
+            stream.writelines(json.dumps(row) + "\n" for row in of_rank)
+    assert texts(source="out") == ["one", "two", "three"]
+
+
+@pytest.mark.parametrize("ending", [".txt", ".jsonl", ".csv"])
+def test_zstd_files_are_read(ending, here):
+    content = {".txt": "one\n\ntwo\n", ".jsonl": '{"text": "one"}\n{"text": "two"}\n', ".csv": "text\none\ntwo\n"}
+    whole = content[ending].encode()
+    frames = [pa.compress(part, codec="zstd", asbytes=True) for part in (whole[:5], whole[5:])]
+    Path(f"a{ending}.zst").write_bytes(b"".join(frames))
+    assert texts(source=f"a{ending}.zst") == ["one", "two"]
+    for damage in (frames[0] + frames[1][:-3], whole):
+        Path(f"b{ending}.zst").write_bytes(damage)
+        with pytest.raises(DataError, match=r"damaged zstd file.*download it again"):
+            texts(source=f"b{ending}.zst")
+
+
 def test_the_demo_text():
     assert len(texts(source="demo", limit=20)) == 20
     assert not has_validation(find_corpus(Corpus(source="demo")))
@@ -242,9 +288,19 @@ KNOWN = ", ".join(ending for known in load_formats().values() if known.running_t
             "no train split (found: validation) - --set data.files.train=FILE",
         ),
         (
+            {"a.txt": "a"},
+            {"source": "b*.txt"},
+            "no file matches (b*.txt) - * stands for part of a name, and ** for folders",
+        ),
+        (
+            {"a.pdf": "a"},
+            {"source": "*.pdf"},
+            f"files of this type are not read (a.pdf) - known are {KNOWN}; text files may also end in .gz or .zst",
+        ),
+        (
             {"a.pdf": "a"},
             {"source": "a.pdf"},
-            f"files of this type are not read (a.pdf) - known are {KNOWN}; text files may also end in .gz",
+            f"files of this type are not read (a.pdf) - known are {KNOWN}; text files may also end in .gz or .zst",
         ),
         ({"d/a.pdf": "a"}, {"source": "d"}, f"no text in the folder; it holds a.pdf (d) - known are {KNOWN}"),
         (

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from bertkit.data.text import Record, Source
+from bertkit.data.text import Record, Source, without_compression
 from bertkit.errors import RecipeError, closest
 from bertkit.recipe.plugins import module_names
 from bertkit.recipe.records import Data
@@ -30,7 +30,7 @@ class Format:
     endings: tuple[str, ...] = ()
     """The endings of its files, in lower case and with the dot; none where only ``data.format`` chooses it."""
     magic: bytes = b""
-    """How every file begins that is not text; empty for text, which may be gzipped (``.csv.gz``)."""
+    """How every file begins that is not text; empty for text, which may be compressed (``.csv.gz``)."""
     running_text: bool = True
     """Whether a column may hold running text, so that a model can be pretrained on such files."""
     folder: str = ""
@@ -60,11 +60,11 @@ def format_of(file_name: str) -> tuple[Format | None, str]:
     """Find the format of a file by its name.
 
     Returns:
-        the format and the ending that shows it, in lower case, with ``.gz`` where the file is gzipped text; None and
-        an empty ending where no format claims the name.
+        the format and the ending that shows it, in lower case, with ``.gz`` or ``.zst`` where it is compressed text;
+        None and an empty ending where no format claims the name.
     """
     lowered = file_name.lower()
-    plain = lowered.removesuffix(".gz")
+    plain = without_compression(lowered)
     for candidate in load_formats().values():
         ending = next((ending for ending in candidate.endings if plain.endswith(ending)), "")
         if ending and (plain == lowered or not candidate.magic):
@@ -83,4 +83,4 @@ def known_endings() -> str:
     formats = load_formats().values()
     text = [ending for candidate in formats if not candidate.magic for ending in candidate.endings]
     binary = [ending for candidate in formats if candidate.magic for ending in candidate.endings]
-    return f"{', '.join(text)} (and these with .gz) and {', '.join(binary)}"
+    return f"{', '.join(text)} (and these with .gz or .zst) and {', '.join(binary)}"

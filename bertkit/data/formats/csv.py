@@ -21,6 +21,7 @@ from bertkit.data.text import (
     read_lines,
     refuse_duplicates,
     starts_with_mark,
+    without_compression,
 )
 from bertkit.errors import DataError, RecipeError
 from bertkit.recipe.records import Data
@@ -149,7 +150,7 @@ def _find_dialect(line: str, data: Data, name: str) -> dict[str, Any]:
     dialects = {mark: {"delimiter": mark, "quoting": quoting} for mark in _DELIMITERS}
     if data.delimiter is not None:
         return {"delimiter": parse_delimiter(data.delimiter, "data.delimiter"), "quoting": quoting}
-    if name.lower().removesuffix(".gz").endswith(".tsv"):
+    if without_compression(name).endswith(".tsv"):
         return dialects["\t"]
     widths = {mark: _count_fields(line, dialect) for mark, dialect in dialects.items()}
     allowed = {len(data.header)} if data.header else set(widths.values())

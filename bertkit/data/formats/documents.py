@@ -8,7 +8,16 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 from bertkit.data.formats import Format, format_of
-from bertkit.data.text import MAX_CHARS, Record, Source, empty_file, read_text, refuse_nul, require_path
+from bertkit.data.text import (
+    MAX_CHARS,
+    Record,
+    Source,
+    empty_file,
+    read_text,
+    refuse_nul,
+    require_path,
+    without_compression,
+)
 from bertkit.errors import DataError, UsageError
 from bertkit.progress import log
 from bertkit.recipe.records import Data
@@ -105,7 +114,7 @@ def _read_folder(folder: Path, files: list[Path], data: Data) -> Iterator[Record
 
 
 def _ending(file: Path) -> str:
-    return format_of(file.name)[1].removesuffix(".gz")
+    return without_compression(format_of(file.name)[1])
 
 
 def _is_seen(file: Path, folder: Path) -> bool:
