@@ -17,9 +17,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from bertkit.errors import ResourceError
+
+_Key = TypeVar("_Key")
 
 _START = (
     "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer)\n"
@@ -57,24 +59,24 @@ class WorkerPool:
             with suppress(OSError), worker:  # closes its pipes, of which one may be broken, and waits for it
                 pass
 
-    def map(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Yield the results of all items in their order, with few items waiting at a time.
+    def map(self, items: Iterable[tuple[_Key, Any]]) -> Iterator[tuple[_Key, Any]]:
+        """Yield keys with the results of their items, in order, with few items waiting at a time.
 
         Raises:
             ResourceError: a worker has ended before its time.
         """
         if self.processes < 2:
-            yield from map(self.function, items)
+            yield from ((key, self.function(item)) for key, item in items)
             return
-        waiting = deque[Future[Any]]()
-        for item in items:
+        waiting = deque[tuple[_Key, Future[Any]]]()
+        for key, item in items:
             if len(waiting) == self.processes + _WAITING:
-                yield waiting.popleft().result()
+                before, future = waiting.popleft()
+                yield before, future.result()
             if len(waiting) >= len(self._workers) < self.processes:
                 self._start_worker()
-            waiting.append(self._threads.submit(self._compute, item))
-        while waiting:
-            yield waiting.popleft().result()
+            waiting.append((key, self._threads.submit(self._compute, item)))
+        yield from ((key, future.result()) for key, future in waiting)
 
     def _start_worker(self) -> None:
         worker = subprocess.Popen(

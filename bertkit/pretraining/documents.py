@@ -49,16 +49,16 @@ class Document(NamedTuple):
 
 
 class SourceFile(NamedTuple):
-    """A file of a split, or a whole split that is not in files."""
+    """A file of a split; or a whole split that is not in files, or of which only the first documents are read."""
 
-    path: Path | None
+    paths: list[Path]
     read: Callable[[], Iterator[Document]]
     """Reads its documents from the start, without empty ones."""
 
     @property
     def bytes(self) -> int:
         """Its size; 0 where it is no file."""
-        return self.path.stat().st_size if self.path else 0
+        return sum(path.stat().st_size for path in self.paths)
 
 
 def read_documents(source: CorpusSource, split: str) -> Iterator[Document]:
@@ -69,7 +69,7 @@ def read_documents(source: CorpusSource, split: str) -> Iterator[Document]:
         RecipeError: ``data.documents`` does not fit the source.
         UnavailableError: the hub cannot be reached.
     """
-    return islice(chain.from_iterable(file.read() for file in list_source_files(source, split)), source.data.limit)
+    return chain.from_iterable(file.read() for file in list_source_files(source, split))
 
 
 def has_validation(source: CorpusSource) -> bool:
@@ -204,13 +204,18 @@ def _check_ending(file: Path) -> Path:
 
 
 def list_source_files(source: CorpusSource, split: str) -> list[SourceFile]:
-    """List the files of a split, in reading order; a split that is not in files is a single part."""
+    """List the files of a split, in reading order."""
     data = source.data
     if data.source == "demo":
-        return [SourceFile(None, partial(_read_demo, data))] if split == "train" else []
+        return [SourceFile([], partial(_read_demo, data))] if split == "train" else []
     if source.files is None:
-        return [SourceFile(None, partial(_read_hub_documents, data, split))]
-    return [SourceFile(file, partial(_read_file_documents, file, data)) for file in source.files.get(split, ())]
+        files = [SourceFile([], partial(_read_hub_documents, data, split))]
+    else:
+        files = [SourceFile([path], partial(_read_file_documents, path, data)) for path in source.files.get(split, ())]
+    if data.limit is None or not files:
+        return files
+    paths = [path for file in files for path in file.paths]
+    return [SourceFile(paths, lambda: islice(chain.from_iterable(file.read() for file in files), data.limit))]
 
 
 def _read_demo(data: Corpus) -> Iterator[Document]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,18 +15,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from bertkit.errors import ResourceError
-from bertkit.hardware.workers import WorkerPool
 from bertkit.pretraining.deduplicate import digest_texts
-from bertkit.progress import log
 from bertkit.storage.cache import touch
 from bertkit.storage.columns import Numbers, locked, read_arrays, save_arrays
-from bertkit.storage.files import is_locked
 from bertkit.storage.records import read_signed, write_signed
 from bertkit.tokens.features import Tokenizer, split_by_size
 from bertkit.tokens.light import plain
 from bertkit.tokens.sentences import split_sentences
 
-_CHUNK = 1 << 22  # bytes of text in a file of arrays, from which a killed preparation continues
+CHUNK = 1 << 22
+"""Bytes of text in a file of arrays, from which a killed preparation continues."""
 _BATCH_CHARS = 1 << 18  # characters tokenized at once: encodings take a hundred times the memory of token ids
 
 
@@ -62,47 +60,33 @@ class TokenShard:
     """The tokens of the documents of a file, in the cache."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.manifest = folder, folder / "manifest.json"
+        self.folder, self._manifest = folder, folder / "manifest.json"
 
-    def write(self, documents: Iterable[str], pool: WorkerPool) -> Iterator[int]:
-        """Tokenize documents unless another process has, and yield the bytes of each chunk that is done.
+    def locked(self, *, wait: bool) -> AbstractContextManager[None]:
+        """Hold its lock; while another process holds it, wait, or raise a ResourceError."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        busy = ResourceError("another process tokenizes the file", file=self.folder)
+        return locked(self.folder, refuse=None if wait else lambda _: busy)
 
-        A process that was killed leaves chunks, which are kept as long as they are of the same text.
-
-        Args:
-            documents: read only where they are needed.
-            pool: computes `DocumentTokenizer.tokenize`.
-        """
-        with locked(self.folder):
-            if self._is_whole():
-                return
-            self.folder.mkdir(exist_ok=True)
-            chunks = split_by_size(documents, _CHUNK, _size_of)
-            kept = list[list[str]]()  # the first chunk that is not there, if any
-            written = 0
-            for chunk in chunks:
-                if not self._has(written, chunk):
-                    kept.append(chunk)
-                    break
-                written += 1
-                yield sum(map(_size_of, chunk))
-            if written:
-                log.info(f"the preparation continues after {written} chunk{'' if written == 1 else 's'} of text")
-            for tokens in pool.map(chain(kept, chunks)):
-                save_arrays(self._file(written), tokens._asdict())
-                written += 1
-                yield int(tokens.bytes.sum()) + 100 * len(tokens.bytes)
-            write_signed(self.manifest, {"chunks": written})
-
-    def is_locked(self) -> bool:
-        """Tell whether a process is writing it."""
-        return is_locked(self.folder.with_name(f"{self.folder.name}.lock"))
-
-    def _is_whole(self) -> bool:
+    def is_whole(self) -> bool:
         """Tell whether all of it is there, undamaged."""
         with suppress(ResourceError):
             return all(True for _ in self.read())
         return False
+
+    def has(self, number: int, documents: Sequence[str]) -> bool:
+        """Tell whether a chunk is there and of these documents: a data set of the hub may have changed."""
+        arrays = read_arrays(self._file(number))
+        digests = digest_texts(document.encode() for document in documents)
+        return arrays is not None and np.array_equal(arrays["digests"], digests)
+
+    def save(self, number: int, tokens: TokenizedDocuments) -> None:
+        """Write a chunk."""
+        save_arrays(self._file(number), tokens._asdict())
+
+    def finish(self, chunks: int) -> None:
+        """Write the manifest: now so many chunks count."""
+        write_signed(self._manifest, {"chunks": chunks})
 
     def read(self) -> Iterator[TokenizedDocuments]:
         """Read the tokens chunk by chunk.
@@ -111,28 +95,23 @@ class TokenShard:
             ResourceError: they are not there, or damaged.
         """
         damaged = ResourceError("tokens are not as they were written", "check the disk", file=self.folder)
-        manifest = read_signed(self.manifest, damaged)
+        manifest = read_signed(self._manifest, damaged)
         if manifest is None:
             raise damaged
-        touch(self.manifest)
+        touch(self._manifest)
         for number in range(manifest["chunks"]):
             arrays = read_arrays(self._file(number))
             if arrays is None:
                 raise damaged
             yield TokenizedDocuments(**arrays)
 
-    def _has(self, number: int, chunk: Sequence[str]) -> bool:
-        """Tell whether a chunk is there and of these documents: a data set of the hub may have changed."""
-        arrays = read_arrays(self._file(number))
-        digests = digest_texts(document.encode() for document in chunk)
-        return arrays is not None and np.array_equal(arrays["digests"], digests)
-
     def _file(self, number: int) -> Path:
         return self.folder / f"{number:06}.arrays"
 
 
-def _size_of(document: str) -> int:
-    return len(document.encode()) + 100  # which limits the number of short ones
+def split_into_chunks(documents: Iterable[str]) -> Iterator[list[str]]:
+    """Split documents into what a file of arrays holds; 100 bytes more for each limit the number of short ones."""
+    return split_by_size(documents, CHUNK, lambda document: len(document.encode()) + 100)
 
 
 class DocumentTokenizer:

@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
-from itertools import chain, islice
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,13 @@ from bertkit.hardware.threads import fitting_threads
 from bertkit.hardware.workers import WorkerPool
 from bertkit.pretraining.deduplicate import DeduplicationPass, DuplicateFilter, compare_digests, source_splits
 from bertkit.pretraining.documents import CorpusSource, SourceFile, list_source_files
-from bertkit.pretraining.shards import DocumentTokenizer, TokenizedDocuments, TokenShard
+from bertkit.pretraining.shards import (
+    CHUNK,
+    DocumentTokenizer,
+    TokenizedDocuments,
+    TokenShard,
+    split_into_chunks,
+)
 from bertkit.progress import log, stage
 from bertkit.recipe.records import Corpus
 from bertkit.storage.cache import cache_folder, sweep
@@ -38,9 +45,9 @@ from bertkit.tokens.features import Tokenizer
 
 _SCHEMA = 2  # of the files
 _SPLITS = ("train", "validation")
+_Shards = list[tuple[TokenShard, SourceFile]]
 _COLUMNS = ("tokens", "word_starts", "sentences", "documents")
 _COUNTS = ("documents", "duplicates", "sentences", "tokens", "unknown", "bytes")
-_LOCATION = ("source", "config", "revision", "splits")  # of a data set of the hub
 _AT_ONCE = 1 << 22  # tokens counted at once
 
 
@@ -90,13 +97,15 @@ def read_corpus(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, Tokeniz
         UnavailableError: the hub cannot be reached.
     """
     began = time.monotonic()
-    folder = cache_folder("corpora") / content_key(source, tokenizer)[:32]
+    shards = _find_shards(source, tokenizer)
+    folder = cache_folder("corpora") / _corpus_key(source.data, shards)[:32]
     try:
         mapped = map_columns(folder)
         if mapped is None:
-            shards = _write_shards(source, tokenizer)
+            splits = {split: shards[split] for split in source_splits(source)}
+            _write_shards(source, splits, tokenizer)
             # once more under the lock: another process may have prepared it while this one was waiting
-            mapped = map_or_write(folder, lambda: _join_shards(folder, source.data, shards, tokenizer, began))
+            mapped = map_or_write(folder, lambda: _join_shards(folder, source.data, splits, tokenizer, began))
             sweep(folder.parent)
             sweep(cache_folder("tokens"))
     except OSError as error:
@@ -110,18 +119,28 @@ def content_key(source: CorpusSource, tokenizer: Tokenizer) -> str:
 
     A hub data set is represented by its name, configuration and revision instead of its text.
     """
-    data, files = source.data, source.files
-    settings = [
-        *_code_and_tokenizer(tokenizer),
-        data.model_dump(exclude={*_LOCATION, "files", "streaming"} - ({*_LOCATION} if files is None else set())),
-        {split: [_fingerprint(path) for path in paths] for split, paths in (files or {}).items()},
-    ]
-    return json_fingerprint(settings)
+    return _corpus_key(source.data, _find_shards(source, tokenizer))
 
 
-def _code_and_tokenizer(tokenizer: Tokenizer) -> list[Any]:
-    version = metadata.version("tokenizers")
-    return [_SCHEMA, bertkit.__version__, package_fingerprint(), version, tokenizer_content(tokenizer)]
+def _corpus_key(data: Corpus, shards: Mapping[str, _Shards]) -> str:
+    names = {split: [shard.folder.name for shard, _ in of_split] for split, of_split in shards.items()}
+    return json_fingerprint([names, data.deduplicate, data.validation_share])
+
+
+def _find_shards(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, _Shards]:
+    """Find where the tokens of the files of each split are, or will be: in folders named after all they depend on."""
+    data, version = source.data, metadata.version("tokenizers")
+    code = [_SCHEMA, bertkit.__version__, package_fingerprint(), version, tokenizer_content(tokenizer)]
+    settings = data.model_dump(include={"column", "documents", "encoding", "limit"})
+    location = None if source.files else data.model_dump(include={"source", "config", "revision", "splits"})
+    shards: dict[str, _Shards] = {}
+    for split in _SPLITS:
+        shards[split] = []
+        for file in list_source_files(source, split):
+            text = [_fingerprint(path) for path in file.paths]
+            key = json_fingerprint([*code, settings, text or [split, location]])
+            shards[split].append((TokenShard(cache_folder("tokens") / key[:32]), file))
+    return shards
 
 
 def unigram_loss(train: TokenizedCorpus, held_out: TokenizedCorpus, size: int) -> float:
@@ -157,41 +176,59 @@ def _fingerprint(file: Path) -> list[str]:
         raise ResourceError("no permission to read", "check its permissions", file=file) from None
 
 
-def _write_shards(source: CorpusSource, tokenizer: Tokenizer) -> dict[str, list[TokenShard]]:
-    """Tokenize all files that are not in the cache; return their tokens by the split of the source."""
-    settings = [*_code_and_tokenizer(tokenizer), source.data.model_dump(include={"column", "documents", "encoding"})]
-    with WorkerPool(DocumentTokenizer(tokenizer).tokenize, _count_processes()) as pool:
-        return {split: _write_split(source, split, settings, pool) for split in source_splits(source)}
+def _write_shards(source: CorpusSource, shards: Mapping[str, _Shards], tokenizer: Tokenizer) -> None:
+    """Tokenize all files that are not in the cache, those last that another process is at, maybe on another machine."""
+    sizes = {split: sum(file.bytes for _, file in of_split) for split, of_split in shards.items()}
+    is_small = source.data.source == "demo" or (source.files is not None and sum(sizes.values()) < CHUNK)
+    with WorkerPool(DocumentTokenizer(tokenizer).tokenize, 1 if is_small else _count_processes()) as pool:
+        for split, of_split in shards.items():
+            with stage(f"tokenizing {split}", sizes[split]) as tick:
+                # No lock is waited for while others are held, lest two processes wait for each other.
+                for busy in _write_files(of_split, pool, tick, wait=False):
+                    _write_files([busy], pool, tick, wait=True)
 
 
-def _write_split(source: CorpusSource, split: str, settings: list[Any], pool: WorkerPool) -> list[TokenShard]:
-    """Tokenize the files of a split, those last that another process is at, maybe on another machine."""
-    files, data = list_source_files(source, split), source.data
-    shards, later, limit = list[TokenShard](), list[tuple[TokenShard, SourceFile]](), data.limit
-    with stage(f"tokenizing {split}", sum(file.bytes for file in files)) as tick:
-        for file in files:
-            text = _fingerprint(file.path) if file.path else [split, data.model_dump(include={*_LOCATION})]
-            shards.append(TokenShard(cache_folder("tokens") / json_fingerprint([*settings, text, limit])[:32]))
-            if limit is None and shards[-1].is_locked():
-                later.append((shards[-1], file))
-                continue
-            _write_shard(shards[-1], file, limit, pool, tick)
-            if limit is not None:  # it counts the documents of all files
-                limit -= sum(len(chunk.documents) for chunk in shards[-1].read())
-        for shard, file in later:
-            _write_shard(shard, file, None, pool, tick)
-    return shards
+def _write_files(files: _Shards, pool: WorkerPool, tick: Callable[[int], None], *, wait: bool) -> _Shards:
+    """Tokenize files chunk by chunk, the next file while the last chunks of another are computed.
 
+    Returns:
+        those that another process is at, unless it is waited for.
+    """
+    busy: _Shards = []
+    with ExitStack() as locks:
 
-def _write_shard(
-    shard: TokenShard, file: SourceFile, limit: int | None, pool: WorkerPool, tick: Callable[[int], None]
-) -> None:
-    """Tokenize a file, and report how much of it is done."""
-    rest = file.bytes
-    for size in shard.write((document.text for document in islice(file.read(), limit)), pool):
-        tick(min(size, rest))
-        rest -= min(size, rest)
-    tick(rest)
+        def read_chunks() -> Iterator[tuple[tuple[TokenShard, int, ExitStack | None], list[str]]]:
+            for shard, file in files:
+                lock = locks.enter_context(ExitStack())
+                try:
+                    lock.enter_context(shard.locked(wait=wait))
+                except ResourceError:
+                    busy.append((shard, file))
+                    continue
+                if shard.is_whole():
+                    lock.close()
+                    tick(file.bytes)
+                    continue
+                chunks = kept = 0
+                for chunk in split_into_chunks(document.text for document in file.read()):
+                    if shard.has(chunks, chunk):
+                        kept += 1
+                    else:
+                        yield (shard, chunks, None), chunk
+                    chunks += 1
+                if kept:
+                    log.info(f"the preparation continues: {kept} of {chunks} pieces of text were tokenized before")
+                # behind the last chunk: how many there are, and the lock
+                yield (shard, chunks, lock), []
+
+        for (shard, number, lock), tokens in pool.map(read_chunks()):
+            if lock is None:
+                shard.save(number, tokens)
+                tick(int(tokens.bytes.sum()))
+            else:
+                shard.finish(number)
+                lock.close()
+    return busy
 
 
 def _count_processes() -> int:
@@ -199,12 +236,10 @@ def _count_processes() -> int:
     return fitting_threads().number // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def _join_shards(
-    folder: Path, data: Corpus, shards: Mapping[str, Sequence[TokenShard]], tokenizer: Tokenizer, began: float
-) -> None:
+def _join_shards(folder: Path, data: Corpus, shards: Mapping[str, _Shards], tokenizer: Tokenizer, began: float) -> None:
     """Write the columns of a corpus from the tokens of its files, without duplicates."""
     first_pass = compare_digests(
-        data, {split: (chunk.digests for shard in of for chunk in shard.read()) for split, of in shards.items()}
+        data, {split: (chunk.digests for shard, _ in of for chunk in shard.read()) for split, of in shards.items()}
     )
     duplicates, facts = DuplicateFilter(first_pass), {split: dict.fromkeys(_COUNTS, 0) for split in _SPLITS}
     with ColumnWriter(folder, _dtypes(tokenizer), "") as columns:
@@ -212,7 +247,7 @@ def _join_shards(
             columns.append(f"{split}.sentences", np.zeros(1))
             columns.append(f"{split}.documents", np.zeros(1))
         for source_split, of_split in shards.items():
-            for chunk in chain.from_iterable(shard.read() for shard in of_split):
+            for chunk in chain.from_iterable(shard.read() for shard, _ in of_split):
                 is_duplicate = duplicates.find_duplicates(chunk.digests)
                 is_held_out = (chunk.digests < first_pass.held_out) | (source_split == "validation")
                 for split, belongs in (("train", ~is_held_out), ("validation", is_held_out)):

@@ -239,14 +239,14 @@ def map_or_write(folder: Path, write: Callable[[], None]) -> tuple[dict[str, Num
     return stored
 
 
-def locked(folder: Path) -> AbstractContextManager[None]:
-    """Hold a folder's lock; wait while another process holds it."""
+def locked(folder: Path, refuse: Callable[[str], ResourceError] | None = None) -> AbstractContextManager[None]:
+    """Hold a folder's lock; while another process holds it, wait, or raise what `refuse` builds."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     lock = folder.with_name(f"{folder.name}.lock")
     lock.touch()
     touch(lock)
     waiting = f"waiting for another process that computes the numbers in {folder}"
-    return files.locked(lock, on_wait=lambda: log.info(waiting))
+    return files.locked(lock, refuse=refuse, on_wait=lambda: log.info(waiting))
 
 
 def _file_name(column: str) -> str:

@@ -20,7 +20,7 @@ PROGRAM = """
 import sys, time
 from bertkit.hardware.workers import WorkerPool
 with WorkerPool(time.sleep, 2) as pool:
-    results = pool.map([0, 0, 600, 600])
+    results = pool.map(enumerate([0, 0, 600, 600]))
     next(results)
     print(*(worker.pid for worker in pool._workers), flush=True)
     list(results)
@@ -37,41 +37,41 @@ def is_alive(process: int) -> bool:
 @pytest.mark.parametrize("processes", [1, 2, 3])
 def test_results_come_in_the_order_of_the_items(processes):
     with WorkerPool(abs, processes) as pool:
-        assert list(pool.map(range(-50, 0))) == [*range(50, 0, -1)]
+        assert list(pool.map(enumerate(range(-50, 0)))) == [*enumerate(range(50, 0, -1))]
         assert list(pool.map(iter([]))) == []
-        assert list(pool.map([-3])) == [3]
+        assert list(pool.map([("key", -3)])) == [("key", 3)]
         assert len(pool._workers) == (processes if processes > 1 else 0)
 
 
 def test_no_more_items_are_read_than_workers_need():
     read = []
     with WorkerPool(abs, 2) as pool:
-        results = pool.map(read.append(number) or number for number in range(100))
+        results = pool.map(read.append(number) or (number, number) for number in range(100))
         next(results)
         assert len(read) <= 6
 
 
 def test_a_fault_of_the_function_is_raised_here():
     with WorkerPool(int, 2) as pool, pytest.raises(ValueError, match="invalid literal"):
-        list(pool.map(["1", "two", "3"]))
+        list(pool.map(enumerate(["1", "two", "3"])))
 
 
 def test_what_a_function_prints_is_no_answer(capfd):
     with WorkerPool(print, 2) as pool:
-        assert list(pool.map(["a", "b"])) == [None, None]
+        assert list(pool.map(enumerate(["a", "b"]))) == [(0, None), (1, None)]
 
 
 def test_a_worker_that_dies_is_an_error_of_one_line():
     with WorkerPool(os._exit, 2) as pool, pytest.raises(ResourceError) as caught:
-        list(pool.map([7, 7, 7]))
+        list(pool.map(enumerate([7, 7, 7])))
     assert "a worker process has ended with exit code 7 - the system may have ended it" in str(caught.value)
 
 
 def test_a_function_that_does_not_load_is_an_error(capfd):
     with WorkerPool(methodcaller("upper"), 2) as pool:
-        assert list(pool.map(["a", "b"])) == ["A", "B"]
+        assert list(pool.map(enumerate(["a", "b"]))) == [(0, "A"), (1, "B")]
     with pytest.raises(ResourceError, match="a worker process has ended"), WorkerPool(sys.exit, 2) as pool:
-        list(pool.map([3, 3]))
+        list(pool.map(enumerate([3, 3])))
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="looks for processes in /proc")

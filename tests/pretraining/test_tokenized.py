@@ -20,6 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 import bertkit
 from bertkit.errors import DataError, ResourceError
+from bertkit.hardware.workers import WorkerPool
 from bertkit.pretraining import shards
 from bertkit.pretraining import tokenized as corpus
 from bertkit.pretraining.documents import find_corpus
@@ -40,7 +41,7 @@ def here(tmp_path, monkeypatch) -> Path:
     """Work in an empty folder, with a cache in it and small chunks, and tokenize in this process."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("BERTKIT_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(shards, "_CHUNK", 2000)
+    monkeypatch.setattr(shards, "CHUNK", 2000)
     monkeypatch.setattr(corpus, "_count_processes", lambda: 1)
     return tmp_path
 
@@ -214,7 +215,7 @@ def test_tokens_take_the_bytes_they_need(size, dtype):
 
 
 def test_held_out_documents_stay_so_when_others_come_and_go(monkeypatch):
-    monkeypatch.setattr(shards, "_CHUNK", 1 << 20)
+    monkeypatch.setattr(shards, "CHUNK", 1 << 20)
     documents = make_documents(400)
     held = {str(text) for text in texts_of(prepare(write("a.txt", documents), validation_share=0.1)["validation"])}
     assert 20 < len(held) < 70
@@ -291,7 +292,7 @@ def test_no_more_than_a_chunk_is_tokenized_at_once(monkeypatch):
     documents = make_documents(300)
     prepare(write("a.txt", documents))
     assert sum(spy.documents) == len(documents)
-    assert max(spy.documents) <= shards._CHUNK // 100  # a document counts for 100 bytes more than it has
+    assert max(spy.documents) <= shards.CHUNK // 100  # a document counts for 100 bytes more than it has
 
 
 @pytest.fixture(scope="module")
@@ -301,7 +302,7 @@ def prepared(tmp_path_factory) -> dict[str, bytes]:
     with pytest.MonkeyPatch.context() as patched:
         patched.chdir(folder)
         patched.setenv("BERTKIT_CACHE", str(folder))
-        patched.setattr(shards, "_CHUNK", 2000)
+        patched.setattr(shards, "CHUNK", 2000)
         patched.setattr(corpus, "_count_processes", lambda: 1)
         prepare(write("a.txt", make_documents(120) + make_documents(10)))
     return files_of(folder)
@@ -332,7 +333,7 @@ def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(where, prepar
     prepare("a.txt")
     assert files_of(here / "killed") == prepared != {}
     was_noted = where in ("chunk 2", "chunk 5", "manifest")
-    assert any("the preparation continues after" in record.message for record in caplog.records) == was_noted
+    assert any("the preparation continues: " in record.message for record in caplog.records) == was_noted
     if "chunk" in where:
         assert (0 < sum(spy.documents) < len(documents)) == was_noted
     else:
@@ -345,7 +346,7 @@ def test_a_preparation_killed_by_a_signal_continues(here, monkeypatch):
     prepare("a.txt")
     script = (
         "import signal\nfrom tests.pretraining.test_tokenized import *\n"
-        "shards._CHUNK, whole, calls = 2000, shards.save_arrays, []\n"
+        "shards.CHUNK, whole, calls = 2000, shards.save_arrays, []\n"
         "def save_arrays(*arguments):\n    calls.append(1)\n"
         "    len(calls) == 3 and os.kill(os.getpid(), signal.SIGKILL)\n    whole(*arguments)\n"
         "shards.save_arrays = save_arrays\nprepare('a.txt')"
@@ -401,7 +402,7 @@ def test_two_processes_prepare_one_corpus_once(here, monkeypatch):
     write("a.txt", make_documents(150))
     script = (
         "from tests.pretraining.test_tokenized import *\nlogging.basicConfig(level=20, format='%(message)s')\n"
-        "shards._CHUNK = 500\nsplits = prepare('a.txt')\nprint(texts_of(splits['train']))"
+        "shards.CHUNK = 500\nsplits = prepare('a.txt')\nprint(texts_of(splits['train']))"
     )
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", script]
@@ -466,6 +467,7 @@ def test_a_full_disk_is_reported_and_the_preparation_continues(here, monkeypatch
 def test_worker_processes_write_the_same_bytes(prepared, here, monkeypatch):
     write("a.txt", make_documents(120) + make_documents(10))
     monkeypatch.setattr(corpus, "_count_processes", lambda: 2)
+    monkeypatch.setattr(corpus, "CHUNK", 2000)
     prepare("a.txt")
     assert files_of(here / "cache") == prepared
 
@@ -474,6 +476,7 @@ def test_worker_processes_read_special_tokens_as_text(monkeypatch):
     documents = [f"[SEP] good film {number}" for number in range(60)]
     write("a.txt", documents)
     monkeypatch.setattr(corpus, "_count_processes", lambda: 2)
+    monkeypatch.setattr(corpus, "CHUNK", 2000)
     assert TOKENIZER.sep_token_id not in prepare("a.txt")["train"].tokens
 
 
@@ -510,17 +513,40 @@ def test_a_file_that_another_process_tokenizes_comes_last(monkeypatch):
         write(f"d/{name}.txt", make_documents(20, seed=ord(name)))
     expected = prepare("d")
     monkeypatch.setenv("BERTKIT_CACHE", "other")
-    order, whole = [], TokenShard.write
+    asked, finished = [], []
+    locked, finish = TokenShard.locked, TokenShard.finish
 
-    def noted(shard, documents, pool):
-        order.append(shard.folder)
-        return whole(shard, documents, pool)
+    def busy_at_first(shard, *, wait):
+        asked.append(shard.folder)
+        assert wait == (len(asked) > 3)
+        if len(asked) == 2:
+            raise ResourceError("another process tokenizes the file")
+        return locked(shard, wait=wait)
 
-    monkeypatch.setattr(TokenShard, "write", noted)
-    monkeypatch.setattr(TokenShard, "is_locked", lambda shard: len(order) == 1 and order.append(None) is None)
+    monkeypatch.setattr(TokenShard, "locked", busy_at_first)
+    monkeypatch.setattr(
+        TokenShard, "finish", lambda shard, chunks: finished.append(shard.folder) or finish(shard, chunks)
+    )
     splits = prepare("d")
-    assert len(order) == 4
+    assert finished == [asked[0], asked[2], asked[1]]
+    assert asked[3:] == [asked[1]]
     assert np.array_equal(splits["train"].tokens, expected["train"].tokens)
+
+
+def test_small_files_are_tokenized_at_the_same_time(here, monkeypatch):
+    documents = make_documents(60)
+    for number in range(20):
+        write(f"d/{number:02}.txt", documents[3 * number : 3 * number + 3])
+    expected = prepare("d")
+    monkeypatch.setenv("BERTKIT_CACHE", str(here / "workers"))
+    monkeypatch.setattr(corpus, "_count_processes", lambda: 2)
+    monkeypatch.setattr(corpus, "CHUNK", 100)
+    waiting, whole = [], WorkerPool._compute
+    monkeypatch.setattr(WorkerPool, "_compute", lambda pool, item: waiting.append(item) or whole(pool, item))
+    splits = prepare("d")
+    assert np.array_equal(splits["train"].tokens, expected["train"].tokens)
+    assert len(waiting) == 40  # each file has a chunk and its end
+    assert not list(here.glob("workers/tokens/*/.*"))
 
 
 def test_the_limit_counts_documents_of_all_files(monkeypatch):
@@ -558,7 +584,7 @@ def test_progress_is_reported_and_ends(here):
     prepare(write("a.txt", ["a", "the", "good film"]), progress=recorder)
     size = Path("a.txt").stat().st_size
     assert recorder.calls[0] == ("start", "tokenizing train", size, 0)
-    assert recorder.calls[-2:] == [("update", size), ("finish",)]
+    assert recorder.calls[1:] == [("update", len("athegood film")), ("finish",)]
 
 
 # --- the key
