@@ -23,10 +23,7 @@ from bertkit.errors import ResourceError
 
 _Key = TypeVar("_Key")
 
-_START = (
-    "import pickle, sys; sys.path[:] = pickle.load(sys.stdin.buffer)\n"
-    "from bertkit.hardware.workers import _serve; _serve()"
-)
+_START = "from bertkit.hardware.workers import _serve; _serve()"
 _THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 _WAITING = 2  # items that wait for a worker, so that none waits for the program
 
@@ -79,19 +76,16 @@ class WorkerPool:
         yield from ((key, future.result()) for key, future in waiting)
 
     def _start_worker(self) -> None:
-        worker = subprocess.Popen(
-            [sys.executable, "-c", _START],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, **dict.fromkeys(_THREADS, "1"), "TOKENIZERS_PARALLELISM": "false"},
-        )
+        settings = {"TOKENIZERS_PARALLELISM": "false", "PYTHONPATH": os.pathsep.join(sys.path)}
+        environment = {**os.environ, **dict.fromkeys(_THREADS, "1"), **settings}
+        command = [sys.executable, "-c", _START]
+        worker = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self._workers.append(worker)
         # by a thread: the function may be larger than the pipe, and the worker loads libraries before it reads it
         self._threads.submit(self._send_function, worker)
 
     def _send_function(self, worker: subprocess.Popen[bytes]) -> None:
         with suppress(OSError):  # its first item will say why
-            _send(worker.stdin, sys.path)
             _send(worker.stdin, self.function)
         self._idle.put(worker)
 
@@ -121,9 +115,9 @@ def _serve() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the program too, which then ends its workers
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not come between answers
-    function = pickle.load(sys.stdin.buffer)
     items = SimpleQueue[Any]()
     Thread(target=_read_items, args=(items,), daemon=True).start()
+    function = items.get()
     while True:
         result, fault = None, None
         try:
@@ -134,8 +128,8 @@ def _serve() -> None:
 
 
 def _read_items(items: SimpleQueue[Any]) -> None:
-    """Read items until the program is gone, and end this process with it, whatever it is at."""
-    with suppress(EOFError):
+    """Read the function and its items until the program is gone, and end this process with it, whatever it is at."""
+    with suppress(Exception):  # what is cut off, or does not load here
         while True:
             items.put(pickle.load(sys.stdin.buffer))
-    os._exit(0)
+    os._exit(1)

@@ -67,7 +67,20 @@ def test_a_worker_that_dies_is_an_error_of_one_line():
     assert "a worker process has ended with exit code 7 - the system may have ended it" in str(caught.value)
 
 
-def test_a_function_that_does_not_load_is_an_error(capfd):
+class Unloadable:
+    def __reduce__(self):
+        return (int, ("no number",))
+
+    def __call__(self, item):
+        return item
+
+
+def test_a_function_that_does_not_load_is_an_error():
+    with WorkerPool(Unloadable(), 2) as pool, pytest.raises(ResourceError, match="a worker process has ended"):
+        list(pool.map(enumerate([1, 2, 3])))
+
+
+def test_a_function_may_end_its_process():
     with WorkerPool(methodcaller("upper"), 2) as pool:
         assert list(pool.map(enumerate(["a", "b"]))) == [(0, "A"), (1, "B")]
     with pytest.raises(ResourceError, match="a worker process has ended"), WorkerPool(sys.exit, 2) as pool:
