@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import bertkit
-from bertkit.storage.cache import cache_folder, touch, writing
 
 _DIGEST = hashlib.sha256().digest_size
 _SMALL = 1 << 20  # bytes, which are read in a millisecond
@@ -36,6 +35,8 @@ def remembered_fingerprint(file: Path) -> str:
     That of a small file is not remembered, nor that of a file which has just changed: a second change could come before
     the clock of the file system goes on.
     """
+    from bertkit.storage.cache import cache_folder, touch, writing  # `bertkit --help` imports this module, not that one
+
     status = file.stat()
     changed = max(status.st_mtime, status.st_ctime)  # a copy may keep the time of its content
     if status.st_size < _SMALL or time.time() - changed < _SETTLED:
