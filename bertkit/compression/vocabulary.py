@@ -17,7 +17,7 @@ from bertkit.modeling.sentence.modules import read_encoder_settings
 from bertkit.pretraining.documents import find_corpus, has_validation, read_documents
 from bertkit.recipe.records import Corpus
 from bertkit.tokens.feature_cache import encode_split, occurring_tokens_of
-from bertkit.tokens.features import Feature, Features, Tokenizer, are_several
+from bertkit.tokens.features import Features, Tokenizer, join_ids
 from bertkit.tokens.trim import collect_tokens, refuse_changed, trim_files
 
 
@@ -97,14 +97,9 @@ def count_changed(before: Features, after: Features, tokens: Sequence[int]) -> i
     """Count the rows whose features have other tokens than before; `tokens` has the id before for each new one."""
     numbers, changed = np.array(tokens), set()
     for old, new in zip(before, after, strict=False):
-        if not np.array_equal(_flat(old), numbers[_flat(new)]):
+        if not np.array_equal(join_ids(old), numbers[join_ids(new)]):
             changed.add(int(old["row"]))
     return len(changed)
-
-
-def _flat(feature: Feature) -> np.ndarray:
-    ids = feature["input_ids"]
-    return np.concatenate([np.asarray(text) for text in ids]) if are_several(ids) else np.asarray(ids)
 
 
 def _strings(value: object) -> Iterator[str]:

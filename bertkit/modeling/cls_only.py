@@ -42,7 +42,9 @@ def cls_only_last_layer(model: Model) -> None:
     A last layer that does so already stays as it is, and so does one whose head reads a mean of all tokens.
     """
     architecture, paths = architecture_of(model.config), info_of(model).speed_paths
-    known = architecture.is_bert_like or (architecture.is_rotary and _reads_first_token(model))
+    reads_first = getattr(model, "reads_first_token", False)
+    reads_first = reads_first or getattr(model.config, "classifier_pooling", "cls") in ("cls", "bos")
+    known = architecture.is_bert_like or (architecture.is_rotary and reads_first)
     layers = layers_of(model) if known else []
     if not layers or paths.cls_only_layer is layers[-1]:
         return
@@ -74,12 +76,6 @@ def _read_last_token(model: Model) -> None:
     model.base_model.encoder.register_forward_hook(take_last)
 
 
-def _reads_first_token(model: Model) -> bool:
-    """Tell whether a head for texts or choices reads the first token only."""
-    own_head = getattr(model, "reads_first_token", False)
-    return own_head or getattr(model.config, "classifier_pooling", "cls") in ("cls", "bos")
-
-
 def _forward_bert(
     layer: Layer,
     run: Forward,
@@ -96,15 +92,15 @@ def _forward_bert(
         return run(hidden_states, attention_mask, *others, **kwargs)
     attention = layer.attention.self
     first = hidden_states[:, :1]
-    split_heads = partial(_split_heads, width=attention.attention_head_size)
+    width = attention.attention_head_size
     # One query per row, (rows, heads, 1, width), attends to the keys and values of all tokens. Products after this one
     # see (rows, 1, width), so their cost does not depend on the length of the texts.
     attend = ALL_ATTENTION_FUNCTIONS.get_interface(attention.config._attn_implementation, eager_attention_forward)
     summed, _ = attend(
         attention,
-        split_heads(attention.query(first)),
-        split_heads(attention.key(hidden_states)),
-        split_heads(attention.value(hidden_states)),
+        split_heads(attention.query(first), width),
+        split_heads(attention.key(hidden_states), width),
+        split_heads(attention.value(hidden_states), width),
         # of (rows, 1, queries, keys) the first query, as the only one that is computed
         None if attention_mask is None else attention_mask[:, :, :1],
         dropout=attention.dropout.p if attention.training else 0.0,
@@ -151,7 +147,7 @@ def _attend_rotary(
         return run(hidden_states, attention_mask=attention_mask, position_embeddings=position_embeddings, **named)
     module = sys.modules[type(attention).__module__]
     query, key, value = (
-        _split_heads(states, attention.head_dim) for states in _project_states(attention, hidden_states, all_states)
+        split_heads(states, attention.head_dim) for states in _project_states(attention, hidden_states, all_states)
     )
     # the one query is broadcast over the positions of all keys, and stands at the first of them
     query, key = module.apply_rotary_pos_emb(query, key, *position_embeddings)
@@ -186,6 +182,6 @@ def _attention_of(layer: Layer) -> Any:
     return layer.attn if hasattr(layer, "attn") else layer.self_attn
 
 
-def _split_heads(values: Tensor, width: int) -> Tensor:
+def split_heads(values: Tensor, width: int) -> Tensor:
     """Turn (rows, tokens, heads * width) into (rows, heads, tokens, width)."""
     return values.view(*values.shape[:-1], -1, width).transpose(1, 2)

@@ -33,8 +33,8 @@ from bertkit.tokens.features import (
     Features,
     Rows,
     Setup,
-    are_several,
     count_tokens,
+    join_ids,
     longest_text,
 )
 
@@ -149,9 +149,7 @@ def occurring_tokens_of(features: Features) -> Numbers:
     """Return the token ids that occur in any feature, sorted and without repetition."""
     if isinstance(features, FeatureColumns):
         return features.tokens()
-    texts = (feature["input_ids"] for feature in features)
-    flat = (np.concatenate([*map(np.asarray, ids)]) if are_several(ids) else ids for ids in texts)
-    return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *flat]))
+    return np.unique(np.concatenate([np.zeros(0, dtype=np.int64), *map(join_ids, features)]))
 
 
 def encode_split(split: Split, setup: Setup, encode: Encode) -> Features:

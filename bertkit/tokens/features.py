@@ -191,6 +191,14 @@ def tokens_for(threads: int) -> int:
     return min(TOKENS_AT_ONCE, TOKENS_PER_THREAD * threads)
 
 
+def join_ids(feature: Feature) -> np.ndarray[Any, Any]:
+    """Return the token ids of all texts of a feature."""
+    import numpy as np
+
+    ids = feature["input_ids"]
+    return np.concatenate([*map(np.asarray, ids)]) if are_several(ids) else np.asarray(ids)
+
+
 def are_several(ids: Sequence[object] | np.ndarray[Any, Any]) -> bool:
     """Tell whether the ``input_ids`` of a feature are those of several texts, such as choices."""
     return len(ids) > 0 and hasattr(ids[0], "__len__")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError, shorten
+from bertkit.storage.records import read_object
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -50,15 +50,7 @@ def read_json(file: Path) -> dict[str, Any]:
     Raises:
         ModelError: it is not a JSON object.
     """
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError):
-        content = None
-    if not isinstance(content, dict):
-        raise ModelError("not a JSON object", "restore the file", file=file)
-    return content
+    return read_object(file, ModelError("not a JSON object", "restore the file", file=file)) or {}
 
 
 def lowercases(content: Mapping[str, Any]) -> bool:

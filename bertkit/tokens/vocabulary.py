@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import ModelError
 from bertkit.progress import log
 from bertkit.storage.runs import RECORD
-from bertkit.tokens.features import Features, Tensor, Tokenizer, are_several
+from bertkit.tokens.features import Features, Tensor, Tokenizer, join_ids
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel
@@ -97,19 +97,16 @@ def _find_signs(tokenizer: Tokenizer, model: PreTrainedModel) -> list[str]:
     """Return what of a trained model's embeddings and type does not fit the tokenizer."""
     weights = model.get_input_embeddings().weight.detach().float()
     alike, signs = _compare_like_tokens(tokenizer, weights), []
-    if _is_trained(weights) and (alike is None or alike < _LEAST_ALIKE):
+    norms = weights.norm(dim=1)
+    norms = norms[norms > 0]  # that of padding is 0
+    # the norms of trained embeddings, (tokens, width), differ more than those of random weights
+    is_trained = bool(norms.std() / norms.mean() * (2 * weights.shape[1]) ** 0.5 > _TRAINED)
+    if is_trained and (alike is None or alike < _LEAST_ALIKE):
         if alike is not None:
             signs.append("tokens that differ in one letter are no more alike to the model than any two")
         if other := _other_algorithm(tokenizer, model.config):
             signs.append(f"it {other}")
     return signs
-
-
-def _is_trained(weights: Tensor) -> bool:
-    """Tell whether the norms of embeddings, shape (tokens, width), differ more than those of random weights."""
-    norms = weights.norm(dim=1)
-    norms = norms[norms > 0]  # that of padding is 0
-    return bool(norms.std() / norms.mean() * (2 * weights.shape[1]) ** 0.5 > _TRAINED)
 
 
 def _compare_like_tokens(tokenizer: Tokenizer, weights: Tensor) -> float | None:
@@ -132,8 +129,8 @@ def _compare_like_tokens(tokenizer: Tokenizer, weights: Tensor) -> float | None:
 
 def report_tokens(tokenizer: Tokenizer, features: Features, rows: str = "rows") -> None:
     """Log a warning where the first features hold many unknown tokens, or little but single letters."""
-    first = [features[number]["input_ids"] for number in range(min(_ROWS, len(features)))]
-    counts = Counter(int(number) for ids in first for number in _flat(ids))
+    first = [features[number] for number in range(min(_ROWS, len(features)))]
+    counts = Counter(number for feature in first for number in join_ids(feature).tolist())
     special = {number for number in tokenizer.all_special_ids if number != tokenizer.unk_token_id}
     counts = Counter({number: count for number, count in counts.items() if number not in special})
     total = counts.total()
@@ -163,7 +160,3 @@ def _is_letter(token: str) -> bool:
 
 def _text_of(token: str) -> str:
     return token.removeprefix("##").lstrip("Ġ▁").removesuffix("</w>")
-
-
-def _flat(ids: Sequence[Any]) -> Iterable[int]:
-    return (number for text in ids for number in text) if are_several(ids) else ids

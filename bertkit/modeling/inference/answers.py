@@ -14,6 +14,7 @@ from transformers.models.auto import modeling_auto
 from transformers.utils import ModelOutput
 
 from bertkit.modeling.architectures import LayerNames, TextHead, architecture_of, first_position
+from bertkit.modeling.cls_only import split_heads
 from bertkit.modeling.inference.known import (
     are_whole,
     encoder_shapes,
@@ -181,14 +182,11 @@ class InferenceModel(nn.Module):
         names = LayerNames(*(f"{self.prefix}{name}" for name in layer_names(self.config, layer)))
         size = self.config.hidden_size // self.config.num_attention_heads
 
-        def split_heads(values: torch.Tensor) -> torch.Tensor:
-            return values.view(*values.shape[:-1], -1, size).transpose(1, 2)
-
         queries = hidden[:, :1] if first_only else hidden
         summed = functional.scaled_dot_product_attention(
-            split_heads(self._linear(names.query, queries)),
-            split_heads(self._linear(names.key, hidden)),
-            split_heads(self._linear(names.value, hidden)),
+            split_heads(self._linear(names.query, queries), size),
+            split_heads(self._linear(names.key, hidden), size),
+            split_heads(self._linear(names.value, hidden), size),
             attn_mask=allowed[:, :, :1] if first_only and allowed is not None else allowed,
             scale=size**-0.5,
         )

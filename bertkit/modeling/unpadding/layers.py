@@ -18,6 +18,7 @@ from transformers.utils import ModelOutput
 
 from bertkit.hardware.memory import on_host
 from bertkit.modeling.architectures import architecture_of, layers_of, shares_layers
+from bertkit.modeling.cls_only import split_heads
 from bertkit.modeling.info import LayerOutput, Model, info_of, patched_attention, patched_forward
 from bertkit.modeling.unpadding.layout import Attend, Layout, States, VarlenAttention, VarlenLayout
 from bertkit.tokens.features import Tensors
@@ -58,7 +59,7 @@ def _biased(
     layout = batch.layout
     if layout is None:
         return forward(states, mask, bias, **named)
-    projected = [_split_heads(layer(states), module.num_attention_heads) for layer in (module.q, module.k, module.v)]
+    projected = [split_heads(layer(states), module.attention_head_size) for layer in (module.q, module.k, module.v)]
     longer = max(max(group.length for group in layout.groups) - bias.shape[-1], 0)
     bias = functional.pad(bias[:1], (0, longer, 0, longer))  # nobody attends to what rounding up adds
     attended = [
@@ -88,7 +89,7 @@ def _disentangled(
     if layout is None and (not module.training or output_attentions or rel_embeddings is None):
         return forward(states, mask, output_attentions, rel_embeddings=rel_embeddings, **named)
     projections = module.query_proj, module.key_proj, module.value_proj
-    query, key, value = (_split_heads(project(states), module.num_attention_heads) for project in projections)
+    query, key, value = (split_heads(project(states), module.attention_head_size) for project in projections)
     groups = [((query, key, value), mask.bool())] if layout is None else _in_groups(layout, (query, key, value))
     longest = max(query.shape[2] for (query, *_), _ in groups)
     distances = {} if rel_embeddings is None else _project_distances(module, rel_embeddings, longest)
@@ -106,11 +107,6 @@ def _disentangled(
         attended.append(_attend(module.dropout, (query, key, value), bias, mask, scale=1.0))
     joined = attended[0] if layout is None else layout.join(attended)
     return joined.flatten(2), None
-
-
-def _split_heads(values: torch.Tensor, heads: int) -> torch.Tensor:
-    """Turn (rows, tokens, heads * width) into (rows, heads, tokens, width)."""
-    return values.view(*values.shape[:-1], heads, -1).transpose(1, 2)
 
 
 def _in_groups(layout: Layout, projected: Sequence[torch.Tensor]) -> list[tuple[States, torch.Tensor]]:
@@ -135,7 +131,7 @@ def _project_distances(module: DisentangledSelfAttention, embeddings: torch.Tens
         else {"c2p": getattr(module, "pos_key_proj", None), "p2c": getattr(module, "pos_query_proj", None)}
     )
     return {
-        kind: _split_heads(project(known), module.num_attention_heads)[0].index_select(1, rows - rows[0])
+        kind: split_heads(project(known), module.attention_head_size)[0].index_select(1, rows - rows[0])
         for kind, project in projections.items()
         if kind in module.pos_att_type
     }
