@@ -14,7 +14,6 @@ from bertkit.data.rows import Split
 from bertkit.errors import DataError
 from bertkit.metrics import Numbers
 from bertkit.metrics.linear import sample
-from bertkit.recipe import Row
 from bertkit.tasks import Task
 from bertkit.tokens.features import Features, Rows, Setup, max_tokens, tokenize_texts
 from bertkit.tokens.long_texts import SHORTENED, reads_windows, shares_read
@@ -84,16 +83,13 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
     level = "good" if is_windowed else level_of(share, warn=_WARN_LOST)
     places = places_of(split, [indices[index] for index in long])
     truncated = Finding(level, "tokens", "truncated", text, places, len(long))
-    ways = [_describe_ways(split, long_rows, setup)] if "long_text" in task.OPTIONS else []
-    return [truncated, *ways, *_find_lost_gold(split, task, features, long_rows, [indices[index] for index in long])]
-
-
-def _describe_ways(split: Split, rows: Sequence[Row], setup: Setup) -> Finding:
-    """Describe how much of the rows that are too long each way to read them would read."""
-    in_one, in_windows, windows = shares_read(rows, setup)
-    text = f"{split.name}: of the tokens of these rows, {', '.join(SHORTENED)} read {in_one:.1%}"
-    text += f", windows {in_windows:.1%} in {windows:.1f} windows per row"
-    return Finding("good", "tokens", "long_text_ways", text)
+    findings = [truncated]
+    if "long_text" in task.OPTIONS:  # how much of the rows that are too long each way to read them would read
+        in_one, in_windows, windows = shares_read(long_rows, setup)
+        text = f"{split.name}: of the tokens of these rows, {', '.join(SHORTENED)} read {in_one:.1%}"
+        text += f", windows {in_windows:.1%} in {windows:.1f} windows per row"
+        findings.append(Finding("good", "tokens", "long_text_ways", text))
+    return [*findings, *_find_lost_gold(split, task, features, long_rows, [indices[index] for index in long])]
 
 
 def _find_lost_gold(split: Split, task: Task, features: Features, rows: Rows, indices: Sequence[int]) -> list[Finding]:

@@ -19,7 +19,7 @@ from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.evaluation.forward import sorted_batches
 from bertkit.evaluation.scoring import Scored, score_split
 from bertkit.metrics.intervals import Interval, bootstrap_intervals, count_units, take
-from bertkit.modeling.info import Model, Output
+from bertkit.modeling.info import Output
 from bertkit.modeling.students.units import attention_outputs_of, feed_forwards_of, unit_masks, without_unit
 from bertkit.progress import SILENT, stage, use_progress
 from bertkit.tokens.feature_cache import lengths_of
@@ -68,7 +68,11 @@ def score_units(checkpoint: Checkpoint, features: Features, *, most: int | None 
     units = [*[model.config.num_attention_heads] * len(attentions), *(layer.in_features for layer in narrow)]
     layers = [*attentions, *narrow]
     totals = [np.zeros(count) for count in units]
-    wanted = _without_gradients(model)
+    # no dropout is drawn, though a head over vectors computes a loss in training mode only
+    model.eval()
+    model.training = True
+    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    model.requires_grad_(False)
     with stage("measuring importance", len(features)) as tick, unit_masks(layers, units) as masks:
         for numbers in sorted_batches(lengths_of(features).tolist(), most):
             batch = collate([features[number] for number in numbers])
@@ -163,15 +167,3 @@ def _compare_head(
     score, difference = float(ablated.scores[metric]), float(ablated.scores[metric] - whole.scores[metric])
     interval = bootstrap_intervals(subtract, count_units(whole.compared))[metric]
     return HeadImportance(layer, head, score, difference, interval, gradient)
-
-
-def _without_gradients(model: Model) -> list[Any]:
-    """Let no weight get a gradient and no dropout be drawn, though the model computes its loss; return the weights.
-
-    A head over vectors computes a loss in training mode only, while all that is inside of it is in evaluation mode.
-    """
-    model.eval()
-    model.training = True
-    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    model.requires_grad_(False)
-    return wanted

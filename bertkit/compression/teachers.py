@@ -16,7 +16,6 @@ from bertkit.data.rows import Split
 from bertkit.errors import ModelError, RecipeError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, open_checkpoint
 from bertkit.evaluation.scoring import run_model
-from bertkit.metrics import Numbers
 from bertkit.modeling.info import tagger_head
 from bertkit.modeling.layers import count_layers, layers_to_take
 from bertkit.modeling.load import fingerprint, load_tokenizer, read_config
@@ -153,17 +152,13 @@ def _gather_logits(outputs: Sequence[Mapping[str, Any]], features: Features, ord
     gathered: dict[str, list[Any]] = {}
     for output, feature in zip(outputs, features, strict=True):
         for name in [name for name in output if name.endswith("logits")]:
-            logits = _without_padding(name, output[name], feature)
+            logits, ids = output[name], feature["input_ids"]
+            # logits of a whole text, (labels,), stay as they are; others are cut to the feature's tokens or choices
+            if name != "logits" or logits.ndim > 1 or are_several(ids):
+                logits = logits[: len(ids)]
             gathered.setdefault(name, []).append(logits[..., order] if order else logits)
     sizes = np.array([len(logits) for logits in next(iter(gathered.values()))], dtype=np.int64)
     return {"sizes": sizes, **{name: np.concatenate(arrays) for name, arrays in gathered.items()}}
-
-
-def _without_padding(name: str, logits: Numbers, feature: Feature) -> Numbers:
-    """Cut logits to the feature's own tokens or choices; logits of a whole text, (labels,), stay as they are."""
-    ids = feature["input_ids"]
-    is_of_text = name == "logits" and logits.ndim == 1 and not are_several(ids)
-    return logits if is_of_text else logits[: len(ids)]
 
 
 def _find_teacher(name: str, recipe: Recipe, task: Task, labels: tuple[str, ...]) -> Teacher:

@@ -74,13 +74,6 @@ def takes_pair(source_names: Sequence[str], data: Data) -> bool:
     return PAIR in source_names and PAIR not in (*mapped, *data.columns, *data.unread)
 
 
-def takes_spans(source_names: Sequence[str], data: Data, gold: str, spans: str) -> bool:
-    """Tell whether the labels of a source are spans of its texts: it has no gold column, but theirs."""
-    has_gold = set(source_columns(gold, data)) <= set(source_names)
-    needed = {*source_columns(spans, data), *source_columns("text", data)}
-    return bool(spans and gold) and not has_gold and needed <= set(source_names)
-
-
 def with_span_column(records: Iterable[Record], data: Data, spans: str) -> tuple[Iterator[Record], Data]:
     """Return records, and the settings with the name that the first of them gives the column of spans."""
     records = iter(records)
@@ -110,7 +103,10 @@ def missing_column(canonical: str, actual: str, source_names: list[str], source:
     """Build the error for a column that a source does not have; it says what the source has instead."""
     if looks_like_data(source_names):
         return no_header(source_names, source)
-    if source_names == [source_column("text", data)] and _has_lines(source, data):
+    known = format_of(source)[0]
+    # whether a source is read as one text per line
+    has_lines = (known.name if known and data.format == "auto" else data.format) in ("txt", "lines")
+    if source_names == [source_column("text", data)] and has_lines:
         what = f"no column {actual!r}: each line is one text, and there are no other columns"
         return DataError(what, "if tabs separate columns: --set data.format=tsv", file=source)
     near = closest(actual, source_names)
@@ -139,12 +135,6 @@ def no_header(source_names: list[str], source: str) -> DataError:
         file=source,
         row=1,
     )
-
-
-def _has_lines(source: str, data: Data) -> bool:
-    """Tell whether a source is read as one text per line."""
-    found = format_of(source)[0]
-    return (found.name if found and data.format == "auto" else data.format) in ("txt", "lines")
 
 
 def refuse_clash(row: Mapping[str, Any], names: Iterable[str], whose: str, file: object) -> None:
@@ -195,7 +185,10 @@ def _replace_missing(mapping: dict[str, list[str]], source_names: list[str], dat
     """Drop a missing id from the mapping of rows to predict, and replace missing columns by `Columns.text_instead`."""
     if not columns.gold and not set(mapping.get("id", ())) <= set(source_names):
         del mapping["id"]
-    has_spans = takes_spans(source_names, data, columns.gold, columns.spans)
+    # the labels are spans of the texts where a source has no gold column, but theirs
+    has_gold = set(source_columns(columns.gold, data)) <= set(source_names)
+    needed = {*source_columns(columns.spans, data), *source_columns("text", data)}
+    has_spans = bool(columns.spans and columns.gold) and not has_gold and needed <= set(source_names)
     if has_spans:
         del mapping[columns.gold]
         mapping[columns.spans] = source_columns(columns.spans, data)

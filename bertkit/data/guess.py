@@ -93,11 +93,15 @@ def _guess_label(values: dict[str, list[Any]], lower: dict[str, str], file: str,
         what = f"no column looks like a label: {', '.join(name for name in values if name not in chosen)}"
         raise DataError(what, f"one has 2 to {_MOST_CLASSES} values, or is a number called label or score", file=file)
     label = min(labels, key=lambda name: (_rank(name), counts[name]))
-    is_number = _is_number(values[label]) and not _is_class(values[label], counts[label])
+    is_number = _is_number(values[label])
+    if is_number and counts[label] <= 20:  # numbers are classes where they are few, and all whole
+        is_number = not all(value is None or float(value).is_integer() for value in values[label])
     of_texts = {name: "its name" if pair else f"{words[name]:.0f} words on average" for name in chosen}
     texts_of = dict(zip(("text", "text_pair"), chosen, strict=False))
     reasons = {canonical: of_texts[name] for canonical, name in texts_of.items()}
-    reasons["label"] = "numbers" if is_number else f"{counts[label]} values: {_list(values[label])}"
+    spellings = sorted({name for value in values[label] if (name := spelled(value)) is not None})
+    listed = ", ".join(spellings[:5]) + (", ..." if len(spellings) > 5 else "")
+    reasons["label"] = "numbers" if is_number else f"{counts[label]} values: {listed}"
     others = [f"{name} ({counts[name]} values)" for name in labels if name != label]
     return Guess("regress" if is_number else "classify", {**texts_of, "label": label}, reasons, rows, others)
 
@@ -113,19 +117,9 @@ def _is_number(column: Sequence[Any]) -> bool:
         return False
 
 
-def _is_class(column: Sequence[Any], count: int) -> bool:
-    """Tell whether numbers are classes: few, and all whole."""
-    return count <= 20 and all(value is None or float(value).is_integer() for value in column)
-
-
 def _lengths(lists: Sequence[Sequence[Any]]) -> list[int]:
     return [len(row) for row in lists]
 
 
 def _flat(lists: Sequence[Sequence[Any]]) -> list[Any]:
     return [value for row in lists for value in row]
-
-
-def _list(column: Sequence[Any]) -> str:
-    names = sorted({name for value in column if (name := spelled(value)) is not None})
-    return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")

@@ -87,7 +87,10 @@ def _open_split(data: Data, split: str) -> Dataset | IterableDataset:
         if isinstance(error, OSError) and error.errno:
             raise  # of the disk
         # an unknown configuration or split, a script, or files that are missing or not what they should be
-        what = f"{data.source}: {_deepest_line(error)}"
+        cause: BaseException = error
+        while cause.__cause__ is not None:
+            cause = cause.__cause__
+        what = f"{data.source}: {next(iter(str(cause).splitlines()), type(cause).__name__)}"
         raise DataError(what, "see data.config and data.splits") from None
 
 
@@ -146,13 +149,6 @@ def _cache_folder(split: str, commit: str) -> str | None:
 
     name = _split_name(split)
     return str(Path(datasets.config.HF_DATASETS_CACHE, "bertkit", commit, name)) if name else None
-
-
-def _deepest_line(error: BaseException) -> str:
-    """Return the first line of the error that led to the others."""
-    while error.__cause__ is not None:
-        error = error.__cause__
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def _named(value: object, feature: object) -> object:

@@ -201,7 +201,12 @@ def _write_parquet(records: Records, file: Path, _: FileLayout) -> int:
     with parquet.ParquetWriter(file, schema) as writer:
         for start in range(0, len(spooled), _CHUNK_ROWS):
             chunk = spooled[start : start + _CHUNK_ROWS]
-            columns = [_as_column([record.get(field.name) for record in chunk], field.type) for field in schema]
+            columns = []
+            for field in schema:
+                values = [record.get(field.name) for record in chunk]
+                if field.type == pyarrow.string():
+                    values = [value if value is None or isinstance(value, str) else _as_text(value) for value in values]
+                columns.append(pyarrow.array(values, type=field.type))
             writer.write_table(pyarrow.Table.from_arrays(columns, schema=schema))
     return len(spooled)
 
@@ -254,14 +259,6 @@ def _find_type(name: str, samples: Mapping[_ValueType, Any]) -> pyarrow.DataType
     if len(samples) > 1:
         log.info(f"column {name!r} holds values of different types, so it is written as text")
     return pyarrow.string()
-
-
-def _as_column(values: list[Any], column_type: pyarrow.DataType) -> pyarrow.Array:
-    import pyarrow
-
-    if column_type == pyarrow.string():
-        values = [value if value is None or isinstance(value, str) else _as_text(value) for value in values]
-    return pyarrow.array(values, type=column_type)
 
 
 def _as_text(value: object) -> str:

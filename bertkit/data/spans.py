@@ -144,7 +144,12 @@ def read_spans(value: Any, text: str, *, offsets: str = "code_points", overlappi
         raise DataError(faults, "if the offsets count UTF-16 units: --set options.offsets=utf16", column="spans")
     if faults:
         raise DataError(faults, "correct it: offsets count characters from 0, and the end is exclusive", column="spans")
-    return _without_overlaps([_strip(span, text) for span, _ in given], text, overlapping)
+    stripped = []
+    for span, _ in given:
+        inside = text[span.start : span.end]
+        start = span.start + len(inside) - len(inside.lstrip())
+        stripped.append(TextSpan(start, start + len(inside.strip()), span.label))
+    return _without_overlaps(stripped, text, overlapping)
 
 
 def _read_span(item: Any, number: int) -> list[tuple[TextSpan, str | None]]:
@@ -185,12 +190,6 @@ def _fault(span: TextSpan, quoted: str | None, text: str) -> str:
     ):
         return f"the span {span.show(text)} has the text {quoted[:60]!r}, it says"
     return ""
-
-
-def _strip(span: TextSpan, text: str) -> TextSpan:
-    inside = text[span.start : span.end]
-    start = span.start + len(inside) - len(inside.lstrip())
-    return TextSpan(start, start + len(inside.strip()), span.label)
 
 
 def _without_overlaps(spans: Sequence[TextSpan], text: str, overlapping: str) -> list[TextSpan]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
@@ -299,44 +299,29 @@ def find_members(recipe: Recipe) -> SavedCheckpoint:
 def open_checkpoint(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
     """Check the trained checkpoint of a folder; raises as `find_checkpoint` does."""
     if is_exported(folder):
-        return _open_exported(recipe, task, folder)
-    from bertkit.modeling.sentence.modules import is_sentence_folder
+        export = read_export(folder)
+        # A graph has no classes by whose names its head could be checked: the manifest tells its family.
+        if export.task not in (recipe.task, task.EXPORTED_AS):
+            what = f"it was exported for {export.task}, and the recipe {recipe.name} is for {recipe.task}"
+            raise ModelError(what, "use the recipe.yaml of its folder", file=folder)
+        config, record = read_json_object(folder / "config.json") if task.NAMED else {}, export.record
+    else:
+        from bertkit.modeling.sentence.modules import is_sentence_folder
 
-    config = read_config(folder)
-    # an encoder for sentence vectors has no head, which only labels need
-    if task.find_labels is None and (task.NAMED or not is_sentence_folder(folder)):
-        check_head(config, folder)
-    return _saved(recipe, task, folder, config, runs.read_record(folder) or {})
-
-
-def _open_exported(recipe: Recipe, task: Task, folder: Path) -> SavedCheckpoint:
-    export = read_export(folder)
-    # A graph has no classes by whose names its head could be checked: the manifest tells its family.
-    if export.task not in (recipe.task, task.EXPORTED_AS):
-        what = f"it was exported for {export.task}, and the recipe {recipe.name} is for {recipe.task}"
-        raise ModelError(what, "use the recipe.yaml of its folder", file=folder)
-    config = read_json_object(folder / "config.json") if task.NAMED else {}
-    return _saved(recipe, task, folder, config, export.record)
-
-
-def _saved(recipe: Recipe, task: Task, folder: Path, config: dict[str, Any], record: RunRecord) -> SavedCheckpoint:
-    labels = _labels_of(config, recipe, task, folder)
-    return SavedCheckpoint(as_recorded(recipe, record.get("identity", {})), task, folder, labels, record)
-
-
-def _labels_of(config: dict[str, Any], recipe: Recipe, task: Task, folder: Path) -> tuple[str, ...]:
-    """Return the names of a model's outputs, or what a family says that takes models trained for something else."""
+        config = read_config(folder)
+        # an encoder for sentence vectors has no head, which only labels need
+        if task.find_labels is None and (task.NAMED or not is_sentence_folder(folder)):
+            check_head(config, folder)
+        record = runs.read_record(folder) or {}
+    labels: Sequence[str] = ()
     if task.find_labels is not None:
-        return tuple(task.find_labels(folder, recipe))
-    return _names_of(config, recipe) if task.NAMED else ()
-
-
-def _names_of(config: dict[str, Any], recipe: Recipe) -> tuple[str, ...]:
-    """Return the names of a model's outputs, spelled as in the recipe where it has them."""
-    outputs = len(config.get("id2label") or "ab")  # transformers' default is two
-    # First what the user says of the outputs, then what the config says, then numbers.
-    names = recipe.model_labels or label_names(config) or placeholder_names(outputs)
-    return tuple(match_names(names, recipe.labels) if recipe.labels else names)
+        labels = task.find_labels(folder, recipe)
+    elif task.NAMED:
+        outputs = len(config.get("id2label") or "ab")  # transformers' default is two
+        # First what the user says of the outputs, then what the config says, then numbers.
+        labels = recipe.model_labels or label_names(config) or placeholder_names(outputs)
+        labels = match_names(labels, recipe.labels) if recipe.labels else labels
+    return SavedCheckpoint(as_recorded(recipe, record.get("identity", {})), task, folder, tuple(labels), record)
 
 
 def _head_options(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:

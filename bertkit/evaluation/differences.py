@@ -266,19 +266,16 @@ def _describe_row(scorer: Scorer, rows: Rows, sides: Sides, number: int) -> Chan
     gold = as_text(row.get(columns.gold))
     answers = [[of_run[number]["prediction"] for of_run in side.predictions] for side in sides]
     if "entities" in sides[0].judged[0]:
-        gold, answers = _describe_entities(scorer, row, answers)
+        # the gold entities of a row as text, and those of each side's runs
+        shown_answers = [
+            scorer.task.details([{"prediction": tags} for tags in side], [row] * len(side), scorer.setup).answers or []
+            for side in answers
+        ]
+        gold = shown_answers[0][0].gold
+        answers = [[answer.predicted for answer in side] for side in shown_answers]
     shown = shorten(" | ".join(texts), 300), shorten(gold, MAX_ANSWER)
     first, second = map(_count_answers, answers)
     return ChangedRow(str(row.get("id", number)), *shown, first, second)
-
-
-def _describe_entities(scorer: Scorer, row: Row, answers: Sequence[Sequence[Any]]) -> tuple[str, list[list[str]]]:
-    """Return the gold entities of a row as text, and those of each side's runs."""
-    shown = [
-        scorer.task.details([{"prediction": tags} for tags in side], [row] * len(side), scorer.setup).answers or []
-        for side in answers
-    ]
-    return shown[0][0].gold, [[answer.predicted for answer in side] for side in shown]
 
 
 def _count_answers(values: Sequence[Any]) -> str:

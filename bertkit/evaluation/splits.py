@@ -188,24 +188,19 @@ def judge_training_rows(saved: SavedCheckpoint, splits: Mapping[str, Split], cho
     }
 
 
-def describe_nearly(split: Split) -> str:
-    """Say how many of the training rows in a split are so but for case and white space; nothing where none is."""
-    near = split.nearly_trained
-    count = f"{near:,} of them " if near < len(split.training_rows) else ""
-    return f" ({count}but for case and white space)" if near else ""
-
-
 def _judge_split(split: Split, choice: Choice, validated: Collection[str]) -> Split:
     seen, count = split.training_rows, len(split.rows)
     is_named = not split.is_held_out and split.name not in (ALL, "train")
-    what = f"{share_of(len(seen), count)} rows to score are training rows of the model{describe_nearly(split)}"
+    what, near = f"{share_of(len(seen), count)} rows to score are training rows of the model", split.nearly_trained
+    if near:
+        what += f" ({f'{near:,} of them ' if near < len(seen) else ''}but for case and white space)"
     drop = "" if len(seen) == count else "leave these out (--training-rows drop), "
     remedy = f"score others (--data FILE), {drop}or have their scores marked (--training-rows keep)"
     is_refused = choice == "refuse" and len(seen) > (_RECURRING * count if is_named else 0)
     if (is_refused and split.fingerprint() not in validated) or (choice == "drop" and not drop):
         raise DataError(what, remedy, file=split.source, row=split.lines[min(seen)])
     if choice != "drop" or not seen:
-        if split.nearly_trained:
+        if near:
             log.info(what)
         return split
     log.info(f"{what}: they are left out")

@@ -70,7 +70,10 @@ class StoredTrials:
             run, number = self.folder / trial.folder, trial.number
             on_rows = read_compared(run, self.records[number], self.task, self.split, self.setups[number])
             metric = self.metric_of(trial)
-            if on_rows is None or not _is_same_score(self.task.score(*on_rows).get(metric), trial.scores[metric]):
+            again, stored = on_rows and self.task.score(*on_rows).get(metric), trial.scores[metric]
+            if on_rows is None or again is None or stored is None:
+                return None
+            if not math.isclose(again, stored, rel_tol=_ROUNDING, abs_tol=1e-9):
                 return None
             compared.append(on_rows)
         return compared
@@ -255,7 +258,3 @@ def _group_trials(axis: Axis, trials: Sequence[Trial]) -> list[str]:
         return list(map(name_value, values))
     order = sorted(range(len(values)), key=values.__getitem__)
     return [str(order.index(number) * _GROUPS // len(values)) for number in range(len(values))]
-
-
-def _is_same_score(again: float | None, stored: float | None) -> bool:
-    return again is not None and stored is not None and math.isclose(again, stored, rel_tol=_ROUNDING, abs_tol=1e-9)

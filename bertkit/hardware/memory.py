@@ -50,7 +50,9 @@ def restart_peak_memory(device: str, *, collect: bool = True) -> bool:
         if tracked := Device(device).tracks_memory:
             Device(device).restart_peak_memory()
         return tracked
-    _return_freed_memory()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
+    if trim is not None:
+        trim(0)  # returns freed memory to the system, which otherwise counts it as used
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -67,13 +69,6 @@ def peak_memory(device: str) -> int | None:
     except OSError:
         return None
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
-
-
-def _return_freed_memory() -> None:
-    """Return freed memory to the system, which otherwise counts it as used."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim is not None:
-        trim(0)
 
 
 def is_memory_error(error: BaseException) -> bool:

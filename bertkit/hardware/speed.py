@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -127,7 +126,10 @@ def time_by_turns(runs: Sequence[Callable[[Any], object]], work: Sequence[Any]) 
                 timing.rounds.append([])
             for index, item in enumerate(work):
                 for run, timing in zip(runs, timings, strict=True):
-                    timing.rounds[turn].append(_time_in_a_row(run, item))
+                    seconds = list[float]()
+                    while len(seconds) < _IN_A_ROW or sum(seconds) < _LEAST_SECONDS:
+                        seconds.append(_time(run, item))
+                    timing.rounds[turn].append(min(seconds))
                 get_progress().update(turn * len(work) + index + 1, {})
     return timings
 
@@ -156,14 +158,6 @@ def measure_paces(
         )
         for timing in time_by_turns(runs, [*singles, *batches])
     ]
-
-
-def _time_in_a_row(run: Callable[[Any], object], item: object) -> float:
-    fastest, total, count = math.inf, 0.0, 0
-    while count < _IN_A_ROW or total < _LEAST_SECONDS:
-        seconds = _time(run, item)
-        fastest, total, count = min(fastest, seconds), total + seconds, count + 1
-    return fastest
 
 
 def _time(run: Callable[[Any], object], item: object) -> float:

@@ -151,9 +151,11 @@ def read_answers(row: Row) -> tuple[list[str], list[int]]:
     if isinstance(value, (list, tuple)) and all(isinstance(answer, dict) for answer in value):
         value = {key: [answer.get(key) for answer in value] for key in ("text", "answer_start")}
     try:
-        texts, starts = _as_list(value["text"]), [_read_integer(start) for start in _as_list(value["answer_start"])]
-        if len(texts) != len(starts) or not all(isinstance(text, str) for text in texts):
+        texts, starts = _as_list(value["text"]), _as_list(value["answer_start"])
+        is_whole = all(not isinstance(start, float) or start == int(start) for start in starts)
+        if len(texts) != len(starts) or not is_whole or not all(isinstance(text, str) for text in texts):
             raise ValueError
+        starts = [int(start) for start in starts]
     except (TypeError, ValueError, KeyError, OverflowError):
         what = f"{question_name(row)}the answers are not in the form of SQuAD"
         remedy = 'write {"text": ["..."], "answer_start": [17]}'
@@ -170,13 +172,6 @@ def _check_start(row: Row, text: str, start: int) -> int:
         what = f"{question_name(row)}{describe_mismatch(row['context'], text, start)}"
         raise DataError(what, "correct it", column="answers")
     return start + len(text) - len(text.lstrip())
-
-
-def _read_integer(value: Any) -> int:
-    number = int(value)
-    if isinstance(value, float) and value != number:
-        raise ValueError
-    return number
 
 
 def _as_list(value: Any) -> list[Any]:

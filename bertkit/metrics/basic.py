@@ -207,16 +207,14 @@ def compute_metrics(recipe: Recipe, gold: Numbers, predicted: Numbers) -> dict[s
     for name in recipe.metrics:
         if name.startswith(EVALUATE_PREFIX):
             scores.update(_compute_with_evaluate(name.removeprefix(EVALUATE_PREFIX), gold, predicted))
+        elif is_own(name):
+            value = load_own("metric", name)(gold, predicted)
+            if not isinstance(value, (int, float, np.number)):
+                raise RecipeError(f"the metric {name} returned {value!r:.100}", "return a number")
+            scores[name] = float(value)
         else:
-            scores[name] = _compute_own(name, gold, predicted) if is_own(name) else globals()[name](gold, predicted)
+            scores[name] = globals()[name](gold, predicted)
     return scores
-
-
-def _compute_own(name: str, gold: Numbers, predicted: Numbers) -> float:
-    value = load_own("metric", name)(gold, predicted)
-    if not isinstance(value, (int, float, np.number)):
-        raise RecipeError(f"the metric {name} returned {value!r:.100}", "return a number")
-    return float(value)
 
 
 def is_script(metric: str) -> bool:

@@ -67,11 +67,6 @@ def past_of(verb: str) -> str:
     return _WORDS["pasts"].get(verb) or verb + ("d" if verb.endswith("e") else "ed")
 
 
-def ing_of(verb: str) -> str:
-    """Return the present participle of a verb."""
-    return (verb[:-1] if verb.endswith("e") else verb) + "ing"
-
-
 def tensed(verb: str, past: bool, plural: bool) -> str:
     """Return the form of a verb after a subject, of the irregular `be` and `do` too."""
     if verb == "be":
@@ -214,7 +209,7 @@ def fill_slots(rng: Random) -> dict[str, object]:
         "find": it.verb,
         "find+s": with_s(it.verb),
         "found": past_of(it.verb),
-        "finding": ing_of(it.verb),
+        "finding": it.verb.removesuffix("e") + "ing",
         "sleep": sleep,
         "sleep+s": with_s(sleep),
         "sleeps": tensed(sleep, False, plural),

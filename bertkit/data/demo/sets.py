@@ -260,16 +260,12 @@ def demo_rows(demo_set: DemoSet, split: str, limit: int | None = None) -> list[R
         raise DataError(f"the demo data of {demo_set.name!r} has no split {split!r}", closest(split, SIZES))
     rng, rows, texts = Random(f"{demo_set.name}/{split}"), list[Row](), set[str]()
     count = min(SIZES[base], limit or SIZES[base])
+    columns = ("text", "anchor", "context", "query", "state")
     while len(rows) < count:
         row = write(rng, base)
-        text = _main_text(row)
+        # the text that no other row of any split may have: a row's first one, without its question
+        text = str(next((row[name] for name in columns if row.get(name)), None) or " ".join(row["tokens"]))
         if split_of(text) == base and text not in texts and text != row.get("text_pair"):
             texts.add(text)
             rows += [row] if demo_set.unfold is None else demo_set.unfold(row)
     return rows[:count]
-
-
-def _main_text(row: Row) -> str:
-    """Return the text that no other row of any split may have: a row's first one, without its question."""
-    names = ("text", "anchor", "context", "query", "state")
-    return str(next((row[name] for name in names if row.get(name)), None) or " ".join(row["tokens"]))

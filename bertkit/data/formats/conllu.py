@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from itertools import chain
-from typing import Any
 
 from bertkit.data.formats import Format
 from bertkit.data.formats.conll import refuse_empty_fields, to_columns
@@ -41,7 +40,9 @@ def parse(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
         if is_blank_line(line):
             if words:
                 number += 1
-                yield start, _as_sentence(words, comments, number)
+                columns = to_columns(_COLUMNS, words)
+                text = comments.get("text") or " ".join(columns["tokens"])
+                yield start, {"id": comments.get("sent_id") or str(number), "text": text, **columns}
             words, comments = [], {}
         elif line.startswith("#"):
             refuse_nul(line, name, row)
@@ -52,12 +53,6 @@ def parse(lines: Iterable[str], data: Data, name: str) -> Iterator[Record]:
             words.append(fields)
     if not number:
         raise empty_file(name)
-
-
-def _as_sentence(words: list[list[str]], comments: dict[str, str], number: int) -> dict[str, Any]:
-    columns = to_columns(_COLUMNS, words)
-    name, text = comments.get("sent_id") or str(number), comments.get("text") or " ".join(columns["tokens"])
-    return {"id": name, "text": text, **columns}
 
 
 def _split_line(line: str, expected_id: int, name: str, row: int) -> list[str]:

@@ -38,7 +38,8 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     source = require_path(source, "a document")
     if not source.is_dir():
         return iter([(1, {"id": source.name, "text": read_document(source, data)})])
-    files = sorted(file for file in source.rglob("*") if format_of(file.name)[0] and _is_seen(file, source))
+    files = sorted(file for file in source.rglob("*") if format_of(file.name)[0] and file.is_file())
+    files = [file for file in files if not any(part.startswith(".") for part in file.relative_to(source).parts)]
     if not files or any(_ending(file) not in _IN_FOLDER for file in files):
         hint = f"name one of its files; only folders of documents ({', '.join(_IN_FOLDER)}) are read whole"
         raise UsageError("a folder, not a file", hint, file=source)
@@ -115,10 +116,6 @@ def _read_folder(folder: Path, files: list[Path], data: Data) -> Iterator[Record
 
 def _ending(file: Path) -> str:
     return without_compression(format_of(file.name)[1])
-
-
-def _is_seen(file: Path, folder: Path) -> bool:
-    return file.is_file() and not any(part.startswith(".") for part in file.relative_to(folder).parts)
 
 
 FORMAT = Format("documents", read, endings=(".md", *_WEB))

@@ -117,6 +117,10 @@ def summarize(
     ]
     results = [(name, result) for name in TASKS for result in finished.get(name, ())]
     scores = [score for name, result in results for score in _scores(name, result, recipes[name], spreads or {})]
+    tasks_warned: dict[str, dict[str, None]] = {}
+    for name, result in results:
+        for warning in result.warnings:
+            tasks_warned.setdefault(warning, {})[name] = None
     return GlueSummary(
         model=model,
         folder=folder,
@@ -126,17 +130,8 @@ def summarize(
         paper_average=paper_average(by_task),
         missing_scores=missing_scores(by_task),
         published_averages=published_averages() if any(score.published for score in scores) else {},
-        warnings=_gather_warnings(results),
+        warnings=[f"{', '.join(names)}: {warning}" for warning, names in tasks_warned.items()],
     )
-
-
-def _gather_warnings(results: Sequence[tuple[str, Result]]) -> list[str]:
-    """Return each warning once, with the tasks that it is about."""
-    tasks: dict[str, dict[str, None]] = {}
-    for name, result in results:
-        for warning in result.warnings:
-            tasks.setdefault(warning, {})[name] = None
-    return [f"{', '.join(names)}: {warning}" for warning, names in tasks.items()]
 
 
 def published_averages() -> dict[str, float]:

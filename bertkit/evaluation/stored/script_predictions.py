@@ -27,22 +27,18 @@ def parse_script_predictions(text: str, file: Path) -> list[dict[str, Any]]:
         DataError: the text is in none of the forms above.
     """
     if file.suffix == ".json":
-        return _parse_object(text, file)
+        try:
+            answers = json.loads(text)
+        except (ValueError, RecursionError):
+            answers = None
+        if not isinstance(answers, dict) or not all(isinstance(answer, str) for answer in answers.values()):
+            what = "not a JSON object from the ids of questions to answers"
+            raise DataError(what, "name a file of predictions, such as eval_predictions.json", file=file)
+        return [{"id": key, "prediction": answer} for key, answer in answers.items()]
     lines = split_lines(text)
     if lines and lines[0] == _HEADER:
         return [_parse_line(line, number, file) for number, line in enumerate(lines[1:])]
     return [{"prediction": line.split()} for line in lines]
-
-
-def _parse_object(text: str, file: Path) -> list[dict[str, Any]]:
-    try:
-        answers = json.loads(text)
-    except (ValueError, RecursionError):
-        answers = None
-    if not isinstance(answers, dict) or not all(isinstance(answer, str) for answer in answers.values()):
-        what = "not a JSON object from the ids of questions to answers"
-        raise DataError(what, "name a file of predictions, such as eval_predictions.json", file=file)
-    return [{"id": key, "prediction": answer} for key, answer in answers.items()]
 
 
 def _parse_line(line: str, number: int, file: Path) -> dict[str, Any]:
