@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
@@ -96,7 +97,10 @@ def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int]) -
     """Find training rows that nearly repeat another row, in one long text; their other columns are equal."""
     ordered = [*(split for name, split in splits.items() if name != "train"), splits["train"]]
     fixed = sum(len(split.rows) for split in ordered[:-1])
-    column = _longest_column(splits["train"], columns)
+    sizes = Counter[str]()  # of the texts of each column; the one with most is compared, if there is one
+    for early_row in splits["train"].rows[:1000]:
+        sizes.update({name: len(text) for name, text in read_texts(early_row, columns).items()})
+    column = max(sizes, key=lambda name: sizes[name], default="")
     groups: dict[int, array[int]] = {}
     ends = list(accumulate(len(split.rows) for split in ordered))
 
@@ -140,12 +144,3 @@ def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int]) -
             )
         )
     return findings
-
-
-def _longest_column(split: Split, columns: Columns) -> str:
-    """Return the column with most text; empty where there is none."""
-    sizes: dict[str, int] = {}
-    for row in split.rows[:1000]:
-        for name, text in read_texts(row, columns).items():
-            sizes[name] = sizes.get(name, 0) + len(text)
-    return max(sizes, key=lambda name: sizes[name], default="")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, islice
@@ -225,19 +225,13 @@ def draw_per_label(split: Split, gold: str, labels: Sequence[str], count: int, s
     Raises:
         DataError: a label has fewer rows, or a row has several labels.
     """
-    by_label: dict[str, list[int]] = {label: [] for label in labels}
-    values = list(split.column(gold))
-    for index in _shuffle_rows(split, seed):
-        label = values[index]
-        if isinstance(label, (list, tuple)):
-            what = "data.per_class draws rows by their label, and this row has several"
-            raise DataError(what, "data.train_limit draws any", file=split.source, row=split.lines[index], column=gold)
-        by_label[label].append(index)
-    for label, rows in by_label.items():
-        if len(rows) < count:
-            what = f"data.per_class is {count}, and the label {label!r} has {len(rows)} training rows"
+    what = "data.per_class draws rows by their label, and this row has several"
+    by_label = _shuffle_by_value(split, gold, seed, (what, "data.train_limit draws any"))
+    for label in labels:
+        if len(by_label[label]) < count:
+            what = f"data.per_class is {count}, and the label {label!r} has {len(by_label[label])} training rows"
             raise DataError(what, "lower data.per_class, or add rows", file=split.source)
-    return split.select(sorted(index for rows in by_label.values() for index in rows[:count]))
+    return split.select(sorted(index for label in labels for index in by_label[label][:count]))
 
 
 def oversample(split: Split, recipe: Recipe) -> Split:
@@ -250,18 +244,23 @@ def oversample(split: Split, recipe: Recipe) -> Split:
     """
     if not (column := recipe.data.oversample):
         return split
-    by_value: dict[str, list[int]] = {}
-    values = list(split.column(column))
-    for index in _shuffle_rows(split, recipe.training.seed):
-        value = values[index]
-        if isinstance(value, (list, tuple)):
-            what = "data.oversample counts rows by one value, and this row has a list"
-            raise DataError(what, "leave it out", file=split.source, row=split.lines[index], column=column)
-        by_value.setdefault(str(value), []).append(index)
+    what = "data.oversample counts rows by one value, and this row has a list"
+    by_value = _shuffle_by_value(split, column, recipe.training.seed, (what, "leave it out"))
     most = max(map(len, by_value.values()))
     repeated = split.select(sorted(index for rows in by_value.values() for index in islice(cycle(rows), most)))
     say_once(f"data.oversample: {len(split.rows):,} training rows, {len(repeated.rows):,} with those that are repeated")
     return repeated
+
+
+def _shuffle_by_value(split: Split, column: str, seed: int, refusal: tuple[str, str]) -> dict[str, list[int]]:
+    """Return the indices of the rows of each value, in the order of `_shuffle_rows`; refuse a list."""
+    by_value = defaultdict[str, list[int]](list)
+    values = list(split.column(column))
+    for index in _shuffle_rows(split, seed):
+        if isinstance(values[index], (list, tuple)):
+            raise DataError(*refusal, file=split.source, row=split.lines[index], column=column)
+        by_value[str(values[index])].append(index)
+    return by_value
 
 
 def _shuffle_rows(split: Split, seed: int) -> list[int]:

@@ -140,8 +140,13 @@ class SavedCheckpoint:
         return Checkpoint(model.to(machine.device), self.task, setup, machine)
 
     def _set_up(self, setup: Setup) -> Setup:
-        """Add the options that its run has tuned, and say so."""
-        self._report_max_length(int(setup.tokenizer.model_max_length))
+        """Add the options that its run has tuned, and say so; also where texts have another length than in training."""
+        # Neither length is above the tokenizer's.
+        limit, training = int(setup.tokenizer.model_max_length), self._recipe_of_run.get("training", {})
+        length = min(self.recipe.training.max_length, limit)
+        trained = min(training.get("max_length", length), limit)
+        if trained != length:
+            log.info(f"trained with max_length {trained}, used with {length}")
         tuned = self._without_own(self.record.get("tuned", {}))
         if tuned:
             log.info(f"as tuned in its run: {', '.join(f'{name} {value:.4g}' for name, value in tuned.items())}")
@@ -228,14 +233,6 @@ class SavedCheckpoint:
     def long_text(self) -> str:
         """How it reads a text that does not fit, in a family that can do so in several ways."""
         return str({**self._recipe_of_run.get("options", {}), **self.recipe.options}.get("long_text", "head"))
-
-    def _report_max_length(self, limit: int) -> None:
-        """Say so where texts are truncated to another length than in training; neither is above the tokenizer's."""
-        training = self._recipe_of_run.get("training", {})
-        length = min(self.recipe.training.max_length, limit)
-        trained = min(training.get("max_length", length), limit)
-        if trained != length:
-            log.info(f"trained with max_length {trained}, used with {length}")
 
 
 def find_checkpoint(recipe: Recipe) -> SavedCheckpoint:

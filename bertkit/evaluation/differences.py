@@ -109,7 +109,10 @@ def find_changes(scorer: Scorer, rows: Rows, sides: Sides, extra: Extra, shown: 
     # Units that both answer alike change nothing, and are not computed.
     changed = sorted({int(unit) for pair in pairs for unit in find_changed(*pair)})
     chosen = thin(changed, MAX_CHANGED)
-    slice_metric = _slice_metric(scorer, first.judged[0])
+    # F1 of a slice may be undefined where a label is missing; the share of right rows never is.
+    scores, count = scorer.score(first.judged[0]), count_units(first.judged[0])
+    shares = [name for name, value in scores.items() if getattr(value, "total", None) == count]
+    slice_metric = "accuracy" if "accuracy" in shares else (shares or [metric])[0]
     effects = _mean_effects(scorer, {metric, slice_metric}, chosen, pairs)
     won, lost = _split_effects(effects[metric])
     units = group_rows(scorer, rows, first)
@@ -173,14 +176,6 @@ def _split_effects(effects: Mapping[int, float]) -> tuple[list[int], list[int]]:
     won = sorted((unit for unit in effects if effects[unit] > _ROUNDING), key=lambda unit: -effects[unit])
     lost = sorted((unit for unit in effects if effects[unit] < -_ROUNDING), key=lambda unit: effects[unit])
     return won, lost
-
-
-def _slice_metric(scorer: Scorer, judged: Judged) -> str:
-    """Choose the metric of slices: the share of units that are right, if one is scored, for any few rows have that."""
-    scores, units = scorer.score(judged), count_units(judged)
-    # F1 of a slice may be undefined where a label is missing; the share of right rows never is.
-    shares = [name for name, value in scores.items() if getattr(value, "total", None) == units]
-    return "accuracy" if "accuracy" in shares else (shares or [scorer.recipe.best_metric])[0]
 
 
 def slice_values(scorer: Scorer, rows: Rows, units: Sequence[Sequence[int]], extra: Extra) -> Groups:

@@ -169,24 +169,19 @@ def _attend(
     # larger where texts are longer than a head is wide.
     scores = torch.matmul(query * (scaling or query.size(-1) ** -0.5), key.transpose(2, 3))
     if attention_mask is not None or missing:
-        scores = scores.add_(_make_bias(attention_mask, key.shape[2] - missing, missing, scores))
+        tokens, mask = key.shape[2] - missing, attention_mask
+        if mask is None:
+            mask = torch.ones(1, 1, 1, tokens, dtype=torch.bool, device=scores.device)
+        # What is added is 0 where a mask is true, and the lowest number elsewhere and for what is missing. It is
+        # finite, because a softmax over nothing but -inf is NaN. A sum has no gradient to compute, unlike a fill.
+        bias = torch.zeros(*mask.shape[:-1], tokens + missing, dtype=scores.dtype, device=scores.device)
+        lowest = torch.finfo(scores.dtype).min
+        bias[..., :tokens].masked_fill_(~mask, lowest)
+        bias[..., tokens:] = lowest
+        scores = scores.add_(bias)
     weights = _softmax(scores)
     dropped = stream.drop(weights, dropout) if dropout else weights
     return torch.matmul(dropped, value).mul_(1 / (1 - dropout)).transpose(1, 2).contiguous(), None
-
-
-def _make_bias(mask: torch.Tensor | None, tokens: int, missing: int, scores: torch.Tensor) -> torch.Tensor:
-    """Compute what is added to scores: 0 where a mask is true, and the lowest number elsewhere and for what is missing.
-
-    It is finite, because a softmax over nothing but -inf is NaN. A sum has no gradient to compute, unlike a fill.
-    """
-    if mask is None:
-        mask = torch.ones(1, 1, 1, tokens, dtype=torch.bool, device=scores.device)
-    bias = torch.zeros(*mask.shape[:-1], tokens + missing, dtype=scores.dtype, device=scores.device)
-    lowest = torch.finfo(scores.dtype).min
-    bias[..., :tokens].masked_fill_(~mask, lowest)
-    bias[..., tokens:] = lowest
-    return bias
 
 
 def _softmax(scores: torch.Tensor) -> torch.Tensor:

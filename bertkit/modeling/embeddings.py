@@ -172,10 +172,10 @@ def mixed_embeddings(model: Model, shares: torch.Tensor, baseline: int) -> Itera
             mixed.differences.append(difference)
         return point
 
-    hook, info = embedding.register_forward_hook(mix), info_of(model)
+    info = info_of(model)
     info.input_gradients = True
     try:
-        yield mixed
+        with embedding.register_forward_hook(mix):
+            yield mixed
     finally:
         info.input_gradients = False
-        hook.remove()

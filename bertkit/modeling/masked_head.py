@@ -37,11 +37,8 @@ def run_at_masked(model: Model, batch: Batch) -> tuple[Output, Tensor]:
         outputs["last_hidden_state"] = at_labels(outputs["last_hidden_state"], batch)[None]
         return outputs
 
-    hook = getattr(model, "module", model).base_model.register_forward_hook(gather)
-    try:
+    with getattr(model, "module", model).base_model.register_forward_hook(gather):
         outputs = model(**{name: values for name, values in batch.items() if name not in ("labels", LABEL_POSITIONS)})
-    finally:
-        hook.remove()
     return outputs, labels_of(batch)
 
 

@@ -61,9 +61,11 @@ class PackagedModel:
             if find_spec(package) is None:
                 raise UnavailableError(f"the package {package} is not installed", "pip install -r requirements.txt")
         self.settings: dict[str, Any] = json.loads((folder / SETTINGS).read_text(encoding="utf-8"))
-        recipe: Any = _as_settings(self.settings["recipe"])
+        recipe = self.settings["recipe"]
+        sections = {name: PackagedSettings(**recipe[name]) for name in ("data", "training")}
+        settings: Any = PackagedSettings(**{**recipe, **sections})
         tokenizer: Any = open_tokenizer(folder, export)
-        self.setup = Setup(recipe, tokenizer, tuple(self.settings["labels"]), inference=True, arrays=True)
+        self.setup = Setup(settings, tokenizer, tuple(self.settings["labels"]), inference=True, arrays=True)
         self.model = open_exported(folder)
         top = (__package__ or "").rpartition(".")[0]
         self.task = import_module(f"{top}.tasks.{export.task}")
@@ -143,8 +145,3 @@ def canonical_row(
 
 def _as_list(names: str | list[str]) -> list[str]:
     return [names] if isinstance(names, str) else names
-
-
-def _as_settings(recipe: Mapping[str, Any]) -> PackagedSettings:
-    sections = {name: PackagedSettings(**recipe[name]) for name in ("data", "training")}
-    return PackagedSettings(**{**recipe, **sections})

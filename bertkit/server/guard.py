@@ -56,7 +56,10 @@ class Guard:
         scope = self._as_routed(scope)
         began, status = time.perf_counter(), CLIENT_GONE
         headers = dict(scope["headers"])
-        number = _request_id(headers.get(b"x-request-id", b""))
+        # A number from outside goes to the log, so it must be short and printable.
+        number = headers.get(b"x-request-id", b"").decode("latin-1")
+        if not (0 < len(number) <= 64 and number.isascii() and number.isprintable()):
+            number = uuid.uuid4().hex
         scope[NOTES] = {}
 
         async def send_noted(message: Message) -> None:
@@ -158,13 +161,6 @@ class Guard:
             return message
 
         return receive_limited
-
-
-def _request_id(given: bytes) -> str:
-    """Return the number that a client gave its request, if it is a sane one, or a new one."""
-    # A number from outside goes to the log, so it must be short and printable.
-    text = given.decode("latin-1")
-    return text if 0 < len(text) <= 64 and text.isascii() and text.isprintable() else uuid.uuid4().hex
 
 
 def _log_request(scope: Message, number: str, status: int, seconds: float) -> None:

@@ -82,7 +82,7 @@ def make_server(app: FastAPI, started: Callable[[], None] = lambda: None) -> _Gr
     most = _count_connections(service.limits.connections)
     config = uvicorn.Config(
         app,
-        http=_patient_protocol(service.limits, most),
+        http=type("PatientProtocol", (_PatientProtocol,), {"limits": service.limits, "most": most, "waiting": {}}),
         ws="none",
         log_config=None,
         access_log=False,
@@ -222,11 +222,6 @@ class _PatientProtocol(AutoHTTPProtocol):  # type: ignore[misc, valid-type]
         timer = self.waiting.pop(self, None)
         if timer is not None:
             timer.cancel()
-
-
-def _patient_protocol(limits: Limits, most: int) -> type[asyncio.Protocol]:
-    """Build the protocol of a server's connections, of which there may be so many."""
-    return type("PatientProtocol", (_PatientProtocol,), {"limits": limits, "most": most, "waiting": {}})
 
 
 def _count_connections(wanted: int) -> int:

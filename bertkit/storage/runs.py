@@ -121,7 +121,10 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> records.RunRecord 
     record = read_record(folder)
     if record is None and folder.exists() and not folder.is_dir():
         raise ResourceError("there is a file where the run folder should be", "choose another --output", file=folder)
-    if record is None and folder.is_dir() and not all(_is_ours(entry) for entry in folder.iterdir()):
+    # what a run leaves that was killed before its record was written
+    left = files.temporary_of(folder / RECORD).name
+    entries = [entry.name for entry in folder.iterdir()] if record is None and folder.is_dir() else []
+    if not all(name.startswith(LOCK) or name == left for name in entries):
         # The folder may hold work of others: what is not known to be ours is never written into.
         names = runs_in(folder)
         listed = shorten(", ".join(names), 40)
@@ -129,19 +132,20 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> records.RunRecord 
         raise UsageError(f"the folder holds {inside}", "choose another --output", file=folder)
     if record is not None and record["status"] != "finished" and not any(folder.glob("checkpoint-*")):
         return None  # it never saved a checkpoint: there is nothing to resume and nothing to lose
-    if record is not None:
-        _refuse_another(folder, record["identity"], identity)
+    # Any other difference would mix two runs in one folder, and no error would ever say so.
+    changed = differences(record["identity"], identity) if record is not None else []
+    changed = [line for line in changed if line not in _CONTINUED]
+    if changed:
+        more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
+        what = f"the folder holds another run ({'; '.join(changed[:4])}{more})"
+        remedy = f"--output {free_name(folder)} for a new run, or --fresh to move the old one aside"
+        raise UsageError(what, remedy, file=folder)
     return record
 
 
 def runs_in(folder: Path) -> list[str]:
     """List the names of the runs that a folder holds, in order."""
     return sorted(file.parent.name for file in folder.glob(f"*/{RECORD}"))
-
-
-def _is_ours(entry: Path) -> bool:
-    """Tell whether an entry of a folder is what a run leaves that was killed before its record was written."""
-    return entry.name.startswith(LOCK) or entry == files.temporary_of(entry.with_name(RECORD))
 
 
 def free_name(folder: Path) -> Path:
@@ -288,16 +292,6 @@ def command() -> str:
 def now() -> str:
     """Return the time in UTC, to the second, in ISO format."""
     return datetime.now(UTC).isoformat(timespec="seconds")
-
-
-def _refuse_another(folder: Path, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
-    # Any other difference would mix two runs in one folder, and no error would ever say so.
-    changed = [line for line in differences(old, new) if line not in _CONTINUED]
-    if changed:
-        more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
-        what = f"the folder holds another run ({'; '.join(changed[:4])}{more})"
-        remedy = f"--output {free_name(folder)} for a new run, or --fresh to move the old one aside"
-        raise UsageError(what, remedy, file=folder)
 
 
 def _check_writable(folder: Path, name: str) -> None:

@@ -83,8 +83,15 @@ def read(row: Row, recipe: Recipe) -> Row:
     if len(texts) < 2:
         raise DataError(f"{len(texts)} choices", "a row needs two or more", column="choices")
     check_texts(row, "context", "stem")
-    checked = {**row, "choices": texts}
-    return checked if "label" not in row else {**checked, "label": _read_index(row["label"], len(texts))}
+    if "label" not in row:
+        return {**row, "choices": texts}
+    spelling = spelled(row["label"])
+    if spelling is None:
+        raise DataError(NO_LABEL, FILL_IN, column="label")
+    if not spelling.isascii() or not spelling.isdigit() or len(spelling) > 10 or int(spelling) >= len(texts):
+        what = f"label {spelling!r} is none of the {len(texts)} choices"
+        raise DataError(what, f"count them from 0 to {len(texts) - 1}", column="label")
+    return {**row, "choices": texts, "label": int(spelling)}
 
 
 def load_model(folder: Path, setup: Setup, *, new_head: bool) -> Model:
@@ -182,13 +189,3 @@ def details(predictions: Predictions, rows: Rows, setup: Setup) -> Details:
         for n, right in sorted(tried.items())
     ]
     return Details({"by number of choices": table}, answers=answers)
-
-
-def _read_index(label: object, count: int) -> int:
-    spelling = spelled(label)
-    if spelling is None:
-        raise DataError(NO_LABEL, FILL_IN, column="label")
-    if not spelling.isascii() or not spelling.isdigit() or len(spelling) > 10 or int(spelling) >= count:
-        what = f"label {spelling!r} is none of the {count} choices"
-        raise DataError(what, f"count them from 0 to {count - 1}", column="label")
-    return int(spelling)

@@ -17,7 +17,7 @@ import numpy as np
 from bertkit.data.columns import Columns
 from bertkit.data.labels import placeholder_names
 from bertkit.errors import DataError
-from bertkit.metrics import Numbers, answers, ensembles
+from bertkit.metrics import answers, ensembles
 from bertkit.modeling.heads.targets import span_targets
 from bertkit.modeling.info import Model
 from bertkit.recipe import Recipe, Row
@@ -159,7 +159,12 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     # look-up for the spans of all questions, instead of a Python loop over questions times n best.
     offsets = np.concatenate([offsets for _, _, offsets in windows])
     window_start = np.cumsum([0, *(len(offsets) for _, _, offsets in windows)])[best["window"]]
-    nulls = _null_scores(outputs, features, len(rows)) if _option(setup.recipe, "no_answer") else None
+    nulls = None
+    if _option(setup.recipe, "no_answer"):
+        # each row's score of no answer, shape (rows,): the lowest of its windows, for one may hold an answer
+        nulls = np.full(len(rows), np.inf)
+        of_windows = [float(output["start_logits"][0]) + float(output["end_logits"][0]) for output in outputs]
+        np.minimum.at(nulls, [row for row, _, _ in windows], of_windows)
     columns = {
         "start": offsets[window_start + best["start"], 0].tolist(),
         "end": offsets[window_start + best["end"], 1].tolist(),
@@ -238,14 +243,6 @@ def _encode_once(texts: Sequence[str], setup: Setup) -> dict[str, Any]:
     """Tokenize each distinct text once: SQuAD asks about five questions of one paragraph."""
     distinct = list(dict.fromkeys(texts))
     return dict(zip(distinct, tokenize_texts(setup.tokenizer, distinct), strict=True)) if distinct else {}
-
-
-def _null_scores(outputs: Outputs, features: Features, rows: int) -> Numbers:
-    """Compute each row's score of no answer, shape (rows,): the lowest of its windows, for one may hold an answer."""
-    scores = np.full(rows, np.inf)
-    of_windows = [float(output["start_logits"][0]) + float(output["end_logits"][0]) for output in outputs]
-    np.minimum.at(scores, [feature["row"] for feature in features], of_windows)
-    return scores
 
 
 def _choose_answer(

@@ -93,7 +93,12 @@ def read(row: Row, recipe: Recipe) -> Row:
     if "label" not in row:
         return row
     if _is_multi_label(recipe):
-        return {**row, "label": _split_labels(row["label"], read_option(OPTIONS, recipe, "separator"))}
+        is_list, separator = isinstance(row["label"], (list, tuple)), read_option(OPTIONS, recipe, "separator")
+        items = row["label"] if is_list else str(spelled(row["label"]) or "").split(separator)
+        names = [name for name in map(spelled, items) if name is not None]
+        if len(set(names)) != len(names):
+            raise DataError(f"a label is named twice in {row['label']!r}", "name each label once", column="label")
+        return {**row, "label": names}
     if isinstance(row["label"], (list, tuple)):
         raise DataError("a list of labels", "for several labels at once --set options.multi_label=true", column="label")
     if spelled(row["label"]) is None:
@@ -279,14 +284,6 @@ def _thresholds(setup: Setup) -> Numbers:
 
 def _is_multi_label(recipe: Recipe) -> bool:
     return bool(_option(recipe, "multi_label"))
-
-
-def _split_labels(value: object, separator: str) -> list[str]:
-    items = value if isinstance(value, (list, tuple)) else str(spelled(value) or "").split(separator)
-    names = [name for name in map(spelled, items) if name is not None]
-    if len(set(names)) != len(names):
-        raise DataError(f"a label is named twice in {value!r}", "name each label once", column="label")
-    return names
 
 
 def _indicators(labels: Sequence[Sequence[str]], names: Sequence[str]) -> Numbers:

@@ -41,8 +41,16 @@ def extend_offsets(text: str, offsets: Numbers) -> Numbers:
     Returns:
         New offsets, shape (tokens, 2).
     """
-    is_space = _find_spaces(text)
-    offsets = _trim_spaces(offsets, is_space)
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+    # which characters are white space, shape (characters + 1,), with False for the end of the text
+    is_space = np.append(_IS_SPACE[np.minimum(codes, len(_IS_SPACE) - 1)], False)
+    # the ends of all tokens move past white space, one character of every token at a time
+    starts, ends = offsets[:, 0].copy(), offsets[:, 1].copy()
+    while (leading := (starts < ends) & is_space[starts]).any():
+        starts += leading
+    while (trailing := (starts < ends) & is_space[ends - 1]).any():
+        ends -= trailing
+    offsets = np.stack([starts, ends], axis=1)
     extended = offsets.copy()
     # (tokens + 1, 2) characters between neighboring tokens, before the first one and after the last one.
     # Nearly all are a single space: a running count of visible characters finds the few that need the slow loop.
@@ -57,22 +65,6 @@ def extend_offsets(text: str, offsets: Numbers) -> Numbers:
         if number < len(offsets):
             extended[number, 0] -= tail
     return extended
-
-
-def _find_spaces(text: str) -> Numbers:
-    """Tell which characters are white space, shape (characters + 1,), with False for the end of the text."""
-    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
-    return np.append(_IS_SPACE[np.minimum(codes, len(_IS_SPACE) - 1)], False)
-
-
-def _trim_spaces(offsets: Numbers, is_space: Numbers) -> Numbers:
-    """Move the ends of all tokens past white space, one character of every token at a time."""
-    starts, ends = offsets[:, 0].copy(), offsets[:, 1].copy()
-    while (leading := (starts < ends) & is_space[starts]).any():
-        starts += leading
-    while (trailing := (starts < ends) & is_space[ends - 1]).any():
-        ends -= trailing
-    return np.stack([starts, ends], axis=1)
 
 
 def window_slices(count: int, max_tokens: int, overlap: int) -> list[slice]:

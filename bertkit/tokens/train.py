@@ -76,19 +76,14 @@ def make_spec(
         special=tuple(special),
         max_length=max_length,
     )
-    _check_spec(spec)
-    return spec
-
-
-def _check_spec(spec: TokenizerSpec) -> None:
-    special = TOKENIZER_TYPES[spec.type].special
     for token in spec.special:
-        if token in special or spec.special.count(token) > 1 or not token or token != token.strip():
-            raise UsageError(f"--special {token!r}", f"give new tokens; there are: {', '.join(special)}")
-    least = len(special) + len(spec.special) + (_BYTES if spec.type == "bpe" else 4)
+        if token in defaults.special or spec.special.count(token) > 1 or not token or token != token.strip():
+            raise UsageError(f"--special {token!r}", f"give new tokens; there are: {', '.join(defaults.special)}")
+    least = len(defaults.special) + len(spec.special) + (_BYTES if type == "bpe" else 4)
     if spec.vocabulary_size < least:
-        what = "special tokens and one per byte" if spec.type == "bpe" else "special tokens and letters"
+        what = "special tokens and one per byte" if type == "bpe" else "special tokens and letters"
         raise UsageError(f"--vocabulary-size {spec.vocabulary_size}", f"{what} need at least {least}")
+    return spec
 
 
 def train_from_texts(spec: TokenizerSpec, read_texts: ReadTexts) -> Tokenizer:

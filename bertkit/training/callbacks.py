@@ -63,7 +63,12 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         if not self.training.torch_compile:  # it would compile for the rows of the trial too
             self.trainer.choose_threads()
         self.began = time.perf_counter()
-        self._check_space(state)
+        # The disk must have room for the checkpoints that this run will write.
+        saves = self.training.evaluations(state.max_steps, self.batches.rows)
+        weights = sum(weights.nbytes for weights in self.trainer.model.parameters())
+        kept = self.training.kept_checkpoints(saves)
+        needed = checkpoints.most_bytes(weights, checkpoint_bytes(self.trainer), saves, kept)
+        check_space(self._run(), needed - checkpoints.written_bytes(self._run()))
         self._write_log(state)
         if self.budget:
             self.budget.start(used)
@@ -95,7 +100,12 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         is_due = self._is_time_to_evaluate(state)
         if is_due:
             control.should_evaluate = control.should_save = control.should_log = True
-        self._agree_on_signals()
+        if args.world_size > 1:
+            # A process that stopped alone would leave the others waiting for its gradients. So all stop at the same
+            # step, with the highest signal that any of them has.
+            flags = torch.tensor([self.stop.signal, int(self.stop.save)], device=args.device)
+            torch.distributed.all_reduce(flags, torch.distributed.ReduceOp.MAX)
+            self.stop.signal, self.stop.save = int(flags[0]), bool(flags[1])
         self.is_by_signal = not is_due
         if self.stop.signal or self.stop.save:
             control.should_save = True
@@ -107,7 +117,10 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             self._refuse_non_finite(state, weights=control.should_save)
         if control.should_save and args.should_save:
             checkpoints.clear(checkpoints.checkpoint_folder(self._run(), state.global_step))
-        self.progress.update(round(self.budget.used) if self.budget else state.global_step, self._figures(state))
+        seconds = time.perf_counter() - self.began
+        rows, tokens = ((state.global_step - self.first_step) * mean for mean in self.batches.step_size())
+        figures = {**self.figures, "rows/s": rows / seconds, "tokens/s": tokens / seconds}
+        self.progress.update(round(self.budget.used) if self.budget else state.global_step, figures)
 
     def on_log(
         self, args: object, state: TrainerState, control: object, logs: dict[str, float] | None = None, **_: object
@@ -127,7 +140,9 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Commit the checkpoint, then delete those that are neither the best nor the last, unless all are kept."""
         self.trainer.accelerator.wait_for_everyone()
-        exhausted = self._patience_is_exhausted(state)
+        key, best = f"eval_{self.best_metric}", state.best_global_step or 0
+        since = [entry for entry in state.log_history if key in entry and entry["step"] > best]
+        exhausted = self.training.patience is not None and len(since) >= self.training.patience
         losses = self.trainer.loss_state()
         # All processes have written their files (such as random states) before the manifest lists them. Older
         # checkpoints are deleted after this one counts, so that a kill always leaves one to resume from.
@@ -143,7 +158,10 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             if self.trainer.micro_batch_tokens:
                 facts[MANIFEST_TOKENS] = self.trainer.micro_batch_tokens
             folder = checkpoints.checkpoint_folder(self._run(), state.global_step)
-            _forget_run_folder(folder, state)
+            # Where its run is does not belong in a checkpoint, for the run may be moved; `best_global_step` says it.
+            state.best_model_checkpoint = None
+            state.save_to_json(str(folder / "trainer_state.json"))
+            (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, which nothing here reads
             checkpoints.commit(folder, facts)
             if self.training.keep_all_checkpoints:
                 checkpoints.discard_signalled(self._run(), state.global_step)
@@ -165,25 +183,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             return self.tenth > before
         return bool(state.global_step % self.training.steps_per_evaluation(self.batches.rows) == 0)
 
-    def _check_space(self, state: TrainerState) -> None:
-        """Check that the disk has room for the checkpoints that this run will write."""
-        saves = self.training.evaluations(state.max_steps, self.batches.rows)
-        weights = sum(weights.nbytes for weights in self.trainer.model.parameters())
-        kept = self.training.kept_checkpoints(saves)
-        needed = checkpoints.most_bytes(weights, checkpoint_bytes(self.trainer), saves, kept)
-        check_space(self._run(), needed - checkpoints.written_bytes(self._run()))
-
     def _run(self) -> Path:
         return Path(self.trainer.args.output_dir)
-
-    def _agree_on_signals(self) -> None:
-        """Share a signal that one process received with all processes."""
-        if self.trainer.args.world_size > 1:
-            # A process that stopped alone would leave the others waiting for its gradients. So all stop at the same
-            # step, with the highest signal that any of them has.
-            flags = torch.tensor([self.stop.signal, int(self.stop.save)], device=self.trainer.args.device)
-            torch.distributed.all_reduce(flags, torch.distributed.ReduceOp.MAX)
-            self.stop.signal, self.stop.save = int(flags[0]), bool(flags[1])
 
     def _refuse_non_finite(self, state: TrainerState, *, weights: bool) -> None:
         good = bool(self.trainer.finite)
@@ -202,11 +203,6 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             "try a smaller --learning-rate, or --set training.precision=fp32",
         )
 
-    def _patience_is_exhausted(self, state: TrainerState) -> bool:
-        key = f"eval_{self.best_metric}"
-        since = [entry for entry in state.log_history if key in entry and entry["step"] > (state.best_global_step or 0)]
-        return self.training.patience is not None and len(since) >= self.training.patience
-
     def _write_log(self, state: TrainerState) -> None:
         if state.is_world_process_zero:
             # The whole history is written anew. So no lines remain of steps after the checkpoint, which a
@@ -217,12 +213,6 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             ]
             write_text(self._run() / "metrics.jsonl", "".join(f"{line}\n" for line in lines))
 
-    def _figures(self, state: TrainerState) -> dict[str, Any]:
-        seconds = time.perf_counter() - self.began
-        rows, tokens = ((state.global_step - self.first_step) * mean for mean in self.batches.step_size())
-        speed = {"rows/s": rows / seconds, "tokens/s": tokens / seconds}
-        return {**self.figures, **speed}
-
 
 def checkpoint_bytes(trainer: Trainer) -> int:
     """Return the size of a checkpoint: all weights, and AdamW's two moments of those that it trains."""
@@ -230,10 +220,3 @@ def checkpoint_bytes(trainer: Trainer) -> int:
     if trainer.args.optim.startswith("adamw_torch"):
         sizes += [2 * weights.nbytes for group in trainer.optimizer.param_groups for weights in group["params"]]
     return sum(sizes)
-
-
-def _forget_run_folder(checkpoint: Path, state: TrainerState) -> None:
-    """Leave out of a checkpoint where its run is, for the run may be moved; `best_global_step` says the same."""
-    state.best_model_checkpoint = None
-    state.save_to_json(str(checkpoint / "trainer_state.json"))
-    (checkpoint / "training_args.bin").unlink(missing_ok=True)  # a pickle, which nothing here reads

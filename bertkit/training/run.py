@@ -311,7 +311,11 @@ def _open_record(plan: RunPlan, fresh: bool, locks: ExitStack) -> RunRecord:
     if record is not None and record["status"] == "finished":
         return record
     locks.enter_context(runs.locked(folder))
-    _sweep_leftovers(folder)
+    # what a killed process of the run did not come to delete or to rename
+    for leftover in (folder / _STAGING, *folder.glob(".discarded-checkpoint-*")):
+        shutil.rmtree(leftover, ignore_errors=True)
+    for half_written in folder.glob(".*.json*.tmp"):
+        half_written.unlink(missing_ok=True)
     with stage("loading torch and transformers"):
         import bertkit.training.fit  # noqa: F401
     if record is None:
@@ -365,14 +369,6 @@ def find_machine(plan: RunPlan) -> Machine:
     if plan.machine is not None:
         return restore_hardware(dict(plan.machine), "as in another run", plan.machine["threads"])
     return detect_machine(plan.recipe.training.precision, plan.model_type, plan.widths)
-
-
-def _sweep_leftovers(folder: Path) -> None:
-    """Delete what a killed process of the run did not come to delete or to rename; the run's lock is held."""
-    for leftover in (folder / _STAGING, *folder.glob(".discarded-checkpoint-*")):
-        shutil.rmtree(leftover, ignore_errors=True)
-    for half_written in folder.glob(".*.json*.tmp"):
-        half_written.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -50,10 +50,25 @@ class LayerPlan:
             found = find_depths(model)
             trained = {weights: depth for weights, depth in found.of.items() if weights.requires_grad}
             self.depths = Depths(found.layers, trained)
-            self.rates = _rates(self.depths, training)
+            # the peak learning rate of each depth that is trained (Howard and Ruder 2018, section 3.2)
+            decay, last = training.layerwise_lr_decay or 1.0, self.depths.layers
+            self.rates = {
+                depth: training.learning_rate * decay ** max(0, last - depth) for depth in self.depths.of.values()
+            }
+            if self.depths.head in self.rates and training.head_learning_rate is not None:
+                self.rates[self.depths.head] = training.head_learning_rate
             self.trained = "adapters in " if training.lora else ""
-            self.stages = _stages(self.depths, training, rows, has_head=_has_head(model))
-            _report_end(self.stages, self.depths, training.total_steps(rows))
+            encoder = set(model.base_model.parameters())
+            # whether anything outside of the encoder is trained
+            has_head = any(weights.requires_grad and weights not in encoder for weights in model.parameters())
+            self.stages = _stages(self.depths, training, rows, has_head=has_head)
+            steps = training.total_steps(rows)
+            if self.stages and self.stages[-1].step >= steps:  # the run ends before its last stage
+                reached = sum(stage.step < steps for stage in self.stages)
+                log.warning(
+                    f"training.gradual_unfreezing: the run ends at step {steps}, in stage {reached} of "
+                    f"{len(self.stages)}; all would be trained from step {self.stages[-1].step} on"
+                )
 
     def split_groups(self, optimizer: torch.optim.Optimizer) -> None:
         """Split an optimizer's groups by learning rate, the first of them with that of the top layer, which is logged.
@@ -145,21 +160,6 @@ class UnfreezingCallback(TrainerCallback):  # type: ignore[misc]
                 self.record({_COUNT: count})
 
 
-def _has_head(model: PreTrainedModel) -> bool:
-    """Tell whether anything outside of the encoder is trained."""
-    encoder = set(model.base_model.parameters())
-    return any(weights.requires_grad and weights not in encoder for weights in model.parameters())
-
-
-def _rates(depths: Depths, training: Training) -> dict[int, float]:
-    """Compute the peak learning rate of each depth that is trained (Howard and Ruder 2018, section 3.2)."""
-    decay = training.layerwise_lr_decay or 1.0
-    rates = {depth: training.learning_rate * decay ** max(0, depths.layers - depth) for depth in depths.of.values()}
-    if depths.head in rates and training.head_learning_rate is not None:
-        rates[depths.head] = training.head_learning_rate
-    return rates
-
-
 def _stages(depths: Depths, training: Training, rows: int | None, *, has_head: bool) -> list[Stage]:
     """List the stages of a run; none where the same weights are trained from the first step to the last."""
     period, head_only_epochs = training.gradual_unfreezing, training.head_only_epochs
@@ -181,13 +181,3 @@ def _stages(depths: Depths, training: Training, rows: int | None, *, has_head: b
     start = int(step or 0) if has_head else 0
     lowest = range(depths.layers, bottom - 1, -1)
     return [*stages, *(Stage(start + number * every, depth) for number, depth in enumerate(lowest))]
-
-
-def _report_end(stages: list[Stage], depths: Depths, steps: int) -> None:
-    """Say where a run ends before its last stage."""
-    if stages and stages[-1].step >= steps:
-        reached = sum(stage.step < steps for stage in stages)
-        log.warning(
-            f"training.gradual_unfreezing: the run ends at step {steps}, in stage {reached} of {len(stages)}; "
-            f"all would be trained from step {stages[-1].step} on"
-        )

@@ -55,7 +55,10 @@ class BenchmarkModel:
     ) -> Numbers:
         """Compute the vectors of the texts of all batches, (texts, dimension), begun with the prompt for the task."""
         texts = [text for batch in inputs for text in batch["text"]]
-        name = self._prompt_name(task_metadata.name, task_metadata.type, prompt_type and prompt_type.value)
+        task, kind, side = task_metadata.name, task_metadata.type, prompt_type and prompt_type.value
+        # the names of the model's prompts that say most about a task, in the order that mteb has
+        names = [f"{task}-{side}", task, f"{kind}-{side}", kind, *PROMPTS.get(side or "", ())]
+        name = next((name for name in names if name in self.embedder.modules.prompts), None)
         embedder = self.embedder if name is None else self.embedder.with_prompt(name)
         return embedder.encode(texts)
 
@@ -75,11 +78,6 @@ class BenchmarkModel:
 
         wide = torch.as_tensor(vectors, dtype=torch.float32)
         return wide if self.embedder.modules.similarity == "dot" else functional.normalize(wide, dim=-1)
-
-    def _prompt_name(self, task: str, task_type: str, side: str | None) -> str | None:
-        """Return the name of the model's prompt that says most about a task, in the order that mteb has."""
-        names = [f"{task}-{side}", task, f"{task_type}-{side}", task_type, *PROMPTS.get(side or "", ())]
-        return next((name for name in names if name in self.embedder.modules.prompts), None)
 
 
 def run_benchmark(name: str, embedder: Embedder) -> list[BenchmarkScores]:

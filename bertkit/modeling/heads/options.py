@@ -82,17 +82,13 @@ class OptionHead(EncoderHead):
         # means over the tokens of one option, and over those of the state: products with rows of ones
         of_option = parts.same & (parts.option.unsqueeze(2) == parts.option.unsqueeze(1))
         is_state = ((parts.question == 0) & (attention_mask == 1)).unsqueeze(1)
-        options, state = (_mean_states(states, part) for part in (of_option, is_state))
+        # each of (sequences, parts, tokens)
+        weights = (part.to(states.dtype) for part in (of_option, is_state))
+        options, state = (part @ states / part.sum(dim=2, keepdim=True).clamp(min=1) for part in weights)
         cosines = functional.cosine_similarity(options, state.expand_as(options), dim=-1).unsqueeze(-1)
         logits = self.classifier(self.dropout(options)) + _SCALE * (cosines + self.scale(cosines))
         loss = None if labels is None else option_loss(logits[..., 0], parts, labels)
         return TokenClassifierOutput(loss=loss, logits=logits)
-
-
-def _mean_states(states: torch.Tensor, is_part: torch.Tensor) -> torch.Tensor:
-    """Average the states (sequences, tokens, width) of the tokens in each part, (sequences, parts, tokens)."""
-    weights = is_part.to(states.dtype)
-    return weights @ states / weights.sum(dim=2, keepdim=True).clamp(min=1)
 
 
 def _sum_over(pairs: torch.Tensor, values: torch.Tensor) -> torch.Tensor:

@@ -96,9 +96,6 @@ def run_with_boundaries(
         boundary_logits.append(unwrapped.span_boundary(outputs["last_hidden_state"], inputs, starts, ends, embeddings))
 
     # registered before the hook that gathers the masked positions, so it sees the states of all tokens
-    hook = unwrapped.base_model.register_forward_hook(run_boundary_head)
-    try:
+    with unwrapped.base_model.register_forward_hook(run_boundary_head):
         outputs, labels = run_at_masked(model, inputs)
-    finally:
-        hook.remove()
     return outputs.logits, labels, boundary_logits[0]

@@ -102,7 +102,7 @@ def unit_masks(layers: Sequence[nn.Linear], units: Sequence[int]) -> Iterator[di
 
     with ExitStack() as hooks:
         for layer, count in zip(layers, units, strict=True):
-            hooks.callback(layer.register_forward_pre_hook(partial(multiply, count)).remove)
+            hooks.enter_context(layer.register_forward_pre_hook(partial(multiply, count)))
         yield masks
 
 
@@ -116,8 +116,7 @@ def without_unit(layer: nn.Linear, unit: int, units: int) -> Iterator[None]:
         mask[unit] = 0
         return (_multiply_units(states, mask),)
 
-    with ExitStack() as hooks:
-        hooks.callback(layer.register_forward_pre_hook(multiply).remove)
+    with layer.register_forward_pre_hook(multiply):
         yield
 
 
