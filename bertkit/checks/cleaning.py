@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from bertkit.checks.repeats import Repeats
@@ -84,20 +84,15 @@ def write_copies(sources: Mapping[str, Path], data: Data, lines: Lines, folder: 
             # The format stays where it can be written just as it was read; else JSON lines hold every row.
             ending = format_of(file.name)[1].removesuffix(".gz")
             copy = staging / f"{name}{ending if ending in _SAME_FORMAT and is_plain else '.jsonl'}"
-            _write_copy(file, copy, data, gone.keys())
+            if file.suffix == copy.suffix == ".parquet":
+                copy_parquet(file, copy, _kept(file, gone))
+            else:
+                kept = (record for line, record in read_records(file, data) if line not in gone)
+                write_records(kept, copy, follow_source(PLAIN, copy, file, data))
     return removed
 
 
-def _write_copy(file: Path, copy: Path, data: Data, gone: Iterable[int]) -> None:
-    left_out = set(gone)
-    if file.suffix == copy.suffix == ".parquet":
-        copy_parquet(file, copy, _kept(file, left_out))
-        return
-    kept = (record for line, record in read_records(file, data) if line not in left_out)
-    write_records(kept, copy, follow_source(PLAIN, copy, file, data))
-
-
-def _kept(file: Path, left_out: set[int]) -> Sequence[bool]:
+def _kept(file: Path, left_out: Collection[int]) -> Sequence[bool]:
     """Tell of each row of a Parquet file, whose rows count from 1, whether it stays."""
     from pyarrow import parquet
 

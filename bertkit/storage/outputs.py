@@ -102,7 +102,7 @@ def claimed_folder(output: Path) -> Iterator[None]:
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _unwritable(error, output) from None
+        raise unwritable(error, output) from None
     with _locked_beside(output):
         yield
 
@@ -182,7 +182,7 @@ def _locked_beside(output: Path, *, wait: bool = False) -> Iterator[None]:
         try:
             held.enter_context(locked(lock, refuse=None if wait else refuse))
         except OSError as error:
-            raise _unwritable(error, output) from None
+            raise unwritable(error, output) from None
         held.callback(_delete_lock, lock)  # while it is held: afterwards it may be another process's
         yield
 
@@ -198,5 +198,6 @@ def _delete_lock(lock: Path) -> None:
         lock.unlink(missing_ok=True)
 
 
-def _unwritable(error: OSError, output: Path) -> ResourceError:
+def unwritable(error: OSError, output: Path) -> ResourceError:
+    """Build the error for an output that the system does not let one write."""
     return ResourceError(f"cannot be written: {error.strerror}", _ANOTHER, file=output)

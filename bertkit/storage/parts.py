@@ -18,7 +18,7 @@ from bertkit.hardware.launch import Launch
 from bertkit.progress import log
 from bertkit.storage.files import disk_errors, locked, write_bytes
 from bertkit.storage.fingerprints import with_digest, without_digest
-from bertkit.storage.outputs import claimed
+from bertkit.storage.outputs import claimed, unwritable
 from bertkit.storage.records import read_signed, write_signed
 from bertkit.storage.runs import differences
 
@@ -78,9 +78,7 @@ class PartFolder:
         try:
             self.folder.mkdir(exist_ok=True)
         except OSError as error:
-            raise ResourceError(
-                f"cannot be written: {error.strerror}", "choose another --output", file=self.output
-            ) from None
+            raise unwritable(error, self.output) from None
         with locked(self.folder / ".lock"):
             before = self._read_plan()
             precision = load(before)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -28,14 +28,8 @@ if TYPE_CHECKING:
     from transformers.models.mpnet.modeling_mpnet import MPNetSelfAttention
 
 
-class HasLayout(Protocol):
-    """What knows how the batch at hand lies."""
-
-    layout: Layout | None
-
-
 @contextmanager
-def relative_attention(layers: Sequence[nn.Module], batch: HasLayout) -> Iterator[None]:
+def relative_attention(layers: Sequence[nn.Module], batch: _Unpadding) -> Iterator[None]:
     """Let layers attend group by group in training where padding is left out."""
     with ExitStack() as patches:
         for layer in layers:
@@ -49,7 +43,7 @@ def relative_attention(layers: Sequence[nn.Module], batch: HasLayout) -> Iterato
 def _biased(
     module: MPNetSelfAttention,
     forward: Callable[..., tuple[torch.Tensor, ...]],
-    batch: HasLayout,
+    batch: _Unpadding,
     states: torch.Tensor,
     mask: torch.Tensor,
     bias: torch.Tensor,
@@ -72,7 +66,7 @@ def _biased(
 def _disentangled(
     module: DisentangledSelfAttention,
     forward: Callable[..., tuple[torch.Tensor, None]],
-    batch: HasLayout,
+    batch: _Unpadding,
     states: torch.Tensor,
     mask: torch.Tensor,
     output_attentions: bool = False,
