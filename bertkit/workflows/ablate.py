@@ -9,7 +9,6 @@ runs/mlm-ablation/
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,7 +41,7 @@ from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs as finetune_run
 from bertkit.workflows.finetune.inputs import read_rows
 from bertkit.workflows.finetune.seeds import finetune_seeds
-from bertkit.workflows.finetune.smoke import SmokeResult, Stages, count_rows, with_few_rows
+from bertkit.workflows.finetune.smoke import SmokeResult, count_rows, try_stages, with_few_rows
 from bertkit.workflows.pretrain import run_inputs
 from bertkit.workflows.pretrain.estimate import Estimate, estimate
 from bertkit.workflows.pretrain.inputs import read_inputs
@@ -133,9 +132,9 @@ def smoke_ablate(
         _pretrain_all(job)
         refuse_failed(job.failures)
 
-    with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
+    with try_stages(result) as stages:
         with stages.one("read the data"):
-            job = check_ablation(recipe, search, tasks, changes, Path(temporary, "ablation"))
+            job = check_ablation(recipe, search, tasks, changes, stages.folder / "ablation")
             job.recipes |= {name: with_few_documents(own) for name, own in job.recipes.items()}
             _check_inputs(job)
         stages.train(pretrain)

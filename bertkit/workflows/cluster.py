@@ -87,54 +87,41 @@ def cluster(
         raise UsageError("--clusters with --method hdbscan", "HDBSCAN finds their number: set --min-size instead")
     _ = source.embedder
     contents = _read_texts(texts)
+    # Rows without text have no vector, so all arrays below are of the others.
     filled = [row for row, text in enumerate(contents) if text]
+    filled_texts = [contents[row] for row in filled]
     if settings.count is not None and settings.count > len(filled):
         raise UsageError(f"--clusters {settings.count}, but {len(filled):,} rows have text", "ask for fewer clusters")
     # what cannot be written is refused before the work
     with nullcontext() if output is None else claimed(output), nullcontext() if save is None else claimed_folder(save):
-        return _find_clusters(texts, contents, source, settings, output, save)
-
-
-def _find_clusters(
-    texts: TextFile,
-    contents: Sequence[str],
-    source: VectorSource,
-    settings: ClusterSettings,
-    output: Path | None,
-    save: Path | None,
-) -> ClusterResult:
-    """Do what `cluster` does, once the texts are read and the outputs are locked."""
-    filled = [row for row, text in enumerate(contents) if text]
-    filled_texts = [contents[row] for row in filled]
-    # Rows without text have no vector, so all arrays below are of the others.
-    vectors = source.read(filled_texts, np.array(filled), [len(contents)])
-    # HDBSCAN finds the number of clusters itself; the others try several, unless it is given.
-    count, silhouettes = settings.count or 0, dict[int, float]()
-    if settings.method != "hdbscan" and settings.count is None:
-        count, silhouettes = choose_count(vectors, settings.method, settings.seed)
-    with stage("clustering"):
-        clustering, clusters = fit_clusters(
-            vectors, settings.method, count, min_size=settings.min_size, seed=settings.seed
-        )
-        topics = _describe_topics(vectors, clusters, filled_texts)
-    facts = {
-        "method": settings.method,
-        "seed": settings.seed,
-        "rows": len(filled),
-        "column": texts.column,
-        "model": source.model,
-        "prompt": source.prompt_text,
-        "dimension": vectors.shape[1],
-        "vectors": source.describe(),
-    }
-    with ExitStack() as parts:  # the folder appears last, so that the same command goes on after a kill
-        if save is not None:
-            parts.enter_context(disk_errors(save.parent))
-            staging = parts.enter_context(staged(save))
-            save_clusters(staging, SavedClusters(clustering, topics, facts))
-            _write_map(staging, vectors, clusters, filled_texts, topics)
-        noise = _write_rows(output, texts, contents, clusters, topics)
-    return ClusterResult(settings.method, len(contents), topics, noise, silhouettes)
+        vectors = source.read(filled_texts, np.array(filled), [len(contents)])
+        # HDBSCAN finds the number of clusters itself; the others try several, unless it is given.
+        count, silhouettes = settings.count or 0, dict[int, float]()
+        if settings.method != "hdbscan" and settings.count is None:
+            count, silhouettes = choose_count(vectors, settings.method, settings.seed)
+        with stage("clustering"):
+            clustering, clusters = fit_clusters(
+                vectors, settings.method, count, min_size=settings.min_size, seed=settings.seed
+            )
+            topics = _describe_topics(vectors, clusters, filled_texts)
+        facts = {
+            "method": settings.method,
+            "seed": settings.seed,
+            "rows": len(filled),
+            "column": texts.column,
+            "model": source.model,
+            "prompt": source.prompt_text,
+            "dimension": vectors.shape[1],
+            "vectors": source.describe(),
+        }
+        with ExitStack() as parts:  # the folder appears last, so that the same command goes on after a kill
+            if save is not None:
+                parts.enter_context(disk_errors(save.parent))
+                staging = parts.enter_context(staged(save))
+                save_clusters(staging, SavedClusters(clustering, topics, facts))
+                _write_map(staging, vectors, clusters, filled_texts, topics)
+            noise = _write_rows(output, texts, contents, clusters, topics)
+        return ClusterResult(settings.method, len(contents), topics, noise, silhouettes)
 
 
 def assign(texts: TextFile, source: VectorSource | None, folder: Path, *, output: Path | None = None) -> ClusterResult:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -37,7 +36,7 @@ from bertkit.training.child_runs import first_failure, keep_going, refuse_failed
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.finetune.seeds import finetune_seeds
-from bertkit.workflows.finetune.smoke import SmokeResult, Stages, count_rows, with_few_rows
+from bertkit.workflows.finetune.smoke import SmokeResult, count_rows, try_stages, with_few_rows
 from bertkit.workflows.predict import predict_records
 
 SUMMARY = "glue.json"
@@ -138,16 +137,15 @@ def smoke_glue(
     state.narrow, result = with_few_rows, SmokeResult("glue", model)
 
     def train() -> None:
-        _train_tasks(state, folder, (), False)
+        _train_tasks(state, stages.folder, (), False)
         refuse_failed(state.failed)
-        _write_summary(_summarize_tasks(model, state, folder))
+        _write_summary(_summarize_tasks(model, state, stages.folder))
 
-    with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
-        folder = Path(temporary)
+    with try_stages(result) as stages:
         with stages.one("read the data of all tasks"):
             for name in state.pending:
                 with keep_going(name, state.failed):
-                    result.rows[name] = sum(count_rows(state.read(name, folder)).values())
+                    result.rows[name] = sum(count_rows(state.read(name, stages.folder)).values())
             refuse_failed(state.failed)
         stages.train(train)
     return result, stages.error

@@ -94,16 +94,16 @@ def command(
     given = {**common_settings(data, limit, epochs, learning_rate, batch_size, max_length, seed), "model": model}
     settings = merge_changes(given, changes)
     chosen = make_search(search, space or (), trials)
+    from bertkit.workflows.sweep import check_sweep, smoke_sweep, sweep
     from bertkit.workflows.sweep import dry_run as check
-    from bertkit.workflows.sweep import smoke_sweep, sweep
 
     if smoke:
         refuse_with_smoke(output=output, join=join, dry_run=dry_run, fresh=fresh)
         print_smoke(smoke_sweep(recipe, chosen, settings))
         return
     if dry_run:
-        plan = check(recipe, chosen, settings, output=output, fresh=fresh, join=join)
-        print_result(plan, print_sweep_plan)
+        job = check_sweep(recipe, chosen, settings, output, fresh=fresh)
+        print_result(check(job, fresh=fresh, join=join), print_sweep_plan)
         return
     summary = sweep(recipe, chosen, settings, output=output, fresh=fresh, join=join)
     print_result(summary, print_sweep)

@@ -8,7 +8,7 @@ import signal
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from pathlib import Path
@@ -79,8 +79,8 @@ def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
     from bertkit.workflows.distill import distill_inputs
 
     result = SmokeResult(recipe.name, recipe.model_name)
-    with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
-        run = Path(temporary, "run")
+    with try_stages(result) as stages:
+        run = stages.folder / "run"
         with stages.one("read the data"):
             inputs = with_few_rows(read_inputs(recipe, run, fresh=False))
             result.rows = count_rows(inputs)
@@ -91,26 +91,25 @@ def smoke_finetune(recipe: Recipe) -> tuple[SmokeResult, BertkitError | None]:
         with stages.one("export to onnx", may_be_refused=True):
             from bertkit.workflows.export import GraphFormat, Source, export_source
 
-            exported = Path(temporary, "exported")
-            export_source(Source(str(run), limit=ROWS), exported, GraphFormat("onnx", timed=False))
+            export_source(Source(str(run), limit=ROWS), stages.folder / "exported", GraphFormat("onnx", timed=False))
     return result, stages.error
 
 
+@contextmanager
+def try_stages(result: SmokeResult) -> Iterator[Stages]:
+    """Yield what notes each stage, and end the work with the first that failed; all compute with one thread."""
+    with one_thread("a smoke run"), tempfile.TemporaryDirectory() as temporary, suppress(_Failed):
+        yield Stages(result, Path(temporary))
+
+
+@dataclass
 class Stages:
-    """Notes how each stage went, and ends the work with the first that failed; all compute with one thread."""
+    """Notes how each stage went."""
 
-    def __init__(self, result: SmokeResult) -> None:
-        self.result = result
-        self.error: BertkitError | None = None
-        self._threads = ExitStack()
-
-    def __enter__(self) -> Stages:
-        self._threads.enter_context(one_thread("a smoke run"))
-        return self
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> bool:
-        self._threads.close()
-        return isinstance(error, _Failed)
+    result: SmokeResult
+    folder: Path
+    """A temporary one."""
+    error: BertkitError | None = None
 
     @contextmanager
     def one(self, name: str, *, may_be_refused: bool = False) -> Iterator[None]:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
 from typing import Any
 
 from bertkit.errors import BertkitError
 from bertkit.recipe import PretrainRecipe
-from bertkit.workflows.finetune.smoke import STEPS, SmokeResult, Stages
+from bertkit.workflows.finetune.smoke import STEPS, SmokeResult, try_stages
 from bertkit.workflows.pretrain import run_inputs
 from bertkit.workflows.pretrain.inputs import read_inputs
 
@@ -22,9 +20,9 @@ def smoke_pretrain(recipe: PretrainRecipe) -> tuple[SmokeResult, BertkitError | 
         as `smoke_finetune`.
     """
     result = SmokeResult(recipe.name, recipe.model or recipe.size)
-    with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary:
+    with try_stages(result) as stages:
         with stages.one("prepare the text"):
-            inputs = read_inputs(with_few_documents(recipe), Path(temporary, "run"))
+            inputs = read_inputs(with_few_documents(recipe), stages.folder / "run")
             result.rows = {name: int(split.facts["documents"]) for name, split in inputs.corpus.items()}
         stages.train(lambda: run_inputs(inputs, fresh=False))
     return result, stages.error

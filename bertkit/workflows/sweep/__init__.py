@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -40,7 +39,7 @@ from bertkit.training.child_runs import find_machine, refuse_launch
 from bertkit.workflows.finetune import inputs as finetune_inputs
 from bertkit.workflows.finetune import run_inputs
 from bertkit.workflows.finetune.inputs import FinetuneInputs, as_begun, read_inputs, read_labeled
-from bertkit.workflows.finetune.smoke import SmokeResult, Stages, count_rows, predict_a_row, with_few_rows
+from bertkit.workflows.finetune.smoke import SmokeResult, count_rows, predict_a_row, try_stages, with_few_rows
 from bertkit.workflows.sweep.tpe import Tried, check_optuna, propose
 
 _ENDED = ("finished", "diverged")
@@ -115,7 +114,7 @@ def sweep(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    job = _check_sweep(recipe, search, changes or {}, output, fresh=fresh)
+    job = check_sweep(recipe, search, changes or {}, output, fresh=fresh)
     with storage.claimed_sweep(job.folder, job.space, fresh=fresh, join=join):
         _check_trials(job)
         return _train_trials(job)
@@ -131,9 +130,9 @@ def smoke_sweep(
     """
     loaded = load_recipe(recipe, changes)
     result = SmokeResult(loaded.name, loaded.model_name)
-    with Stages(result) as stages, tempfile.TemporaryDirectory() as temporary, ExitStack() as held:
+    with try_stages(result) as stages, ExitStack() as held:
         with stages.one("read the data"):
-            job = _check_sweep(recipe, search, changes or {}, Path(temporary, "sweep"))
+            job = check_sweep(recipe, search, changes or {}, stages.folder / "sweep")
             points = [_choose_settings(job, 1), {axis.key: axis.extremes[-1] for axis in search.axes}]
             points = points[: search.trials]
             job = replace(job, search=replace(search, trials=len(points)), narrow=with_few_rows)
@@ -165,18 +164,9 @@ def _train_trials(job: _Sweep) -> SweepSummary:
     return summary
 
 
-def dry_run(
-    recipe: str,
-    search: Search,
-    changes: Mapping[str, Any] | None = None,
-    *,
-    output: str | Path | None = None,
-    fresh: bool = False,
-    join: bool = False,
-    progress: Progress | None = None,
-) -> SweepPlan:
+def dry_run(job: _Sweep, *, fresh: bool = False, join: bool = False) -> SweepPlan:
     """Check everything that can be checked without training, and return what the sweep would do."""
-    job = _check_sweep(recipe, search, changes or {}, output, fresh=fresh)
+    search = job.search
     storage.foresee_claim(job.folder, join=join)
     if not fresh:
         _check_trials(job)
@@ -189,7 +179,7 @@ def dry_run(
     return SweepPlan(str(job.folder), search.trials, points, plan.rows, search.trials * plan.disk_bytes)
 
 
-def _check_sweep(
+def check_sweep(
     name: str, search: Search, changes: Mapping[str, Any], output: str | Path | None, *, fresh: bool = False
 ) -> _Sweep:
     """Check the settings, the folder, that Optuna is there, and that all trials are scored on the same rows."""

@@ -16,7 +16,7 @@ from bertkit.recipe.space import make_search
 from bertkit.storage import runs
 from bertkit.storage.sweeps import claimed_sweep, find_trials, read_settings, trial_folder, write_settings
 from bertkit.workflows import sweep as workflow
-from bertkit.workflows.sweep import dry_run, sweep
+from bertkit.workflows.sweep import check_sweep, dry_run, sweep
 from tests.kills import TRAINING_STEP, check_equal
 
 RATES = ("--space", "training.learning_rate=1e-3,3e-3")
@@ -92,7 +92,7 @@ def test_a_trial_that_diverges_has_ended_and_the_others_go_on(diverging, tmp_pat
 
 def begin(search, folder):
     """Return a sweep whose folder another process has made, and left."""
-    job = workflow._check_sweep("classify", search, DEMO, folder)
+    job = check_sweep("classify", search, DEMO, folder)
     with claimed_sweep(folder, job.space, fresh=False, join=False):
         return job
 
@@ -146,16 +146,16 @@ def test_a_dry_run_refuses_the_folder_of_other_trials(diverging, tmp_path):
     with pytest.raises(DivergedError):
         sweep("classify", search, DEMO, output=output)
     (trial_folder(output, 1) / "checkpoint-1").mkdir()
-    dry_run("classify", search, DEMO, output=output)
+    dry_run(check_sweep("classify", search, DEMO, output))
     with pytest.raises(UsageError):
-        dry_run("classify", search, {**DEMO, "training.warmup_ratio": 0.3}, output=output)
+        dry_run(check_sweep("classify", search, {**DEMO, "training.warmup_ratio": 0.3}, output))
 
 
 def test_a_dry_run_lists_the_trials_and_writes_nothing(tmp_path):
     search = make_search("grid", ["training.epochs=1,2", "training.seed=1,2"], None)
-    plan = dry_run("classify", search, DEMO, output=tmp_path / "sweep")
+    plan = dry_run(check_sweep("classify", search, DEMO, tmp_path / "sweep"))
     assert plan.settings == list(search.points(1)) and plan.trials == 4 and plan.rows["train"] == 40
-    one = dry_run("classify", make_search("random", ["training.epochs=1,2"], 1), DEMO, output=tmp_path / "sweep")
+    one = dry_run(check_sweep("classify", make_search("random", ["training.epochs=1,2"], 1), DEMO, tmp_path / "sweep"))
     assert plan.disk_bytes == 4 * one.disk_bytes
     assert list(tmp_path.iterdir()) == []
 
