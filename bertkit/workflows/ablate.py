@@ -108,7 +108,14 @@ def ablate(job: Ablation, seeds: Sequence[int]) -> tuple[AblationSummary, Bertki
                     _, diverged = finetune_seeds(job.task_recipe(task, variant), seeds, output=folder)
                     if diverged is not None:
                         raise diverged
-        summary = _summarize_ablation(job, seeds)
+        # Each page is written where its task is compared, and the summary of what the folder holds last.
+        variants = [
+            describe_variant(name, point, runs.read_record(job.pretrained(name)), job.failures.get(name))
+            for name, point in job.points.items()
+        ]
+        tasks = [compared for task in job.tasks if (compared := _compare_variants(job, task, seeds)) is not None]
+        space, recipe = {axis.key: axis.text for axis in job.search.axes}, next(iter(job.recipes.values())).name
+        summary = AblationSummary(recipe, str(job.folder), space, list(seeds), variants, tasks)
         with disk_errors(job.folder):
             content = {"schema_version": _SCHEMA, "command": runs.command(), **without_folder(summary)}
             write_json(job.folder / SUMMARY, content)
@@ -234,18 +241,6 @@ def _for_another(job: Ablation) -> Iterator[None]:
         raise UsageError(
             error.what, f"--output {runs.free_name(job.folder)} for a new ablation", file=error.file
         ) from None
-
-
-def _summarize_ablation(job: Ablation, seeds: Sequence[int]) -> AblationSummary:
-    """Summarize what the folder holds, and write the page of each task."""
-    variants = [
-        describe_variant(name, point, runs.read_record(job.pretrained(name)), job.failures.get(name))
-        for name, point in job.points.items()
-    ]
-    tasks = [found for task in job.tasks if (found := _compare_variants(job, task, seeds)) is not None]
-    space = {axis.key: axis.text for axis in job.search.axes}
-    recipe = next(iter(job.recipes.values())).name
-    return AblationSummary(recipe, str(job.folder), space, list(seeds), variants, tasks)
 
 
 def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> AblatedTask | None:

@@ -127,7 +127,10 @@ def dedup(
                 facts |= {"recall": recall, "threshold": threshold}
                 duplicates += similar
         gone = found_rows.resolve(duplicates, scanned.fixed)
-        _write_outputs(scanned, gone, outputs)
+        if outputs.report is not None:
+            write_records(group_rows(scanned, gone), outputs.report)
+        if outputs.clean is not None:
+            _write_clean(scanned, gone, outputs.clean)
         reasons = Counter(duplicate.reason for duplicate in gone.values())
         return DedupResult(
             rows=scanned.totals[-1],
@@ -221,13 +224,6 @@ def _draw_curve(scanned: ScannedRows, rows: Rows, vectors: Matrix, sample: Path 
     if sample is not None:
         write_records((pair.as_record(texts) for pair in drawn), sample)
     return summarize(neighbors, drawn, texts)
-
-
-def _write_outputs(scanned: ScannedRows, gone: Mapping[int, Duplicate], outputs: DedupOutputs) -> None:
-    if outputs.report is not None:
-        write_records(group_rows(scanned, gone), outputs.report)
-    if outputs.clean is not None:
-        _write_clean(scanned, gone, outputs.clean)
 
 
 def _write_clean(scanned: ScannedRows, gone: Mapping[int, Duplicate], output: Path) -> None:

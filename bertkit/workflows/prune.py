@@ -19,7 +19,7 @@ from bertkit.data.rows import Split
 from bertkit.errors import ModelError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint
 from bertkit.evaluation.gates import judge_scores
-from bertkit.evaluation.scoring import Scored, measure_ece
+from bertkit.evaluation.scoring import measure_ece
 from bertkit.evaluation.splits import judge_training_rows
 from bertkit.metrics.paired import Difference
 from bertkit.modeling.info import Model
@@ -176,17 +176,18 @@ def _prune_model(inputs: _Inputs, folder: Path) -> Pruned:
     publish(facts, folder, (saved, compared.after, compared.scored[1], inputs.validation))
     old, new = (scored.features for scored in compared.scored)
     after = compared.describe(1, pruned.after.parameters, folder)
+    split, ece = inputs.validation, measure_ece(saved.task, compared.scored[1], inputs.validation.rows)
     return replace(
         pruned,
         before=compared.describe(0, pruned.before.parameters, inputs.source),
         after=after,
-        gates=_judge_pruned(saved, inputs.validation, compared.scored[1], after),
+        gates=judge_scores(saved.recipe.gates, split.name, after.scores, after.intervals, ece, after.disk_bytes),
         measured_rows=min(inputs.measured_rows, len(inputs.train.rows))
         if inputs.train and inputs.shape.is_measured
         else 0,
         recipe=saved.recipe.name,
-        split=inputs.validation.name,
-        rows=len(inputs.validation.rows),
+        split=split.name,
+        rows=len(split.rows),
         changed_rows=0 if facts.tokens is None else count_changed(old, new, facts.tokens),
         best_metric=saved.recipe.best_metric,
         differences=compared.differences,
@@ -207,7 +208,11 @@ def _write_pruned(inputs: _Inputs, before: Checkpoint | None, folder: Path, bega
     ids, texts = None, 0
     if shape.vocabulary:
         with stage("trimming the vocabulary"):
-            corpus = _find_corpus(inputs, before)
+            # What the vocabulary is trimmed to: rows of the run, and files.
+            names, train, validation = shape.vocabulary, inputs.train, inputs.validation
+            splits = [train if {ROWS, TRAINING} & set(names) else None, validation if ROWS in names else None]
+            files = tuple(name for name in names if name not in (ROWS, TRAINING))
+            corpus = TokenCorpus(inputs.source, before, tuple(split for split in splits if split is not None), files)
             ids, texts = trim_vocabulary(model, tokenizer, corpus, folder)
     saved_in = read_config(inputs.source)
     if (dtype := saved_in.get("dtype") or saved_in.get("torch_dtype")) in ("float16", "bfloat16"):
@@ -231,12 +236,6 @@ def _write_pruned(inputs: _Inputs, before: Checkpoint | None, folder: Path, bega
     return pruned, PrunedFacts(inputs.model, inputs.source, inputs.folder, units, shape, ids, began)
 
 
-def _judge_pruned(saved: SavedCheckpoint, split: Split, scored: Scored, after: PrunedSide) -> list[Case]:
-    """Judge what is left of a model by the gates of its recipe."""
-    ece = measure_ece(saved.task, scored, split.rows)
-    return judge_scores(saved.recipe.gates, split.name, after.scores, after.intervals, ece, after.disk_bytes)
-
-
 def _choose_kept(inputs: _Inputs, before: Checkpoint | None) -> Kept:
     """Choose what is kept by training rows, or as it is named."""
     shape = inputs.shape
@@ -248,14 +247,6 @@ def _choose_kept(inputs: _Inputs, before: Checkpoint | None) -> Kept:
     measured = load_to_measure(inputs.saved, before)
     features = encode_split(inputs.train.select(np.sort(drawn).tolist()), measured.setup, inputs.saved.task.encode)
     return choose(measured, features, shape)
-
-
-def _find_corpus(inputs: _Inputs, before: Checkpoint | None) -> TokenCorpus:
-    """Return what the vocabulary is trimmed to."""
-    names = inputs.shape.vocabulary
-    splits = [inputs.train if {ROWS, TRAINING} & set(names) else None, inputs.validation if ROWS in names else None]
-    files = tuple(name for name in names if name not in (ROWS, TRAINING))
-    return TokenCorpus(inputs.source, before, tuple(split for split in splits if split is not None), files)
 
 
 def _load_to_save(inputs: _Inputs, before: Checkpoint | None) -> tuple[Model, list[str]]:

@@ -14,7 +14,7 @@ from bertkit.errors import UsageError
 from bertkit.hardware.speed import describe_spreads
 from bertkit.insight.layer_vectors import LayerReader
 from bertkit.insight.ranking.cost import EncoderCost, max_tokens, measure_costs
-from bertkit.insight.ranking.examples import RankedExamples, choose_examples, read_features
+from bertkit.insight.ranking.examples import choose_examples, read_features
 from bertkit.insight.ranking.layers import check_layers
 from bertkit.insight.ranking.measure import H_SCORE, LOGME, EncoderScores, score_encoder
 from bertkit.insight.ranking.uncertainty import are_alike
@@ -101,8 +101,7 @@ def rank(recipe: Recipe, models: Sequence[str], settings: RankSettings = RankSet
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
     began = time.perf_counter()
-    _check_settings(settings)
-    check_models(models, settings.layers)
+    check_models(models, check_layers(settings.layers))
     task = load_task(recipe)
     if recipe.task == "zero_shot":
         what = "frozen vectors do not tell what a model that was trained on other labels answers (zero-shot)"
@@ -111,7 +110,9 @@ def rank(recipe: Recipe, models: Sequence[str], settings: RankSettings = RankSet
         _, splits = read_labeled(recipe)
 
         examples = choose_examples(task, splits["train"], settings.examples)
-    by = _choose_order(settings.by, examples)
+    by = settings.by or LOGME
+    if by == H_SCORE and not examples.is_named:
+        raise UsageError("the H-score is one of classes, and these gold values are numbers", f"--by {LOGME}")
     with stage("loading torch and transformers"):
         readers = [open_reader(model, recipe) for model in models]
 
@@ -119,7 +120,8 @@ def rank(recipe: Recipe, models: Sequence[str], settings: RankSettings = RankSet
     scored, seconds = [], []
     for reader in readers:
         start = time.perf_counter()
-        scored.append(_score_reader(reader, examples, settings.layers, by))
+        log.info(f"ranking {reader.model} ...")
+        scored.append(score_encoder(read_features(reader, examples), examples, settings.layers, by))
         seconds.append(time.perf_counter() - start)
     import torch
 
@@ -169,28 +171,10 @@ def check_models(models: Sequence[str], layers: str = "mean") -> None:
                 raise UsageError(f"--layers {layers}, and {model} has {count} layers", f"give at most {count}")
 
 
-def _check_settings(settings: RankSettings) -> None:
-    check_layers(settings.layers)
-    if settings.examples < 1:
-        raise UsageError(f"--rows {settings.examples} leaves no rows", "give at least 1")
-
-
-def _choose_order(by: str | None, examples: RankedExamples) -> str:
-    """Return the score that encoders are ordered by."""
-    if by == H_SCORE and not examples.is_named:
-        raise UsageError("the H-score is one of classes, and these gold values are numbers", f"--by {LOGME}")
-    return by or LOGME
-
-
 def open_reader(model: str, recipe: Recipe) -> LayerReader:
     """Return a reader of an encoder's vectors, of rows as long as the recipe and the encoder have them."""
     length = min(recipe.training.max_length, max_tokens(LayerReader(model).embedder))
     return LayerReader(model, length, recipe.training.precision)
-
-
-def _score_reader(reader: LayerReader, examples: RankedExamples, layers: str, by: str) -> EncoderScores:
-    log.info(f"ranking {reader.model} ...")
-    return score_encoder(read_features(reader, examples), examples, layers, by)
 
 
 def _order_encoders(

@@ -9,11 +9,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from bertkit.data.rows import Split
 from bertkit.errors import ModelError, UnavailableError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, open_checkpoint, open_trained
 from bertkit.evaluation.parity import compare_scored, measure_latency
-from bertkit.evaluation.scoring import Scored, score_split
+from bertkit.evaluation.scoring import score_split
 from bertkit.hardware.precision import product_widths
 from bertkit.metrics.basic import LOWER_IS_BETTER
 from bertkit.metrics.selection import find_pareto
@@ -106,7 +105,10 @@ def deploy(
         ]
         checkpoints = [checkpoint for *_, checkpoint in loaded]
         # All ways are loaded at once, since they take turns at each batch while they are timed.
-        scored = _score_all(checkpoints, split)
+        scored = []
+        for checkpoint in checkpoints:
+            checkpoint.use_machine()
+            scored.append(score_split(checkpoint, split))
         paces = measure_latency(list(zip(checkpoints, scored, strict=True)))
     metric, task = saved[0].recipe.best_metric, saved[0].task
     differences = [compare_scored(task, scored[0], other, samples=200)[metric] for other in scored]
@@ -165,14 +167,6 @@ def _weight_bytes(folder: Path) -> int:
     """Return the size of the files of weights, or of a graph and its weights."""
     stem = folder / (Path(read_export(folder).file).with_suffix("") if is_exported(folder) else "model")
     return sum(file.stat().st_size for file in stem.parent.glob(f"{stem.name}[.-]*"))
-
-
-def _score_all(checkpoints: Sequence[Checkpoint], split: Split) -> list[Scored]:
-    scored = []
-    for checkpoint in checkpoints:
-        checkpoint.use_machine()
-        scored.append(score_split(checkpoint, split))
-    return scored
 
 
 def mark_best(ways: Sequence[Deployed], *, lower_is_better: bool) -> list[Deployed]:

@@ -72,7 +72,11 @@ def finetune_seeds(
         summary = _summarize_runs(inputs, folder, sorted({*seeds, *_find_others(inputs, folder, seeds)}))
         if soup:
             summary = replace(summary, soup=_make_soup(inputs, summary))
-        _write_summary(summary)
+        # With the summary, the command counts as finished.
+        content = without_folder(summary)
+        with disk_errors(folder):
+            write_seeds_report(folder, content, runs.command())
+            storage.write_seeds(folder, {"command": runs.command(), "finished": runs.now(), **content})
         return summary, diverged
 
 
@@ -227,14 +231,6 @@ def _make_soup(inputs: FinetuneInputs, summary: SeedsSummary) -> dict[str, Any] 
     record = runs.read_record(souped.plan.folder)
     results = run_inputs(souped, fresh=record is not None and record["identity"] != souped.plan.identity)
     return {result.split: result.scores for result in results}
-
-
-def _write_summary(summary: SeedsSummary) -> None:
-    """Write the summary into the folder of the seeds; with it, the command counts as finished."""
-    folder, content = Path(summary.folder), without_folder(summary)
-    with disk_errors(folder):
-        write_seeds_report(folder, content, runs.command())
-        storage.write_seeds(folder, {"command": runs.command(), "finished": runs.now(), **content})
 
 
 def average(folders: Sequence[Path], task: Task, setup: Setup) -> Model:

@@ -72,7 +72,13 @@ def _first_documents(corpus: TokenizedCorpus) -> list[Feature]:
 def read_inputs(recipe: PretrainRecipe, output: str | Path | None) -> PretrainInputs:
     """Check the recipe, find model and tokenizer, prepare the corpus, and settle the identity of the run."""
     objective = load_objective(recipe)
-    _check_tokenizer_and_model(recipe)
+    if recipe.model and recipe.tokenizer:
+        raise RecipeError("a checkpoint brings its own tokenizer", "leave --tokenizer out")
+    if recipe.model and recipe.model_options:
+        raise RecipeError("model_options shape a new model, not a checkpoint", "leave them out, or leave --model out")
+    if not recipe.model and not recipe.tokenizer:
+        remedy = "--tokenizer DIR (`bertkit pretrain tokenizer` trains one), or --model CKPT to start from"
+        raise RecipeError("a new model needs a tokenizer", remedy)
     check_own(recipe.training, may_run_code=recipe._may_run_code)
     check_asked_device(training__gradient_checkpointing=recipe.training.gradient_checkpointing)
     check_launch(fsdp=recipe.training.fsdp)
@@ -123,18 +129,6 @@ def _digests(model_folder: Path | None, tokenizer_folder: Path) -> dict[str, str
         "model": fingerprint(model_folder) if model_folder else "new",
         "tokenizer": fingerprint(tokenizer_folder, weights=with_weights),
     }
-
-
-def _check_tokenizer_and_model(recipe: PretrainRecipe) -> None:
-    if recipe.model and recipe.tokenizer:
-        raise RecipeError("a checkpoint brings its own tokenizer", "leave --tokenizer out")
-    if recipe.model and recipe.model_options:
-        raise RecipeError("model_options shape a new model, not a checkpoint", "leave them out, or leave --model out")
-    if not recipe.model and not recipe.tokenizer:
-        what = "a new model needs a tokenizer"
-        raise RecipeError(
-            what, "--tokenizer DIR (`bertkit pretrain tokenizer` trains one), or --model CKPT to start from"
-        )
 
 
 def _make_setup(recipe: PretrainRecipe, model_folder: Path | None, tokenizer_folder: Path) -> PretrainSetup:

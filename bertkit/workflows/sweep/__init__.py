@@ -157,8 +157,11 @@ def _train_trials(job: _Sweep) -> SweepSummary:
             _train_trial(job, number)
     with storage.choosing(job.folder):  # one process at a time writes the summary
         summary = _summarize_trials(job)
-        if not summary.unfinished:
-            _write_summary(summary)
+        if not summary.unfinished:  # with the summary, the command counts as finished
+            content = without_folder(summary)
+            with disk_errors(job.folder):
+                write_sweep_report(job.folder, content, runs.command())
+                storage.write_summary(job.folder, {"command": runs.command(), "finished": runs.now(), **content})
     if summary.best is None and not summary.unfinished:
         raise DivergedError("all trials diverged", "search lower learning rates", file=job.folder)
     return summary
@@ -336,11 +339,3 @@ def _summarize_trials(job: _Sweep) -> SweepSummary:
             curve=find_curve(finished, stored),
             unfinished=max(job.search.trials, len(numbers)) - len(ended),
         )
-
-
-def _write_summary(summary: SweepSummary) -> None:
-    """Write the summary into the folder of the sweep; with it, the command counts as finished."""
-    folder, content = Path(summary.folder), without_folder(summary)
-    with disk_errors(folder):
-        write_sweep_report(folder, content, runs.command())
-        storage.write_summary(folder, {"command": runs.command(), "finished": runs.now(), **content})
