@@ -11,22 +11,6 @@ from typing import Any
 from bertkit.errors import UsageError, closest
 from bertkit.hardware.launch import is_launched
 
-_COMMANDS = {
-    **dict.fromkeys(("train", "fit", "fine-tune", "fine_tune", "run"), "finetune"),
-    **dict.fromkeys(("evaluate", "score", "validate"), "eval"),
-    **dict.fromkeys(("infer", "inference", "classify", "tag"), "predict"),
-    **dict.fromkeys(("encode", "vectorize", "embeddings"), "embed"),
-    **dict.fromkeys(("tune", "hpo", "search-space", "optimize"), "sweep"),
-    **dict.fromkeys(("api", "server", "deploy"), "serve"),
-    **dict.fromkeys(("diff", "significance"), "compare"),
-    **dict.fromkeys(("onnx", "convert"), "export"),
-    "benchmark": "bench",
-    **dict.fromkeys(("dedupe", "deduplicate"), "dedup"),
-    "compress": "prune",
-    "mlm": "pretrain",
-}
-"""What other tools call a command -> bertkit's command."""
-
 
 def refuse_undecodable(arguments: Sequence[str]) -> None:
     """Refuse arguments that are not UTF-8, since no tokenizer, recipe or record could take them.
@@ -56,8 +40,10 @@ def usage_error(error: Any) -> UsageError:
         (fault, *_) = error.__cause__.errors()
         what = f"{'/'.join(error.param.opts)} = {shown(fault['input'])} is wrong: {rule_of(fault)}"
     elif unknown := re.match("No such command '(.*?)'", what):
+        from bertkit.recipe.values import other_commands
+
         what = f"no command is called {unknown[1][:80]!r}"
-        commands, meant = context.command.list_commands(context), _COMMANDS.get(unknown[1].lower(), "")
+        commands, meant = context.command.list_commands(context), other_commands().get(unknown[1].lower(), "")
         remedy = f"write {command} {meant}" if meant in commands else closest(unknown[1], commands)
     return UsageError(what, remedy)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -97,28 +96,28 @@ class LayerReader:
         # Everything the vectors depend on is in the name of their folder; so a second probe or ranking reads them.
         origin = json_fingerprint([_SCHEMA, unit, [self.embedder.describe(), self.precision], inputs])
         folder = cache_folder("layers") / origin
+
+        def write() -> None:
+            width = int(load_config(self.embedder.folder / self.embedder.modules.subfolder).hidden_size)
+            dtypes = {"vectors": "<f4", "rows": "<i8", "index": "<i8"}
+            with ColumnWriter(folder, dtypes, origin) as writer, stage("reading all layers", len(inputs)):
+                # After a kill, this goes on behind the last rows that were written.
+                for first in range(writer.state.get("done", 0), len(inputs), _ROWS_AT_ONCE):
+                    some = inputs[first : first + _ROWS_AT_ONCE]
+                    with use_progress(SILENT):
+                        read_now = encode(self.embedder, some)
+                    writer.append("vectors", read_now.vectors.reshape(-1))
+                    writer.append("rows", np.asarray(read_now.rows, dtype=np.int64) + first)
+                    index = read_now.columns.get("index", [0] * len(read_now.rows))
+                    writer.append("index", np.asarray(index, dtype=np.int64))
+                    writer.commit({"done": first + len(some)})
+                    get_progress().update(first + len(some), {})
+                writer.finish({"vectors": writer.lengths["rows"], "width": width})
+
         with disk_errors(folder):
-            columns, facts = map_or_write(folder, lambda: self._write_vectors(folder, origin, inputs, encode))
+            columns, facts = map_or_write(folder, write)
         vectors = columns["vectors"].reshape(facts["vectors"], -1, facts["width"])
         return LayerVectors(vectors, columns["rows"], columns["index"])
-
-    def _write_vectors(
-        self, folder: Path, origin: str, inputs: Sequence[Any], encode: Callable[..., UnitVectors]
-    ) -> None:
-        """Compute the vectors of some rows at a time; after a kill, go on behind the last ones that were written."""
-        width = int(load_config(self.embedder.folder / self.embedder.modules.subfolder).hidden_size)
-        dtypes = {"vectors": "<f4", "rows": "<i8", "index": "<i8"}
-        with ColumnWriter(folder, dtypes, origin) as writer, stage("reading all layers", len(inputs)):
-            for first in range(writer.state.get("done", 0), len(inputs), _ROWS_AT_ONCE):
-                some = inputs[first : first + _ROWS_AT_ONCE]
-                with use_progress(SILENT):
-                    found = encode(self.embedder, some)
-                writer.append("vectors", found.vectors.reshape(-1))
-                writer.append("rows", np.asarray(found.rows, dtype=np.int64) + first)
-                writer.append("index", np.asarray(found.columns.get("index", [0] * len(found.rows)), dtype=np.int64))
-                writer.commit({"done": first + len(some)})
-                get_progress().update(first + len(some), {})
-            writer.finish({"vectors": writer.lengths["rows"], "width": width})
 
 
 def _read_pair(row: Row) -> tuple[str, str]:

@@ -42,20 +42,16 @@ def find_words(texts: Sequence[Sequence[int]], tokenizer: Tokenizer, row: Row) -
     special, source = special_ids(tokenizer), _Source(row.values())
     words, segment = [], 0
     for number, ids in enumerate(texts):
-        for run in _runs(ids, special):
+        for is_special, group in itertools.groupby(enumerate(ids), lambda pair: int(pair[1]) in special):
+            if is_special:
+                continue
+            run = [position for position, _ in group]
             tokens = tokenizer.convert_ids_to_tokens([int(ids[position]) for position in run])
             surfaces = _surfaces(tokens, tokenizer)
             for text, members in source.find(surfaces) or _join_tokens(surfaces):
                 words.append(Word(text, segment, tuple((number, run[member]) for member in members)))
             segment += 1
     return words
-
-
-def _runs(ids: Sequence[int], special: set[int]) -> Iterator[list[int]]:
-    """Yield the positions of the tokens between special ones."""
-    for is_special, run in itertools.groupby(range(len(ids)), lambda position: int(ids[position]) in special):
-        if not is_special:
-            yield list(run)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,6 @@ from bertkit.errors import RecipeError, closest, shorten
 from bertkit.recipe.plugins import trusts_folders
 from bertkit.recipe.records import PretrainRecipe, Recipe, SeveralRecipe, SeveralTasks
 from bertkit.recipe.sections import Auto, Section, typed_path
-from bertkit.recipe.training import Training
 from bertkit.recipe.validation import describe
 from bertkit.recipe.values import Origin, fill_language, names_language, rename_changes, rename_keys, settle
 from bertkit.recipe.yaml import Lines, read_value, read_yaml
@@ -319,17 +318,15 @@ def load_several(name: str, changes: Mapping[str, Any] | None = None) -> Several
                 raise RecipeError(f"{task}.{key}: all tasks share it", f"--set {key}=... changes it for all")
         file = str(beside) if beside.suffix in (".yaml", ".yml") and beside.is_file() else reference
         loaded = load_recipe(file, {"name": task, "model": recipe.model, **data, **changes_of_task})
-        recipes[task] = _with_training_of_all(loaded, recipe.training, changes_of_task)
+        # The training is that of all tasks, but for what a task may have for itself.
+        given = recipe.training.model_fields_set
+        own_keys = [key for key in _OWN if key not in given or f"training.{key}" in changes_of_task]
+        kept = {key: getattr(loaded.training, key) for key in own_keys}
+        # the last layer is shared by heads that read other tokens than the first
+        together = loaded.model_copy(update={"training": recipe.training})
+        recipes[task] = together.changed("training", **kept, cls_only_last_layer=False)
         _check_recipe(task, recipes[task])
     return SeveralTasks(recipe, recipes)
-
-
-def _with_training_of_all(recipe: Recipe, training: Training, own: Mapping[str, Any]) -> Recipe:
-    """Return a task's recipe with the training of all tasks, but for what it may have for itself."""
-    given = training.model_fields_set
-    kept = {key: getattr(recipe.training, key) for key in _OWN if key not in given or f"training.{key}" in own}
-    # the last layer is shared by heads that read other tokens than the first
-    return recipe.model_copy(update={"training": training}).changed("training", **kept, cls_only_last_layer=False)
 
 
 def _check_recipe(task: str, recipe: Recipe) -> None:

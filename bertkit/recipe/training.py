@@ -29,6 +29,17 @@ class Lora(Section):
         return targets
 
 
+_COUNTS = {"freeze": "`embeddings`, `encoder`, or a number of layers", "log_every": "`auto` or a number of steps"}
+"""Key that is a word or a number -> what it takes; those that are not here take epochs or steps."""
+
+
+def _is_positive(value: str | int | None, info: ValidationInfo) -> str | int | None:
+    """Return a value that is a word or a number, which is positive."""
+    if isinstance(value, int) and value < 1:
+        raise ValueError(f"must be {_COUNTS.get(str(info.field_name), '`epoch` or a number of steps')} of at least 1")
+    return value
+
+
 class LayerTraining(Section):
     """Settings that tell the embeddings, the layers and the head of a model apart."""
 
@@ -48,12 +59,7 @@ class LayerTraining(Section):
     lora: Lora | None = None
     """Train low-rank adapters in place of the encoder's weights."""
 
-    @field_validator("freeze")
-    @classmethod
-    def _some_layers_are_frozen(cls, value: str | int | None) -> str | int | None:
-        if isinstance(value, int) and value < 1:
-            raise ValueError("must be `embeddings`, `encoder`, or a number of layers of at least 1")
-        return value
+    _some_layers_are_frozen = field_validator("freeze")(_is_positive)
 
     @field_validator("head_only_epochs", "gradual_unfreezing", "layerwise_lr_decay", "reinit_layers", "lora")
     @classmethod
@@ -72,12 +78,7 @@ class LayerTraining(Section):
             raise ValueError(f"must be less than training.epochs ({limit}); `freeze: encoder` trains the head alone")
         return value
 
-    @field_validator("gradual_unfreezing")
-    @classmethod
-    def _steps_between_layers(cls, value: str | int | None) -> str | int | None:
-        if isinstance(value, int) and value < 1:
-            raise ValueError("must be `epoch` or a number of steps of at least 1")
-        return value
+    _steps_are_positive = field_validator("gradual_unfreezing")(_is_positive)
 
     @field_validator("lora")
     @classmethod
@@ -206,14 +207,7 @@ class CommonTraining(Section):
             raise ValueError("does not go with training.unpad = true: leave one of them out")
         return value
 
-    @field_validator("evaluate_every", "log_every")
-    @classmethod
-    def _steps_are_positive(cls, value: int | str, info: ValidationInfo) -> int | str:
-        if isinstance(value, int) and value < 1:
-            raise ValueError(
-                f"must be `{cls.model_fields[str(info.field_name)].default}` or a number of steps of at least 1"
-            )
-        return value
+    _intervals_are_positive = field_validator("evaluate_every", "log_every")(_is_positive)
 
 
 class Training(LayerTraining, CommonTraining):

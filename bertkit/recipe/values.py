@@ -50,6 +50,12 @@ def other_options() -> dict[str, str]:
 
 
 @cache
+def other_commands() -> dict[str, str]:
+    """Read what other tools call a command: name -> bertkit's command."""
+    return _read_names("commands")
+
+
+@cache
 def same_options() -> set[str]:
     """Read which of `other_options` mean the same as bertkit's, so that they can stand for them."""
     return set(_read_tables()["same"])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-from markupsafe import Markup
 
 from bertkit.reports import svg
 from bertkit.reports.templates import load_template, write_page
@@ -22,38 +20,27 @@ def write_seeds_report(folder: Path, summary: Mapping[str, Any], command: str) -
         command: the command that trained them.
     """
     names = dict.fromkeys([summary["best_metric"], *(metric for of in summary["splits"] for metric in of["spreads"])])
+    plots = []
+    for of_split in summary["splits"]:
+        for metric in names:
+            spread = of_split["spreads"].get(metric)
+            dots = [
+                svg.RunDot(score, f"seed {run['seed']}: {score:.4f}", bool(run["failure"]))
+                for run in summary["runs"]
+                if (score := run["scores"].get(of_split["split"], {}).get(metric)) is not None
+            ]
+            if spread and dots:
+                caption, mean, interval = f"{metric} on {of_split['split']}", spread["mean"], spread["interval"]
+                marked = of_split["baseline"].get(metric)
+                picture = svg.strip_plot(dots, name=caption, mean=mean, interval=interval, marked=marked)
+                plots.append((caption, picture))
     facts: dict[str, Any] = {
         "summary": summary,
         "command": command,
         "failed": [run for run in summary["runs"] if run["failure"]],
         "metrics": list(names),
-        "plots": [plot for of_split in summary["splits"] for plot in _plots(of_split, summary["runs"], list(names))],
+        "plots": plots,
         "best": summary["splits"][0]["spreads"].get(summary["best_metric"]) if summary["splits"] else None,
     }
     write_page(folder / "report.html", "seeds.html.j2", **facts)
     write_text(folder / "README.md", load_template("seeds.md.j2").render(facts))
-
-
-def _plots(
-    of_split: Mapping[str, Any], runs: Sequence[Mapping[str, Any]], metrics: Sequence[str]
-) -> list[tuple[str, Markup]]:
-    """Draw the scores of all runs at each metric, each as (caption, picture)."""
-    drawn = []
-    for metric in metrics:
-        spread = of_split["spreads"].get(metric)
-        dots = [
-            svg.RunDot(score, f"seed {run['seed']}: {score:.4f}", bool(run["failure"]))
-            for run in runs
-            if (score := run["scores"].get(of_split["split"], {}).get(metric)) is not None
-        ]
-        if spread and dots:
-            caption = f"{metric} on {of_split['split']}"
-            picture = svg.strip_plot(
-                dots,
-                name=caption,
-                mean=spread["mean"],
-                interval=spread["interval"],
-                marked=of_split["baseline"].get(metric),
-            )
-            drawn.append((caption, picture))
-    return drawn

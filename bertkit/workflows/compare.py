@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,7 +12,7 @@ from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, unsplit_file
 from bertkit.errors import DataError, UsageError, shorten
 from bertkit.evaluation.checkpoint import SavedCheckpoint, find_checkpoint
-from bertkit.evaluation.differences import Changes, Side, find_changes
+from bertkit.evaluation.differences import Changes, Extra, Side, find_changes
 from bertkit.evaluation.gates import WorseGate, compare_sides, judge_systems
 from bertkit.evaluation.scoring import decode_rows, run_model
 from bertkit.evaluation.splits import count_trained, judge_training_rows
@@ -98,7 +97,7 @@ def compare(
     split: str | None = None,
     on: str | None = None,
 ) -> Comparison:
-    """Compare runs with the first of them; see `bertkit.metrics.paired` and `bertkit.metrics.paired`.
+    """Compare runs with the first of them; see `bertkit.metrics.paired`.
 
     Args:
         paths: run folders, folders of seeds, or what `bertkit eval --output` has written; at least two.
@@ -138,11 +137,7 @@ def compare(
 
 
 def _compare_systems(
-    scorer: Scorer,
-    systems: Sequence[StoredSystem],
-    rows: Sequence[Row],
-    extra: dict[str, list[Any]],
-    settings: CompareSettings,
+    scorer: Scorer, systems: Sequence[StoredSystem], rows: Sequence[Row], extra: Extra, settings: CompareSettings
 ) -> Comparison:
     # Predictions are compared with gold values once; all resamples below only index and add up these arrays.
     sides = [

@@ -35,6 +35,18 @@ _PLAIN = Settings()
 
 
 @dataclass(frozen=True)
+class AskedRows:
+    """What is to be explained: the rows of a file (``-`` for standard input), one row, or mistakes of a run."""
+
+    source: str | Path | None = None
+    row: Row | None = None
+    mistakes: int | None = None
+    """So many of the rows that the run, the recipe's model, is most confidently wrong about."""
+    limit: int | None = None
+    """The first rows of the file."""
+
+
+@dataclass(frozen=True)
 class ExplainedRow:
     """A row, what the model predicts for it, and why."""
 
@@ -63,24 +75,14 @@ class FaithfulnessResult:
     """How many rows have integrated gradients that add up within 1 %."""
 
 
-def explain(
-    recipe: Recipe,
-    *,
-    source: str | Path | None = None,
-    row: Row | None = None,
-    mistakes: int | None = None,
-    limit: int | None = None,
-    settings: Settings = _PLAIN,
-) -> Iterator[ExplainedRow]:
-    """Explain the prediction for the rows of a file (``-`` for standard input), for one row, or for mistakes of a run.
-
-    With `mistakes`, the rows are so many of those that a run, the recipe's model, is most confidently wrong about.
+def explain(recipe: Recipe, asked: AskedRows, settings: Settings = _PLAIN) -> Iterator[ExplainedRow]:
+    """Explain the predictions for rows.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    checkpoint, answered = _answer_rows(recipe, source, row, mistakes, limit)
-    return _explain_answers(checkpoint, answered, checkpoint.task.COLUMNS.gold if mistakes else "", settings)
+    checkpoint, answered = _answer_rows(recipe, asked)
+    return _explain_answers(checkpoint, answered, checkpoint.task.COLUMNS.gold if asked.mistakes else "", settings)
 
 
 def explain_records(
@@ -124,10 +126,8 @@ def write_page(rows: Iterable[ExplainedRow], output: str | Path, recipe: Recipe,
     return len(found)
 
 
-def measure(
-    recipe: Recipe, *, source: str | Path, limit: int | None = None, settings: Settings = _PLAIN
-) -> FaithfulnessResult:
-    """Measure how faithful explanations are over the rows of a file, beside random attributions.
+def measure(recipe: Recipe, asked: AskedRows, settings: Settings = _PLAIN) -> FaithfulnessResult:
+    """Measure how faithful explanations are over rows, beside random attributions.
 
     Of each row it is the first target; rows of one word say nothing and are left out.
 
@@ -135,7 +135,7 @@ def measure(
         DataError: no row has two words.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
-    checkpoint, answered = _answer_rows(recipe, source, None, None, limit)
+    checkpoint, answered = _answer_rows(recipe, asked)
 
     from bertkit.insight import explanations, faithfulness
     from bertkit.insight.attributions import integrated_gradients, occlusion
@@ -161,26 +161,22 @@ def measure(
         by_method[faithfulness.RANDOM].append(faithfulness.random_drops(explained, words, target.measure, random))
     count = len(by_method[faithfulness.RANDOM])
     if not count:
-        raise DataError("no row has two words or more", "give longer rows", file=str(source))
+        raise DataError("no row has two words or more", "give longer rows", file=str(asked.source))
     score = "probability" if measure_name.startswith("log-") else measure_name
     return FaithfulnessResult(count, score, faithfulness.summarize(by_method), complete)
 
 
-def _answer_rows(
-    recipe: Recipe, source: str | Path | None, row: Row | None, mistakes: int | None, limit: int | None
-) -> tuple[Checkpoint, Iterator[tuple[Any, dict[str, Any], Answered]]]:
+def _answer_rows(recipe: Recipe, asked: AskedRows) -> tuple[Checkpoint, Iterator[tuple[Any, dict[str, Any], Answered]]]:
     """Load the checkpoint, and return with it the rows as they are given, each with what the model answers."""
     saved = find_checkpoint(recipe)
-    if row is not None:
-        saved = replace(saved, recipe=with_columns_of(row, saved.recipe, saved.task))
-    if source is None and row is None and mistakes is None:
-        raise UsageError("nothing to explain", "give --text, --row column=value, --data FILE or --mistakes N")
-    if mistakes is not None:
-        rows = _find_mistaken_rows(recipe.model, mistakes)
+    if asked.row is not None:
+        saved = replace(saved, recipe=with_columns_of(asked.row, saved.recipe, saved.task))
+    if asked.mistakes is not None:
+        rows = _find_mistaken_rows(recipe.model, asked.mistakes)
         chunks = iter([([dict(one) for one in rows], rows)])
     else:
-        records: Iterable[Record] = first_of(open_records(source, row, saved.recipe), limit)
-        chunks = read_chunks(records, saved, str(source or "--row"))
+        records: Iterable[Record] = first_of(open_records(asked.source, asked.row, saved.recipe), asked.limit)
+        chunks = read_chunks(records, saved, str(asked.source or "--row"))
     first = next(chunks)  # a bad row is found before the model is loaded
     with stage(f"loading {saved.recipe.model_name}"):
         checkpoint = saved.load()

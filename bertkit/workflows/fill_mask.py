@@ -114,8 +114,6 @@ def fill_mask(
         UsageError: a target that is not a single token.
         DataError: a text without a mask.
     """
-    if top < 1:
-        raise UsageError(f"--top {top}", "give at least 1")
     folder = hub.find_model(model)
     read_config(folder)
     with stage("loading torch and transformers"):

@@ -146,8 +146,6 @@ def _check_settings(files: MapFiles, settings: MapSettings) -> None:
     unit_of(settings.unit, settings.words)
     if settings.label is not None and settings.clusters is not None:
         raise UsageError("--label and --clusters", "points have one color: leave one of them out")
-    if settings.reduce not in METHODS:
-        raise UsageError(f"--reduce {settings.reduce}", " or ".join(METHODS))
     read_layers(settings.layers, None)
     require(settings.reduce)
 

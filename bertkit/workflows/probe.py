@@ -96,7 +96,10 @@ def probe(recipe: Recipe, settings: ProbeSettings = ProbeSettings()) -> ProbeRes
     with hub.without_weights():
         hub.find_model(recipe.model)
     with stage("reading the data", total=1):
-        task = _read_task(recipe, settings)
+        if recipe.name in built_in_tasks():
+            task = read_built_in_task(recipe.name, recipe, settings.limit, settings.metric)
+        else:
+            task = read_recipe_task(recipe, settings.limit, settings.metric)
         task.check()
     from bertkit.insight.probing.layers import probe_layers
 
@@ -125,13 +128,6 @@ def _check_settings(settings: ProbeSettings) -> None:
             raise UsageError(f"--{name} {value}", "give at least 1")
     if settings.seeds > _MOST_SEEDS:
         raise UsageError(f"--seeds {settings.seeds}", f"give at most {_MOST_SEEDS}")
-
-
-def _read_task(recipe: Recipe, settings: ProbeSettings) -> ProbeTask:
-    if recipe.name in built_in_tasks():
-        return read_built_in_task(recipe.name, recipe, settings.limit, settings.metric)
-
-    return read_recipe_task(recipe, settings.limit, settings.metric)
 
 
 def _read_vectors(task: ProbeTask, reader: LayerReader) -> tuple[ProbeTask, ItemVectors, ItemVectors]:

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bertkit.errors import DataError, ModelError, UsageError, closest
+from bertkit.errors import DataError, ModelError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint
 from bertkit.evaluation.parity import Parity
 from bertkit.evaluation.splits import read_task_splits
@@ -55,8 +55,6 @@ def quantize(
         MarginError: the score may lose more than the margin, or a vector has a cosine below `LEAST_COSINE`.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
-    if to not in TARGETS:
-        raise UsageError(f"--to {to} is not known", closest(to, TARGETS))
     if not 0 < margin < 1 or rows < 1:
         raise UsageError(f"--margin {margin:g}, --rows {rows}", "give a margin between 0 and 1, and at least one row")
     backend, precision = TARGETS[to]

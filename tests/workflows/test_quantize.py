@@ -56,7 +56,7 @@ def test_rows_must_get_the_same_label_alone_as_in_a_batch():
         refuse_loss(Parity(0.1, None, rows=200, scores=scores, flips={"alone": 3}), saved=saved, margin=0.01)
 
 
-@pytest.mark.parametrize("options", [{"to": "onnx-int4"}, {"margin": 0}, {"margin": 1.5}, {"rows": 0}], ids=str)
+@pytest.mark.parametrize("options", [{"margin": 0}, {"margin": 1.5}, {"rows": 0}], ids=str)
 def test_options_that_mean_nothing_are_refused(options, tmp_path):
     with pytest.raises(UsageError):
         quantize(Source("demo"), tmp_path / "out", **options)

@@ -73,7 +73,6 @@ def test_what_is_wrong_is_found_before_any_work(recipe, tiny_model, tmp_path, mo
         (["demo", str(damaged)], FEW, ModelError, "damaged"),
         (["demo", tiny], RankSettings(layers="3"), UsageError, "has 2 layers"),
         (["demo", tiny], RankSettings(layers="middle"), UsageError, "--layers middle"),
-        (["demo", tiny], RankSettings(examples=0), UsageError, "leaves no rows"),
     ):
         with pytest.raises(error) as raised:
             rank(recipe, models, settings)

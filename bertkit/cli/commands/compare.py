@@ -31,7 +31,6 @@ from bertkit.reports.text import p_text
 
 if TYPE_CHECKING:
     from bertkit.evaluation.differences import ChangedRow, Changes
-    from bertkit.evaluation.gates import WorseGate
     from bertkit.metrics.paired import Difference
     from bertkit.workflows.compare import Comparison
 
@@ -85,29 +84,23 @@ def command(
     """
     from bertkit.recipe import load_recipe
 
-    gate = _make_gate(metric, margin, undecided, is_asked=fail_if_worse)
+    # Without --fail-if-worse there is no gate, and what only a gate has is refused before any file is read.
+    gate = None
+    if fail_if_worse:
+        from bertkit.evaluation.gates import WorseGate
+
+        gate = WorseGate(metric or (), margin, undecided)
+    else:
+        given = {"--margin": margin or None, "--metric": metric, "--undecided": undecided == "pass"}
+        refuse_options(given, "without --fail-if-worse", "add it: it makes a gate of the comparison")
     loaded = None if recipe is None else load_recipe(recipe)
     from bertkit.workflows.compare import CompareSettings, compare, write_page
 
-    # Options of the gate without the gate are refused above, before any file is read.
     settings = CompareSettings(by, rows, gate)
     compared = compare(runs, settings, recipe=loaded, split=split, on=on)
     if report is not None:
         _write_report(compared, report)
     print_gated(compared, _print_comparison, compared.gates, page=output, write=write_page)
-
-
-def _make_gate(
-    metrics: list[str] | None, margin: float, undecided: Literal["fail", "pass"], *, is_asked: bool
-) -> WorseGate | None:
-    """Return the gate of the options; None without --fail-if-worse, and without what only a gate has."""
-    if not is_asked:
-        given = {"--margin": margin or None, "--metric": metrics, "--undecided": undecided == "pass"}
-        refuse_options(given, "without --fail-if-worse", "add it: it makes a gate of the comparison")
-        return None
-    from bertkit.evaluation.gates import WorseGate
-
-    return WorseGate(metrics or (), margin, undecided)
 
 
 def _write_report(compared: Comparison, file: Path) -> None:

@@ -94,12 +94,12 @@ def command(
         what = "--faithfulness without --data" if data is None else "--faithfulness and --output"
         raise UsageError(what, "name a file of rows" if data is None else "leave one of them out")
     loaded = load(recipe or recipe_of(run), {"model": run, "training.max_length": max_length}, changes)
+    asked = explain.AskedRows(data, single, mistakes, limit)
     settings = Settings(tuple(target or ()), baseline, integration_steps)
     if faithfulness and data is not None:
-        result = explain.measure(loaded, source=data, limit=limit, settings=settings)
-        print_result(result, print_faithfulness)
+        print_result(explain.measure(loaded, asked, settings), print_faithfulness)
         return
-    rows = explain.explain(loaded, source=data, row=single, mistakes=mistakes, limit=limit, settings=settings)
+    rows = explain.explain(loaded, asked, settings)
     if output is not None:
         print_file(output, explain.write_page(rows, output, loaded, data))
         return

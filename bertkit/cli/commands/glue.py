@@ -90,20 +90,16 @@ def print_glue(summary: GlueSummary) -> None:
     print_text("  averages: the leaderboard's is over all nine tasks, the BERT paper's without WNLI")
     if summary.missing_scores:
         print_text(f"  no score, so no average over all: {', '.join(summary.missing_scores)}")
-    print_notes([*_gather_unfinished(summary), *summary.warnings])
+    print_notes(f"{run.status}: {run.task}, {run.reason}" for run in summary.unfinished if run.reason)
+    if left_out := [run.task for run in summary.unfinished if not run.reason]:
+        print_text(f"  left out: {', '.join(left_out)}")
+    print_notes(summary.warnings)
     if summary.submission is None:
         why = "several seeds are several models" if summary.seeds else "only some rows of each task were used"
         print_text(f"  no submission: {why}")
     else:
         _print_submission(summary.submission, summary.folder)
     print_next(f"open {shlex.quote(summary.folder)}/report.html")
-
-
-def _gather_unfinished(summary: GlueSummary) -> list[str]:
-    """Return a line for each task that failed or has no data, and one for all that were left out."""
-    left_out = [run.task for run in summary.unfinished if not run.reason]
-    lines = [f"{run.status}: {run.task}, {run.reason}" for run in summary.unfinished if run.reason]
-    return [*lines, f"left out: {', '.join(left_out)}"] if left_out else lines
 
 
 def _print_submission(submission: Submission, folder: str) -> None:

@@ -90,7 +90,8 @@ def command(
         raise UsageError("--precision and --abstain-below", "give one or the other")
     recipe, checkpoint = find_trained(run, model)
     settings = {"model": checkpoint, "training.max_length": max_length, "options.abstain_below": abstain_below}
-    loaded = _load_recipe(recipe, settings, changes, zero_shot=zero_shot, precision=precision, coverage=coverage)
+    thresholds = {"precision": precision, "coverage": coverage}
+    loaded = _load_recipe(recipe, settings, changes, thresholds, zero_shot=zero_shot)
     from bertkit.workflows.predict import predict, predict_to_file
 
     if output is None:
@@ -111,24 +112,18 @@ def split_names(text: str | None) -> tuple[str, ...]:
 
 
 def _load_recipe(
-    recipe: str,
-    settings: dict[str, Any],
-    changes: list[str] | None,
-    *,
-    zero_shot: bool,
-    precision: float | None,
-    coverage: float | None,
+    recipe: str, settings: dict[str, Any], changes: list[str] | None, thresholds: dict[str, Any], *, zero_shot: bool
 ) -> Recipe | SeveralTasks:
     """Load the recipe of a task, with the thresholds of its calibration, or that of several tasks."""
     from bertkit.recipe import load_several, names_several
 
     # Thresholds and label names are of one task, so these options cannot be shared out over several.
     if names_several(recipe):
-        if precision or coverage or settings["options.abstain_below"] or zero_shot:
+        if any(thresholds.values()) or settings["options.abstain_below"] or zero_shot:
             what = "--zero-shot, --precision, --abstain-below or --coverage with a recipe of several tasks"
             raise UsageError(what, "name the recipe of one task")
         return load_several(recipe, merge_changes(settings, changes))
     from bertkit.workflows.calibrate import with_thresholds
 
     settings["task"] = zero_shot_task(recipe) if zero_shot else None
-    return with_thresholds(load(recipe, settings, changes), precision=precision, coverage=coverage)
+    return with_thresholds(load(recipe, settings, changes), **thresholds)

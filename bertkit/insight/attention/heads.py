@@ -32,21 +32,19 @@ class DistanceCounter:
         for number, row in enumerate(rows):
             own = len(row.is_special)
             attends = [position for position, special in enumerate(row.is_special) if not special]
-            self._add_row([layer[number, :, :own, :own] for layer in weights], attends)
-
-    def _add_row(self, weights: Sequence[Tensor], attends: Sequence[int]) -> None:
-        heads = torch.cat(list(weights)).float()[:, attends]  # (heads, tokens that attend, tokens)
-        entropy = _entropies(heads)
-        sums = torch.zeros(len(heads), len(heads), device=heads.device)
-        # Of two heads it is the entropy of their mean less the mean of their entropies. One head at a time beside all
-        # others: a tensor of all pairs would be a thousand times as large as the attention.
-        for head in range(len(heads) - 1):
-            middle = _entropies((heads[head] + heads[head + 1 :]) / 2)
-            divergence = middle - (entropy[head] + entropy[head + 1 :]) / 2
-            sums[head, head + 1 :] = divergence.sum(-1)
-        total = (sums + sums.T).clamp_min(0).cpu().double().numpy() / math.log(2)
-        self.sums = total if self.sums is None else self.sums + total
-        self.tokens += len(attends)
+            # (heads, tokens that attend, tokens)
+            heads = torch.cat([layer[number, :, :own, :own] for layer in weights]).float()[:, attends]
+            entropy = _entropies(heads)
+            sums = torch.zeros(len(heads), len(heads), device=heads.device)
+            # Of two heads it is the entropy of their mean less the mean of their entropies. One head at a time beside
+            # all others: a tensor of all pairs would be a thousand times as large as the attention.
+            for head in range(len(heads) - 1):
+                middle = _entropies((heads[head] + heads[head + 1 :]) / 2)
+                divergence = middle - (entropy[head] + entropy[head + 1 :]) / 2
+                sums[head, head + 1 :] = divergence.sum(-1)
+            total = (sums + sums.T).clamp_min(0).cpu().double().numpy() / math.log(2)
+            self.sums = total if self.sums is None else self.sums + total
+            self.tokens += len(attends)
 
     def distances(self) -> np.ndarray:
         """Return the mean divergences in bits, from 0 to 1: (heads of all layers, heads of all layers)."""

@@ -15,8 +15,6 @@ from bertkit.tokens.words import read_target, read_target_word, read_words
 from bertkit.vectors.embedding.sources import TextSource, read_file_rows
 from bertkit.vectors.embedding.units import UNITS
 
-MAP_UNITS = ("text", "target")
-
 Span = tuple[int, int]
 
 
@@ -37,10 +35,8 @@ def unit_of(unit: str, words: Sequence[str]) -> str:
     """Return what a vector stands for: ``text``, or ``target`` for a word in its text.
 
     Raises:
-        UsageError: an unknown unit, or a word that is empty.
+        UsageError: a word is empty.
     """
-    if unit not in MAP_UNITS:
-        raise UsageError(f"--unit {unit}", closest(unit, MAP_UNITS))
     if any(is_blank(word) for word in words):
         raise UsageError("--word without a word", "write e.g. --word apple")
     return "target" if words else unit
@@ -60,11 +56,8 @@ def read_occurrences(
 
     Raises:
         DataError: a row is wrong, there is no such column, or no such word.
-        UsageError: there is no file, or an unknown unit.
     """
-    unit_of(unit, words)
-    if source.file is None:
-        raise UsageError("nothing to map", "name a FILE, or `-`")
+    assert source.file is not None
     # What finds words, whole: no letter, digit or underscore is beside them; of two, the longer one.
     listed = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
     search = re.compile(rf"(?<!\w)(?:{listed})(?!\w)", re.IGNORECASE)
@@ -80,7 +73,14 @@ def read_occurrences(
                 continue
             present.add(word)
             occurrences.append(Occurrence(row_id, text, span, word if label is None and len(words) > 1 else value, row))
-    _check_points(occurrences, [word for word in words if word not in present], source.name)
+    missing = [word for word in words if word not in present]
+    if not occurrences and missing:
+        what = f"no row has the word {' or '.join(map(repr, missing))}"
+        raise DataError(what, "check its spelling: words are found whole, in whatever case", file=source.name)
+    if not occurrences:
+        raise DataError("no rows", "add rows", file=source.name)
+    for word in missing:
+        log.info(f"no row has the word {word!r}")
     return occurrences
 
 
@@ -121,14 +121,3 @@ def _label_of(original: dict[str, Any], label: str | None, file: str, line: int)
         raise DataError(what, f"{closest(label, original)}; name it with --label", file=file, row=line)
     value = original[label]
     return None if value is None or is_blank(value) else str(value)
-
-
-def _check_points(points: Sequence[Occurrence], missing: Sequence[str], file: str) -> None:
-    """Check that there is a point, and say which words have none."""
-    if not points and missing:
-        what = f"no row has the word {' or '.join(map(repr, missing))}"
-        raise DataError(what, "check its spelling: words are found whole, in whatever case", file=file)
-    if not points:
-        raise DataError("no rows", "add rows", file=file)
-    for word in missing:
-        log.info(f"no row has the word {word!r}")

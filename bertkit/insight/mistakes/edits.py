@@ -9,7 +9,10 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from random import Random
+
+import yaml
 
 _LONG_WORD = re.compile(r"[^\W\d_]{4,}")
 _NUMBER = re.compile(r"(?<![\w.,])\d+(?![\w.,]\d)(?!\w)")
@@ -19,21 +22,7 @@ _AUXILIARY = re.compile(
 )
 _NEGATED = re.compile(r"\s+not\b|n['’]t\b", re.IGNORECASE)
 
-FIRST_NAMES = {
-    "female": (
-        *("Mary", "Anna", "Emma", "Julia", "Laura", "Maria", "Sarah", "Susan", "Linda", "Alice", "Helen", "Nancy"),
-        *("Karen", "Emily", "Jessica", "Jennifer", "Elizabeth", "Barbara", "Patricia", "Margaret", "Lisa", "Rachel"),
-    ),
-    "male": (
-        *("John", "James", "Robert", "Michael", "David", "William", "Richard", "Thomas", "Charles", "Daniel", "Paul"),
-        *("Mark", "George", "Peter", "Steven", "Kevin", "Brian", "Edward", "Andrew", "Martin", "Frank", "Henry"),
-    ),
-}
-PLACES = (
-    *("London", "Paris", "Berlin", "Rome", "Madrid", "Vienna"),
-    *("Oslo", "Prague", "Warsaw", "Dublin", "Lisbon", "Athens"),
-    *("Tokyo", "Beijing", "Delhi", "Sydney", "Toronto", "Chicago", "Boston", "Moscow", "Cairo", "Budapest", "Geneva"),
-)
+_WORDS = yaml.safe_load(Path(__file__).with_name("words.yaml").read_text(encoding="utf-8"))
 
 _CONTRACTIONS = {
     **{f"{verb} not": f"{verb}n't" for verb in ("is", "are", "was", "were", "do", "does", "did", "has", "have")},
@@ -196,8 +185,8 @@ EDITS = (
     Edit("punctuation", change_end, keeps_words=False),
     Edit("contraction", change_contraction, keeps_words=False),
     Edit("white space", change_spaces, keeps_words=False),
-    Edit("name", exchange_words(list(FIRST_NAMES.values()))),
-    Edit("place", exchange_words([PLACES])),
+    Edit("name", exchange_words(list(_WORDS["first_names"].values()))),
+    Edit("place", exchange_words([_WORDS["places"]])),
     Edit("number", change_number),
     Edit("negation", negate, may_flip=True, keeps_words=False),
 )

@@ -138,8 +138,7 @@ def probe_layer(
         fitting, test = scaling.apply(features[draw.fitting]), scaling.apply(test_features)
         if strength is None:
             strength = _choose_strength(encoded, draw, fitting, scaling.apply(features[draw.tuning]))
-        probe = _probe_values if encoded.task.is_regression else _probe_labels
-        results.append(probe(encoded, draw, fitting, test, strength, seed))
+        results.append(_probe_seed(encoded, draw, fitting, test, strength, seed))
     assert strength is not None  # there is at least one seed
     return LayerResult(strength, results)
 
@@ -162,36 +161,21 @@ def _choose_strength(encoded: EncodedTask, draw: Draw, fitting: Numbers, tuning:
     return min(losses, key=lambda strength: losses[strength])
 
 
-def _probe_labels(
+def _probe_seed(
     encoded: EncodedTask, draw: Draw, fitting: Numbers, test: Numbers, strength: float, seed: int
 ) -> SeedResult:
-    labels, classes, gram = encoded.train[draw.fitting], encoded.classes, gram_of(fitting)
-    control_labels, control_gold = _control(encoded, draw, seed)
-    weights, control = (
-        fit_classifier(fitting, some, classes, strength, gram=gram) for some in (labels, control_labels)
-    )
-    predicted = (test @ weights).argmax(axis=1)
-    return SeedResult(
-        predicted,
-        encoded.score(encoded.test, predicted),
-        encoded.score(control_gold, (test @ control).argmax(axis=1)),
-        measure_code(fitting, labels, classes, strength, gram=gram),
-    )
-
-
-def _probe_values(
-    encoded: EncodedTask, draw: Draw, fitting: Numbers, test: Numbers, strength: float, seed: int
-) -> SeedResult:
-    values = encoded.train[draw.fitting]
-    control_values, control_gold = _control(encoded, draw, seed)
-    predicted, control = (
-        (test @ fit_regression(fitting, some - values.mean(), strength))[:, 0].astype(np.float64) + values.mean()
-        for some in (values, control_values)
-    )
-    return SeedResult(predicted, encoded.score(encoded.test, predicted), encoded.score(control_gold, control), None)
-
-
-def _control(encoded: EncodedTask, draw: Draw, seed: int) -> tuple[Numbers, Numbers]:
-    task = encoded.task
+    """Train a probe of the task and one of its control task, and score both."""
+    task, targets, code = encoded.task, encoded.train[draw.fitting], None
     groups = [task.train.groups[number] for number in draw.fitting.tolist()] if len(task.train.groups) else []
-    return draw_control(encoded.train[draw.fitting], groups, encoded.test, task.test.groups, task.control, seed)
+    control, control_gold = draw_control(targets, groups, encoded.test, task.test.groups, task.control, seed)
+    if task.is_regression:
+        mean = targets.mean()
+        fits = [fit_regression(fitting, some - mean, strength) for some in (targets, control)]
+        predicted, of_control = ((test @ weights)[:, 0].astype(np.float64) + mean for weights in fits)
+    else:
+        classes, gram = encoded.classes, gram_of(fitting)
+        fits = [fit_classifier(fitting, some, classes, strength, gram=gram) for some in (targets, control)]
+        predicted, of_control = ((test @ weights).argmax(axis=1) for weights in fits)
+        code = measure_code(fitting, targets, classes, strength, gram=gram)
+    score, control_score = encoded.score(encoded.test, predicted), encoded.score(control_gold, of_control)
+    return SeedResult(predicted, score, control_score, code)

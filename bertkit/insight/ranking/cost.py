@@ -48,26 +48,6 @@ def texts_of(rows: Sequence[Row]) -> list[str]:
     return list(map(" ".join, texts))
 
 
-def load_and_measure_memory(embedders: Sequence[Embedder], texts: Sequence[str]) -> list[int | None]:
-    """Load encoders, run each on the longest texts, and return the memory in bytes that each took for that.
-
-    Raises:
-        ModelError: one is damaged.
-    """
-    Embedder("demo").encode(texts[:1])  # a warm-up: memory that libraries take once counts for no encoder
-    longest = sorted(texts, key=len)[-_TOGETHER:]
-    grown = []
-    device = find_device().type
-    for embedder in embedders:
-        knows_memory = restart_peak_memory(device)
-        before = peak_memory(device)
-        embedder.load()
-        embedder.encode(longest)
-        after = peak_memory(device)
-        grown.append(max(0, after - before) if knows_memory and after is not None and before is not None else None)
-    return grown
-
-
 def measure_costs(embedders: Sequence[Embedder], rows: Sequence[Row]) -> list[EncoderCost]:
     """Load encoders and measure what each costs; they take turns at every batch of the same texts.
 
@@ -78,9 +58,18 @@ def measure_costs(embedders: Sequence[Embedder], rows: Sequence[Row]) -> list[En
     Raises:
         ModelError: one is damaged.
     """
-    texts = texts_of(rows)
-    memory = load_and_measure_memory(embedders, texts)
+    texts, device = texts_of(rows), find_device().type
     ordered = sorted(texts, key=len)
+    Embedder("demo").encode(texts[:1])  # a warm-up: memory that libraries take once counts for no encoder
+    # By how much the process grows while an encoder is loaded and run on the longest texts.
+    memory: list[int | None] = []
+    for embedder in embedders:
+        knows_memory = restart_peak_memory(device)
+        before = peak_memory(device)
+        embedder.load()
+        embedder.encode(ordered[-_TOGETHER:])
+        after = peak_memory(device)
+        memory.append(max(0, after - before) if knows_memory and after is not None and before is not None else None)
     batches = [ordered[first : first + _TOGETHER] for first in range(0, len(ordered), _TOGETHER)]
     timings = time_by_turns([embedder.encode for embedder in embedders], batches)
     costs = []

@@ -35,7 +35,11 @@ def write_attention(file: Path, attended: Any, rollout: np.ndarray, at: tuple[in
         rollout: (layers, tokens, tokens).
         at: layer and head to begin with; the queries and keys of that layer come first.
     """
-    levels, weights, rolled = _pack_weights(attended.weights, rollout)
+    # In the most levels with which they fit; the fewest, where none do.
+    for levels in _LEVELS:
+        weights, rolled = pack(quantize(attended.weights, levels)), pack(quantize(rollout, levels))
+        if len(weights) + len(rolled) <= MOST_BYTES:
+            break
     layers, heads, tokens, _ = attended.weights.shape
     has_queries = attended.queries is not None and attended.keys is not None
     data = {
@@ -70,15 +74,6 @@ def write_script_page(file: Path, template: str, script: str, data: Mapping[str,
     # "<" as an escape of JSON: no text can end the element that holds the data
     embedded = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     write_page(file, template, scripts=(_SHARED, script), data=Markup(embedded), **values)
-
-
-def _pack_weights(weights: np.ndarray, rollout: np.ndarray) -> tuple[int, str, str]:
-    """Pack weights and rollout in the most levels with which they fit; the fewest, where none do."""
-    for levels in _LEVELS:
-        packed, rolled = pack(quantize(weights, levels)), pack(quantize(rollout, levels))
-        if len(packed) + len(rolled) <= MOST_BYTES:
-            break
-    return levels, packed, rolled
 
 
 def quantize(weights: np.ndarray, levels: int) -> np.ndarray:

@@ -7,8 +7,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
-
 from bertkit.reports import svg
 from bertkit.reports.templates import name_model, write_page
 
@@ -64,13 +62,10 @@ def write_disagreement(file: Path, result: Any) -> None:
 
 
 def _write_tables(file: Path, found: Any, title: str, tables: Sequence[ErrorTable]) -> None:
-    facts = {"page": found, "title": title, "tables": tables, "picture": _draw_slices(found.slices)}
-    write_page(file, "insight/errors.html.j2", scripts=SCRIPTS, **facts)
-
-
-def _draw_slices(slices: Sequence[Any]) -> Markup | None:
-    """Draw the differences of the first slices from the rest, with their intervals, beside zero."""
-    drawn = [one for one in slices if one.interval is not None][:_MAX_SPANS]
+    # The differences of the first slices from the rest, with their intervals, beside zero.
+    drawn = [one for one in found.slices if one.interval is not None][:_MAX_SPANS]
     names = (f"{one.by}: {one.value}{' *' if one.is_beyond_chance else ''}" for one in drawn)
     pairs = zip(names, drawn, strict=True)
-    return svg.difference_strip("the rest", pairs, name="difference of each slice from the rest")
+    picture = svg.difference_strip("the rest", pairs, name="difference of each slice from the rest")
+    facts = {"page": found, "title": title, "tables": tables, "picture": picture}
+    write_page(file, "insight/errors.html.j2", scripts=SCRIPTS, **facts)

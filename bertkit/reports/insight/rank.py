@@ -21,6 +21,11 @@ def write_ranking(file: Path, ranking: Any) -> None:
     notes = ranking.notes
     for one in ranking.encoders:
         notes = [note.replace(one.model, name_model(one.model)) for note in notes]
+    spans = [
+        svg.Span(name_model(one.model), f"{score:.4f}", score, one.interval[0], one.interval[1], own=one.is_like_first)
+        for one in ranking.encoders
+        for score in [one.scores[ranking.by]]
+    ]
     write_page(
         file,
         "insight/rank.html.j2",
@@ -31,7 +36,7 @@ def write_ranking(file: Path, ranking: Any) -> None:
         columns=[SCORE_NAMES[name] for name in ranking.encoders[0].scores],
         by=SCORE_NAMES[ranking.by],
         frontier=draw_frontier(ranking),
-        strip=_draw_scores(ranking),
+        strip=svg.interval_strip(spans, name=f"{SCORE_NAMES[ranking.by]} of each encoder"),
     )
 
 
@@ -53,15 +58,6 @@ def draw_frontier(ranking: Any) -> Markup:
         (point.x, point.y) for point, one in zip(points, ranking.encoders, strict=True) if one.is_efficient
     )
     return svg.scatter(points, name="score against speed", x="tokens/s", y=SCORE_NAMES[ranking.by], guide=efficient)
-
-
-def _draw_scores(ranking: Any) -> Markup:
-    spans = [
-        svg.Span(name_model(one.model), f"{score:.4f}", score, one.interval[0], one.interval[1], own=one.is_like_first)
-        for one in ranking.encoders
-        for score in [one.scores[ranking.by]]
-    ]
-    return svg.interval_strip(spans, name=f"{SCORE_NAMES[ranking.by]} of each encoder")
 
 
 def short_name(model: str) -> str:

@@ -133,7 +133,7 @@ def work() -> NoReturn:
     log.handlers, log.propagate = [logging.StreamHandler(sys.stderr)], False
     log.setLevel(logging.INFO)
     try:
-        _train_seed(job)
+        run_inputs(read_inputs(job.recipe, job.folder).on(job.machine), fresh=False)
     except BertkitError as error:
         sys.stdout.buffer.write(pickle.dumps(error))
         sys.exit(error.exit_code)
@@ -147,7 +147,3 @@ def _end_with_parent() -> None:
     while os.read(0, 1):
         pass
     os.kill(os.getpid(), signal.SIGTERM)
-
-
-def _train_seed(job: SeedJob) -> None:
-    run_inputs(read_inputs(job.recipe, job.folder).on(job.machine), fresh=False)

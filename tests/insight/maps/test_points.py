@@ -69,7 +69,3 @@ def test_what_cannot_be_found_is_named(texts):
         read_occurrences(source(texts), label="senses")
     with pytest.raises(UsageError, match="--word without a word"):
         unit_of("text", [" "])
-    with pytest.raises(UsageError, match="--unit texts"):
-        unit_of("texts", [])
-    with pytest.raises(UsageError, match="nothing to map"):
-        read_occurrences(TextSource())
