@@ -14,7 +14,7 @@ from bertkit.checks.labels import count_gold, find_label_faults
 from bertkit.checks.lengths import find_lost_tokens
 from bertkit.checks.long_text_ways import check_ways, compare_ways
 from bertkit.checks.reading import Readings, read_all
-from bertkit.checks.repeats import Repeats, find_repeats
+from bertkit.checks.repeats import find_repeats
 from bertkit.checks.shift import find_shift
 from bertkit.checks.shortcuts import find_shortcuts
 from bertkit.checks.tag_errors import find_tag_errors
@@ -110,32 +110,27 @@ def check(recipe: Recipe, settings: CheckSettings = CheckSettings()) -> CheckRes
         # From the cheapest checks to those that load a model: rows alone, then tokens and vectors, then predictions.
         with stage("comparing rows", total=1):
             repeats = find_repeats(readings.splits, task.COLUMNS)
-        _check_splits(checked, readings, repeats, recipe, task)
+        splits, gold = readings.splits, task.COLUMNS.gold
+        if gold:
+            checked.findings.extend(count_gold(splits, gold))
+        if task.NAMED:
+            found = () if recipe.labels else readings.labels
+            checked.findings.extend(find_label_faults(splits, gold, recipe.labels, found))
+            skew = describe_skew(splits["train"], gold, recipe.labels or readings.labels, recipe)
+            checked.findings.extend(Finding("warn", "labels", "skewed_labels", text) for text in skew)
+        checked.findings.extend(repeats.findings)
+        with stage("looking for shortcuts", total=1):
+            checked.findings.extend(find_shortcuts(splits, task, recipe, readings.labels))
+            checked.findings.extend(find_shift(splits, task.COLUMNS))
         _check_with_model(checked, readings, recipe, task, settings)
         if saved is not None:
-            splits = judge_training_rows(saved, splits_to_score(saved, None), "drop")
-            checked.findings.extend(compare_ways(saved, next(iter(splits.values()))))
+            scored = judge_training_rows(saved, splits_to_score(saved, None), "drop")
+            checked.findings.extend(compare_ways(saved, next(iter(scored.values()))))
         # Last, since it removes what the checks have found.
         if folder is not None:
-            removable = find_removable(readings.splits, repeats, readings.faults)
+            removable = find_removable(splits, repeats, readings.faults)
             checked.removed.update(write_copies(sources, recipe.data, removable, folder))
         return checked
-
-
-def _check_splits(result: CheckResult, readings: Readings, repeats: Repeats, recipe: Recipe, task: Task) -> None:
-    """Add what needs no model."""
-    splits, gold = readings.splits, task.COLUMNS.gold
-    if gold:
-        result.findings.extend(count_gold(splits, gold))
-    if task.NAMED:
-        found = () if recipe.labels else readings.labels
-        result.findings.extend(find_label_faults(splits, gold, recipe.labels, found))
-        skew = describe_skew(splits["train"], gold, recipe.labels or readings.labels, recipe)
-        result.findings.extend(Finding("warn", "labels", "skewed_labels", text) for text in skew)
-    result.findings.extend(repeats.findings)
-    with stage("looking for shortcuts", total=1):
-        result.findings.extend(find_shortcuts(splits, task, recipe, readings.labels))
-        result.findings.extend(find_shift(splits, task.COLUMNS))
 
 
 def _check_with_model(

@@ -47,6 +47,18 @@ class DedupSettings:
 
 
 @dataclass(frozen=True)
+class DedupInputs:
+    """The rows to compare."""
+
+    texts: TextFile
+    """The file to clean."""
+    against: Sequence[TextFile] = ()
+    """Files whose rows are all kept; rows that repeat one of them go."""
+    source: VectorSource | None = None
+    """Where vectors come from; None compares the wording alone."""
+
+
+@dataclass(frozen=True)
 class DedupOutputs:
     """The files to write."""
 
@@ -82,36 +94,27 @@ class DedupResult:
     written: list[str] = field(default_factory=list)
 
 
-def dedup(
-    texts: TextFile,
-    settings: DedupSettings = DedupSettings(),
-    *,
-    against: Sequence[TextFile] = (),
-    source: VectorSource | None = None,
-    outputs: DedupOutputs = DedupOutputs(),
-    dry_run: bool = False,
-) -> DedupResult:
+def dedup(inputs: DedupInputs, settings: DedupSettings, outputs: DedupOutputs, *, dry_run: bool) -> DedupResult:
     """Find the rows of a file that repeat others, and write the file without them.
 
     Args:
-        texts: the file to clean.
+        inputs: the file to clean, and what it is compared with.
         settings: what counts as a duplicate.
-        against: files whose rows are all kept; rows that repeat one of them go.
-        source: where vectors come from; None compares the wording alone.
         outputs: the files to write.
         dry_run: whether the cleaned file is left out, once it is checked that it could be written.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
-    _check_settings(texts, settings, against, source, outputs)
+    _check_settings(inputs, settings, outputs)
+    source = inputs.source
     with ExitStack() as held:  # what cannot be written is refused before the work
         for file in outputs.named():
             held.enter_context(claimed(file))
         outputs = replace(outputs, clean=None) if dry_run else outputs
         pairs = read_pairs(settings.pairs) if settings.pairs is not None else []
         # From cheap to expensive: digests, then signatures of the wording, then vectors of the rows that are left.
-        scanned = found_rows.scan([*against, texts], settings.keep, near=settings.near is not None)
+        scanned = found_rows.scan([*inputs.against, inputs.texts], settings.keep, near=settings.near is not None)
         duplicates = found_rows.find_wording(scanned, settings.near)
         facts: dict[str, Any] = {}
         if source is not None:
@@ -142,14 +145,9 @@ def dedup(
         )
 
 
-def _check_settings(
-    texts: TextFile,
-    settings: DedupSettings,
-    against: Sequence[TextFile],
-    source: VectorSource | None,
-    outputs: DedupOutputs,
-) -> None:
+def _check_settings(inputs: DedupInputs, settings: DedupSettings, outputs: DedupOutputs) -> None:
     """Check all that can be checked before a row is read."""
+    source, count = inputs.source, len(inputs.against) + 1
     for name, value, lowest in (("threshold", settings.threshold, -1), ("near", settings.near, 0)):
         if value is not None and not lowest <= value <= 1:
             raise UsageError(f"--{name} {value:g}", f"give a number from {lowest} to 1")
@@ -162,10 +160,11 @@ def _check_settings(
     else:
         _ = source.embedder
         _check_threshold(settings, source, outputs)
-        if source.files and len(source.files) != len(against) + 1:
-            what = f"{len(source.files)} files of vectors for {len(against) + 1} files of rows"
+        if source.files and len(source.files) != count:
+            what = f"{len(source.files)} files of vectors for {count} files of rows"
             raise UsageError(what, "give --vectors for FILE, then for each --against")
-    reads = [("the file to clean", texts.path), *(("a file of --against", file.path) for file in against)]
+    reads = [("the file to clean", inputs.texts.path)]
+    reads += [("a file of --against", file.path) for file in inputs.against]
     reads += [("a file with vectors", file) for file in (source.files if source else ())]
     reads += [("the file with pairs", settings.pairs)] if settings.pairs else []
     for file in outputs.named():

@@ -269,22 +269,19 @@ def _recorded_recipe(folder: Path, record: Mapping[str, Any], changes: Mapping[s
 def _check_changes(
     old: Mapping[str, Any], new: Mapping[str, Any], recipe: Recipe | PretrainRecipe, ignored: bool
 ) -> None:
-    """Raise an error where an input is no longer what it was, or log it."""
-    for error in _changes(old, new, recipe):
-        if not ignored:
-            raise error
-        log.warning(f"warning: {error.what}")
-
-
-def _changes(old: Mapping[str, Any], new: Mapping[str, Any], recipe: Recipe | PretrainRecipe) -> Iterator[BertkitError]:
-    """Yield an error for each of the inputs that is no longer what it was, of those that are known by now."""
+    """Raise an error where an input, of those that are known by now, is no longer what it was, or log it."""
     source = recipe.data.source or ", ".join(recipe.data.files.values())
+    errors: list[BertkitError] = []
     for split, before, now in _pairs(old["data"], new.get("data", old["data"]), None):
         if before != now:
             what = f"the {split} rows are not those that the run had"
-            yield DataError(what, f"restore them, name them with --data, {_ANYWAY}", file=source)
+            errors.append(DataError(what, f"restore them, name them with --data, {_ANYWAY}", file=source))
     models = {"model": recipe.model, "tokenizer": getattr(recipe, "tokenizer", None), "teachers": "the teachers"}
     for name, where in models.items():
         if name in old and old[name] != new.get(name, old[name]):
             what = "the teachers are not those that the run had" if name == "teachers" else f"the {name} has changed"
-            yield ModelError(what, f"restore it, name it with --model, {_ANYWAY}", file=where or recipe.model)
+            errors.append(ModelError(what, f"restore it, name it with --model, {_ANYWAY}", file=where or recipe.model))
+    for error in errors:
+        if not ignored:
+            raise error
+        log.warning(f"warning: {error.what}")

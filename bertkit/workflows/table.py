@@ -64,7 +64,7 @@ class RunsTable:
 
 
 def tabulate(paths: Sequence[str | Path], *, rows: Literal["model", "folder"] = "model") -> RunsTable:
-    """Tabulate finished runs; see `bertkit.metrics.paired` and `bertkit.metrics.paired` for the tests.
+    """Tabulate finished runs; see `bertkit.metrics.paired` for the tests.
 
     Args:
         paths: run folders, folders of seeds, or folders that hold some.

@@ -72,7 +72,7 @@ def command(
     """
     from bertkit.recipe import typed_path
     from bertkit.vectors.groups.texts import TextFile, VectorSource
-    from bertkit.workflows.dedup import DedupOutputs, DedupSettings, dedup
+    from bertkit.workflows.dedup import DedupInputs, DedupOutputs, DedupSettings, dedup
 
     settings = DedupSettings(
         None if near == 1 else near, threshold, None if pairs is None else typed_path(pairs), precision, keep
@@ -81,15 +81,9 @@ def command(
     files = tuple(typed_path(path) for path in vectors or ())
     source = VectorSource(model, files, prompt, prompt_text) if model or files or prompt or prompt_text else None
     paths = [None if path is None else typed_path(path) for path in (output, report, sample)]
-    duplicates = dedup(
-        TextFile.open(file, column, data),
-        settings,
-        against=[TextFile.open(other, column, data) for other in against or ()],
-        source=source,
-        outputs=DedupOutputs(*paths),
-        dry_run=dry_run,
-    )
-    print_result(duplicates, print_duplicates)
+    texts, *kept = (TextFile.open(path, column, data) for path in (file, *(against or ())))
+    inputs = DedupInputs(texts, kept, source)
+    print_result(dedup(inputs, settings, DedupOutputs(*paths), dry_run=dry_run), print_duplicates)
 
 
 def print_duplicates(result: DedupResult) -> None:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertkit.modeling.load import read_config
 from bertkit.progress import stage
 from bertkit.recipe import Recipe
 from bertkit.storage import hub
-from bertkit.storage.outputs import claimed
-from bertkit.workflows.attention.show import check_output
 
 if TYPE_CHECKING:
     from bertkit.compression.importance import HeadImportance
@@ -37,16 +34,13 @@ class ImportantHeads:
         return sorted(self.heads, key=lambda one: (one.difference, -one.gradient))
 
 
-def rank_by_importance(
-    recipe: Recipe, *, split: str | None = None, rows: int = 256, output: Path | None = None
-) -> ImportantHeads:
+def rank_by_importance(recipe: Recipe, *, split: str | None = None, rows: int = 256) -> ImportantHeads:
     """Score a run without each of its heads in turn.
 
     Args:
         recipe: that of the run, with the run as its model.
         split: ``validation`` by default.
         rows: how many of the first rows are scored, once for each head.
-        output: a page to write, which opens from disk.
 
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
@@ -55,7 +49,6 @@ def rank_by_importance(
     from bertkit.evaluation.splits import judge_training_rows
     from bertkit.workflows.evaluate import splits_to_score
 
-    check_output(output, recipe.model, {})
     read_config(hub.find_model(recipe.model))  # of an exported run no head can be left out
     saved = find_checkpoint(recipe)
     with stage("reading the data", total=1):
@@ -71,7 +64,7 @@ def rank_by_importance(
     features = saved.task.encode(chosen.rows, checkpoint.setup)
     heads = score_heads(checkpoint, chosen, features)
     whole, metric = score_split(checkpoint, chosen, features=features), recipe.best_metric
-    ranked = ImportantHeads(
+    return ImportantHeads(
         run=str(recipe.model),
         recipe=recipe.name,
         split=name,
@@ -81,9 +74,3 @@ def rank_by_importance(
         interval=find_intervals(saved.task, whole).ends[metric],
         heads=heads,
     )
-    if output is not None:
-        from bertkit.reports.insight.attention_heads import write_importance
-
-        with claimed(output):
-            write_importance(output, ranked)
-    return ranked

@@ -119,7 +119,13 @@ def dry_run(
     else:
         runs.foresee_claim(inputs.plan.folder, inputs.plan.identity, fresh=fresh)
         check_batches(inputs.plan, load_setup(inputs)[1], inputs.rows)
-    _report_long(inputs)
+    from bertkit.tokens.lost import find_long
+
+    setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
+    rows = inputs.splits["train"].rows[:_FIRST]
+    if long := find_long(rows, inputs.task.encode, setup)[0]:
+        many = f"{share_of(len(set(long)), len(rows))} of the first {len(rows):,} training rows"
+        say_once(f"{many} are longer than {max_tokens(setup):,} tokens: `bertkit check` tells what becomes of them")
     steps, needed = plan_steps(inputs.plan, inputs.rows["train"], weights, fresh=fresh)
     return DryRun(
         recipe=recipe.name,
@@ -176,17 +182,6 @@ def plan_steps(plan: RunPlan, rows: int | None, weights: int, *, fresh: bool, mo
     needed = most_bytes(weights, 3 * weights, saves, training.kept_checkpoints(saves)) + (models - 1) * weights
     check_space(plan.folder, needed - (0 if fresh else written_bytes(plan.folder)))
     return steps, needed
-
-
-def _report_long(inputs: FinetuneInputs) -> None:
-    """Say how many of the first training rows are longer than the maximum length."""
-    from bertkit.tokens.lost import find_long
-
-    setup = Setup(inputs.recipe, load_tokenizer(inputs.model_folder), inputs.labels)
-    rows = inputs.splits["train"].rows[:_FIRST]
-    if long := find_long(rows, inputs.task.encode, setup)[0]:
-        many = f"{share_of(len(set(long)), len(rows))} of the first {len(rows):,} training rows"
-        say_once(f"{many} are longer than {max_tokens(setup):,} tokens: `bertkit check` tells what becomes of them")
 
 
 def read_inputs(

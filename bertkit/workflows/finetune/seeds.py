@@ -226,8 +226,17 @@ def _make_soup(inputs: FinetuneInputs, summary: SeedsSummary) -> dict[str, Any] 
     if len(sources) < 2:
         log.info("no soup: it takes at least two finished runs")
         return None
-    log.info(f"soup of {', '.join(source.name for source in sources)}")
-    souped = soup_inputs(inputs.on(find_machine(storage.seed_folders(folder))), folder / storage.SOUP, sources)
+    names = ", ".join(source.name for source in sources)
+    log.info(f"soup of {names}")
+    inputs = inputs.on(find_machine(storage.seed_folders(folder)))
+    identity = {**inputs.plan.identity, "soup": [fingerprint(source) for source in sources]}
+    note = f"The weights are the mean of those of {len(sources)} runs that differ in their seed ({names})."
+    souped = replace(
+        inputs,
+        plan=replace(inputs.plan, folder=folder / storage.SOUP, identity=identity),
+        supervision=GoldSupervision(inputs.recipe, lambda setup: average(sources, inputs.task, setup)),
+        warnings=(*inputs.warnings, note),
+    )
     record = runs.read_record(souped.plan.folder)
     results = run_inputs(souped, fresh=record is not None and record["identity"] != souped.plan.identity)
     return {result.split: result.scores for result in results}
@@ -249,16 +258,3 @@ def average(folders: Sequence[Path], task: Task, setup: Setup) -> Model:
         for name, parameter in model.named_parameters():
             parameter.copy_(sums[name] / len(folders))
     return model
-
-
-def soup_inputs(inputs: FinetuneInputs, folder: Path, sources: Sequence[Path]) -> FinetuneInputs:
-    """Return the inputs of the run, in a folder, whose model is the mean of those of other runs of the same inputs."""
-    identity = {**inputs.plan.identity, "soup": [fingerprint(source) for source in sources]}
-    names = ", ".join(source.name for source in sources)
-    note = f"The weights are the mean of those of {len(sources)} runs that differ in their seed ({names})."
-    return replace(
-        inputs,
-        plan=replace(inputs.plan, folder=folder, identity=identity),
-        supervision=GoldSupervision(inputs.recipe, lambda setup: average(sources, inputs.task, setup)),
-        warnings=(*inputs.warnings, note),
-    )

@@ -38,13 +38,15 @@ def command(
     A head is left out by zeros in place of its output (Michel et al. 2019). Beside the change of the recipe's best
     metric stands the estimate by gradient, which `prune` goes by.
     """
+    from bertkit.reports.insight.attention_heads import write_importance
     from bertkit.storage.recipes import recipe_of
-    from bertkit.workflows.attention import rank_by_importance
+    from bertkit.workflows.attention import check_output, rank_by_importance
 
     settings = {"model": run, "data.source": data, "training.max_length": max_length}
     loaded = load(recipe or recipe_of(run), settings, changes)
-    found = rank_by_importance(loaded, split=split, rows=rows, output=output)
-    print_result(found, _print_importance, page=output)
+    check_output(output, loaded.model, {})
+    found = rank_by_importance(loaded, split=split, rows=rows)
+    print_result(found, _print_importance, page=output, write=write_importance)
 
 
 def _print_importance(ranked: ImportantHeads) -> None:
