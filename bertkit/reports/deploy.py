@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-from markupsafe import Markup
 
 from bertkit.reports import svg
 from bertkit.reports.templates import write_page
@@ -16,11 +13,7 @@ def write_deployment(file: Path, deployment: Any) -> None:
     """Write the page; `deployment` as `bertkit.workflows.bench.deploy` returns it."""
     several = len({way.model for way in deployment.ways}) > 1
     names = [f"{Path(way.model).name}, {way.way}" if several else way.way for way in deployment.ways]
-    write_page(file, "deploy.html.j2", found=deployment, several=several, picture=_draw_ways(deployment, names))
-
-
-def _draw_ways(deployment: Any, names: Sequence[str]) -> Markup:
-    """Draw scores beside the milliseconds of a row, and a line through the ways that nothing beats, with names."""
+    # Scores beside the milliseconds of a row, and a line through the ways that nothing beats, with names.
     points = [
         svg.Point(
             way.row_milliseconds,
@@ -32,4 +25,5 @@ def _draw_ways(deployment: Any, names: Sequence[str]) -> Markup:
         for number, (name, way) in enumerate(zip(names, deployment.ways, strict=True))
     ]
     best = sorted((way.row_milliseconds, way.score) for way in deployment.ways if way.is_best)
-    return svg.scatter(points, name="scores and times", x="milliseconds of one row", y=deployment.metric, guide=best)
+    picture = svg.scatter(points, name="scores and times", x="milliseconds of one row", y=deployment.metric, guide=best)
+    write_page(file, "deploy.html.j2", found=deployment, several=several, picture=picture)

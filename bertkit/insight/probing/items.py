@@ -93,11 +93,6 @@ class ItemVectors:
     """(items, vectors): where each is in `vectors`."""
     combination: Combination
 
-    @property
-    def layers(self) -> int:
-        """The number of layers, without the embeddings."""
-        return self.vectors.layers
-
     def features(self, layer: int, chosen: Numbers | None = None) -> Numbers:
         """Return the features of items at a layer, float32 of shape (items, features)."""
         numbers = self.numbers if chosen is None else self.numbers[chosen]

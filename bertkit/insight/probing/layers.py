@@ -28,9 +28,10 @@ _STEPS = 80
 def read_all_layers(vectors: ItemVectors, chosen: Numbers) -> Numbers:
     """Return the standardized features of some items at all layers, (layers + 1, items, features), with a last 1."""
     width = vectors.features(0, chosen[:1]).shape[1] + 1
-    some = chosen[: min(_MOST_ITEMS, max(1, _MOST_NUMBERS // (width * (vectors.layers + 1))))]
-    layers = np.empty((vectors.layers + 1, len(some), width), dtype=np.float32)
-    for layer in range(vectors.layers + 1):
+    count = vectors.vectors.layers + 1
+    some = chosen[: min(_MOST_ITEMS, max(1, _MOST_NUMBERS // (width * count)))]
+    layers = np.empty((count, len(some), width), dtype=np.float32)
+    for layer in range(count):
         features = vectors.features(layer, some)
         layers[layer] = Scaling.of(features).apply(features)
     return layers
@@ -162,8 +163,8 @@ def probe_layers(
     task = replace(task, test=task.test.select(chosen))
     encoded = encode_labels(task)
     results = []
-    with stage("probing layers", train.layers + 1) as tick:
-        for layer in range(train.layers + 1):
+    with stage("probing layers", train.vectors.layers + 1) as tick:
+        for layer in range(train.vectors.layers + 1):
             features, test_features = train.features(layer), test.features(layer, chosen)
             results.append(probe_layer(encoded, features, test_features, seeds=seeds, most=most))
             tick(1)

@@ -32,7 +32,17 @@ def write_heads(file: Path, result: Any, patterns: Mapping[str, str]) -> None:
         "most": most,
         "distances": pack(np.rint(distances / most * _BYTE).astype(np.uint8)),
     }
-    template, maps = "insight/attention_heads.html.j2", _draw_maps(result, patterns)
+    # A heat map per pattern, and one of entropies: rows of cells, each (share of the full color, number).
+    shape, maps = (result.layers, result.heads), []
+    for name, meaning in patterns.items():
+        shares = np.array([head.shares[name] for head in result.measured]).reshape(shape)
+        note = f"to {meaning}; uniform attention: {result.uniform[name]:.2f}"
+        maps.append({"name": name, "note": note, "rows": _cells(shares, shares)})
+    entropy = np.array([head.entropy for head in result.measured]).reshape(shape)
+    normalized = np.array([head.normalized_entropy for head in result.measured]).reshape(shape)
+    note = "in nats; the full color is that of uniform attention"
+    maps.append({"name": _ENTROPY, "note": note, "rows": _cells(normalized, entropy)})
+    template = "insight/attention_heads.html.j2"
     write_script_page(file, template, "attention_heads.js", data, page=result, maps=maps, score=score_text)
 
 
@@ -56,19 +66,6 @@ def write_importance(file: Path, result: Any) -> None:
         share=lambda one: round(100 * abs(one.difference) / most),
         score=score_text,
     )
-
-
-def _draw_maps(result: Any, patterns: Mapping[str, str]) -> list[dict[str, Any]]:
-    """Return a heat map per pattern, and one of entropies: rows of cells, each (share of the full color, number)."""
-    shape, maps = (result.layers, result.heads), []
-    for name, meaning in patterns.items():
-        shares = np.array([head.shares[name] for head in result.measured]).reshape(shape)
-        note = f"to {meaning}; uniform attention: {result.uniform[name]:.2f}"
-        maps.append({"name": name, "note": note, "rows": _cells(shares, shares)})
-    entropy = np.array([head.entropy for head in result.measured]).reshape(shape)
-    normalized = np.array([head.normalized_entropy for head in result.measured]).reshape(shape)
-    note = "in nats; the full color is that of uniform attention"
-    return [*maps, {"name": _ENTROPY, "note": note, "rows": _cells(normalized, entropy)}]
 
 
 def _cells(shares: np.ndarray, values: np.ndarray) -> list[list[tuple[int, str]]]:

@@ -16,7 +16,7 @@ import numpy as np
 from bertkit.metrics import Numbers
 from bertkit.reports import svg
 from bertkit.reports.canvas import escape_text
-from bertkit.reports.templates import write_page
+from bertkit.reports.templates import load_template, write_page
 
 MAX_POINTS = 50_000
 """On a page; of more, as many are shown, evenly chosen."""
@@ -165,34 +165,23 @@ def draw_layers(points: Sequence[MapPoint], layers: Sequence[MapLayer], labels: 
     listed = [(number, text) for number, text in [*labels.items(), (-1, "none")] if counts[number]][:8]
     rows = -(-len(layers) // _PER_ROW)
     width, height = _PANEL * min(len(layers), _PER_ROW), (_PANEL + 40) * rows + 24 * len(listed) + 8
-    elements = []
+    panels = []
     for number, layer in enumerate(layers):
         left, top = number % _PER_ROW * _PANEL, number // _PER_ROW * (_PANEL + 40)
         scaled = _scale_points(layer.points[chosen])
         places = scaled / (float(np.abs(scaled).max()) or 1.0) * (_PANEL / 2 - 8)
-        elements += [
-            f'<text x="{left + 8}" y="{top + 16}">{escape_text(layer.name)}</text>',
-            f'<text class="soft" x="{left + 8}" y="{top + 32}">{escape_text(layer.about)}</text>',
-        ]
+        drawn = []
         for group in sorted(counts):
+            # Strokes of no length, whose round ends are the points.
             path = "".join(
                 f"M{left + _PANEL / 2 + x:.1f} {top + 38 + _PANEL / 2 - y:.1f}h0" for x, y in places[groups == group]
             )
-            elements.append(f'<path stroke="{color_of(group)}" d="{path}"/>')
-    for number, (group, text) in enumerate(listed):
-        up = (_PANEL + 40) * rows + 24 * number + 16
-        elements.append(
-            f'<circle cx="14" cy="{up - 4}" r="5" fill="{color_of(group)}"/><text x="26" y="{up}">'
-            f"{escape_text(text)}</text>"
-        )
-    style = (
-        "text{font:13px system-ui,sans-serif;fill:#1a1d21}.soft{font-size:11px;fill:#59616d}"
-        "path{fill:none;stroke-width:3;stroke-linecap:round;stroke-opacity:.7}"
-        "@media(prefers-color-scheme:dark){text{fill:#e8eaed}.soft{fill:#a0a9b5}}"
-    )
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}"'
-    label = escape_text(name)
-    return f'{head} role="img" aria-label="{label}"><style>{style}</style>{"".join(elements)}</svg>\n'
+            drawn.append((color_of(group), path))
+        panels.append({"layer": layer, "left": left, "top": top, "paths": drawn})
+    first = (_PANEL + 40) * rows + 16
+    legend = [(color_of(group), text, first + 24 * number) for number, (group, text) in enumerate(listed)]
+    picture = load_template("insight/map.svg.j2", escaped=escape_text)
+    return picture.render(name=name, width=width, height=height, panels=panels, legend=legend)
 
 
 def _scale_points(points: Numbers) -> Numbers:

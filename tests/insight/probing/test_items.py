@@ -24,7 +24,7 @@ def test_items_find_their_vectors_and_those_without_one_are_left_out():
     items = replace(items, addresses=np.array([[[0, 1]], [[2, 1]], [[2, 0]], [[1, 0]]]))
     kept, vectors = find_vectors(items, make_words())
     assert kept.labels == ["a", "c", "d"] and kept.groups == ["u", "w", "x"] and len(kept) == 3
-    assert vectors.numbers[:, 0].tolist() == [1, 3, 2] and vectors.layers == 1
+    assert vectors.numbers[:, 0].tolist() == [1, 3, 2] and vectors.vectors.layers == 1
     np.testing.assert_array_equal(vectors.features(1), [[9, 10, 11], [21, 22, 23], [15, 16, 17]])
     np.testing.assert_array_equal(vectors.features(0, np.array([2])), [[12, 13, 14]])
 

@@ -52,4 +52,4 @@ def test_all_layers_are_standardized():
     layers = read_all_layers(train, np.arange(100))
     assert layers.shape == (5, 100, WIDTH + 1)
     np.testing.assert_allclose(layers[3, :, 0].std(), 1, atol=1e-4)
-    assert make_vectors(np.eye(3), 0, np.random.default_rng(0)).layers == 4
+    assert make_vectors(np.eye(3), 0, np.random.default_rng(0)).vectors.layers == 4
