@@ -171,9 +171,11 @@ def to_plain(value: Any) -> Any:
     """Return a value with a dictionary for each dataclass that is in it, in dictionaries and lists."""
     if isinstance(value, Mapping):
         return {name: to_plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple, Iterator)):
+    if isinstance(value, (Sequence, Iterator)) and not isinstance(value, (str, bytes)):
         return list(map(to_plain, value))
-    return dataclasses.asdict(value) if dataclasses.is_dataclass(value) else value  # type: ignore[arg-type]
+    if dataclasses.is_dataclass(value):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    return value
 
 
 def print_records(

@@ -34,13 +34,17 @@ class SavedCalibration:
     temperature: float
     thresholds: dict[str, float] | None = None
     """Where a row may have several labels: label -> the least probability that chooses it."""
-    confidence: list[float] = field(default_factory=list)
-    """Where a row has one label, of each row: the probability of the label that was chosen."""
-    right: list[int] = field(default_factory=list)
-    gold: list[float] = field(default_factory=list)
+    confidence: str | list[float] = ""
+    """Where a row has one label, of each row: the probability of the label that was chosen, as one text of numbers."""
+    right: str | list[int] = ""
+    gold: str | list[float] = ""
     """The probability of the gold label."""
     folds: list[dict[str, Any]] = field(default_factory=list)
-    """Digests of the ``rows`` of each fold, and ``options`` fitted to the others; none of an earlier bertkit."""
+    """Digests of the ``rows`` of each fold, 16 digits each, and ``options`` fitted to the others.
+
+    All of these are texts, since as many objects take several times the memory. An earlier bertkit wrote lists, or no
+    folds.
+    """
 
     def options(self) -> dict[str, Any]:
         """Return the options of a recipe that apply it."""
@@ -104,7 +108,7 @@ def find_calibration_rows(
     digests = digest_rows(rows, gold)
     in_force = [name for name, value in calibration.options().items() if options.get(name) == value]
     for fold in calibration.folds if in_force else []:
-        of_fold = np.array([int(digest, 16) for digest in fold["rows"]], dtype=digests.dtype)
+        of_fold = np.frombuffer(bytes.fromhex("".join(fold["rows"])), dtype=">u8").astype(digests.dtype)
         indices = np.flatnonzero(np.isin(digests, of_fold)).tolist()
         if indices:
             yield indices, {name: fold["options"][name] for name in in_force}
@@ -153,8 +157,11 @@ def thresholds_for(
         raise UsageError(what, f"bertkit calibrate {recipe.name} --model {recipe.model}")
     options: dict[str, Any] = {}
     lines = []
-    kept: tuple[Sequence[float], ...] = (calibration.confidence, calibration.right, calibration.gold)
-    confidence, right, gold = (np.array(values, dtype=np.float64) for values in kept)
+    kept = (calibration.confidence, calibration.right, calibration.gold)
+    confidence, right, gold = (
+        np.fromstring(values, sep=" ") if isinstance(values, str) else np.array(values, dtype=np.float64)
+        for values in kept
+    )
     if precision is not None:
         decision = find_abstention(confidence, right, precision)
         if decision is None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -21,6 +22,7 @@ from bertkit.metrics.paired import find_changed, swap
 from bertkit.metrics.statistics import quantile_bins
 from bertkit.recipe import Row
 from bertkit.reports.svg import thin
+from bertkit.storage.spool import spool
 from bertkit.tasks import Predictions
 from bertkit.tokens.features import Rows
 
@@ -32,8 +34,10 @@ _BY_TYPE = ("entities", "strict")  # arrays (rows, types, 3)
 
 Extra = Mapping[str, Sequence[Any]]
 """Name of a column -> its value in each row."""
-Groups = dict[str, dict[str, list[int]]]
-"""What rows are sliced by -> value -> numbers of units."""
+Units = Sequence[Sequence[int]]
+"""The numbers of the rows of each unit: one row, or all of a query."""
+Groups = dict[str, dict[str, Sequence[int]]]
+"""What rows are sliced by -> value -> numbers of units, eight bytes each."""
 
 
 @dataclass(frozen=True)
@@ -125,19 +129,19 @@ def find_changes(scorer: Scorer, rows: Rows, sides: Sides, extra: Extra, shown: 
         judged=len(chosen),
         won=len(won),
         lost=len(lost),
-        won_rows=[describe(units[unit][0]) for unit in won[:shown] if units],
-        lost_rows=[describe(units[unit][0]) for unit in lost[:shown] if units],
+        won_rows=[describe(units[unit][0]) for unit in won[:shown] if len(units)],
+        lost_rows=[describe(units[unit][0]) for unit in lost[:shown] if len(units)],
         slice_metric=slice_metric,
         slices=_slice_units(scorer, slice_metric, groups, sides, outcome)
         + _slice_entities(scorer, slice_metric, sides),
     )
 
 
-def group_rows(scorer: Scorer, rows: Rows, side: Side) -> list[list[int]]:
+def group_rows(scorer: Scorer, rows: Rows, side: Side) -> Units:
     """Return the numbers of the rows of each unit: one per unit, or all rows of a query; empty where nobody knows."""
     count = count_units(side.judged[0])
     if count == len(rows):
-        return [[number] for number in range(len(rows))]
+        return cast(Units, np.arange(count)[:, None])
     groups: dict[tuple[str, ...], list[int]] = {}
     for number, row in enumerate(rows):
         groups.setdefault(tuple(str(row.get(name)) for name in scorer.task.COLUMNS.together), []).append(number)
@@ -178,35 +182,35 @@ def _split_effects(effects: Mapping[int, float]) -> tuple[list[int], list[int]]:
     return won, lost
 
 
-def slice_values(scorer: Scorer, rows: Rows, units: Sequence[Sequence[int]], extra: Extra) -> Groups:
+def slice_values(scorer: Scorer, rows: Rows, units: Units, extra: Extra) -> Groups:
     """Group units by gold label, by thirds of length, and by each extra column."""
-    if not units:
+    if not len(units):
         return {}
-    columns, firsts = scorer.task.COLUMNS, [numbers[0] for numbers in units]
-    slices: Groups = {}
-    gold = [rows[number].get(columns.gold) for number in firsts]
+    columns, slices = scorer.task.COLUMNS, Groups()
+    gold = spool(rows[numbers[0]].get(columns.gold) for numbers in units)
     if scorer.task.NAMED and all(isinstance(value, str) for value in gold):
         slices[columns.gold] = _group_numbers(gold)
     lengths = [sum(count_words(rows[number], columns) for number in numbers) for numbers in units]
     if len(set(lengths)) > 1:
         slices["words"] = {
-            f"{first} to {last}": [unit for unit, length in enumerate(lengths) if first <= length <= last]
+            f"{first} to {last}": array("q", (unit for unit, length in enumerate(lengths) if first <= length <= last))
             for first, last in quantile_bins(lengths, bins=3)
         }
     for name, values in extra.items():
-        slices[name] = _group_numbers([str(values[number]) for number in firsts])
+        slices[name] = _group_numbers([str(values[numbers[0]]) for numbers in units])
     return slices
 
 
-def _group_numbers(values: Sequence[Any]) -> dict[str, list[int]]:
+def _group_numbers(values: Sequence[Any]) -> dict[str, Sequence[int]]:
     """Group the numbers of values by value, the most frequent ones; all others are one group."""
     counts = Counter(values)
     named = MAX_LABELS if len(counts) <= MAX_LABELS else MAX_LABELS - 1
     frequent = [value for value, _ in counts.most_common(named)]
-    groups: dict[str, list[int]] = {value: [] for value in frequent}
+    groups = {value: array("q") for value in frequent}
     for number, value in enumerate(values):
-        groups.setdefault(value if value in groups else f"{len(counts) - len(frequent)} others", []).append(number)
-    return groups
+        name = value if value in groups else f"{len(counts) - len(frequent)} others"
+        groups.setdefault(name, array("q")).append(number)
+    return dict(groups)
 
 
 def count_words(row: Row, columns: Columns) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import heapq
 import os
 import pickle
 import tempfile
 import weakref
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from itertools import chain, islice
 from pathlib import Path
@@ -20,6 +21,7 @@ IN_MEMORY = 1 << 14
 """The most items that stay a list, since so few take little memory; of more, as many are worked on at a time."""
 
 _BLOCK = 256  # items that are written, and read, together
+_PART = 1 << 16  # items that are sorted in memory; a file is open for each so many, until all are merged
 
 Item = TypeVar("Item")
 
@@ -89,6 +91,14 @@ def spool(items: Iterable[Item], block: int = _BLOCK) -> Sequence[Item]:
     remaining = iter(items)
     first = list(islice(remaining, IN_MEMORY + 1))
     return first if len(first) <= IN_MEMORY else Spooled(chain(first, remaining), block)
+
+
+def spool_sorted(items: Iterable[Item], key: Callable[[Item], Any]) -> Sequence[Item]:
+    """Return items as a sequence in the order that `sorted` has, whose memory does not grow with their number."""
+    remaining, parts = iter(items), list[Sequence[Item]]()
+    while part := sorted(islice(remaining, _PART), key=key):
+        parts.append(spool(part))
+    return parts[0] if len(parts) == 1 else spool(heapq.merge(*parts, key=key))
 
 
 def _open_file() -> IO[Any]:

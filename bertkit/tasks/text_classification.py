@@ -196,12 +196,13 @@ def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> ca
 
     Where a row may have several labels, each of them is a decision of its own between no and yes.
     """
-    probabilities = np.array([list(record["probabilities"].values()) for record in predictions])
+    of_rows = (list(record["probabilities"].values()) for record in predictions)
+    probabilities = np.fromiter(of_rows, dtype=np.dtype((float, len(predictions[0]["probabilities"]))))
     if _is_multi_label(setup.recipe):
         pairs = calibration.as_pairs(probabilities).reshape(-1, 2)
         gold = _indicators([row["label"] for row in rows], setup.labels).ravel()
         return calibration.Decisions(pairs, gold, np.repeat(np.arange(len(rows)), len(setup.labels)), per="label")
-    gold = np.array([setup.labels.index(row["label"]) for row in rows])
+    gold = np.fromiter((setup.labels.index(row["label"]) for row in rows), dtype=int)
     return calibration.Decisions(probabilities, gold, np.arange(len(rows)))
 
 

@@ -87,7 +87,7 @@ def calibrate(
             what = f"{recipe.model} is not a folder, and a calibration is kept beside the weights"
             raise UsageError(what, f"hf download {recipe.model} --local-dir DIR, then --model DIR")
         rows = next(iter(judge_training_rows(saved, splits_to_score(saved, split), training_rows).values()))
-        count = len(set(digest_rows(rows.rows, saved.task.COLUMNS.gold).tolist()))
+        count = len(np.unique(digest_rows(rows.rows, saved.task.COLUMNS.gold)))
         if count < _LEAST_ROWS:
             which = "rows" if count == len(rows.rows) else "different rows"
             raise UsageError(f"{count} {which} are too few to calibrate on", f"give at least {_LEAST_ROWS}")
@@ -128,9 +128,9 @@ def _fit_calibration(
         model=fingerprint_all(saved.folder, saved.member_folders),
         task=saved.recipe.task,
         **facts,
-        confidence=[float(f"{value:.7g}") for value in confidence] if is_per_row else [],
-        right=right.tolist() if is_per_row else [],
-        gold=[float(f"{value:.7g}") for value in tempered[np.arange(len(gold)), gold]] if is_per_row else [],
+        confidence=_join_numbers(confidence) if is_per_row else "",
+        right=_join_numbers(right) if is_per_row else "",
+        gold=_join_numbers(tempered[np.arange(len(gold)), gold]) if is_per_row else "",
         folds=[_describe_fold(fold, groups, labels if thresholds else ()) for fold in fits],
     )
     write_calibration(saved.calibration_folder, calibration)
@@ -158,8 +158,13 @@ def _fit_calibration(
 def _describe_fold(fold: Fold, digests: Numbers, labels: Sequence[str]) -> dict[str, Any]:
     """Return a fold as a calibration keeps it; `digests` are of the rows of decisions, and `labels` have thresholds."""
     thresholds = {"thresholds": dict(zip(labels, fold.thresholds, strict=True))} if labels else {}
-    rows = [f"{digest:016x}" for digest in np.unique(digests[fold.is_held_out]).tolist()]
+    rows = np.unique(digests[fold.is_held_out]).astype(">u8").tobytes().hex()
     return {"rows": rows, "options": {"temperature": fold.temperature, **thresholds}}
+
+
+def _join_numbers(values: Numbers) -> str:
+    """Return numbers as one text, in seven digits."""
+    return " ".join(f"{value:.7g}" for value in values)
 
 
 def _compare_f1(yes: Numbers, gold: Numbers, fits: Sequence[Fold]) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ class Mistakes(Findings):
     wrong: int
     """Units with an error."""
     scores: dict[str, float]
-    mistakes: list[RowAnswer]
+    mistakes: Sequence[RowAnswer]
     """All wrong rows, sorted."""
     robustness: Robustness | None = None
 
@@ -80,9 +81,9 @@ class Disagreement(Findings):
     rates: tuple[float, float]
     both_right: int
     both_wrong: int
-    only_first_wrong: list[tuple[RowAnswer, RowAnswer]]
+    only_first_wrong: Sequence[tuple[RowAnswer, RowAnswer]]
     """The answers of both to the units where the first is more wrong, sorted."""
-    only_second_wrong: list[tuple[RowAnswer, RowAnswer]]
+    only_second_wrong: Sequence[tuple[RowAnswer, RowAnswer]]
 
 
 def find_errors(
@@ -116,7 +117,7 @@ def find_errors(
         rate=outcomes.rate,
         wrong=int((outcomes.errors > 0).sum()),
         scores={name: float(value) for name, value in scorer.score(scorer.compare(run, rows)).items()},
-        mistakes=sort_answers([answer for answer in outcomes.answers if answer.error > 0], settings.sort),
+        mistakes=sort_answers((answer for answer in outcomes.answers if answer.error > 0), settings.sort),
         robustness=robustness,
     )
 
@@ -141,7 +142,10 @@ def find_disagreement(
     difference = sides[1].errors - sides[0].errors
     # a tagger's decisions depend on what it predicts: those of both runs count half
     shared = replace(sides[0], decisions=(sides[0].decisions + sides[1].decisions) / 2)
-    pairs = list(zip(sides[0].answers, sides[1].answers, difference, strict=True))
+    only_first, only_second = (
+        sort_pairs(compress(zip(sides[0].answers, sides[1].answers, strict=True), is_worse), settings.sort, side)
+        for side, is_worse in enumerate((difference < 0, difference > 0))
+    )
     return Disagreement(
         **_compare_slices(scorer, runs[0], rows, shared, difference, settings),
         first=str(first),
@@ -149,8 +153,8 @@ def find_disagreement(
         rates=(sides[0].rate, sides[1].rate),
         both_right=int(((sides[0].errors == 0) & (sides[1].errors == 0)).sum()),
         both_wrong=int(((sides[0].errors > 0) & (sides[1].errors > 0)).sum()),
-        only_first_wrong=sort_pairs([(one, other) for one, other, by in pairs if by < 0], settings.sort, 0),
-        only_second_wrong=sort_pairs([(one, other) for one, other, by in pairs if by > 0], settings.sort, 1),
+        only_first_wrong=only_first,
+        only_second_wrong=only_second,
     )
 
 

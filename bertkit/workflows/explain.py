@@ -17,7 +17,7 @@ from bertkit.data.text import Record
 from bertkit.errors import DataError, UsageError
 from bertkit.evaluation.checkpoint import Checkpoint, SavedCheckpoint, find_checkpoint
 from bertkit.evaluation.scoring import run_model
-from bertkit.insight.mistakes.outcomes import find_outcomes, sort_answers
+from bertkit.insight.mistakes.outcomes import find_outcomes, sort_pairs
 from bertkit.insight.settings import Settings
 from bertkit.progress import SILENT, stage, use_progress
 from bertkit.recipe import Recipe, Row, typed_path
@@ -216,8 +216,8 @@ def _find_mistaken_rows(path: str | Path, count: int) -> list[Row]:
     """
     scorer, (run,), rows = read_predictions([path])
     outcomes = find_outcomes(scorer, run, rows)
-    units = {id(answer): unit for answer, unit in zip(outcomes.answers, outcomes.units, strict=True)}
-    wrong = sort_answers([answer for answer in outcomes.answers if answer.error > 0], "confidence")
+    answered = zip(outcomes.answers, outcomes.units, strict=True)
+    wrong = sort_pairs(itertools.compress(answered, outcomes.errors > 0), "confidence", 0)
     if not wrong:
         raise UsageError("no row is wrong", "explain others with --text or --data", file=path)
-    return [rows[number] for answer in wrong[:count] for number in units[id(answer)]]
+    return [rows[number] for _, numbers in wrong[:count] for number in numbers]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import tracemalloc
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 
 from bertkit.errors import ResourceError
 from bertkit.storage import spool as module
-from bertkit.storage.spool import IN_MEMORY, Spooled, spool
+from bertkit.storage.spool import IN_MEMORY, Spooled, spool, spool_sorted
 
 
 @pytest.fixture(autouse=True)
@@ -64,3 +65,14 @@ def test_a_full_disk_is_named(monkeypatch):
     monkeypatch.setattr(module, "_open_file", Full)
     with pytest.raises(ResourceError, match="No space left on device"):
         Spooled(range(3))
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 100, 1000])
+def test_items_are_sorted_as_by_python(count, monkeypatch):
+    monkeypatch.setattr(module, "_PART", 100)
+    monkeypatch.setattr(module, "IN_MEMORY", 10)
+    rng = random.Random(count)
+    items = [(rng.randrange(20), number) for number in range(count)]  # many are equal: their order is kept
+    ordered = spool_sorted(iter(items), lambda item: -item[0])
+    assert list(ordered) == sorted(items, key=lambda item: -item[0])
+    assert isinstance(ordered, list if count <= 10 else Spooled)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 
 import pytest
 
+from bertkit.cli.output import to_plain
 from bertkit.errors import DataError, UsageError
 from bertkit.recipe import load_recipe
 from bertkit.reports.insight.errors import write_disagreement, write_mistakes
+from bertkit.storage import spool
 from bertkit.workflows.errors import ErrorSettings, find_disagreement, find_errors
+from bertkit.workflows.explain import _find_mistaken_rows
 from tests.evaluation.stored_runs import make_rows, make_run, predict
 
 ROWS = make_rows(200)
@@ -61,6 +65,22 @@ def test_two_runs_differ_in_rows_and_slices(tmp_path):
     worst = found.slices[0]
     assert worst.is_beyond_chance and worst.by == "negation"
     write_disagreement(tmp_path / "ab.html", found)
+
+
+@pytest.mark.parametrize("sort", ["confidence", "length", "label", "error"])
+def test_rows_that_wait_on_disk_have_the_same_mistakes(sort, tmp_path, monkeypatch):
+    first, second = make(tmp_path / "a", draw(0.2, 0.3, 0)), make(tmp_path / "b", draw(0.3, 0, 1), seed=2)
+    settings = ErrorSettings(sort=sort)
+
+    def look():
+        return to_plain([find_errors(first, settings), find_disagreement(first, second, settings)]), [
+            row["id"] for row in _find_mistaken_rows(first, 9)
+        ]
+
+    in_memory = look()
+    monkeypatch.setattr(spool, "IN_MEMORY", 10)
+    assert look() == in_memory
+    assert json.dumps(in_memory)
 
 
 def test_what_cannot_be_looked_at_is_refused(tmp_path):

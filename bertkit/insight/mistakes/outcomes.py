@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from bertkit.errors import DataError, shorten
-from bertkit.evaluation.differences import Side, as_text, count_words, group_rows
+from bertkit.evaluation.differences import Side, Units, as_text, count_words, group_rows
 from bertkit.evaluation.stored import Scorer, StoredRun
 from bertkit.metrics import Numbers
 from bertkit.metrics.basic import LOWER_IS_BETTER
@@ -17,10 +17,12 @@ from bertkit.metrics.intervals import count_units, take
 from bertkit.recipe import Row
 from bertkit.reports.examples import Example, confidence_of, find_named, make_example
 from bertkit.reports.text import is_finite
-from bertkit.storage.spool import spool
+from bertkit.storage.spool import spool, spool_sorted
 from bertkit.tasks import Compared
 
 _SAME = 1e-6
+
+Pair = TypeVar("Pair", bound=tuple[Any, Any])
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,7 @@ class Outcomes:
     """How wrong each unit is, (units,)."""
     decisions: Numbers
     """Answers of each unit, (units,): 1 unless a unit has several."""
-    units: list[list[int]]
-    """The numbers of the rows of each unit: one row, or all of a query."""
+    units: Units
     answers: Sequence[RowAnswer]
     """One per unit."""
 
@@ -87,7 +88,7 @@ def find_outcomes(scorer: Scorer, run: StoredRun, rows: Sequence[Row]) -> Outcom
         errors, decisions = (np.asarray(counts, dtype=float) for counts in task.count_errors(compared))
         names = {"entities": "errors per gold or predicted entity", "tags": "share of wrong tags"}
         what = next((name for array, name in names.items() if array in compared), "share of wrong answers")
-    elif len(units) != len(rows) or not units:
+    elif len(units) != len(rows) or not len(units):
         what, errors = _score_units(scorer, compared)
     else:
         what, errors = _judge_rows(scorer, compared, examples)
@@ -150,14 +151,14 @@ def _describe_answer(
     )
 
 
-def sort_answers(answers: Sequence[RowAnswer], sort: str) -> list[RowAnswer]:
+def sort_answers(answers: Iterable[RowAnswer], sort: str) -> Sequence[RowAnswer]:
     """Sort answers: the most confident, longest or most wrong first, or by gold label."""
-    return sorted(answers, key=_SORTS[sort])
+    return spool_sorted(answers, _SORTS[sort])
 
 
-def sort_pairs(pairs: Sequence[tuple[RowAnswer, RowAnswer]], sort: str, side: int) -> list[tuple[RowAnswer, RowAnswer]]:
-    """Sort pairs of answers by that of one side."""
-    return sorted(pairs, key=lambda pair: _SORTS[sort](pair[side]))
+def sort_pairs(pairs: Iterable[Pair], sort: str, side: int) -> Sequence[Pair]:
+    """Sort pairs by the answer on one side."""
+    return spool_sorted(pairs, lambda pair: _SORTS[sort](pair[side]))
 
 
 _SORTS: dict[str, Callable[[RowAnswer], Any]] = {

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
 from bertkit.data.columns import Columns
 from bertkit.errors import shorten
-from bertkit.evaluation.differences import Extra, Groups, slice_values
+from bertkit.evaluation.differences import Extra, Groups, Units, slice_values
 from bertkit.evaluation.stored import Scorer
 from bertkit.insight.mistakes.outcomes import Outcomes
 from bertkit.metrics import Numbers
 from bertkit.metrics.slices import compare_slices
 from bertkit.recipe import Row
+from bertkit.storage.spool import spool
 
 _WORD = re.compile(r"\w+(?:['’]\w+)?")
 _NEGATION = re.compile(
@@ -53,7 +56,7 @@ class ComparedSlice:
 def find_slices(
     scorer: Scorer,
     rows: Sequence[Row],
-    units: Sequence[Sequence[int]],
+    units: Units,
     *,
     known_words: Collection[str] | None = None,
     extra: Extra | None = None,
@@ -69,10 +72,9 @@ def find_slices(
     """
     columns = scorer.task.COLUMNS
     groups = slice_values(scorer, rows, units, extra or {})
-    texts = [" ".join(_text(rows[number], columns) for number in numbers) for numbers in units]
+    texts = spool(" ".join(_text(rows[number], columns) for number in numbers) for numbers in units)
     name = "new words" if known_words is not None else "words that occur once"
-    known = frozenset(known_words or ())
-    counts = [len({*words} - known) for words in _all_words(texts, known_words)]
+    counts = map(len, _new_words(texts, known_words))
     groups[name] = _group_units(counts, lambda count: f"{_MANY_NEW} or more" if count >= _MANY_NEW else str(count))
     groups["negation"] = _group_units(texts, lambda text: _yes(_NEGATION.search(text)))
     groups["names"] = _group_units(texts, lambda text: _yes(_has_names(text)))
@@ -100,9 +102,9 @@ def compare_groups(outcomes: Outcomes, groups: Groups, *, errors: Numbers | None
     tested = []
     for (by, value, members), found in zip(named, compared, strict=True):
         if found is not None:
-            wrong = [outcomes.answers[unit].id for unit in members if outcomes.errors[unit] > 0]
+            wrong = (outcomes.answers[unit].id for unit in members if outcomes.errors[unit] > 0)
             facts = {name: getattr(found, name) for name in _OF_DIFFERENCE}
-            tested.append(ComparedSlice(by=by, value=shorten(str(value), 40), **facts, ids=wrong[:20]))
+            tested.append(ComparedSlice(by=by, value=shorten(str(value), 40), **facts, ids=list(islice(wrong, 20))))
     return sorted(tested, key=lambda one: (one.p is None, one.p_holm or 0.0, one.p or 0.0))
 
 
@@ -121,13 +123,13 @@ def _words(text: str) -> list[str]:
     return [word.lower() for word in _WORD.findall(text) if not word.isdigit()]
 
 
-def _all_words(texts: Sequence[str], known: Collection[str] | None) -> list[list[str]]:
-    """Return the words of each text; without known ones, only those that no other text has."""
-    words = [_words(text) for text in texts]
-    if known is not None:
-        return words
-    counts = Counter(word for own in words for word in set(own))
-    return [[word for word in own if counts[word] == 1] for own in words]
+def _new_words(texts: Sequence[str], known: Iterable[str] | None) -> Iterator[set[str]]:
+    """Yield the words of each text that are not known; without known ones, those that no other text has."""
+    if known is None:
+        counts = Counter(word for text in texts for word in set(_words(text)))
+        known = (word for word, count in counts.items() if count > 1)
+    known_words = frozenset(known)
+    return ({*_words(text)} - known_words for text in texts)
 
 
 def _has_names(text: str) -> bool:
@@ -142,23 +144,21 @@ def _yes(found: object) -> str:
     return "yes" if found else "no"
 
 
-def _group_units(values: Sequence[Any], name: Callable[[Any], str]) -> dict[str, list[int]]:
+def _group_units(values: Iterable[Any], name: Callable[[Any], str]) -> dict[str, Sequence[int]]:
     """Group units by a name; where all have the same, there is nothing to compare."""
-    groups: dict[str, list[int]] = {}
+    groups: dict[str, array[int]] = {}
     for unit, value in enumerate(values):
-        groups.setdefault(name(value), []).append(unit)
+        groups.setdefault(name(value), array("q")).append(unit)
     return dict(sorted(groups.items())) if len(groups) > 1 else {}
 
 
-def _by_gold_lists(rows: Sequence[Row], units: Sequence[Sequence[int]], gold: str) -> dict[str, list[int]]:
+def _by_gold_lists(rows: Sequence[Row], units: Units, gold: str) -> dict[str, Sequence[int]]:
     """Group units by what their gold lists hold: labels, or types of entities."""
-    groups: dict[str, list[int]] = {}
+    groups: dict[str, array[int]] = {}
     for unit, numbers in enumerate(units):
         value = rows[numbers[0]].get(gold)
         if isinstance(value, list):
             held = {re.sub(r"^[BIESL]-", "", name) for name in value if isinstance(name, str) and name != "O"}
-            for name in held:
-                groups.setdefault(name, []).append(unit)
-            if not held:
-                groups.setdefault("none", []).append(unit)
+            for name in held or ("none",):
+                groups.setdefault(name, array("q")).append(unit)
     return dict(sorted(groups.items()))
