@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from bertkit.storage.columns import ColumnWriter, locked, map_columns
+from bertkit.storage.columns import ColumnWriter, locked, map_columns, map_npy, unmap_rows
 
 DTYPES = {"tokens": "uint16", "ends": "int64"}
 
@@ -103,3 +105,20 @@ def test_a_folder_is_locked_beside_it_before_it_exists(folder):
     with locked(folder):
         assert not folder.exists()
         assert folder.with_name("columns.lock").read_text().startswith("process ")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_rows_whose_pages_are_dropped_take_no_memory_and_are_read_again(tmp_path):
+    values = np.random.default_rng(0).random((40_000, 64))  # 20 MB
+    np.save(tmp_path / "values.npy", values)
+
+    def resident():
+        return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+    mapped = map_npy(tmp_path / "values.npy")
+    before = resident()
+    mapped.sum()
+    assert resident() > before + 0.9 * values.nbytes
+    unmap_rows(mapped, 100, 39_900)
+    assert resident() < before + 0.1 * values.nbytes
+    np.testing.assert_array_equal(mapped, values)

@@ -25,7 +25,7 @@ from bertkit.progress import stage
 from bertkit.recipe.plugins import import_extra
 from bertkit.storage.files import REMEDIES
 from bertkit.storage.fingerprints import list_files
-from bertkit.vectors.search.exact import exact_search, gather, rank
+from bertkit.vectors.search.exact import exact_search, gather, rank, unmap_vectors
 from bertkit.vectors.search.shard import Shard
 
 TARGET = 0.99
@@ -103,6 +103,7 @@ class ApproximateSearch:
             if len(numbers) < k:
                 values, numbers = (each[0] for each in exact_search(shards, query[None], k, deleted))
             scores[position], rows[position] = values, numbers
+        unmap_vectors(shards)
         return scores, rows
 
     def _candidates(self, queries: Numbers, k: int, deleted: Numbers) -> Numbers:

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.metrics import Numbers
+from bertkit.storage.columns import unmap_rows
 from bertkit.tokens.features import Tensor
 from bertkit.vectors.search.shard import Shard, round_to_bf16, widen
 
@@ -30,6 +31,8 @@ _QUERIES = 256  # of a pass over the vectors
 _HALF_STEP = 2.0**-8  # by which rounding to bf16 moves a number, relative to it
 # by which adding products in fp32 moves a score, relative to the lengths; far more than it is
 _SUMMATION = 1e-4
+# bytes of vectors that stay in memory for the next query; what is beyond comes from the cache of the disk each time
+_MAPPED = 1 << 30
 
 
 def exact_search(
@@ -98,7 +101,15 @@ def _search(shards: Sequence[Shard], queries: Numbers, k: int, deleted: Numbers,
         _, candidates = _scan_rows(shards, queries[unproven], k + _CANDIDATES, deleted, first, rounded=False)
         for number, found in zip(unproven, candidates, strict=True):
             scores[number], rows[number] = rank(shards, queries[number], found, k)
+    unmap_vectors(shards)
     return scores, rows
+
+
+def unmap_vectors(shards: Sequence[Shard]) -> None:
+    """Drop what queries have read of float32 vectors that are many, since each candidate is in other pages."""
+    if sum(shard.vectors.nbytes for shard in shards) > _MAPPED:
+        for shard in shards:
+            unmap_rows(shard.vectors, 0, shard.info.rows)
 
 
 def _highest_missed(shards: Sequence[Shard], queries: Numbers, lowest: Numbers) -> Numbers:
@@ -176,11 +187,13 @@ def _blocks(shards: Sequence[Shard], size: int, first: int, rounded: bool) -> It
     """Yield the number of the first row of each block, and its vectors as a tensor (rows, dimension)."""
     import torch
 
-    before = 0
+    before, read = 0, 0
     for shard in shards:
-        begin = max(0, first - before)
+        begin, mapped = max(0, first - before), shard.rounded if rounded else shard.vectors
         for start in range(begin, shard.info.rows, size):
-            mapped = (shard.rounded if rounded else shard.vectors)[start : start + size]
-            vectors = torch.from_numpy(mapped)
+            vectors = torch.from_numpy(mapped[start : start + size])
             yield before + start, vectors.view(torch.bfloat16) if rounded else vectors
+            read += vectors.nbytes
+            if read > _MAPPED:
+                unmap_rows(mapped, start, start + len(vectors))
         before += shard.info.rows

@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from bertkit.vectors.search import exact
+from bertkit.vectors.search.build import add_to_index, build_index
+from bertkit.vectors.search.coverage import Coverage
 from bertkit.vectors.search.exact import exact_search
-from bertkit.vectors.search.manifest import ShardInfo
-from bertkit.vectors.search.shard import round_to_bf16, widen
+from bertkit.vectors.search.manifest import Manifest, ShardInfo
+from bertkit.vectors.search.shard import prepare, round_to_bf16, widen
 from tests.vectors.search.test_index import make_vectors
 
 NONE = np.zeros(0, dtype=np.int64)
@@ -51,6 +53,21 @@ def test_every_block_counts(queries, order, small_blocks):
     expected, best = full_scan(vectors, asked, 10)
     np.testing.assert_array_equal(rows, best)
     np.testing.assert_allclose(scores, expected, rtol=1e-6)
+
+
+def test_vectors_that_are_read_again_from_disk_are_the_same(tmp_path, small_blocks, monkeypatch):
+    vectors, asked = make_vectors(3000), make_vectors(20, seed=1)
+    rows = [{"id": number, "text": "a"} for number in range(3000)]
+    index = build_index(tmp_path / "index", Manifest(16), lambda _: [(rows[:1800], vectors[:1800], Coverage())])
+    index = add_to_index(index, lambda _: [(rows[1800:], vectors[1800:], Coverage())])
+    monkeypatch.setattr(exact, "_MAPPED", 0)
+    for _ in range(2):
+        scores, numbers = index.search(asked, 10)
+        expected, best = full_scan(
+            vectors / np.linalg.norm(vectors, axis=1, keepdims=True), prepare(asked, "cosine"), 10
+        )
+        np.testing.assert_array_equal(numbers, best)
+        np.testing.assert_allclose(scores, expected, rtol=1e-5)
 
 
 def test_a_query_is_found_alike_alone_and_among_others(small_blocks):
