@@ -78,9 +78,12 @@ class ApproximateSearch:
         """
         faiss = _load_faiss()
         (name,) = entry["files"]
-        read = faiss.read_index_binary if entry["method"] == "binary" else faiss.read_index
+        # mapped: a search reads few of the vectors, which are as many bytes as there are numbers
+        mapped = 0 if os.name == "nt" else getattr(faiss, "IO_FLAG_MMAP_IFC", 0)
+        file, is_binary = str(folder / name), entry["method"] == "binary"
         try:
-            return cls(entry["method"], read(str(folder / name)), entry["rows"], entry["width"])
+            read = faiss.read_index_binary(file) if is_binary else faiss.read_index(file, mapped)
+            return cls(entry["method"], read, entry["rows"], entry["width"])
         except RuntimeError:
             raise DataError("a file of the index is damaged", "build the index again", file=folder / name) from None
 
