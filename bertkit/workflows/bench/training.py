@@ -21,7 +21,7 @@ from bertkit.hardware.precision import Machine, use_matmul_backend
 from bertkit.hardware.speed import fastest_products, training_operations
 from bertkit.modeling.architectures import detect_machine, layer_sizes
 from bertkit.modeling.info import Model
-from bertkit.modeling.load import load_tokenizer, read_config
+from bertkit.modeling.load import load_tokenizer, loaded_weight_bytes, read_config
 from bertkit.progress import Progress, ProgressWrapper, stage, takes_progress, use_progress
 from bertkit.recipe import Recipe
 from bertkit.tokens.features import Feature, Features, Setup, text_lengths
@@ -187,6 +187,9 @@ def _measure_case(case: _Case, steps: int) -> Speed:
             prepared = time.perf_counter() - start
             timed = [] if is_complete else _time_training(case, model, steps)
             memory = peak_memory(machine.device) if knows_memory else None
+            # What steps have freed is kept, and the weights of the best checkpoint come beside it at the end of a run.
+            if memory is not None and machine.device == "cpu":
+                memory += loaded_weight_bytes(case.inputs.model_folder)
             rate = _time_forward(case, checkpoint)
             speed = replace(
                 speed, preparing_seconds=prepared, peak_memory_bytes=memory, evaluation_rows_per_second=rate
