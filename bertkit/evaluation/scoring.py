@@ -198,13 +198,13 @@ def _decode_outputs(checkpoint: Checkpoint, split: Split, features: Features, ou
     if calibration is None:
         return predictions, []
 
-    held_out_of: dict[int, Prediction] = {}
+    sources, source_of = [predictions], np.zeros(len(predictions), dtype=np.int8)
     for indices, options in find_calibration_rows(calibration, split.rows, task.COLUMNS.gold, setup.recipe.options):
         # A temperature looks better on the rows it was fitted to. These get the one of a fold that left them out.
-        held_out = decode_rows(task, outputs, features, split.rows, with_options(setup, options))
-        held_out_of |= {index: held_out[index] for index in indices}
-    replaced = spool(held_out_of.get(index, prediction) for index, prediction in enumerate(predictions))
-    return replaced, warn_of_calibration_rows(calibration, len(held_out_of), len(split.rows))
+        source_of[indices] = len(sources)
+        sources.append(decode_rows(task, outputs, features, split.rows, with_options(setup, options)))
+    replaced = spool(sources[source][index] for index, source in enumerate(source_of))
+    return replaced, warn_of_calibration_rows(calibration, int(np.count_nonzero(source_of)), len(split.rows))
 
 
 def decode_rows(task: Task, outputs: Sequence[Any], features: Features, rows: Rows, setup: Setup) -> Predictions:
