@@ -223,7 +223,10 @@ def _build_binary(shards: Sequence[Shard]) -> object:
 
 
 def _blocks(shards: Sequence[Shard]) -> Iterator[Numbers]:
-    return (shard.vectors[start : start + _BLOCK] for shard in shards for start in range(0, shard.info.rows, _BLOCK))
+    for shard in shards:
+        for start in range(0, shard.info.rows, _BLOCK):
+            yield shard.vectors[start : start + _BLOCK]
+            unmap_vectors(shards)
 
 
 def _load_faiss() -> ModuleType:
