@@ -6,8 +6,7 @@ RUN classifies texts, and FILE has one text per line. Each case is one line of s
 not measured again. `load` puts 1, 8, 32 and 128 clients on bertkit, on its exported folders, and on the peers of
 `benchmarks.serving_peers`, in turns. `many` compares every answer with that of `bertkit predict`, `overload` counts
 refusals of a short queue, and `memory` reads the server's memory as requests go by. `--parts fairness` times short
-requests alone, and beside a client whose requests have 256 long rows each. `--parts soak` mixes wrong requests into
-those of 32 clients for `--soak` seconds, counts what each kind is answered, and reads the server's memory.
+requests alone, and beside a client whose requests have 256 long rows each.
 """
 
 from __future__ import annotations
@@ -39,7 +38,6 @@ from bertkit.storage.files import split_lines
 
 CLIENTS = [1, 8, 32, 128]
 TOLERANCE = 1e-5  # of a probability
-_BF16 = 0.02  # in bf16, how an answer is rounded depends on the shape of its batch
 NAIVE, NAIVE_BF16, LITSERVE, OURS = "naive", "naive, bf16", "LitServe", "bertkit"
 
 
@@ -184,55 +182,6 @@ def measure_memory(run: Path, texts: Sequence[str], requests: int, parts: int = 
     return {"requests": requests, "megabytes": megabytes}
 
 
-WRONG: dict[str, tuple[Any, str, int]] = {
-    "no JSON": (b'{"inputs": "good', "/predict", 400),
-    "a number": (7, "/predict", 422),
-    "no text": ([], "/predict", 422),
-    "too many rows": (["good"] * 2000, "/predict", 422),
-    "no such address": ("good", "/nowhere", 404),
-    "too large": (b'{"inputs": "' + b"good " * 1_000_000 + b'"}', "/predict", 413),
-}
-"""Kind of a wrong request -> its input, its address, and the status that it must have."""
-
-
-def measure_soak(run: Path, texts: Sequence[str], seconds: float) -> dict[str, Any]:
-    """Have 32 clients ask while every tenth request is wrong in one of the ways; read the memory each tenth of it."""
-    expected = expected_scores(run, texts)
-    answers, by_kind, megabytes = list[tuple[str, int, Any]](), Counter[str](), []
-
-    async def ask_on(port: int, client_number: int, ends_at: float) -> None:
-        client = Client(port)
-        for number in itertools.count(client_number):
-            if time.perf_counter() >= ends_at:
-                return
-            if number % 10:
-                text = texts[number % len(texts)]
-                answers.append((text, *await client.ask(text)))
-            else:
-                inputs, path, _ = WRONG[kind := list(WRONG)[number // 10 % len(WRONG)]]
-                status, _ = await client.ask(inputs, path)
-                by_kind[f"{kind}: {status}"] += 1
-
-    async def ask_all(port: int, process: int) -> None:
-        began = time.perf_counter()
-        clients = [asyncio.create_task(ask_on(port, 37 * number, began + seconds)) for number in range(32)]
-        for part in range(11):
-            await asyncio.sleep(max(0.0, began + part * seconds / 10 - time.perf_counter()))
-            megabytes.append(round(used_memory(process), 1))
-        await asyncio.gather(*clients)
-
-    with serving(run, OURS) as (port, process):
-        asyncio.run(put_load(port, texts, 32, seconds=3))
-        asyncio.run(ask_all(port, process))
-    assert set(by_kind) == {f"{kind}: {status}" for kind, (_, _, status) in WRONG.items()}, by_kind
-    return {
-        "seconds": seconds,
-        "by_kind": dict(by_kind),
-        "megabytes": megabytes,
-        **count_outcomes(answers, expected, _BF16),
-    }
-
-
 def measure_fairness(run: Path, texts: Sequence[str], engine: str, floods: int, seconds: float) -> dict[str, Any]:
     """Time the requests of one client with one text each, while others ask for 256 long ones each time."""
     long_text = " ".join(texts[:30])  # more than the model reads
@@ -288,7 +237,7 @@ def serving_part(reports: Sequence[Mapping[str, Any]]) -> str:
 
 def main() -> None:
     own = {"texts": Path, "parts": "load,many,overload,memory", "clients": CLIENTS, "exported": [str]}
-    own |= {"seconds": 30.0, "rounds": 3, "requests": 100_000, "soak": 600.0}
+    own |= {"seconds": 30.0, "rounds": 3, "requests": 100_000}
     asked = read_options(__doc__, "run", **own, output=RESULTS / "serving.jsonl")
     run, parts, count = Path(asked.run).resolve(), asked.parts.split(","), asked.requests
     texts = list(dict.fromkeys(line for line in split_lines(asked.texts.read_text(encoding="utf-8")) if line.strip()))
@@ -306,8 +255,6 @@ def main() -> None:
         cases[f"overload, {count:,} requests"] = partial(measure_many, run, texts, count, "--queue", "64")
     if "memory" in parts:
         cases[f"memory, {2 * count:,} requests"] = partial(measure_memory, run, texts, 2 * count)
-    if "soak" in parts:
-        cases[f"soak, {asked.soak:.0f} s"] = partial(measure_soak, run, texts, asked.soak)
     if "fairness" in parts:
         for turn, floods in itertools.product(range(1, asked.rounds + 1), (0, 1, 3)):
             name = f"fairness, {floods} floods, round {turn}"
