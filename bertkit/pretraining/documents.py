@@ -54,6 +54,8 @@ class SourceFile(NamedTuple):
     paths: list[Path]
     read: Callable[[], Iterator[Document]]
     """Reads its documents from the start, without empty ones."""
+    weight: float = 1.0
+    """How often an epoch has each of its documents."""
 
     @property
     def bytes(self) -> int:
@@ -91,9 +93,17 @@ def find_corpus(data: Corpus) -> CorpusSource:
     """Find the files of a corpus.
 
     Raises:
-        DataError: there are no files, or one is of a type that is not read.
+        DataError: there are no files, one is of a type that is not read, or none is what a weight is for.
+        RecipeError: weights of what is not in files, or of the first documents.
     """
-    return CorpusSource(data, _files_by_split(data))
+    files = _files_by_split(data)
+    if data.weights and (files is None or data.limit is not None):
+        what = "data.weights are those of files" if files is None else "data.weights with data.limit"
+        raise RecipeError(what, "leave one of them out" if files else "give a folder, a pattern, or data.files")
+    for pattern in data.weights:
+        if not any(file.match(pattern) for file in (files or {})["train"]):
+            raise DataError(f"data.weights: no training file matches {pattern!r}", "see data.source for their names")
+    return CorpusSource(data, files)
 
 
 def _files_by_split(data: Corpus) -> dict[str, list[Path]] | None:
@@ -211,11 +221,20 @@ def list_source_files(source: CorpusSource, split: str) -> list[SourceFile]:
     if source.files is None:
         files = [SourceFile([], partial(_read_hub_documents, data, split))]
     else:
-        files = [SourceFile([path], partial(_read_file_documents, path, data)) for path in source.files.get(split, ())]
+        files = [
+            SourceFile([path], partial(_read_file_documents, path, data), _weight_of(path, split, data))
+            for path in source.files.get(split, ())
+        ]
     if data.limit is None or not files:
         return files
     paths = [path for file in files for path in file.paths]
     return [SourceFile(paths, lambda: islice(chain.from_iterable(file.read() for file in files), data.limit))]
+
+
+def _weight_of(file: Path, split: str, data: Corpus) -> float:
+    """Return the weight of a file: that of the first pattern that it matches."""
+    weights = data.weights if split == "train" else {}
+    return next((weight for pattern, weight in weights.items() if file.match(pattern)), 1.0)
 
 
 def _read_demo(data: Corpus) -> Iterator[Document]:

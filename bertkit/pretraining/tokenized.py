@@ -6,13 +6,13 @@ They are prepared once for the same text, tokenizer and settings. The text is ne
 from __future__ import annotations
 
 import hashlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +123,7 @@ def content_key(source: CorpusSource, tokenizer: Tokenizer) -> str:
 
 
 def _corpus_key(data: Corpus, shards: Mapping[str, _Shards]) -> str:
-    names = {split: [shard.folder.name for shard, _ in of_split] for split, of_split in shards.items()}
+    names = {split: [(shard.folder.name, file.weight) for shard, file in of] for split, of in shards.items()}
     return json_fingerprint([names, data.deduplicate, data.validation_share])
 
 
@@ -246,17 +246,33 @@ def _join_shards(folder: Path, data: Corpus, shards: Mapping[str, _Shards], toke
         for split in _SPLITS:
             columns.append(f"{split}.sentences", np.zeros(1))
             columns.append(f"{split}.documents", np.zeros(1))
-        for source_split, of_split in shards.items():
-            for chunk in chain.from_iterable(shard.read() for shard, _ in of_split):
-                is_duplicate = duplicates.find_duplicates(chunk.digests)
-                is_held_out = (chunk.digests < first_pass.held_out) | (source_split == "validation")
-                for split, belongs in (("train", ~is_held_out), ("validation", is_held_out)):
-                    kept = chunk.select(belongs & ~is_duplicate & (chunk.documents > 0))
-                    _append_tokens(columns, split, facts[split], kept, tokenizer.unk_token_id)
-                    facts[split]["duplicates"] += int((belongs & is_duplicate).sum())
+        for source_split, files in shards.items():
+            seen = duplicates.seen.copy()
+            # Files of weight 2.5 are read three times: all of their documents, all again, and half of them. A document
+            # is not written twice in a row, since one block would then hold it twice.
+            for turn in range(math.ceil(max(file.weight for _, file in files))):
+                duplicates.seen[:] = seen
+                for shard, file in files:
+                    for chunk in shard.read():
+                        is_duplicate = duplicates.find_duplicates(chunk.digests)
+                        is_held_out = (chunk.digests < first_pass.held_out) | (source_split == "validation")
+                        of_split = {"train": ~is_held_out & (_draw(chunk.digests, turn) < file.weight - turn)}
+                        if turn == 0:
+                            of_split["validation"] = is_held_out
+                        for split, belongs in of_split.items():
+                            kept = chunk.select(belongs & ~is_duplicate & (chunk.documents > 0))
+                            _append_tokens(columns, split, facts[split], kept, tokenizer.unk_token_id)
+                            facts[split]["duplicates"] += int((belongs & is_duplicate).sum()) if turn == 0 else 0
         _check_tokens(facts, data)
         columns.finish(facts)
     _log_facts(facts, first_pass, time.monotonic() - began)
+
+
+def _draw(digests: Numbers, turn: int) -> Numbers:
+    """Return (documents,) numbers in [0, 1) that depend on each document alone, and not on whether it is held out."""
+    mixed = (digests + np.uint64(turn + 1)) * np.uint64(0x9E3779B97F4A7C15)  # of Fibonacci hashing
+    drawn: Numbers = (mixed >> np.uint64(11)) / 2.0**53
+    return drawn
 
 
 def _dtypes(tokenizer: Tokenizer) -> dict[str, str]:

@@ -260,8 +260,11 @@ class Corpus(Section):
     """Share of documents held out if there is no validation split."""
     limit: int | None = Field(None, ge=2, le=2**63 - 1)
     """Use only this many documents of each split, the first ones."""
+    weights: dict[str, Annotated[Finite, Field(gt=0, le=100)]] = Field({})
+    """Pattern of training files -> how often an epoch has each of their documents, such as `"wiki/*": 2.5`; others are
+    there once."""
     streaming: bool = False
-    """Stream a hub data set, twice, instead of downloading it first."""
+    """Stream a hub data set instead of downloading it first."""
 
 
 class PretrainRecipe(Section):

@@ -39,6 +39,7 @@ _CONTINUED = {
     "recipe.training.log_every: 50 there, auto asked",
     "recipe.training.torch_compile: None there, False asked",
     "recipe.training.fsdp: None there, False asked",
+    "recipe.data.weights: None there, {} asked",
 }
 """Differences, as `differences` names them, that do not make another run: earlier recipes had none of these."""
 _PACKAGES = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 import math
@@ -19,7 +20,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 import bertkit
-from bertkit.errors import DataError, ResourceError
+from bertkit.errors import DataError, RecipeError, ResourceError
 from bertkit.hardware.workers import WorkerPool
 from bertkit.pretraining import shards
 from bertkit.pretraining import tokenized as corpus
@@ -698,3 +699,38 @@ def test_special_tokens_are_text_and_the_tokenizer_stays_as_it_was():
     assert tokenizer.sep_token_id not in documents.tokens
     assert documents.sentences[0] > 20
     assert tokenizer.backend_tokenizer.to_str() == before
+
+
+def test_files_have_weights(here):
+    pairs = [
+        f"{first} {second}" for first, second in itertools.product(sorted({*WORDS["good"], *WORDS["filler"]}), repeat=2)
+    ]
+    documents = {name: [f"the {name} {pair}" for pair in pairs] for name in ("a", "b", "c")}
+    for name, of_file in documents.items():
+        write(f"text/{name}/train.txt", [*of_file, *of_file[:5]])
+    write("text/validation.txt", documents["a"][:3])
+    splits = prepare("text", weights={"a/*": 2.5, "text/c/*.txt": 0.5, "c/*": 7})
+    counts = Counter(tuple(document) for document in texts_of(splits["train"]))
+    plain = {name: [tuple(document) for document in tokenize_plainly(of_file)] for name, of_file in documents.items()}
+    assert not counts.keys() & set(plain["a"][:3])
+    of_a, of_b, of_c = ([counts[document] for document in plain[name]] for name in ("a", "b", "c"))
+    assert set(of_a[3:]) == {2, 3} and set(of_b) == {1} and set(of_c) == {0, 1}
+    assert 0.3 < np.mean(np.array(of_a[3:]) == 3) < 0.7 and 0.3 < np.mean(of_c) < 0.7
+    order = [tuple(document) for document in texts_of(splits["train"])]
+    assert not any(first == second for first, second in itertools.pairwise(order))
+    assert texts_of(splits["validation"]) == tokenize_plainly(documents["a"][:3])
+    assert splits["train"].facts["documents"] == len(order) == counts.total()
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "message"),
+    [
+        ({"weights": {"web/*": 2}}, DataError, "no training file matches 'web/\\*'"),
+        ({"weights": {"*.txt": 2}, "limit": 3}, RecipeError, "data.weights with data.limit"),
+        ({"source": "demo", "weights": {"*": 2}}, RecipeError, "data.weights are those of files"),
+    ],
+)
+def test_weights_that_weigh_nothing_are_refused(here, settings, error, message):
+    write("text/train.txt", ["a film"])
+    with pytest.raises(error, match=message):
+        find_corpus(Corpus(**{"source": "text", **settings}))
