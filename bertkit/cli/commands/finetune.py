@@ -176,7 +176,7 @@ def print_dry_run(plan: DryRun, runs: int = 1) -> None:
             "disk": f"{plan.disk_bytes / 1e6:,.0f} MB in {plan.folder}",
         }
     )
-    print_line("Nothing was trained or written.")
+    print_line("Nothing was trained or written. `bertkit bench` with the same recipe measures time and memory.")
 
 
 def print_next_steps(results: Sequence[Result]) -> None:
