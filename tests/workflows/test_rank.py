@@ -131,7 +131,7 @@ def test_wide_vectors_do_not_come_first_by_what_they_score_with_shuffled_labels(
 )
 def test_each_task_family_with_labels_is_ranked(name, unit, by, tiny_model):
     recipe = load_recipe(name, {"data.source": "demo", "training.precision": "fp32"})
-    found = rank(recipe, ["demo", str(tiny_model)], RankSettings(examples=200))
+    found = rank(recipe, ["demo", str(tiny_model)], RankSettings(examples=1000))
     assert (found.unit, found.by) == (unit, by)
     assert found.encoders[0].model == "demo"  # which is trained; the other one is random
 
