@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bertkit.hardware.device import Device
+from bertkit.hardware.threads import control_groups
 
 if TYPE_CHECKING:
     import torch
@@ -69,6 +70,29 @@ def peak_memory(device: str) -> int | None:
     except OSError:
         return None
     return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)
+
+
+def read_memory(process: Path = Path("/proc/self"), system: Path = Path("/proc/meminfo")) -> tuple[int, int] | None:
+    """Return the bytes of memory that a process may have, and those of them that are free; None where unknown.
+
+    Its control groups may allow less than the machine has. What they count as used but could drop, old pages of files,
+    is free.
+    """
+    try:
+        lines = (line.split() for line in system.read_text(encoding="utf-8").splitlines())
+        sizes = {words[0]: 1024 * int(words[1]) for words in lines}
+        total, free = sizes["MemTotal:"], sizes["MemAvailable:"]
+    except (OSError, KeyError, ValueError):
+        return None
+    for group in control_groups("memory", process):
+        names = ("max", "current") if (group / "memory.max").is_file() else ("limit_in_bytes", "usage_in_bytes")
+        try:
+            limit, used = (int((group / f"memory.{name}").read_text()) for name in names)
+            counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        except (OSError, ValueError):  # no file, or "max"
+            continue
+        total, free = min(total, limit), min(free, limit - used + int(counts.get("inactive_file", 0)))
+    return total, free
 
 
 def is_memory_error(error: BaseException) -> bool:

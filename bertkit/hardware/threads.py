@@ -109,7 +109,12 @@ def _free_threads() -> Threads:
 
 
 def read_quota(process: Path = Path("/proc/self")) -> float:
-    """Return how many CPUs the control groups of a process allow, its own and those around it; without one, infinity.
+    """Return how many CPUs the control groups of a process allow; without one, infinity."""
+    return min(map(_quota_of, control_groups("cpu", process)), default=math.inf)
+
+
+def control_groups(controller: str, process: Path = Path("/proc/self")) -> list[Path]:
+    """Return the folders of the control groups that limit a process, its own and those around it.
 
     Both versions of control groups are read. In a container, the group's path may be one that is not mounted there:
     then the mounted one is its own.
@@ -117,24 +122,23 @@ def read_quota(process: Path = Path("/proc/self")) -> float:
     try:
         groups, mounts = ((process / name).read_text(encoding="utf-8").split("\n") for name in ("cgroup", "mountinfo"))
     except OSError:
-        return math.inf
+        return []
     paths = dict[str, PurePosixPath]()
     for line in filter(None, groups):  # 4:cpu,cpuacct:/path, or 0::/path in version 2
         _, controllers, path = line.split(":", 2)
-        if not controllers or "cpu" in controllers.split(","):
+        if not controllers or controller in controllers.split(","):
             paths["cgroup" if controllers else "cgroup2"] = PurePosixPath(path)
-    quota = math.inf
+    folders = list[Path]()
     for line in mounts:  # 33 32 0:30 /root /point options - cgroup source cpu,cpuacct
         fields, _, system = line.partition(" - ")
         kind, _, options = system.partition(" ")
         group = paths.get(kind)
-        if group is None or (kind == "cgroup" and "cpu" not in options.rpartition(" ")[2].split(",")):
+        if group is None or (kind == "cgroup" and controller not in options.rpartition(" ")[2].split(",")):
             continue
         root, point = fields.split()[3:5]
         folder = Path(point, group.relative_to(root) if group.is_relative_to(root) else "")
-        around = [parent for parent in folder.parents if parent.is_relative_to(point)]
-        quota = min(quota, *map(_quota_of, [folder, *around]))
-    return quota
+        folders += [folder, *(parent for parent in folder.parents if parent.is_relative_to(point))]
+    return folders
 
 
 def _quota_of(group: Path) -> float:

@@ -141,7 +141,7 @@ def locked(
     except OSError as error:
         if error.errno not in _NO_LOCKS:
             raise
-        mark = lock.with_name(f"{lock.name}{_MARK}")
+        mark = mark_of(lock)
         log.info(f"the file system of {lock.parent} has no locks ({error.strerror}): {mark.name} takes their place")
         held = _acquire_lock(SoftFileLock(mark), refuse, on_wait)
     try:
@@ -150,9 +150,14 @@ def locked(
         held.release()
 
 
+def mark_of(lock: Path) -> Path:
+    """Return the file that marks a lock as held where the file system has no locks."""
+    return lock.with_name(f"{lock.name}{_MARK}")
+
+
 def is_locked(lock: Path) -> bool:
     """Tell whether a process holds a lock, or has marked it as held; the lock file stays as it is."""
-    if lock.with_name(f"{lock.name}{_MARK}").exists():
+    if mark_of(lock).exists():
         return True
     try:
         with lock.open("rb") as stream:
@@ -255,7 +260,7 @@ def disk_error(number: int | None, file: object, *, needed: int = 0) -> Resource
     what = os.strerror(number) if number else "torch could not write a file"
     # "No space" may mean bytes or inodes, which have different remedies.
     if number == errno.ENOSPC and file:
-        free, files = _free(Path(str(file)))
+        free, files = free_space(Path(str(file)))
         what += "; no more files can be created" if files == 0 else ""
         what += f"; {_megabytes(free)} are free" if free is not None else ""
         what += f", {_megabytes(needed)} are needed" if needed and files != 0 else ""
@@ -274,7 +279,7 @@ def check_space(folder: Path, needed: int) -> None:
     Raises:
         ResourceError: it has not; the message has the free and the needed space.
     """
-    free, _ = _free(folder)
+    free, _ = free_space(folder)
     if free is not None and free < needed and not os.environ.get(_SKIP):
         what = f"the disk is too small: {_megabytes(free)} are free, up to {_megabytes(needed)} are needed"
         raise ResourceError(what, f"free some space, choose another --output, or set {_SKIP}=1", file=folder)
@@ -306,7 +311,7 @@ def _try_to_write(folder: Path) -> int | None:
     return None
 
 
-def _free(file: Path) -> tuple[int | None, int | None]:
+def free_space(file: Path) -> tuple[int | None, int | None]:
     """Return the bytes and the number of files that can still be written near a path; None if that is not known."""
     while not file.exists() and file != file.parent:
         file = file.parent

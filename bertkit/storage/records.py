@@ -43,6 +43,12 @@ class RunRecord(TypedDict, total=False):
     steps: int
     best_step: int
     best_checkpoint: str | None
+    step_times: dict[str, float]
+    """Of its last process: ``seconds`` of training, ``loading_seconds`` of them in which a step had no batch yet, and
+    ``waiting_share``, that of the time in which threads had no core."""
+    truncated: dict[str, int]
+    """``training_rows`` that reach ``max_tokens``, where longer ones are truncated, and validation rows whose gold
+    value is beyond that, ``lost_gold``."""
     tuned: dict[str, Any]
     """Options that were tuned on validation rows."""
     baselines: str
@@ -89,6 +95,8 @@ _SHAPE = {
     "identity?": {"recipe?": {"training?": dict}, "data?": dict},
     "versions?": dict,
     "machine?": {"device": str, "precision": str, "threads": int, "reason": str},
+    "step_times?": {"*": (int, float)},
+    "truncated?": {"*": int},
     "tuned?": {"*": (int, float)},
     "files?": {"*": {"size": int, "sha256": str}},
     "resumed?": list,

@@ -170,7 +170,7 @@ def _flatten_texts(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _summarize_run(folder: Path) -> RunSummary:
-    size = _count_bytes(folder)
+    size = count_bytes(folder)
     try:
         record = runs.read_record(folder)
         if record is None:
@@ -220,7 +220,7 @@ def _summarize_seeds(folder: Path) -> RunSummary:
         interval=None,
         steps=sum(seed.steps or 0 for seed in seeds) or None,
         seconds=sum(seed.seconds or 0.0 for seed in seeds),
-        bytes=_count_bytes(folder),
+        bytes=count_bytes(folder),
         date=max((seed.date for seed in seeds), default=""),
         seeds=len(seeds),
         reason="; ".join(f"{Path(seed.folder).name}: {seed.reason}" for seed in seeds if seed.reason),
@@ -237,7 +237,7 @@ def _subfolders(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def _count_bytes(folder: Path) -> int:
+def count_bytes(folder: Path) -> int:
     """Add up the sizes of all files below a folder; what cannot be read, or goes meanwhile, counts nothing."""
     total = 0
     for path, _, files in os.walk(folder):

@@ -11,7 +11,7 @@ import torch
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from bertkit.errors import DivergedError
-from bertkit.hardware.threads import StepWatch
+from bertkit.hardware.threads import CoreWatch, StepWatch
 from bertkit.modeling.info import info_of, is_sharded
 from bertkit.modeling.sharding import gather
 from bertkit.modeling.weights import weights_to_save
@@ -44,6 +44,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.figures: dict[str, Any] = {}
         self.began, self.first_step, self.is_by_signal = 0.0, 0, False
         self.steps, self.step_began = StepWatch(), 0.0
+        self.cores, self.idle_since, self.loading = CoreWatch(), 0.0, 0.0
+        self.times: dict[str, float] = {}
 
     def on_train_begin(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Restore the losses summed since the last log line, where the run resumes from a checkpoint."""
@@ -62,7 +64,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         state.logging_steps = self.training.steps_per_log(state.max_steps)
         if not self.training.torch_compile:  # it would compile for the rows of the trial too
             self.trainer.choose_threads()
-        self.began = time.perf_counter()
+        self.began = self.idle_since = time.perf_counter()
+        self.cores.waiting_share()  # from now on
         # The disk must have room for the checkpoints that this run will write.
         saves = self.training.evaluations(state.max_steps, self.batches.rows)
         weights = sum(weights.nbytes for weights in self.trainer.model.parameters())
@@ -79,6 +82,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_step_begin(self, args: object, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Let the model know how far training is; that follows from the step, so a resumed run knows the same."""
+        self.loading += time.perf_counter() - self.idle_since
         share = self.budget.share if self.budget else state.global_step / state.max_steps
         info_of(self.trainer.model).progress = share
         self.trainer.device.end_graph()  # of what an evaluation has left, which is no part of a step
@@ -121,6 +125,12 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         rows, tokens = ((state.global_step - self.first_step) * mean for mean in self.batches.step_size())
         figures = {**self.figures, "rows/s": rows / seconds, "tokens/s": tokens / seconds}
         self.progress.update(round(self.budget.used) if self.budget else state.global_step, figures)
+        self.idle_since = time.perf_counter()
+
+    def on_train_end(self, args: object, state: object, control: object, **_: object) -> None:
+        """Note how long training took, for how much of that it had no batch, and no core for its threads."""
+        seconds, share = time.perf_counter() - self.began, self.cores.waiting_share()
+        self.times = {"seconds": seconds, "loading_seconds": self.loading, "waiting_share": share}
 
     def on_log(
         self, args: object, state: TrainerState, control: object, logs: dict[str, float] | None = None, **_: object
@@ -136,6 +146,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             self.progress.record(state.log_history[-1])
         shown = {"loss": logs.get("loss"), self.best_metric: logs.get(f"eval_{self.best_metric}")}
         self.figures.update({name: value for name, value in shown.items() if value is not None})
+        self.idle_since = time.perf_counter()
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
         """Commit the checkpoint, then delete those that are neither the best nor the last, unless all are kept."""
@@ -170,6 +181,7 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.trainer.accelerator.wait_for_everyone()
         if exhausted:
             control.should_training_stop = True
+        self.idle_since = time.perf_counter()
 
     def _is_last(self, state: TrainerState) -> bool:
         return self.budget.is_over if self.budget else bool(state.global_step >= state.max_steps)

@@ -347,7 +347,7 @@ def fit(
                 get_progress().finish()
         if flag.signal:
             raise flag.error()
-    return load_best(model, folder)
+    return replace(load_best(model, folder), times=callback.times)
 
 
 def _train_model(trainer: _Trainer, folder: Path) -> None:

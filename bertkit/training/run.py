@@ -8,7 +8,7 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -218,6 +218,7 @@ def finished_record(run: Run, fit_result: FitResult, seconds: float, **facts: ob
         "steps": fit_result.steps,
         "best_step": fit_result.best_step,
         "best_checkpoint": fit_result.best.name if fit_result.best else None,
+        "step_times": dict(fit_result.times),
     }
     return cast(RunRecord, {**record, **facts})
 
@@ -234,6 +235,8 @@ class FitResult:
     planned: int
     """Steps, of which a run that stops early does fewer."""
     epochs: float
+    times: Mapping[str, float] = field(default_factory=dict)
+    """Of the last process; see `RunRecord.step_times`."""
 
     @property
     def evaluations(self) -> int:

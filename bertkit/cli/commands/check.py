@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -23,7 +25,7 @@ from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.errors import shorten
 
 if TYPE_CHECKING:
-    from bertkit.checks import Finding
+    from bertkit.checks import Finding, Level
     from bertkit.reports.cases import Case
     from bertkit.workflows.check import CheckResult
 
@@ -38,7 +40,7 @@ _GROUPS = {
     "shortcuts": "Shortcuts",
     "splits": "Splits",
 }
-LEVELS = ("good", "warn", "fail")
+LEVELS: tuple[Level, ...] = ("good", "warn", "fail")
 
 
 def command(
@@ -133,7 +135,7 @@ def _as_record(result: CheckResult, fix: Path | None) -> dict[str, Any]:
     ]
     label_errors = [error._asdict() for error in result.label_errors]
     fields = {**dataclasses.asdict(result), "findings": findings, "label_errors": label_errors}
-    return {**fields, "counts": {level: result.count(level) for level in LEVELS}, "fixed": fix}
+    return {**fields, "counts": count_levels(result.findings), "fixed": fix}
 
 
 def print_findings(result: CheckResult, fix: Path | None) -> None:
@@ -142,12 +144,7 @@ def print_findings(result: CheckResult, fix: Path | None) -> None:
     counted = ", ".join(f"{name} {count:,}" for name, count in result.rows.items())
     unread = f"; columns that are not read: {', '.join(result.unread)}" if result.unread else ""
     print_text(f"  rows: {counted or 'none can be used'}{unread}")
-    for group, heading in _GROUPS.items():
-        findings = [finding for finding in result.findings if finding.group == group]
-        if findings:
-            print_line(f"\n{heading}")
-        for finding in findings:
-            _print_finding(finding, result.source)
+    print_groups(result.findings, _GROUPS, result.source)
     print_line()
     for what in (*result.left_out, *result.unavailable):
         print_text(f"left out: {what}")
@@ -160,7 +157,28 @@ def print_findings(result: CheckResult, fix: Path | None) -> None:
     if fix is not None:
         print_text(f"{fix}: a copy of the files" + ("" if result.removed else ", in which no row was left out"))
         print_notes(f"left out: {count:,} {why}" for why, count in result.removed.items())
-    print_line(", ".join(f"{result.count(level)} {level}" for level in reversed(LEVELS)))
+    print_levels(result.findings)
+
+
+def count_levels(findings: Iterable[Finding]) -> dict[str, int]:
+    """Count the findings of each level."""
+    counts = Counter(finding.level for finding in findings)
+    return {level: counts[level] for level in LEVELS}
+
+
+def print_levels(findings: Iterable[Finding]) -> None:
+    """Print how many findings each level has, the worst first."""
+    print_line(", ".join(f"{count} {level}" for level, count in reversed(count_levels(findings).items())))
+
+
+def print_groups(findings: Sequence[Finding], headings: Mapping[str, str], source: str = "") -> None:
+    """Print findings, each under the heading of its group, with rows of files as in the folder of the data."""
+    for group, heading in headings.items():
+        grouped = [finding for finding in findings if finding.group == group]
+        if grouped:
+            print_line(f"\n{heading}")
+        for finding in grouped:
+            _print_finding(finding, source)
 
 
 def _print_finding(finding: Finding, source: str) -> None:

@@ -95,6 +95,7 @@ def publish(
         baselines=write_learned(folder, baselines.learned),
         results=[without_folder(result) for result in outcome.results],
         predictions=list_files(folder, with_rows),
+        truncated=scorer.truncated,
         **({"compared_models": list(compared_models)} if compared_models else {}),
     )
     # Pages come after the record is made, for they show it; it is written last, by `finish`.

@@ -38,6 +38,8 @@ class StepScorer:
         self.features: dict[str, Features] = {}
         """Split -> its features, once they are encoded; without streamed rows."""
         self.best: tuple[int, Scored] | None = None
+        self.truncated: dict[str, int] = {}
+        """What the maximum length takes away; see `RunRecord.truncated`."""
 
     def encode(self) -> bool:
         """Encode all splits, and compute what training needs only once; return whether nothing is left to train."""
@@ -48,8 +50,10 @@ class StepScorer:
         with stage("tokenizing"):
             for name, split in in_memory.items():
                 self.features[name] = encode_split(split, checkpoint.setup, task.encode)
+        self.truncated = {"max_tokens": max_tokens(checkpoint.setup), "lost_gold": self._count_lost_gold()}
         if inputs.stream is None:
-            _report_lengths(self.features["train"], len(inputs.splits["train"].rows), checkpoint.setup, task)
+            rows = len(inputs.splits["train"].rows)
+            self.truncated["training_rows"] = _report_lengths(self.features["train"], rows, checkpoint.setup, task)
         examples = self.features.get("train") or self.features[inputs.validation.name]
         # A tokenizer of another model gives ids that mean other words, and nothing else would tell.
         report_foreign(checkpoint.setup.tokenizer, checkpoint.model, inputs.model_folder, examples)
@@ -79,6 +83,16 @@ class StepScorer:
             first: chosen,
             **{name: self._score_split(name, tuned) for name in self.baselines.scores if name != first},
         }
+
+    def _count_lost_gold(self) -> int:
+        """Count the validation rows whose gold value no feature has, where texts reach the maximum length."""
+        from bertkit.tokens.feature_cache import longest_of
+
+        task, split = self.inputs.task, self.inputs.validation
+        features = self.features[split.name]
+        if task.find_lost_gold is None or longest_of(features).max() < max_tokens(self.checkpoint.setup):
+            return 0
+        return len(task.find_lost_gold(features, split.rows))
 
     def _rank_step(self, scored: Scored) -> tuple[bool, float]:
         metric = self.inputs.recipe.best_metric
@@ -116,8 +130,12 @@ def _score_baselines(inputs: FinetuneInputs, setup: Setup) -> ScoredBaselines:
     return baselines
 
 
-def _report_lengths(features: Features, rows: int, setup: Setup, task: Task) -> None:
-    """Say how many windows the training rows are read in, or how many are truncated and what reads more of them."""
+def _report_lengths(features: Features, rows: int, setup: Setup, task: Task) -> int:
+    """Say how many windows the training rows are read in, or how many are truncated and what reads more of them.
+
+    Returns:
+        the number of rows that reach the maximum length, and are not read in windows.
+    """
     from bertkit.tokens.feature_cache import lengths_of, longest_of
 
     longest, limit = max_tokens(setup), int(setup.tokenizer.model_max_length)
@@ -127,7 +145,7 @@ def _report_lengths(features: Features, rows: int, setup: Setup, task: Task) -> 
     if windows > rows:
         kind = "sequences" if "questions" in task.COLUMNS.optional else "overlapping windows"
         log.info(f"training: {rows:,} rows in {windows:,} {kind} of up to {longest} tokens")
-        return
+        return 0
     full = int((longest_of(features) >= longest).sum())
     if full:
         share = 100 * full / len(features)
@@ -135,3 +153,4 @@ def _report_lengths(features: Features, rows: int, setup: Setup, task: Task) -> 
         remedies += ["--set options.long_text=windows_mean"] if has_choice else []
         more = f" (to read more: {' or '.join(remedies)})" if remedies else ""
         log.info(f"training rows that reach {longest} tokens: {full:,} ({share:.1f}%); longer ones are truncated{more}")
+    return full

@@ -33,7 +33,7 @@ def command(folder: Annotated[Path, argument("Run folder.", "RUN")]) -> None:
     record = (read_record(folder) if run.seeds is None and run.state != "damaged" else None) or {}
     changes, scores = list_changes(record), _scores(record)
     settings = [{"setting": row["setting"], "recipe": row["recipe"], "run": row["run"]} for row in changes]
-    values = {**vars(run), "scores": scores, "settings": settings, "versions": _versions(record)}
+    values = {**vars(run), "scores": scores, "settings": settings, "versions": record.get("versions", {})}
 
     def show(_: object) -> None:
         print_pairs(_facts(run, record))
@@ -59,13 +59,9 @@ def _facts(run: RunSummary, record: Mapping[str, Any]) -> dict[str, str]:
         "size": f"{run.bytes / 1e6:,.1f} MB",
         "date": run.date,
         "machine": ", ".join(f"{key} {value}" for key, value in machine.items() if key != "reason"),
-        "versions": ", ".join(f"{name} {version}" for name, version in _versions(record).items()),
+        "versions": ", ".join(f"{name} {version}" for name, version in record.get("versions", {}).items()),
     }
     return {name: value for name, value in facts.items() if value}
-
-
-def _versions(record: Mapping[str, Any]) -> dict[str, str]:
-    return dict(record.get("versions", {}))
 
 
 def _scores(record: Mapping[str, Any]) -> list[dict[str, Any]]:

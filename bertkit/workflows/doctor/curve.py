@@ -1,0 +1,80 @@
+"""What the losses of a training say of its learning rate and its length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from bertkit.checks import Finding
+from bertkit.workflows.doctor import judge
+
+_LEAST, _PARTS = 15, 5  # log lines, and parts of them that are compared
+_STUCK = 0.8  # of the first loss; what ends above it without a clear lead over baselines has learned next to nothing
+_RISE, _PEAK = 0.1, 0.05  # of the first loss: how far the last ones are above the lowest, and a line above the first
+_GENERALIZATION = 0.1  # relative, of the validation loss above its lowest
+_LATE = 2 / 3  # of the steps; a best step before it left the rest without use
+_STILL = 0.05  # of the first loss, that the last evaluation takes away
+
+
+def judge_curve(log: Sequence[Mapping[str, Any]], best_step: int, *, has_learned: bool) -> list[Finding]:
+    """Judge the log of a training: its learning rate, overfitting, and whether it ended too early.
+
+    Args:
+        log: lines of `metrics.jsonl`.
+        best_step: that of the best checkpoint.
+        has_learned: whether the model is clearly above its baselines; then a flat loss is no fault.
+    """
+    whole = [entry for entry in log if isinstance(entry.get("step"), int)]
+    losses = [entry for entry in whole if isinstance(entry.get("loss"), float)]
+    evaluations = [entry for entry in whole if isinstance(entry.get("eval_loss"), float)]
+    if len(losses) < _LEAST:
+        return []
+    rate = [*_judge_rate(losses, has_learned=has_learned)]
+    return rate or [*_judge_length(losses, evaluations, best_step)]
+
+
+def _judge_rate(losses: Sequence[Mapping[str, Any]], *, has_learned: bool) -> Iterator[Finding]:
+    """Say so where the losses look like those of a learning rate that is too high or too low.
+
+    A training loss that rises tells of one that is too high; one that hardly falls, without rising, of one that is too
+    low (Goodfellow et al. 2016, "Deep Learning", section 11.4.1). Losses are compared as means of a fifth of the log
+    lines, since those of single lines differ by their rows.
+    """
+    values = [entry["loss"] for entry in losses]
+    fifths = [values[part * len(values) // _PARTS : (part + 1) * len(values) // _PARTS] for part in range(_PARTS)]
+    means, first, highest = [*map(fmean, fifths)], values[0], max(values)
+    last, lowest, rate = means[-1], min(means), max(entry.get("learning_rate", 0.0) for entry in losses)
+    has_risen, is_stuck = last - lowest > _RISE * first, last > _STUCK * first and not has_learned
+    if has_risen or (is_stuck and highest - first > _PEAK * first):
+        start, end = (lowest, last) if has_risen else (first, highest)
+        text = f"the training loss rises from {start:.4g} to {end:.4g}: the learning rate of {rate:.2g} may be too high"
+        yield judge("training", "high_learning_rate", text, warn=f"--learning-rate {rate / 10:.1g}")
+    elif is_stuck:
+        text = f"the training loss goes from {first:.4g} to {last:.4g}: the learning rate of {rate:.2g} may be too low"
+        yield judge("training", "low_learning_rate", text, warn=f"--learning-rate {rate * 10:.1g}, or more steps")
+
+
+def _judge_length(
+    losses: Sequence[Mapping[str, Any]], evaluations: Sequence[Mapping[str, Any]], best_step: int
+) -> Iterator[Finding]:
+    """Say since when a model overfits, where its best step came early, or that its last evaluation was much the best.
+
+    It overfits where the training loss falls and the validation loss is 10% above its lowest: the generalization loss
+    of Prechelt 1998, "Early Stopping - But When?". Where the best metric goes on to rise, as it may, nothing is lost.
+    """
+    if len(evaluations) < 2:
+        return
+    lowest, (before, last) = min(evaluations, key=lambda entry: entry["eval_loss"]), evaluations[-2:]
+    least, ends, still = lowest["eval_loss"], last["eval_loss"], _STILL * losses[0]["loss"]
+    trained = [entry["loss"] for entry in losses if entry["step"] <= lowest["step"]] or [losses[0]["loss"]]
+    has_risen = ends - least > max(_GENERALIZATION * least, still) and losses[-1]["loss"] < trained[-1]
+    if has_risen and best_step <= _LATE * last["step"]:
+        text = f"overfitting since epoch {lowest.get('epoch', 0):.3g}: the validation loss rises from {least:.4g} to "
+        text += f"{ends:.4g}, the training loss falls from {trained[-1]:.4g} to {losses[-1]['loss']:.4g}, and the best "
+        text += f"step is {best_step:,} of {last['step']:,}"
+        yield judge("training", "overfitting", text, warn=f"more rows, or --set training.steps={best_step}")
+    elif best_step >= last["step"] and before["eval_loss"] - ends > still:
+        start = before["eval_loss"]
+        text = f"the best checkpoint is the last, and the validation loss still falls, from {start:.4g} to {ends:.4g}"
+        yield judge("training", "best_is_last", text, warn=f"train longer: --set training.steps={2 * last['step']}")
