@@ -94,6 +94,8 @@ def test_help_imports_nothing_heavy(tmp_path):
         ("distill", "cola", "--model", "demo", "--student-layers", "1"),
         ("recipes", "list"),
         ("runs", "list"),
+        ("doctor", "--help"),
+        ("doctor", "nowhere", "--deep"),
         ("pretrain", "sizes"),
         ("pretrain", "tokenizer", "--help"),
         ("version",),

@@ -77,6 +77,7 @@ BESIDE = {
     "--set training.max_length=64 --set training.batch_size=4 --output made",
     "attention heads": "words.conllu --model demo",
     "bench": "{recipe} --model demo --data demo --steps 2",
+    "doctor": "",
     "fill-mask": "'the [MASK] is here' --model demo",
     "glue": "--tasks cola --model demo --data demo --limit 16 --set training.steps=2 --output made",
     "predict zero-shot": "classify --zero-shot --model demo --text 'the cat is here' --set labels=[cat,dog]",

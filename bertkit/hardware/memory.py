@@ -79,8 +79,8 @@ def read_memory(process: Path = Path("/proc/self"), system: Path = Path("/proc/m
     is free.
     """
     try:
-        lines = (line.split() for line in system.read_text(encoding="utf-8").splitlines())
-        sizes = {words[0]: 1024 * int(words[1]) for words in lines}
+        lines = filter(None, system.read_text(encoding="utf-8").split("\n"))
+        sizes = {name: 1024 * int(size) for name, size, *_ in map(str.split, lines)}
         total, free = sizes["MemTotal:"], sizes["MemAvailable:"]
     except (OSError, KeyError, ValueError):
         return None
@@ -88,7 +88,7 @@ def read_memory(process: Path = Path("/proc/self"), system: Path = Path("/proc/m
         names = ("max", "current") if (group / "memory.max").is_file() else ("limit_in_bytes", "usage_in_bytes")
         try:
             limit, used = (int((group / f"memory.{name}").read_text()) for name in names)
-            counts = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            counts = dict(map(str.split, filter(None, (group / "memory.stat").read_text().split("\n"))))
         except (OSError, ValueError):  # no file, or "max"
             continue
         total, free = min(total, limit), min(free, limit - used + int(counts.get("inactive_file", 0)))

@@ -44,8 +44,8 @@ class RunRecord(TypedDict, total=False):
     best_step: int
     best_checkpoint: str | None
     step_times: dict[str, float]
-    """Of its last process: ``seconds`` of training, ``loading_seconds`` of them in which a step had no batch yet, and
-    ``waiting_share``, that of the time in which threads had no core."""
+    """How its last process trained: for ``seconds``, for ``loading_seconds`` of them without a batch yet, and for a
+    ``waiting_share`` of the time of its threads without a core."""
     truncated: dict[str, int]
     """``training_rows`` that reach ``max_tokens``, where longer ones are truncated, and validation rows whose gold
     value is beyond that, ``lost_gold``."""

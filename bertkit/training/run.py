@@ -236,7 +236,7 @@ class FitResult:
     """Steps, of which a run that stops early does fewer."""
     epochs: float
     times: Mapping[str, float] = field(default_factory=dict)
-    """Of the last process; see `RunRecord.step_times`."""
+    """How the last process trained; see `RunRecord.step_times`."""
 
     @property
     def evaluations(self) -> int:

@@ -48,6 +48,7 @@ COMMANDS = {
     "attention show": "cat --model {run}",
     "attention importance": "{run} --data demo --rows 4",
     "push": "{run} me/run --dry-run",
+    "doctor": "{run}",
     "runs list": "{run}",
     "runs show": "{run}",
     "runs table": "{run} {again}",

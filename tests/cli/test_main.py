@@ -63,7 +63,7 @@ def test_a_module_that_is_dropped_into_the_folder_is_a_command(tmp_path, monkeyp
 
 def test_commands_are_listed_in_the_order_of_work():
     order = ["check", "finetune", "pretrain", "predict", "eval", "compare", "fill-mask", "embed", "distill", "bench"]
-    order += ["push", "recipes", "runs", "version"]
+    order += ["push", "recipes", "runs", "version", "doctor"]
     assert [name for name in listed(help_of(main.app)) if name in order] == order
     assert listed(help_of(main.app, "pretrain")) == ["tokenizer", "sizes", "recipe"]
     assert listed(help_of(main.app, "recipes")) == ["list", "show", "copy", "check", "guess"]

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from bertkit.hardware import memory
+from tests.hardware.test_threads import V1, V2, write_groups
 
 FAULTS = """
 import resource, sys
@@ -51,3 +52,46 @@ def test_peak_memory_starts_anew():
     before = memory.peak_memory("cpu")
     kept = torch.ones(10_000_000)
     assert memory.peak_memory("cpu") - before > 0.8 * kept.nbytes
+
+
+MEMINFO = (
+    "MemTotal:       16000000 kB\nMemFree:         1000000 kB\nMemAvailable:    8000000 kB\nHugePages_Total:       0\n"
+)
+MB = 1024**2
+
+
+@pytest.mark.parametrize(
+    ("groups", "mounts", "files", "expected"),
+    [
+        ("", "", {}, (16_384_000_000, 8_192_000_000)),
+        ("0::/a\n", V2, {"two/a/memory.max": "max\n"}, (16_384_000_000, 8_192_000_000)),
+        (
+            "0::/a/b\n",
+            V2,
+            {
+                "two/a/memory.max": f"{1000 * MB}\n",
+                "two/a/memory.current": f"{700 * MB}\n",
+                "two/a/memory.stat": f"anon 5\ninactive_file {200 * MB}\n",
+            },
+            (1000 * MB, 500 * MB),
+        ),
+        (
+            "4:memory:/job\n",
+            V1.replace("ROOT", "/").replace("cpu,cpuacct", "memory").replace("/cpu ", "/mem "),
+            {
+                "mem/job/memory.limit_in_bytes": f"{400 * MB}\n",
+                "mem/job/memory.usage_in_bytes": f"{100 * MB}\n",
+                "mem/job/memory.stat": "cache 1\n",
+            },
+            (400 * MB, 300 * MB),
+        ),
+    ],
+)
+def test_memory_is_what_control_groups_leave_of_the_system(tmp_path, groups, mounts, files, expected):
+    (tmp_path / "meminfo").write_text(MEMINFO)
+    process = write_groups(tmp_path, groups, mounts, files)
+    assert memory.read_memory(process, tmp_path / "meminfo") == expected
+
+
+def test_memory_of_a_system_that_does_not_tell_is_unknown(tmp_path):
+    assert memory.read_memory(tmp_path, tmp_path / "nothing") is None

@@ -21,7 +21,7 @@ from bertkit.workflows.doctor import judge
 
 _CVES = "CVE-2026-1839 and CVE-2025-14929"
 _MENDED = 5
-"""Of transformers, the first major version without `_CVES`."""
+"""The first major version of transformers without `_CVES`."""
 _LIBRARIES = ("accelerate", "datasets", "huggingface-hub", "numpy", "tokenizers", "torch", "transformers")
 """Packages whose versions others depend on too."""
 _SHM = Path("/dev/shm")

@@ -17,7 +17,7 @@ from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.workflows.doctor import judge
 
 _ROWS = ("finetune", "cola", "--model", "demo", "--data", "demo", "--limit", "200", "--epochs", "6")
-_EQUAL = ("--precision", "fp32", "--threads", "1", "--device")
+_EQUAL = ("--set", "training.precision=fp32", "--threads", "1", "--device")
 """One precision and one thread: where a trial chose them, two runs might differ."""
 
 
