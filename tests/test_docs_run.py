@@ -42,6 +42,7 @@ NOT_RUN = {
     "docker ": "needs a daemon; tests/workflows/package/test_image.py runs what an image has",
     "curl ": "asks the server of the line above",
     "BERTKIT_RUNS=": "serves until it is stopped",
+    "bertkit doctor --deep": "trains for half a minute; tests/workflows/doctor/test_trial.py does that",
     "srun ": "needs Slurm",
     "torchrun --nnodes 2": "needs two machines",
     "accelerate launch": "sets the same variables as torchrun",

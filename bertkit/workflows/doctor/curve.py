@@ -14,7 +14,7 @@ _STUCK = 0.8  # of the first loss; what ends above it without a clear lead over 
 _RISE, _PEAK = 0.1, 0.05  # of the first loss: how far the last ones are above the lowest, and a line above the first
 _GENERALIZATION = 0.1  # relative, of the validation loss above its lowest
 _LATE = 2 / 3  # of the steps; a best step before it left the rest without use
-_STILL = 0.05  # of the first loss, that the last evaluation takes away
+_STILL, _LITTLE = 0.1, 0.05  # of the first loss: what the last evaluation takes away, and a rise that is none
 
 
 def judge_curve(log: Sequence[Mapping[str, Any]], best_step: int, *, has_learned: bool) -> list[Finding]:
@@ -66,15 +66,15 @@ def _judge_length(
     if len(evaluations) < 2:
         return
     lowest, (before, last) = min(evaluations, key=lambda entry: entry["eval_loss"]), evaluations[-2:]
-    least, ends, still = lowest["eval_loss"], last["eval_loss"], _STILL * losses[0]["loss"]
-    trained = [entry["loss"] for entry in losses if entry["step"] <= lowest["step"]] or [losses[0]["loss"]]
-    has_risen = ends - least > max(_GENERALIZATION * least, still) and losses[-1]["loss"] < trained[-1]
+    least, ends, first = lowest["eval_loss"], last["eval_loss"], losses[0]["loss"]
+    trained = [entry["loss"] for entry in losses if entry["step"] <= lowest["step"]] or [first]
+    has_risen = ends - least > max(_GENERALIZATION * least, _LITTLE * first) and losses[-1]["loss"] < trained[-1]
     if has_risen and best_step <= _LATE * last["step"]:
         text = f"overfitting since epoch {lowest.get('epoch', 0):.3g}: the validation loss rises from {least:.4g} to "
         text += f"{ends:.4g}, the training loss falls from {trained[-1]:.4g} to {losses[-1]['loss']:.4g}, and the best "
         text += f"step is {best_step:,} of {last['step']:,}"
         yield judge("training", "overfitting", text, warn=f"more rows, or --set training.steps={best_step}")
-    elif best_step >= last["step"] and before["eval_loss"] - ends > still:
+    elif best_step >= last["step"] and before["eval_loss"] - ends > _STILL * first:
         start = before["eval_loss"]
         text = f"the best checkpoint is the last, and the validation loss still falls, from {start:.4g} to {ends:.4g}"
         yield judge("training", "best_is_last", text, warn=f"train longer: --set training.steps={2 * last['step']}")

@@ -153,7 +153,7 @@ def _find_single_answer(folder: Path, record: RunRecord) -> Iterator[Finding]:
     """Say so where all stored predictions of a split are one label, or one answer; of tags, where all of these are."""
     for name, entry in record.get("predictions", {}).items():
         answers, count = Counter[str](), 0
-        if not is_whole(folder / name, entry):  # which is said
+        if not name.endswith(".jsonl") or not is_whole(folder / name, entry):  # which is said
             continue
         for line in split_lines((folder / name).read_text(encoding="utf-8")):
             answer = json.loads(line).get("prediction")
