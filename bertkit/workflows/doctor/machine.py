@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 
@@ -46,8 +48,6 @@ def examine_machine() -> list[Finding]:
 
 def look_at_packages() -> Iterator[Finding]:
     """Compare Python and packages with what bertkit, and what is installed beside it, declare that they need."""
-    from packaging.version import Version
-
     here = runs.versions()
     lacks = list(_list_unmet("bertkit"))
     text = "; ".join(lacks) or ", ".join(f"{name} {version}" for name, version in here.items())
@@ -57,7 +57,7 @@ def look_at_packages() -> Iterator[Finding]:
     text = "; ".join(pairs) or "packages that share a library with bertkit agree on its version"
     yield judge("packages", "pairs", text, warn="keep them in another environment" if pairs else "")
     version = here.get("transformers", "0")
-    is_old = Version(version).major < _MENDED
+    is_old = int(version.partition(".")[0]) < _MENDED
     text = f"transformers {version} {'has' if is_old else 'is mended of'} {_CVES}"
     yield judge("packages", "vulnerabilities", text, fail=f"pip install 'transformers>={_MENDED}'" if is_old else "")
 
@@ -70,20 +70,24 @@ def _list_unmet(package: str, libraries: Iterable[str] = ()) -> Iterator[str]:
         needed = metadata.distribution(package)
     except metadata.PackageNotFoundError:  # run from a checkout that is not installed
         return
-    lines = [*(needed.requires or []), f"python{needed.metadata['Requires-Python'] or ''}"]
-    for requirement in map(Requirement, lines):
-        if libraries and requirement.name.lower().replace("_", "-") not in libraries:
-            continue
-        if requirement.marker and not requirement.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            is_python = requirement.name == "python"
-            version = runs.versions()["python"] if is_python else metadata.version(requirement.name)
-        except metadata.PackageNotFoundError:
-            yield f"{package} needs {requirement.name}, which is not installed"
-            continue
-        if not requirement.specifier.contains(version, prereleases=True):
-            yield f"{package} needs {requirement.name}{requirement.specifier}, here is {version}"
+    for line in [*(needed.requires or []), f"python{needed.metadata['Requires-Python'] or ''}"]:
+        with suppress(ValueError):  # some packages declare what no tool can read
+            requirement = Requirement(line)
+            name, marker, versions = requirement.name, requirement.marker, requirement.specifier
+            if (libraries and name.lower().replace("_", "-") not in libraries) or (
+                marker and not marker.evaluate({"extra": ""})
+            ):
+                continue
+            here = _find_version(name)
+            if here is None or not versions.contains(here, prereleases=True):
+                yield f"{package} needs {name}{versions}, here is {here or 'none'}"
+
+
+def _find_version(package: str) -> str | None:
+    try:
+        return platform.python_version() if package == "python" else metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def look_at_device() -> Iterator[Finding]:

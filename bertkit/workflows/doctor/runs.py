@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from shlex import quote
 
@@ -36,40 +35,39 @@ def examine_folder(folder: Path) -> list[Finding]:
     """
     if not folder.is_dir():
         raise UsageError("no such folder", "`bertkit runs list` shows the runs", file=folder)
-    packaged = next((file.parent for file in sorted(folder.glob(f"*/model/{exports.MANIFEST}"))), None)
     parts = sorted(file.parent for file in folder.glob(f"*/{runs.RECORD}"))
-    if (folder / runs.RECORD).is_file():  # one of several tasks has a run for each
-        return [*_examine_run(folder), *chain.from_iterable(map(_examine_part, parts))]
-    if exports.is_exported(folder) or packaged:
-        return [_check_files("exported model", exports.check_export, packaged or folder)]
-    if (folder / manifest.MANIFEST).is_file():
-        return [_check_files("index", partial(manifest.read_manifest, verify=True), folder)]
-    if parts:
-        summary = [finding for finding in _examine_several(folder, parts) if finding.level != "good"]
-        return [*summary, *chain.from_iterable(map(_examine_part, parts))]
-    what = "not a run, nor a folder of runs, an index, an exported folder or a package"
-    raise UsageError(what, "`bertkit runs list` shows the runs", file=folder)
+    is_run = (folder / runs.RECORD).is_file()
+    if is_run or parts:  # a run of several tasks has one for each
+        findings = _examine_run(folder) if is_run else [*_examine_several(folder, parts)]
+        of_parts = ((part.name, finding) for part in parts for finding in _examine_run(part))
+        return findings + [replace(finding, text=f"{name}: {finding.text}") for name, finding in of_parts]
+    exported = [
+        folder / exports.MANIFEST,
+        *sorted(folder.glob(f"*/model/{exports.MANIFEST}")),
+    ]  # alone, or in a package
+    if exported[-1].is_file():
+        faults = [*_find_fault(exports.check_export, exported[-1].parent)]
+    elif (folder / manifest.MANIFEST).is_file():
+        faults = [*_find_fault(partial(manifest.read_manifest, verify=True), folder)]
+    else:
+        what = "not a run, nor a folder of runs, an index, an exported folder or a package"
+        raise UsageError(what, "`bertkit runs list` shows the runs", file=folder)
+    return faults or [judge("files", "healthy", "nothing is wrong: every file is whole")]
 
 
-def _check_files(what: str, check: Callable[..., object], *arguments: object) -> Finding:
-    """Say whether a check of files passes, which raises an error for the first that is damaged."""
+def _find_fault(check: Callable[..., object], *arguments: object) -> Iterator[Finding]:
+    """Say what a check of files finds, if anything: it raises an error for the first that is damaged."""
     try:
         check(*arguments)
     except BertkitError as error:
-        return judge("files", "damaged_file", f"{error.what} ({error.file})", fail=error.remedy)
-    return judge("files", "healthy", f"nothing is wrong: every file of the {what} is whole")
-
-
-def _examine_part(folder: Path) -> list[Finding]:
-    """Return the findings of a run that is one of several, with its name."""
-    return [replace(finding, text=f"{folder.name}: {finding.text}") for finding in _examine_run(folder)]
+        yield judge("files", "damaged_file", f"{error.what} ({error.file})", fail=error.remedy)
 
 
 def _examine_several(folder: Path, parts: Sequence[Path]) -> Iterator[Finding]:
     """Check the summary of several runs, and say so where seeds are further apart than rows by chance."""
     for name in (seeds.SUMMARY, sweeps.SUMMARY, sweeps.SPACE):
         damaged = ModelError("it is damaged", "repeat the command that wrote it", file=folder / name)
-        yield _check_files("summary", read_signed, folder / name, damaged)
+        yield from _find_fault(read_signed, folder / name, damaged)
     if seeds.is_seeds_folder(folder):
         scored = sorted((run.interval, run) for run in filter(None, map(summarize, parts)) if run.interval)
         if scored and scored[0][0][1] < scored[-1][0][0]:
@@ -100,7 +98,7 @@ def _examine_run(folder: Path) -> list[Finding]:
         state = read_state(folder, record)
     except BertkitError as error:
         return [judge("files", "damaged_file", f"{error.what} ({error.file})", fail=error.remedy)]
-    findings = [finding for finding in _find_damage(folder, record) if finding.level != "good"]
+    findings = [*_find_damage(folder, record)]
     if state != "finished":
         return [*findings, _describe_state(folder, record, state)]
     log = read_log(folder)
@@ -121,7 +119,7 @@ def _find_damage(folder: Path, record: RunRecord) -> Iterator[Finding]:
     again = f"restore it, or train again: {record.get('command', 'the same command')} --fresh"
     for name, entry in {**record.get("files", {}), **record.get("predictions", {})}.items():
         if name != runs.TRAINING_ROWS or (folder / name).exists():  # which may be left out of what is published
-            yield _check_files("run", exports.compare_files, folder, {name: entry}, again)
+            yield from _find_fault(exports.compare_files, folder, {name: entry}, again)
     for checkpoint in sorted(folder.glob("checkpoint-*")):
         if fault := checkpoints.find_fault(checkpoint):
             yield judge("files", "damaged_checkpoint", f"{checkpoint}: {fault}", warn="delete it: a resume skips it")
@@ -177,15 +175,17 @@ def _find_gaps(record: RunRecord) -> Iterator[Finding]:
 def _judge_truncation(record: RunRecord) -> Iterator[Finding]:
     """Say how many rows the maximum length has shortened, and how many gold values lie beyond it."""
     truncated, rows = record.get("truncated", {}), record.get("rows", {})
+    longest = truncated.get("max_tokens", 0)
     for name, split, what in (
-        ("training_rows", "train", "training rows reach"),
-        ("lost_gold", "validation", "validation rows have gold values beyond"),
+        ("training_rows", "train", "reach"),
+        ("lost_gold", "validation", "have gold values beyond"),
     ):
-        count, total, longest = truncated.get(name, 0), rows.get(split), truncated.get("max_tokens", 0)
+        count, total = truncated.get(name, 0), rows.get(split)
         if total and count > _TRUNCATED * total:
-            text = f"{share_of(count, total)} {what} the maximum of {longest} tokens, where texts are truncated"
-            remedy = f"--max-length {2 * longest}, if the model reads that"
-            yield judge("tokens", f"truncated_{name}", text, warn=remedy)
+            text = f"{share_of(count, total)} {split} rows {what} {longest} tokens, where texts are truncated"
+            yield judge(
+                "tokens", f"truncated_{name}", text, warn=f"--max-length {2 * longest}, if the model reads that"
+            )
 
 
 def _judge_times(record: RunRecord) -> Iterator[Finding]:
