@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -25,7 +24,7 @@ from bertkit.cli.output import print_line, print_notes, print_result, print_text
 from bertkit.errors import shorten
 
 if TYPE_CHECKING:
-    from bertkit.checks import Finding, Level
+    from bertkit.checks import Finding
     from bertkit.reports.cases import Case
     from bertkit.workflows.check import CheckResult
 
@@ -40,7 +39,7 @@ _GROUPS = {
     "shortcuts": "Shortcuts",
     "splits": "Splits",
 }
-LEVELS: tuple[Level, ...] = ("good", "warn", "fail")
+LEVELS = ("good", "warn", "fail")
 
 
 def command(
@@ -160,13 +159,12 @@ def print_findings(result: CheckResult, fix: Path | None) -> None:
     print_levels(result.findings)
 
 
-def count_levels(findings: Iterable[Finding]) -> dict[str, int]:
+def count_levels(findings: Sequence[Finding]) -> dict[str, int]:
     """Count the findings of each level."""
-    counts = Counter(finding.level for finding in findings)
-    return {level: counts[level] for level in LEVELS}
+    return {level: sum(finding.level == level for finding in findings) for level in LEVELS}
 
 
-def print_levels(findings: Iterable[Finding]) -> None:
+def print_levels(findings: Sequence[Finding]) -> None:
     """Print how many findings each level has, the worst first."""
     print_line(", ".join(f"{count} {level}" for level, count in reversed(count_levels(findings).items())))
 

@@ -20,12 +20,10 @@ EXAMPLE = "bertkit doctor"
 def command(
     folder: Annotated[
         Path | None,
-        argument(
-            "Run folder, folder of runs, index, exported folder or package to read in place of the machine.", "RUN"
-        ),
+        argument("Run, folder of runs, index, exported folder or package to read in place of the machine.", "RUN"),
     ] = None,
     deep: Annotated[
-        bool, flag("--deep", "Train a tiny run too, kill it, resume it, and compare it with an unbroken one.")
+        bool, flag("--deep", "Also kill a tiny run, resume it, and compare it with an unbroken one.")
     ] = False,
 ) -> None:
     """Say what is wrong with this machine, or with a run, and what to do about it.

@@ -25,9 +25,8 @@ def judge_curve(log: Sequence[Mapping[str, Any]], best_step: int, *, has_learned
         best_step: that of the best checkpoint.
         has_learned: whether the model is clearly above its baselines; then a flat loss is no fault.
     """
-    whole = [entry for entry in log if isinstance(entry.get("step"), int)]
-    losses = [entry for entry in whole if isinstance(entry.get("loss"), float)]
-    evaluations = [entry for entry in whole if isinstance(entry.get("eval_loss"), float)]
+    losses = [entry for entry in log if isinstance(entry.get("loss"), float) and "step" in entry]
+    evaluations = [entry for entry in log if isinstance(entry.get("eval_loss"), float) and "step" in entry]
     if len(losses) < _LEAST:
         return []
     rate = [*_judge_rate(losses, has_learned=has_learned)]
@@ -75,6 +74,6 @@ def _judge_length(
         text += f"step is {best_step:,} of {last['step']:,}"
         yield judge("training", "overfitting", text, warn=f"more rows, or --set training.steps={best_step}")
     elif best_step >= last["step"] and before["eval_loss"] - ends > _STILL * first:
-        start = before["eval_loss"]
-        text = f"the best checkpoint is the last, and the validation loss still falls, from {start:.4g} to {ends:.4g}"
+        text = "the best checkpoint is the last, and the validation loss still falls: "
+        text += f"from {before['eval_loss']:.4g} to {ends:.4g}"
         yield judge("training", "best_is_last", text, warn=f"train longer: --set training.steps={2 * last['step']}")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import platform
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from bertkit.checks import Finding
 from bertkit.errors import BertkitError, UnavailableError, message_of, pip_install
@@ -48,46 +49,38 @@ def examine_machine() -> list[Finding]:
 
 def look_at_packages() -> Iterator[Finding]:
     """Compare Python and packages with what bertkit, and what is installed beside it, declare that they need."""
-    here = runs.versions()
-    lacks = list(_list_unmet("bertkit"))
-    text = "; ".join(lacks) or ", ".join(f"{name} {version}" for name, version in here.items())
+    # of a package that is installed twice, the first one is imported
+    packages = {_key(package.metadata["Name"]): package for package in reversed([*metadata.distributions()])}
+    versions = {name: package.version for name, package in packages.items()} | {"python": platform.python_version()}
+    unmet = {name: [*_list_unmet(package, versions)] for name, package in packages.items()}
+    lacks = [line for line, _ in unmet.pop("bertkit", [])]
+    text = "; ".join(lacks) or ", ".join(f"{name} {version}" for name, version in runs.versions().items())
     yield judge("packages", "versions", text, fail=pip_install() if lacks else "")
-    installed = {str(package.metadata["Name"]) for package in metadata.distributions()} - {"bertkit"}
-    pairs = [unmet for name in sorted(installed) for unmet in _list_unmet(name, _LIBRARIES)]
+    pairs = [line for lines in unmet.values() for line, needed in lines if needed in _LIBRARIES]
     text = "; ".join(pairs) or "packages that share a library with bertkit agree on its version"
     yield judge("packages", "pairs", text, warn="keep them in another environment" if pairs else "")
-    version = here.get("transformers", "0")
+    version = versions.get("transformers", "0")
     is_old = int(version.partition(".")[0]) < _MENDED
     text = f"transformers {version} {'has' if is_old else 'is mended of'} {_CVES}"
     yield judge("packages", "vulnerabilities", text, fail=f"pip install 'transformers>={_MENDED}'" if is_old else "")
 
 
-def _list_unmet(package: str, libraries: Iterable[str] = ()) -> Iterator[str]:
-    """List what a package needs, of some libraries or at all, that is not here or in a version that does not fit."""
+def _list_unmet(package: metadata.Distribution, versions: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Say what a package needs that is not here or in a version that does not fit, with the name of that."""
     from packaging.requirements import Requirement
 
-    try:
-        needed = metadata.distribution(package)
-    except metadata.PackageNotFoundError:  # run from a checkout that is not installed
-        return
-    for line in [*(needed.requires or []), f"python{needed.metadata['Requires-Python'] or ''}"]:
+    for line in [*(package.requires or []), f"python{package.metadata['Requires-Python'] or ''}"]:
         with suppress(ValueError):  # some packages declare what no tool can read
-            requirement = Requirement(line)
-            name, marker, versions = requirement.name, requirement.marker, requirement.specifier
-            if (libraries and name.lower().replace("_", "-") not in libraries) or (
-                marker and not marker.evaluate({"extra": ""})
-            ):
-                continue
-            here = _find_version(name)
-            if here is None or not versions.contains(here, prereleases=True):
-                yield f"{package} needs {name}{versions}, here is {here or 'none'}"
+            needed = Requirement(line)
+            here = versions.get(_key(needed.name))
+            is_needed = needed.marker is None or needed.marker.evaluate({"extra": ""})
+            if is_needed and (here is None or not needed.specifier.contains(here, prereleases=True)):
+                text = f"{package.metadata['Name']} needs {needed.name}{needed.specifier}, here is {here or 'none'}"
+                yield text, _key(needed.name)
 
 
-def _find_version(package: str) -> str | None:
-    try:
-        return platform.python_version() if package == "python" else metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return None
+def _key(package: str | None) -> str:
+    return str(package).lower().replace("_", "-")
 
 
 def look_at_device() -> Iterator[Finding]:
@@ -127,8 +120,8 @@ def look_at_memory() -> Iterator[Finding]:
     threads, load = fitting_threads(), os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
     why = f" ({threads.why})" if threads.why else ""
     text = f"{threads.text}{why}; in the last minute, {load:.1f} threads of all programs wanted a core"
-    is_busy = load > (os.cpu_count() or 1) + 1
-    yield judge("memory", "processors", text, warn="wait for other programs, or try --threads 1" if is_busy else "")
+    remedy = "wait for other programs, or try --threads 1" if load > (os.cpu_count() or 1) + 1 else ""
+    yield judge("memory", "processors", text, warn=remedy)
 
 
 def look_at_disks() -> Iterator[Finding]:
@@ -146,9 +139,9 @@ def _look_at_folder(name: str, folder: Path) -> Iterator[Finding]:
     where, (free, inodes) = f"{name} {folder}", files.free_space(folder)
     if free is not None:
         is_full = free < _LEAST_SPACE or (inodes is not None and inodes < _LEAST_FILES)
-        more = "" if inodes is None else f", and {inodes:,} more files can be created"
         remedy = "delete files" if is_full or free < _SPACE else ""
-        text = f"{where}: {free / _GB:,.1f} GB are free{more}"
+        more = "any number of" if inodes is None else f"{inodes:,}"
+        text = f"{where}: {free / _GB:,.1f} GB are free, and {more} files can be created"
         yield judge("disks", f"space of the {name}", text, fail=remedy if is_full else "", warn=remedy)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -166,15 +159,12 @@ def _look_at_folder(name: str, folder: Path) -> Iterator[Finding]:
 
 def _try_folder(folder: Path) -> tuple[float, bool]:
     """Return how long a file of a mebibyte takes to be on disk, and whether the file system has locks."""
-    lock, file = (folder / f".bertkit-doctor-{os.getpid()}.{ending}" for ending in ("lock", "file"))
-    try:
+    with TemporaryDirectory(prefix=".bertkit-doctor-", dir=folder) as temporary:
+        lock = Path(temporary, ".lock")
         with files.locked(lock):
             start = time.perf_counter()
-            files.write_bytes(file, bytes(1 << 20))
+            files.write_bytes(Path(temporary, "file"), bytes(1 << 20))
             return time.perf_counter() - start, not files.mark_of(lock).exists()
-    finally:
-        for left in (file, lock):
-            left.unlink(missing_ok=True)
 
 
 def look_at_hub() -> Iterator[Finding]:

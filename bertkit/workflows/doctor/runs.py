@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -133,8 +132,8 @@ def _describe_state(folder: Path, record: RunRecord, state: str) -> Finding:
         text = f"{'it is running' if state == 'running' else 'it was stopped'}, and {kept}"
         return judge("training", state, text, warn=f"resume it: {record.get('command')}" if state == "stopped" else "")
     what, _, remedy = str(record.get("error", "no reason is recorded")).partition(" - ")
-    group = "training" if state == "diverged" else "files"
-    return judge(group, state, f"it {state}: {what}", fail=remedy or f"repeat it: {record.get('command')}")
+    remedy = remedy or f"repeat it: {record.get('command')}"
+    return judge("training" if state == "diverged" else "files", state, f"it {state}: {what}", fail=remedy)
 
 
 def _judge_baselines(record: RunRecord) -> Iterator[Finding]:
@@ -150,15 +149,13 @@ def _judge_baselines(record: RunRecord) -> Iterator[Finding]:
 def _find_single_answer(folder: Path, record: RunRecord) -> Iterator[Finding]:
     """Say so where all stored predictions of a split are one label, or one answer; of tags, where all of these are."""
     for name, entry in record.get("predictions", {}).items():
-        answers, count = Counter[str](), 0
         if not name.endswith(".jsonl") or not is_whole(folder / name, entry):  # which is said
             continue
-        for line in split_lines((folder / name).read_text(encoding="utf-8")):
-            answer = json.loads(line).get("prediction")
-            answers.update(map(json.dumps, answer if isinstance(answer, list) and answer else [answer]))
-            count += 1
-        if len(answers) == 1 and count > 1:
-            text = f"all {count:,} predictions of {name} are {shorten(next(iter(answers)), 40)}"
+        lines = split_lines((folder / name).read_text(encoding="utf-8"))
+        predicted = [json.loads(line).get("prediction") for line in lines]
+        answers = {json.dumps(part) for value in predicted for part in (value if isinstance(value, list) else [value])}
+        if len(answers) < 2 < len(lines):
+            text = f"all {len(lines):,} predictions of {name} are {shorten(next(iter(answers), 'empty'), 40)}"
             yield judge("scores", "single_answer", text, warn=f"`bertkit errors {quote(str(folder))}` shows the rows")
 
 
@@ -176,10 +173,8 @@ def _judge_truncation(record: RunRecord) -> Iterator[Finding]:
     """Say how many rows the maximum length has shortened, and how many gold values lie beyond it."""
     truncated, rows = record.get("truncated", {}), record.get("rows", {})
     longest = truncated.get("max_tokens", 0)
-    for name, split, what in (
-        ("training_rows", "train", "reach"),
-        ("lost_gold", "validation", "have gold values beyond"),
-    ):
+    for name, split in (("training_rows", "train"), ("lost_gold", "validation")):
+        what = "reach" if split == "train" else "have gold values beyond"
         count, total = truncated.get(name, 0), rows.get(split)
         if total and count > _TRUNCATED * total:
             text = f"{share_of(count, total)} {split} rows {what} {longest} tokens, where texts are truncated"

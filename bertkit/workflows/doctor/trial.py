@@ -16,9 +16,8 @@ from bertkit.storage.checkpoints import newest_whole
 from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.workflows.doctor import judge
 
-_ROWS = ("finetune", "cola", "--model", "demo", "--data", "demo", "--limit", "200", "--epochs", "6")
-_EQUAL = ("--set", "training.precision=fp32", "--threads", "1", "--device")
-"""One precision and one thread: where a trial chose them, two runs might differ."""
+_RUN = "finetune cola --model demo --data demo --limit 200 --epochs 6 --set training.precision=fp32 --threads 1"
+"""In one precision and with one thread: where a trial chose them, two runs might differ."""
 
 
 def try_resume() -> Iterator[Finding]:
@@ -40,7 +39,7 @@ def try_resume() -> Iterator[Finding]:
 
 
 def _command(folder: Path) -> list[str]:
-    return [sys.executable, "-m", "bertkit", *_ROWS, *_EQUAL, asked_device(), "--output", str(folder)]
+    return [sys.executable, "-m", "bertkit", *_RUN.split(), "--device", asked_device(), "--output", str(folder)]
 
 
 def _finish(command: Sequence[str]) -> str:

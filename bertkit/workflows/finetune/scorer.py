@@ -88,11 +88,10 @@ class StepScorer:
         """Count the validation rows whose gold value no feature has, where texts reach the maximum length."""
         from bertkit.tokens.feature_cache import longest_of
 
-        task, split = self.inputs.task, self.inputs.validation
-        features = self.features[split.name]
+        task, rows, features = self.inputs.task, self.inputs.validation.rows, self.features[self.inputs.validation.name]
         if task.find_lost_gold is None or longest_of(features).max() < max_tokens(self.checkpoint.setup):
             return 0
-        return len(task.find_lost_gold(features, split.rows))
+        return len(task.find_lost_gold(features, rows))
 
     def _rank_step(self, scored: Scored) -> tuple[bool, float]:
         metric = self.inputs.recipe.best_metric

@@ -34,15 +34,16 @@ def by_name(look):
 @pytest.fixture
 def versions(monkeypatch):
     """Let packages be installed in other versions; None for one that is not."""
-    installed = metadata.version
+    installed = [*metadata.distributions()]
+
+    class Changed:
+        def __init__(self, distribution, version):
+            self.metadata, self.requires, self.version = distribution.metadata, distribution.requires, version
 
     def set_versions(**changed):
-        def version(name):
-            if changed.get(name.replace("-", "_"), "") is None:
-                raise metadata.PackageNotFoundError(name)
-            return changed.get(name.replace("-", "_")) or installed(name)
-
-        monkeypatch.setattr(metadata, "version", version)
+        names = {package.metadata["Name"]: package for package in installed}
+        packages = [Changed(package, changed.get(name, package.version)) for name, package in names.items()]
+        monkeypatch.setattr(metadata, "distributions", lambda: [item for item in packages if item.version is not None])
 
     return set_versions
 
@@ -80,7 +81,7 @@ def test_a_package_that_needs_another_version_is_named(monkeypatch, tmp_path):
 
 
 def test_an_old_python_is_named(monkeypatch):
-    monkeypatch.setattr("platform.python_version", lambda: "3.9.1")
+    monkeypatch.setattr(machine.platform, "python_version", lambda: "3.9.1")
     assert "bertkit needs python>=3.11, here is 3.9.1" in by_name(look_at_packages)["versions"].text
 
 
@@ -138,7 +139,7 @@ def test_a_full_disk_is_one_without_bytes_or_without_inodes(monkeypatch, here, f
     monkeypatch.setattr(files, "free_space", lambda _: (free, inodes))
     findings = [finding for finding in look_at_disks() if finding.name.startswith("space")]
     assert [finding.level for finding in findings] == [level, level]
-    more = "" if inodes is None else f"{inodes:,} more files can be created"
+    more = "" if inodes is None else f"{inodes:,} files can be created"
     assert all(more in finding.text for finding in findings)
     error = Diagnosis("", findings).error
     assert (type(error) is ResourceError) == (level == "fail")
