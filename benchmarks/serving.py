@@ -231,7 +231,8 @@ def serving_part(reports: Sequence[Mapping[str, Any]]) -> str:
         columns[f"{count} client{'s' if count > 1 else ''}"] = partial(show, count)
     rounds = sorted({len(rounds) for by_count in cases.values() for rounds in by_count.values()})
     failed, requests = (sum(case[name] for case in loads) for name in ("failed", "requests"))
-    told = f"Medians of {' to '.join(map(str, dict.fromkeys((rounds[0], rounds[-1]))))} rounds. {failed} of {requests:,} requests failed. {loads[0]['machine']}; "
+    shown = " to ".join(map(str, dict.fromkeys((rounds[0], rounds[-1]))))
+    told = f"Medians of {shown} rounds. {failed} of {requests:,} requests failed. {loads[0]['machine']}; "
     return f"{table(columns, cases.items())}\n\n{told}the clients run on the same cores."
 
 
