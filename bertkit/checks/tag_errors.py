@@ -67,10 +67,10 @@ def embed_words(words: Sequence[Sequence[str]], embedder: Embedder) -> Numbers:
     config = read_json_object(embedder.folder / embedder.modules.subfolder / "config.json")
     layers = f"mean_last_{min(_LAYERS, count_layers(config) or 1)}"
     plain = replace(embedder, layers=layers)
-    found = UNITS["word"].encode(plain, words)
+    encoded = UNITS["word"].encode(plain, words)
     starts = np.cumsum([0, *(len(of_row) for of_row in words)])
-    vectors = np.zeros((starts[-1], found.vectors.shape[1]), dtype=np.float32)
-    vectors[starts[np.asarray(found.rows)] + np.asarray(found.columns["index"])] = found.vectors
+    vectors = np.zeros((starts[-1], encoded.vectors.shape[1]), dtype=np.float32)
+    vectors[starts[np.asarray(encoded.rows)] + np.asarray(encoded.columns["index"])] = encoded.vectors
     return vectors
 
 

@@ -69,7 +69,7 @@ def compare(saved: SavedCheckpoint, before: Checkpoint, folder: Path, validation
     after = pruned.load(before.machine, inference=True, calibrated=False)
     # both are scored with the options that were tuned for the first
     after = replace(after, setup=replace(before.setup, tokenizer=after.setup.tokenizer))
-    first, second = (score_split(one, validation) for one in (before, after))
+    first, second = (score_split(checkpoint, validation) for checkpoint in (before, after))
     paces = measure_latency([(before, first), (after, second)])
     with stage("comparing", total=1):
         differences = compare_scored(saved.task, first, second)

@@ -122,7 +122,7 @@ def _serve() -> None:
         result, fault = None, None
         try:
             result = function(items.get())
-        except Exception as error:
+        except Exception as error:  # whatever the function raises, the program raises again
             fault = error
         _send(answers, (result, fault))
 

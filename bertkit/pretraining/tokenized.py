@@ -217,7 +217,7 @@ def _write_files(files: _Shards, pool: WorkerPool, tick: Callable[[int], None], 
                         yield (shard, chunks, None), chunk
                     chunks += 1
                 if kept:
-                    log.info(f"the preparation continues: {kept} of {chunks} pieces of text were tokenized before")
+                    log.info(f"the preparation continues: {kept} of {chunks} chunks of text were tokenized before")
                 # behind the last chunk: how many there are, and the lock
                 yield (shard, chunks, lock), []
 
@@ -247,25 +247,34 @@ def _join_shards(folder: Path, data: Corpus, shards: Mapping[str, _Shards], toke
             columns.append(f"{split}.sentences", np.zeros(1))
             columns.append(f"{split}.documents", np.zeros(1))
         for source_split, files in shards.items():
-            seen = duplicates.seen.copy()
-            # Files of weight 2.5 are read three times: all of their documents, all again, and half of them. A document
-            # is not written twice in a row, since one block would then hold it twice.
-            for turn in range(math.ceil(max(file.weight for _, file in files))):
-                duplicates.seen[:] = seen
-                for shard, file in files:
-                    for chunk in shard.read():
-                        is_duplicate = duplicates.find_duplicates(chunk.digests)
-                        is_held_out = (chunk.digests < first_pass.held_out) | (source_split == "validation")
-                        of_split = {"train": ~is_held_out & (_draw(chunk.digests, turn) < file.weight - turn)}
-                        if turn == 0:
-                            of_split["validation"] = is_held_out
-                        for split, belongs in of_split.items():
-                            kept = chunk.select(belongs & ~is_duplicate & (chunk.documents > 0))
-                            _append_tokens(columns, split, facts[split], kept, tokenizer.unk_token_id)
-                            facts[split]["duplicates"] += int((belongs & is_duplicate).sum()) if turn == 0 else 0
+            for turn, weight, chunk, is_duplicate in _read_turns(files, duplicates):
+                is_held_out = (chunk.digests < first_pass.held_out) | (source_split == "validation")
+                of_split = {"train": ~is_held_out & (_draw(chunk.digests, turn) < weight - turn)}
+                if turn == 0:
+                    of_split["validation"] = is_held_out
+                for split, belongs in of_split.items():
+                    kept = chunk.select(belongs & ~is_duplicate & (chunk.documents > 0))
+                    _append_tokens(columns, split, facts[split], kept, tokenizer.unk_token_id)
+                    facts[split]["duplicates"] += int((belongs & is_duplicate).sum()) if turn == 0 else 0
         _check_tokens(facts, data)
         columns.finish(facts)
     _log_facts(facts, first_pass, time.monotonic() - began)
+
+
+def _read_turns(
+    files: _Shards, duplicates: DuplicateFilter
+) -> Iterator[tuple[int, float, TokenizedDocuments, Numbers]]:
+    """Yield the documents of files once per turn, with the weight of their file, and which occurred before in the turn.
+
+    Files of weight 2.5 have three turns: all of their documents, all again, and half of them. A document is not written
+    twice in a row, since one block would then hold it twice.
+    """
+    seen = duplicates.seen.copy()
+    for turn in range(math.ceil(max(file.weight for _, file in files))):
+        duplicates.seen[:] = seen
+        for shard, file in files:
+            for chunk in shard.read():
+                yield turn, file.weight, chunk, duplicates.find_duplicates(chunk.digests)
 
 
 def _draw(digests: Numbers, turn: int) -> Numbers:

@@ -74,6 +74,7 @@ class ServerMetrics:
             of_rows.observe(rows)
             of_tokens.inc(tokens)
             of_seconds.observe(seconds)
+            self._measure_worker()
 
         return observe
 
@@ -84,12 +85,14 @@ class ServerMetrics:
     def watch(self, model: str, lanes: Sequence[Lane]) -> None:
         """Show how many rows of a model are waiting or computed."""
         self._lanes[model] = lanes
-        self._measure()
+        self._measure_queues()
 
-    def _measure(self) -> None:
-        """Set what is a state and no count: the lengths of queues, and what a worker takes of the machine."""
+    def _measure_queues(self) -> None:
         for model, lanes in self._lanes.items():
             self.queued.labels(model).set(sum(lane.rows for lane in lanes))
+
+    def _measure_worker(self) -> None:
+        """Set what this worker takes of the machine: once per batch, since the system's files are read for it."""
         for metric in self._process.collect() if self._of_worker else ():
             if metric.name in self._of_worker:
                 self._of_worker[metric.name].set(metric.samples[0].value)
@@ -99,13 +102,13 @@ class ServerMetrics:
         self.requests.labels(route, str(status)).inc()
         self.seconds.labels(route).observe(seconds)
         if METRICS in os.environ:  # of other workers, only what they have written is known
-            self._measure()
+            self._measure_queues()
 
     def text(self) -> bytes:
         """Return all of it, of all workers, in the format that Prometheus reads."""
         from prometheus_client import CollectorRegistry, generate_latest, multiprocess
 
-        self._measure()
+        self._measure_queues()
         registry = self.registry
         if METRICS in os.environ:
             registry = CollectorRegistry()

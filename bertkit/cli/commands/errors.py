@@ -64,8 +64,8 @@ def command(
     settings = ErrorSettings(split, by or (), sort, robustness, limit, write_cases)
     # Of one run: where it is wrong. Of two: where only one is wrong, which cancels in their scores.
     if len(runs) == 1:
-        found = find_errors(runs[0], settings, recipe=loaded)
-        print_result(found, lambda _: _print_mistakes(found, rows), page=output, write=write_mistakes)
+        mistakes = find_errors(runs[0], settings, recipe=loaded)
+        print_result(mistakes, lambda _: _print_mistakes(mistakes, rows), page=output, write=write_mistakes)
     else:
         differing = find_disagreement(runs[0], runs[1], settings, recipe=loaded)
         print_result(differing, lambda _: _print_disagreement(differing, rows), page=output, write=write_disagreement)
@@ -106,10 +106,12 @@ def _print_disagreement(result: Disagreement, shown: int) -> None:
 
 def _print_slices(slices: Sequence[ComparedSlice], test: str, columns: tuple[str, str], what: str) -> None:
     # A star is what stays after the correction for many slices; the raw p is shown for all.
-    found = [one for one in slices if one.is_beyond_chance]
+    beyond_chance = [tested for tested in slices if tested.is_beyond_chance]
     tested = sum(part.p is not None for part in slices)
-    summary = "no slice" if not found else "1 slice" if len(found) == 1 else f"{len(found)} slices"
-    what = what if len(found) < 2 else what.replace("is ", "are ", 1).replace("differs", "differ")
+    summary = (
+        "no slice" if not beyond_chance else "1 slice" if len(beyond_chance) == 1 else f"{len(beyond_chance)} slices"
+    )
+    what = what if len(beyond_chance) < 2 else what.replace("is ", "are ", 1).replace("differs", "differ")
     print_text(f"  {summary} {what} beyond chance, of {tested} ({test}; p < .05 after Holm's correction)")
     if tested < len(slices):
         print_text(f"  not tested (p n/a), for they have too few rows or errors: {len(slices) - tested} slices")

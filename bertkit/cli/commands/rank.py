@@ -68,8 +68,8 @@ def command(
     named = [*(models or ()), *(more or ())]
     settings = RankSettings(by, layers, rows)
     loaded = load(recipe, {"data.source": data, "data.limit": limit, "training.max_length": max_length}, changes)
-    found = rank(loaded, named, settings)
-    print_result(found, _print_ranking, page=output, write=write_ranking)
+    ranking = rank(loaded, named, settings)
+    print_result(ranking, _print_ranking, page=output, write=write_ranking)
 
 
 def _print_ranking(ranking: Ranking) -> None:

@@ -57,7 +57,7 @@ def measure_robustness(recipe: Recipe, rows: Sequence[Row], *, limit: int) -> Ro
     """
     saved = find_checkpoint(recipe)
     plans = [plan_test(test, rows, saved.task.COLUMNS, limit) for test in default_tests()]
-    results = [replace(one, trials=one.trials[:_SHOWN]) for one in run_plans(saved, plans)]
+    results = [replace(result, trials=result.trials[:_SHOWN]) for result in run_plans(saved, plans)]
     left_out = [plan.test.name for plan in plans if not plan.rows]
     return Robustness(max((one.rows for one in results), default=0), plans[0].column, results, left_out)
 

@@ -45,8 +45,8 @@ def command(
     settings = {"model": run, "data.source": data, "training.max_length": max_length}
     loaded = load(recipe or recipe_of(run), settings, changes)
     check_output(output, loaded.model, {})
-    found = rank_by_importance(loaded, split=split, rows=rows)
-    print_result(found, _print_importance, page=output, write=write_importance)
+    ranked = rank_by_importance(loaded, split=split, rows=rows)
+    print_result(ranked, _print_importance, page=output, write=write_importance)
 
 
 def _print_importance(ranked: ImportantHeads) -> None:
