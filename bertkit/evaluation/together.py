@@ -113,6 +113,7 @@ def load_together(saved: Mapping[str, SavedCheckpoint]) -> Together:
     first, *others = saved
     tasks = {first: saved[first].load(inference=not others)}
     if not others:
+        tasks[first].pack_texts()
         return Together(tasks, None)
     from bertkit.modeling.heads.several import check_encoders, join_heads
 

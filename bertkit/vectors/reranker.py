@@ -67,6 +67,7 @@ class Reranker:
     @cached_property
     def _loaded(self) -> Checkpoint:
         checkpoint = self.saved.load(inference=True)
+        checkpoint.pack_texts()
         # it may be more than the tokenizer's, but not more than the model has
         if self.max_length is not None:
             tokenizer = checkpoint.setup.tokenizer

@@ -1,4 +1,8 @@
-"""Fine-tuned models that answer: the operations of transformers in the same order, so outputs are equal to the bit."""
+"""Fine-tuned models that answer: the encoder that only computes, with a head.
+
+Its outputs are those of transformers, in fp32 to the last bit, so scores are those of the run, unless
+`InferenceModel.pack_texts` lets it leave padding out.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +17,9 @@ from torch.nn import functional
 from transformers.models.auto import modeling_auto
 from transformers.utils import ModelOutput
 
-from bertkit.modeling.architectures import LayerNames, TextHead, architecture_of, first_position
-from bertkit.modeling.cls_only import split_heads
-from bertkit.modeling.inference.known import (
-    are_whole,
-    encoder_shapes,
-    has_known_encoder,
-    layer_names,
-    read_weights,
-    with_biases,
-)
+from bertkit.modeling.architectures import architecture_of
+from bertkit.modeling.inference.encoder import FusedLinear, InferenceEncoder, Weights
+from bertkit.modeling.inference.known import are_whole, encoder_shapes, has_known_encoder, read_weights, with_biases
 from bertkit.modeling.info import Config, Model, tagger_head
 from bertkit.modeling.load import load_model, quiet_transformers, read_config
 from bertkit.modeling.weights import load_config
@@ -34,6 +31,7 @@ _CLASS_NAMES: dict[str, Mapping[str, str]] = {
     "AutoModelForTokenClassification": modeling_auto.MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES,
     "AutoModelForQuestionAnswering": modeling_auto.MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES,
 }
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 @dataclass
@@ -61,8 +59,13 @@ def load_for_inference(
     config = load_config(folder)
     if not _is_known(config, auto_class) or config.problem_type not in (None, problem_type):
         return None
-    model = InferenceModel(config, auto_class, len(labels), cls_only=cls_only)
-    return cast("Model", model) if model.fill(folder) else None
+    head, width, weights = _HeadNames.of(config, auto_class), config.hidden_size, read_weights(folder)
+    outputs = 1 if auto_class == "AutoModelForMultipleChoice" else len(labels)
+    shapes = {f"{architecture_of(config).prefix}.{name}": size for name, size in encoder_shapes(config).items()}
+    shapes |= with_biases({head.outputs: (outputs, width), **({head.summary: (width, width)} if head.summary else {})})
+    return (
+        cast("Model", InferenceModel(config, head, weights, cls_only=cls_only)) if are_whole(weights, shapes) else None
+    )
 
 
 def load_tagger(folder: Path, setup: Setup, head: dict[str, Any] | None, *, new_head: bool) -> Model:
@@ -99,134 +102,61 @@ def _is_known(config: Config, auto_class: str) -> bool:
     )
 
 
+@dataclass(frozen=True)
+class _HeadNames:
+    """Where a checkpoint has the layers of a head, and what stands between them."""
+
+    outputs: str
+    summary: str | None = None
+    """The layer over the first token; None where the head reads each token."""
+    activation: str = ""
+
+    @classmethod
+    def of(cls, config: Config, auto_class: str) -> _HeadNames:
+        architecture = architecture_of(config)
+        if auto_class == "AutoModelForQuestionAnswering":
+            return cls("qa_outputs")
+        if auto_class == "AutoModelForTokenClassification":
+            return cls("classifier")
+        head = architecture.chooser if auto_class == "AutoModelForMultipleChoice" else architecture.classifier
+        assert head is not None  # `_is_known` has looked
+        in_encoder = head.layer.startswith("pooler")
+        return cls(head.outputs, f"{architecture.prefix}.{head.layer}" if in_encoder else head.layer, head.activation)
+
+
 class InferenceModel(nn.Module):
     """An encoder of BERT's kin with a head, for its outputs only: it computes no loss, and nothing at random."""
 
-    def __init__(self, config: Config, auto_class: str, outputs: int, *, cls_only: bool) -> None:
+    def __init__(self, config: Config, head: _HeadNames, weights: Weights, *, cls_only: bool) -> None:
         super().__init__()
-        architecture = architecture_of(config)
-        heads = {
-            "AutoModelForSequenceClassification": architecture.classifier,
-            "AutoModelForMultipleChoice": architecture.chooser,
-        }
-        self.config = config
-        self.outputs = 1 if auto_class == "AutoModelForMultipleChoice" else outputs
-        self.head: TextHead | None = heads.get(auto_class)
-        self.per_token = "qa_outputs" if auto_class == "AutoModelForQuestionAnswering" else "classifier"
-        self.cls_only = cls_only and architecture.is_bert_like
-        self.prefix = f"{architecture.prefix}."
-        self.reads_token_types = architecture.reads_token_types
-        self.first_position = first_position(config)
-        self.layers = [
-            LayerNames(*(f"{self.prefix}{name}" for name in layer_names(config, layer)))
-            for layer in range(config.num_hidden_layers)
-        ]
-        self._cast: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.config, self.head = config, head
+        prefix = f"{architecture_of(config).prefix}."
+        of_encoder = {name.removeprefix(prefix): values for name, values in weights.items()}
+        self.encoder = InferenceEncoder(config, of_encoder, torch.float32)
+        self.encoder.packs = False
+        self.summary = FusedLinear(weights, torch.float32, head.summary) if head.summary else None
+        self.first_only = cls_only and self.summary is not None and architecture_of(config).is_bert_like
+        self.outputs = FusedLinear(weights, torch.float32, head.outputs)
 
-    def shapes(self) -> dict[str, tuple[int, ...]]:
-        """Return the shape of each weight, by the name that it has in a checkpoint."""
-        width = self.config.hidden_size
-        head: dict[str, tuple[int, ...]] = {self._last(): (self.outputs, width)}
-        if self.head is not None:
-            head[self._summary()] = (width, width)
-        encoder = {f"{self.prefix}{name}": size for name, size in encoder_shapes(self.config).items()}
-        return encoder | with_biases(head)
-
-    def fill(self, folder: Path) -> bool:
-        """Read the weights; return False where they are not exactly those of this model, all of them finite."""
-        weights = read_weights(folder)
-        if not are_whole(weights, self.shapes()):
-            return False
-        for name, weight in weights.items():
-            # a copy, since the file is mapped, and may be overwritten later
-            self.register_parameter(name.replace(".", "/"), nn.Parameter(weight.to(torch.float32, copy=True)))
-        return True
+    def pack_texts(self) -> None:
+        """Leave padding out on a CPU, which changes outputs by rounding."""
+        self.encoder.packs, self.first_only = True, self.summary is not None
 
     def forward(self, input_ids: torch.Tensor, attention_mask: torch.Tensor, **others: torch.Tensor) -> Answers:
         """Compute the outputs of texts, shape (rows, tokens), or choices, shape (rows, choices, tokens)."""
         rows = input_ids.shape[:-1]
-        ids, mask = input_ids.flatten(0, -2), attention_mask.flatten(0, -2)
-        types = others["token_type_ids"].flatten(0, -2) if "token_type_ids" in others else torch.zeros_like(ids)
-        hidden = self._embed(ids, types)
-        # of each text (1, tokens to compute, tokens to attend to), where anything is padding
-        allowed = None if mask.all() else mask.bool()[:, None, None].expand(-1, 1, ids.shape[1], -1)
-        for names in self.layers:
-            first_only = self.cls_only and names is self.layers[-1]
-            hidden = self._layer(names, hidden, allowed, first_only=first_only)
-        if self.head is not None:
-            activation = getattr(functional if self.head.activation == "gelu" else torch, self.head.activation)
-            logits = self._in_fp32(self._last(), activation(self._in_fp32(self._summary(), hidden[:, 0])))
-            return Answers(logits=logits.view(rows) if len(rows) > 1 else logits)
-        logits = self._in_fp32(self._last(), hidden)
-        if self.per_token == "classifier":
+        inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **others}
+        inputs = {name: values.flatten(0, -2) for name, values in inputs.items() if name in _INPUTS}
+        hidden = self.encoder(**inputs, first_only=self.first_only).last_hidden_state
+        # in fp32, as `bertkit.modeling.heads.outputs.compute_head_in_fp32` lets a head be computed
+        with torch.autocast(hidden.device.type, enabled=False):
+            if self.summary is not None:
+                name = self.head.activation
+                activation = getattr(functional if name == "gelu" else torch, name)
+                logits = self.outputs(activation(self.summary(hidden[:, 0])))
+                return Answers(logits=logits.view(rows) if len(rows) > 1 else logits)
+            logits = self.outputs(hidden)
+        if self.head.outputs == "classifier":
             return Answers(logits=logits)
         start, end = logits.unbind(dim=-1)
         return Answers(start_logits=start.contiguous(), end_logits=end.contiguous())
-
-    def _embed(self, ids: torch.Tensor, types: torch.Tensor) -> torch.Tensor:
-        if self.first_position:  # padding has the position before the first
-            real = ids.ne(self.first_position - 1).int()
-            positions = (real.cumsum(dim=1).type_as(real) * real).long() + self.first_position - 1
-        else:
-            positions = torch.arange(ids.shape[1], device=ids.device)[None]
-        hidden = functional.embedding(ids, self._weight(f"{self.prefix}embeddings.word_embeddings.weight"))
-        if self.reads_token_types:
-            table = self._weight(f"{self.prefix}embeddings.token_type_embeddings.weight")
-            hidden = hidden + functional.embedding(types, table)
-        table = self._weight(f"{self.prefix}embeddings.position_embeddings.weight")
-        hidden = self._norm(f"{self.prefix}embeddings.LayerNorm", hidden + functional.embedding(positions, table))
-        if hidden.shape[-1] == self.config.hidden_size:
-            return hidden
-        return self._linear(f"{self.prefix}embeddings_project", hidden)
-
-    def _layer(
-        self, names: LayerNames, hidden: torch.Tensor, allowed: torch.Tensor | None, *, first_only: bool
-    ) -> torch.Tensor:
-        """Compute a layer, or of its outputs the first token's: (texts, tokens or 1, width)."""
-        size = self.config.hidden_size // self.config.num_attention_heads
-
-        queries = hidden[:, :1] if first_only else hidden
-        summed = functional.scaled_dot_product_attention(
-            split_heads(self._linear(names.query, queries), size),
-            split_heads(self._linear(names.key, hidden), size),
-            split_heads(self._linear(names.value, hidden), size),
-            attn_mask=allowed[:, :, :1] if first_only and allowed is not None else allowed,
-            scale=size**-0.5,
-        )
-        summed = summed.transpose(1, 2).contiguous().reshape(*queries.shape[:-1], -1)
-        attended = self._norm(names.attended_norm, self._linear(names.attended, summed) + queries)
-        wide = functional.gelu(self._linear(names.wide, attended))
-        return self._norm(names.norm, self._linear(names.narrow, wide) + attended)
-
-    def _summary(self) -> str:
-        assert self.head is not None
-        return f"{self.prefix if self.head.layer.startswith('pooler') else ''}{self.head.layer}"
-
-    def _last(self) -> str:
-        return self.head.outputs if self.head is not None else self.per_token
-
-    def _weight(self, name: str) -> torch.Tensor:
-        # not by `get_parameter`, whose checks take a tenth of the time of a short text
-        weight = self._parameters[name.replace(".", "/")]
-        assert weight is not None
-        return weight
-
-    def _linear(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        weight, bias = self._weight(f"{name}.weight"), self._weight(f"{name}.bias")
-        if torch.is_autocast_enabled(values.device.type):
-            # autocast would cast the weights anew in each forward pass, which takes longer than a short text
-            if name not in self._cast:
-                dtype = torch.get_autocast_dtype(values.device.type)
-                self._cast[name] = (weight.to(dtype), bias.to(dtype))
-            weight, bias = self._cast[name]
-        return functional.linear(values, weight, bias)
-
-    def _in_fp32(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """Compute a layer of a head as `bertkit.modeling.heads.outputs.compute_head_in_fp32` lets it be computed."""
-        with torch.autocast(values.device.type, enabled=False):
-            return self._linear(name, values.float())
-
-    def _norm(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        epsilon = getattr(self.config, "layer_norm_eps", 1e-12)
-        weight, bias = self._weight(f"{name}.weight"), self._weight(f"{name}.bias")
-        return functional.layer_norm(values, values.shape[-1:], weight, bias, epsilon)

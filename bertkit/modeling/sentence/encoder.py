@@ -15,7 +15,7 @@ from transformers import AutoModel
 
 from bertkit.errors import ModelError, UsageError
 from bertkit.hardware.precision import Machine
-from bertkit.modeling.inference.flat import load_flat_encoder
+from bertkit.modeling.inference.encoder import load_encoder
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import LayerChoice
 from bertkit.modeling.load import quiet_transformers
@@ -127,8 +127,8 @@ def load_for_vectors(folder: Path, modules: SentenceModules, machine: Machine) -
     dtype = torch.bfloat16 if machine.precision == "bf16" else torch.float32
     if machine.device == "cpu":
         quiet_transformers()
-        if flat := load_flat_encoder(folder, load_config(folder, decoders=True), dtype):
-            return SentenceEncoder(cast("Model", flat), modules).eval(), "fp32"
+        if light := load_encoder(folder, load_config(folder, decoders=True), dtype):
+            return SentenceEncoder(cast("Model", light), modules).eval(), "fp32"
     encoder = load_sentence_encoder(folder, modules)
     for module in encoder.encoder.modules():
         if type(module) is nn.Linear:

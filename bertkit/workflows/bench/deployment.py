@@ -139,6 +139,7 @@ def _load_ways(saved: SavedCheckpoint, folder: Path, notes: list[str]) -> Iterat
         with stage(f"loading {saved.recipe.model_name}, torch-{precision}"):
             machine = detect_machine(precision, config["model_type"], product_widths(config))
             checkpoint = saved.load(machine, inference=True)
+            checkpoint.pack_texts()
         yield f"torch-{precision}", _weight_bytes(saved.folder), checkpoint
     yield from _export_ways(saved, folder, notes)
 

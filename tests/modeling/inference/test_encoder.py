@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.inference.answers import load_for_inference
-from bertkit.modeling.inference.flat import FlatEncoder, attend, load_flat_encoder
+from bertkit.modeling.inference.encoder import InferenceEncoder, attend, load_encoder
 from bertkit.modeling.load import load_model
 from tests.modeling.inference.test_answers import damage_file, save_tiny, set_keys
 from tests.modeling.tiny_models import make_tiny_batch
@@ -19,19 +19,19 @@ LENGTHS = (9, 9, 5, 3)
 
 
 def load_both(folder, dtype=torch.float32):
-    encoder = transformers.AutoModel.from_pretrained(folder).eval()
-    flat = load_flat_encoder(folder, encoder.config, dtype)
-    assert isinstance(flat, FlatEncoder)
-    return encoder, flat
+    wide = transformers.AutoModel.from_pretrained(folder).eval()
+    narrow = load_encoder(folder, wide.config, dtype)
+    assert isinstance(narrow, InferenceEncoder)
+    return wide, narrow
 
 
-@pytest.mark.parametrize("loader", ["flat", "answers", "transformers"])
+@pytest.mark.parametrize("loader", ["encoder", "answers", "transformers"])
 def test_a_model_does_not_change_with_the_file_that_it_was_loaded_from(loader, tmp_path):
     head = "AutoModelForSequenceClassification"
     folder = save_tiny(tmp_path, "bert", head)
     config = transformers.AutoConfig.from_pretrained(folder)
     load = {
-        "flat": lambda: load_flat_encoder(folder, config, torch.float32),
+        "encoder": lambda: load_encoder(folder, config, torch.float32),
         "answers": lambda: load_for_inference(head, folder, ("no", "yes")),
         "transformers": lambda: load_model(head, folder, ("no", "yes"), new_head=False).eval(),
     }
@@ -45,12 +45,14 @@ def test_a_model_does_not_change_with_the_file_that_it_was_loaded_from(loader, t
 
 
 def assert_equal_states(folder, batch, dtype=torch.float32, **tolerance):
-    encoder, flat = load_both(folder, dtype)
+    wide, narrow = load_both(folder, dtype)
     with torch.inference_mode():
-        expected, found = (model(**batch, output_hidden_states=True) for model in (encoder, flat))
-        last = flat(**batch).last_hidden_state
+        expected, found = (model(**batch, output_hidden_states=True) for model in (wide, narrow))
+        last = narrow(**batch).last_hidden_state
+        first = narrow(**batch, first_only=True).last_hidden_state
     real = batch["attention_mask"].bool()
     torch.testing.assert_close(last[real], expected.last_hidden_state[real], **tolerance)
+    torch.testing.assert_close(first, expected.last_hidden_state[:, :1], **tolerance)
     assert not last[~real].any()
     for ours, theirs in zip(found.hidden_states, expected.hidden_states, strict=True):
         torch.testing.assert_close(ours[real], theirs[real], **tolerance)
@@ -69,8 +71,8 @@ def test_states_are_equal_up_to_rounding(model_type, tmp_path):
 def test_texts_may_come_in_any_order_and_be_empty(tmp_path):
     folder = save_tiny(tmp_path, "bert", "AutoModel")
     assert_equal_states(folder, make_tiny_batch((3, 9, 3)), rtol=1e-5, atol=1e-5)
-    _, flat = load_both(folder)
-    assert not flat(**make_tiny_batch((4, 0))).last_hidden_state[1].any()
+    _, narrow = load_both(folder)
+    assert not narrow(**make_tiny_batch((4, 0))).last_hidden_state[1].any()
 
 
 @pytest.mark.parametrize("tokens", [1, 13, 16, 60])
@@ -80,20 +82,22 @@ def test_attention_is_that_of_torch(tokens, dtype):
     queries, keys, values = projected.float().permute(2, 0, 3, 1, 4)
     expected = functional.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).reshape(-1, 16)
     tolerance = 1e-6 if dtype == torch.float32 else 0.02
-    torch.testing.assert_close(attend(projected).float(), expected, rtol=0, atol=tolerance)
+    torch.testing.assert_close(
+        attend(projected[:, :, 0], projected[:, :, 1:]).float(), expected, rtol=0, atol=tolerance
+    )
 
 
 @pytest.mark.parametrize("change", [damage_file, set_keys(hidden_act="relu"), set_keys(num_hidden_layers=1)])
 def test_what_is_unusual_is_left_to_transformers(change, tmp_path):
     folder = save_tiny(tmp_path, "bert", "AutoModel")
-    assert load_flat_encoder(folder, transformers.AutoConfig.from_pretrained(folder), torch.float32)
+    assert load_encoder(folder, transformers.AutoConfig.from_pretrained(folder), torch.float32)
     change(folder)
-    assert load_flat_encoder(folder, transformers.AutoConfig.from_pretrained(folder), torch.float32) is None
+    assert load_encoder(folder, transformers.AutoConfig.from_pretrained(folder), torch.float32) is None
 
 
 def test_the_types_that_are_not_known_are_left_to_transformers(tmp_path):
     folder = save_tiny(tmp_path, "mpnet", "AutoModel")
-    assert load_flat_encoder(folder, transformers.AutoConfig.from_pretrained(folder), torch.float32) is None
+    assert load_encoder(folder, transformers.AutoConfig.from_pretrained(folder), torch.float32) is None
 
 
 def test_products_of_any_number_of_texts_have_the_same_shapes(monkeypatch):
@@ -101,5 +105,5 @@ def test_products_of_any_number_of_texts_have_the_same_shapes(monkeypatch):
     shapes, multiply = set(), torch.bmm
     monkeypatch.setattr(torch, "bmm", lambda first, second: shapes.add(first.shape) or multiply(first, second))
     for texts in range(20, 120):
-        attend(torch.randn(texts, 13, 3, 2, 8).bfloat16())
+        attend(torch.randn(texts, 13, 2, 8).bfloat16(), torch.randn(texts, 13, 2, 2, 8).bfloat16())
     assert len(shapes) == 2  # scores, and the sums of values
