@@ -257,24 +257,22 @@ def _fixed(weight: torch.Tensor, dtype: torch.dtype = torch.float32) -> nn.Param
 class FusedLinear(nn.Module):
     """A linear layer, or several that read the same states, whose outputs stand side by side.
 
-    It computes in the dtype of its weights, or in that of autocast, for which it casts them once.
+    It computes in the dtype of its weights. Under autocast it casts them once, and keeps none in float32.
     """
 
     def __init__(self, weights: Weights, dtype: torch.dtype, *names: str) -> None:
         super().__init__()
         weight, bias = (torch.cat([weights[f"{name}.{part}"] for name in names]) for part in ("weight", "bias"))
         self.weight, self.bias = _fixed(weight, dtype), _fixed(bias, dtype)
-        self._cast: tuple[torch.Tensor, torch.Tensor] | None = None
 
     def forward(self, values: torch.Tensor, outputs: slice = slice(None)) -> torch.Tensor:
         """Compute some outputs, by default all: (..., their number)."""
-        weight: torch.Tensor = self.weight
-        bias: torch.Tensor = self.bias
-        if torch.is_autocast_enabled(values.device.type):
+        device = values.device.type
+        if torch.is_autocast_enabled(device) and self.weight.dtype != torch.get_autocast_dtype(device):
             # autocast would cast the weights anew in each forward pass, which takes longer than a short text
-            dtype = torch.get_autocast_dtype(values.device.type)
-            weight, bias = self._cast = self._cast or (weight.to(dtype), bias.to(dtype))
-        return functional.linear(values.to(weight.dtype), weight[outputs], bias[outputs])
+            dtype = torch.get_autocast_dtype(device)
+            self.weight, self.bias = _fixed(self.weight, dtype), _fixed(self.bias, dtype)
+        return functional.linear(values.to(self.weight.dtype), self.weight[outputs], self.bias[outputs])
 
 
 def _norm(weights: Weights, name: str, epsilon: float) -> nn.LayerNorm:

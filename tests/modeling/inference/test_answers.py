@@ -43,26 +43,26 @@ def test_outputs_are_equal_or_packed_up_to_rounding(model_type, head, packed, tm
     folder = save_tiny(tmp_path, model_type, head)
     options = {"problem_type": HEADS[head], "cls_only": head in TEXT_HEADS}
     wide = load_model(head, folder, LABELS, new_head=False, **options).eval()
-    narrow = load_for_inference(head, folder, LABELS, **options)
-    assert isinstance(narrow, InferenceModel)
-    if packed:
-        narrow.pack_texts()
-    for lengths in ((3, 9, 5, 4), (7, 7)):
-        real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
-        batch = make_tiny_batch(lengths)
-        if ARCHITECTURES[model_type].reads_token_types:
-            batch["token_type_ids"] = (torch.arange(max(lengths)) > 2).long().expand_as(batch["input_ids"])
-        if head == "AutoModelForMultipleChoice":
-            batch = {name: values.view(-1, 2, values.shape[1]) for name, values in batch.items()}
-        for in_bf16 in (False, True):
+    for in_bf16 in (False, True):
+        narrow = load_for_inference(head, folder, LABELS, **options)
+        assert isinstance(narrow, InferenceModel)
+        if packed:
+            narrow.pack_texts()
+        for lengths in ((3, 9, 5, 4), (7, 7)):
+            real = torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]
+            batch = make_tiny_batch(lengths)
+            if ARCHITECTURES[model_type].reads_token_types:
+                batch["token_type_ids"] = (torch.arange(max(lengths)) > 2).long().expand_as(batch["input_ids"])
+            if head == "AutoModelForMultipleChoice":
+                batch = {name: values.view(-1, 2, values.shape[1]) for name, values in batch.items()}
             with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=in_bf16):
                 expected, found = dict(wide(**batch)), dict(narrow(**batch))
             assert expected.keys() == found.keys()
+            tolerance = {(False, False): 0, (False, True): 1e-3, (True, False): 1e-5, (True, True): 0.05}[
+                packed, in_bf16
+            ]
             for name, values in expected.items():
                 rows = real if values.shape[:2] == real.shape else slice(None)  # padding of a text means nothing
-                tolerance = {(False, False): 0, (False, True): 1e-3, (True, False): 1e-5, (True, True): 0.05}[
-                    packed, in_bf16
-                ]
                 torch.testing.assert_close(found[name][rows], values[rows], rtol=tolerance, atol=tolerance)
 
 
