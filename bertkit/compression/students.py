@@ -52,7 +52,7 @@ class TeacherSupervision:
             what = f"{self.recipe.name} trains a head over a frozen encoder, or nothing"
             raise ModelError(what, "distillation is for recipes that train the whole model")
         if self.distillation.student_layers is not None:
-            from bertkit.modeling.students.matching import take_layers
+            from bertkit.modeling.students.narrow import take_layers
 
             take_layers(model, self.distillation.student_layers)
         return model

@@ -16,10 +16,9 @@ from bertkit.hardware.device import Device
 from bertkit.hardware.memory import derive, select
 from bertkit.modeling.architectures import layers_of
 from bertkit.modeling.attention import AttentionMaps, attention_of, kept_attention, kept_outputs
-from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.heads.generic import INPUTS
-from bertkit.modeling.info import Model, info_of
-from bertkit.modeling.layers import layers_to_take, match_layers
+from bertkit.modeling.info import Model
+from bertkit.modeling.layers import match_layers
 from bertkit.recipe import Distillation
 from bertkit.tokens.features import Batch
 
@@ -43,21 +42,6 @@ def find_layers(model: Model) -> tuple[Any, str, nn.ModuleList]:
             if is_list and len({tuple(layer.state_dict()) for layer in child}) == 1:
                 return parent, name, child
     raise ModelError(f"the layers of a {model.config.model_type} model differ or share weights", "use another model")
-
-
-def take_layers(model: Model, choice: int | list[int]) -> None:
-    """Keep only some layers of a model, with its embeddings and its head (Sanh et al. 2019, section 3).
-
-    Raises:
-        RecipeError: it has no such layers.
-        ModelError: its layers cannot be told apart.
-    """
-    parent, name, layers = find_layers(model)
-    taken = [layers[number] for number in layers_to_take(choice, len(layers))]
-    setattr(parent, name, nn.ModuleList(taken))
-    model.config.num_hidden_layers = len(taken)
-    if info_of(model).speed_paths.cls_only_layer is not None:  # the last layer may be another one now
-        cls_only_last_layer(model)
 
 
 @dataclass(eq=False)

@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 from bertkit.modeling.architectures import architecture_of, shares_layers
-from bertkit.modeling.info import Config, Model
+from bertkit.modeling.cls_only import cls_only_last_layer
+from bertkit.modeling.info import Config, Model, info_of
+from bertkit.modeling.layers import layers_to_take
 from bertkit.modeling.students.matching import find_layers
 from bertkit.modeling.students.units import feed_forwards_of
 
@@ -32,6 +34,18 @@ def keep_layers(model: Model, numbers: Sequence[int]) -> None:
     if types := getattr(config, "layer_types", None):
         config.layer_types = [types[number] for number in numbers]
     config.num_hidden_layers = len(numbers)
+
+
+def take_layers(model: Model, choice: int | list[int]) -> None:
+    """Keep only some layers of a model, with its embeddings and its head (Sanh et al. 2019, section 3).
+
+    Raises:
+        RecipeError: it has no such layers.
+        ModelError: its layers cannot be told apart.
+    """
+    keep_layers(model, layers_to_take(choice, len(find_layers(model)[2])))
+    if info_of(model).speed_paths.cls_only_layer is not None:  # the last layer may be another one now
+        cls_only_last_layer(model)
 
 
 @contextmanager

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from bertkit.errors import ModelError, RecipeError
-from bertkit.modeling.students.matching import find_layers, matched, take_layers
+from bertkit.modeling.students.matching import find_layers, matched
+from bertkit.modeling.students.narrow import take_layers
 from bertkit.recipe.records import Distillation
 
 
