@@ -212,6 +212,7 @@ def load_config(folder: Path, *, decoders: bool = False) -> Config:
         raise ModelError(f"the config does not load: {first_line(error)}", file=folder) from None
     if "auto_map" in saved and not _is_native(saved, config):
         raise _own_code(saved, folder)
+    config._attn_implementation = None  # a saved one may name a kernel of the hub, which is code, or lack its package
     if decoders:
         config.use_cache = False  # of keys and values for more tokens, which nobody will ask for
     else:

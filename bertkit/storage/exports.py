@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import ModelError
-from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint
+from bertkit.storage.fingerprints import file_fingerprint, json_fingerprint, leaves_folder
 from bertkit.storage.records import RunRecord, read_signed, write_signed
 
 MANIFEST = "exported.json"
@@ -77,6 +77,8 @@ def read_export(folder: Path) -> Export:
     content = _read_manifest(folder)
     try:
         known = {name: content[name] for name in Export.__dataclass_fields__}
+        if leaves_folder(known["file"]):
+            raise _damaged(folder)
         return Export(**{**known, "inputs": tuple(known["inputs"]), "outputs": tuple(known["outputs"])})
     except (KeyError, TypeError):
         raise _damaged(folder) from None
@@ -113,7 +115,7 @@ def compare_files(folder: Path, listed: Mapping[str, Any], remedy: str, *, conte
     """
     for name, entry in listed.items():
         file = folder / name
-        if not file.is_file():
+        if leaves_folder(name) or not file.is_file():
             raise ModelError("the file is missing", remedy, file=file)
         is_whole, is_hashed = entry["size"] == file.stat().st_size, contents or entry["size"] <= _SMALL
         if not is_whole or (is_hashed and entry["sha256"] != file_fingerprint(file)):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from bertkit.errors import BertkitError, ResourceError
+from bertkit.errors import BertkitError, ResourceError, UsageError
 from bertkit.progress import log
 
 if TYPE_CHECKING:
@@ -79,6 +79,7 @@ def write_bytes(file: Path, content: bytes) -> None:
     """Write a file atomically: at any instant it is the old one or the new one, and on disk on return."""
     temporary = temporary_of(file)
     try:
+        temporary.unlink(missing_ok=True)  # in a folder of somebody else it may be a link to any file
         with temporary.open("wb") as stream:
             stream.write(content)
             stream.flush()
@@ -104,6 +105,17 @@ def split_lines(text: str) -> list[str]:
     (['"a\u2028b"', '"c"'], [])
     """
     return text.removesuffix("\n").split("\n") if text else []
+
+
+def refuse_links(folder: Path) -> None:
+    """Check that nothing in a folder is a link: what is written there, or published, would be a file elsewhere.
+
+    Raises:
+        UsageError: something is.
+    """
+    for file in folder.rglob("*"):
+        if file.is_symlink():
+            raise UsageError("a link to a file elsewhere", f"put {file.resolve()} in its place", file=file)
 
 
 def sync_folder(folder: Path) -> None:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import bertkit
@@ -68,6 +68,12 @@ def list_files(folder: Path, names: Iterable[str]) -> dict[str, dict[str, Any]]:
             os.fsync(stream.fileno())
         listed[name] = describe_file(file)
     return listed
+
+
+def leaves_folder(name: str) -> bool:
+    """Tell whether the name of a file, which somebody else may have written, leads out of the folder that it is in."""
+    path = PurePath(name)
+    return path.is_absolute() or ".." in path.parts
 
 
 def is_whole(file: Path, entry: Mapping[str, Any] | None) -> bool:

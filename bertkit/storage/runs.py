@@ -133,6 +133,8 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> records.RunRecord 
         raise UsageError(f"the folder holds {inside}", "choose another --output", file=folder)
     if record is not None and record["status"] != "finished" and not any(folder.glob("checkpoint-*")):
         return None  # it never saved a checkpoint: there is nothing to resume and nothing to lose
+    if record is not None:
+        files.refuse_links(folder)
     # Any other difference would mix two runs in one folder, and no error would ever say so.
     changed = differences(record["identity"], identity) if record is not None else []
     changed = [line for line in changed if line not in _CONTINUED]

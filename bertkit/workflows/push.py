@@ -19,7 +19,7 @@ from bertkit.reports.card import hub_card
 from bertkit.reports.templates import name_paths
 from bertkit.storage import exports, hub, runs
 from bertkit.storage.checksums import check_model
-from bertkit.storage.files import write_text
+from bertkit.storage.files import refuse_links, write_text
 from bertkit.storage.fingerprints import describe_file
 from bertkit.storage.records import RunRecord, read_signed, take, write_signed
 
@@ -87,6 +87,7 @@ def _read_finished(folder: Path) -> RunRecord:
     if not folder.is_dir():
         raise ModelError(f"no such run: {folder}", remedy)
     exports.refuse_exported(folder)
+    refuse_links(folder)
     check_model(folder)
     record: RunRecord = runs.read_record(folder) or {}
     if "files" not in record:

@@ -14,6 +14,7 @@ from typing import Any
 
 from bertkit.errors import ModelError, UsageError, closest
 from bertkit.modeling.weights import read_json_object
+from bertkit.storage.fingerprints import leaves_folder
 
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
@@ -208,7 +209,7 @@ def read_entries(file: Path) -> list[tuple[str, str, str]]:
     """Read the class of each module, its name without the path, and the module's folder."""
     try:
         entries = [(entry["type"], entry["path"]) for entry in json.loads(file.read_text(encoding="utf-8"))]
-        if any(Path(path).is_absolute() or ".." in Path(path).parts for _, path in entries) or not entries:
+        if any(leaves_folder(path) for _, path in entries) or not entries:
             raise ValueError
         return [(module, module.rpartition(".")[2], path) for module, path in entries]
     except (ValueError, RecursionError, TypeError, KeyError, AttributeError):

@@ -65,9 +65,11 @@ class LibraryModel:
         self._folder = folder
         what = "bertkit does not know all of its modules, and sentence-transformers is not installed"
         library = import_extra("sentence_transformers", what, "sentence-transformers", file=folder)
-        options = {"local_files_only": True, "trust_remote_code": False, "device": find_device().type}
+        # or else the folder may name a kernel of the hub, which is code
+        attention = {"attn_implementation": "eager"}
+        options = {"local_files_only": True, "trust_remote_code": False, "model_kwargs": attention}
         try:
-            self._model: Any = library.SentenceTransformer(str(folder), **options)
+            self._model: Any = library.SentenceTransformer(str(folder), device=find_device().type, **options)
             self._model.truncate_dim = None  # vectors are truncated later
         except Exception as error:  # it raises whatever a damaged file makes it stumble over
             raise ModelError(f"sentence-transformers does not load it: {first_line(error)}", file=folder) from error

@@ -13,7 +13,7 @@ from bertkit.errors import DataError, ModelError, UnavailableError, UsageError
 from bertkit.metrics import Numbers
 from bertkit.progress import log
 from bertkit.storage.columns import JOURNAL
-from bertkit.storage.files import disk_errors, sync_folder
+from bertkit.storage.files import disk_errors, refuse_links, sync_folder
 from bertkit.storage.fingerprints import list_files
 from bertkit.vectors.search.approximate import build_approximate, check_method
 from bertkit.vectors.search.coverage import Coverage
@@ -95,7 +95,9 @@ def add_to_index(index: Index, chunks: Chunks, *, origin: Mapping[str, Any] | No
     Raises:
         ModelError: a vector is not finite.
         ResourceError: the disk refuses a write.
+        UsageError: a file or folder of the index is a link.
     """
+    refuse_links(index.folder)
     with disk_errors(index.folder):
         shard = index.folder / _shard_name(len(index.shards))
         info, coverage = _write_shard(shard, index.manifest, chunks, origin)

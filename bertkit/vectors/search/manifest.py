@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.errors import DataError, UsageError
-from bertkit.storage.fingerprints import file_fingerprint
+from bertkit.storage.fingerprints import file_fingerprint, leaves_folder
 from bertkit.storage.records import read_signed, write_signed
 from bertkit.vectors.search.coverage import Coverage
 
@@ -117,12 +117,12 @@ def read_manifest(index: Path, *, verify: bool = False) -> Manifest:
         manifest = Manifest(shards=shards, coverage=coverage, deleted=tuple(content.pop("deleted")), **content)
     except (KeyError, TypeError, AttributeError):
         raise damaged from None
-    for shard in manifest.shards:
-        check_files(index / shard.folder, shard.files, verify)
-    if manifest.lexical is not None:
-        check_files(index / manifest.lexical["folder"], manifest.lexical["files"], verify)
-    if manifest.approximate is not None:
-        check_files(index, manifest.approximate["files"], verify)
+    folders = [(shard.folder, shard.files) for shard in manifest.shards]
+    folders += [(part.get("folder", ""), part["files"]) for part in (manifest.lexical, manifest.approximate) if part]
+    for folder, files in folders:
+        if leaves_folder(folder):
+            raise damaged
+        check_files(index / folder, files, verify)
     return manifest
 
 
@@ -138,7 +138,7 @@ def check_files(folder: Path, files: Mapping[str, Mapping[str, Any]], verify: bo
     """Compare files of an index with what its manifest says; raises as `read_manifest` does."""
     for name, entry in files.items():
         file = folder / name
-        if not file.is_file():
+        if leaves_folder(name) or not file.is_file():
             raise DataError("a file of the index is missing", "restore it, or build the index again", file=file)
         size = file.stat().st_size
         if size != entry["size"]:

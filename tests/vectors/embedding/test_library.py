@@ -47,6 +47,11 @@ def test_the_library_computes_what_bertkit_does_not_know(folder):
     np.testing.assert_allclose(embedder.encode(TEXTS), reference.encode(TEXTS, prompt="the ")[:, :8], atol=1e-6)
     np.testing.assert_allclose(embedder.with_prompt("").encode(TEXTS), reference.encode(TEXTS)[:, :8], atol=1e-6)
     assert embedder.describe()["max_length"] == 64
+    named = {"attn_implementation": "kernels-community/flash-attn2"}  # nor is it fetched
+    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 64, "model_args": named}))
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | named))
+    np.testing.assert_allclose(Embedder(str(folder)).encode(TEXTS), reference.encode(TEXTS), atol=1e-6)
     (folder / "2_LayerNorm" / "model.safetensors").write_bytes(b"")
     with pytest.raises(ModelError, match="sentence-transformers does not load it"):
         Embedder(str(folder)).encode(TEXTS)
