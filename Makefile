@@ -4,8 +4,9 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 VENV_XLA ?= .venv-xla
 BIN_XLA := $(VENV_XLA)/bin
+VENV_AUDIT ?= .venv-audit
 
-.PHONY: help install demo check format test test-all test-xla bench bench-gpu demo-model demo-table docs site reliability scores build clean
+.PHONY: help install demo check format test test-all test-xla bench bench-gpu demo-model demo-table docs site reliability scores build release audit clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -94,5 +95,15 @@ build: install ## build the wheel
 	$(BIN)/pip install --quiet build
 	$(BIN)/python -m build --wheel
 
+release: install ## build sdist and wheel twice, compare them, and test the wheel on each Python that is here (RELEASE=options)
+	$(BIN)/pip install --quiet build cyclonedx-bom twine
+	$(BIN)/python tools/release.py $(RELEASE)
+
+# in an environment of its own, without torch: versions are looked up, and nothing is installed
+audit: ## look for known vulnerabilities of the packages in constraints.txt, which needs the internet
+	$(PYTHON) -m venv $(VENV_AUDIT)
+	$(VENV_AUDIT)/bin/pip install --quiet pip-audit
+	$(VENV_AUDIT)/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+
 clean: ## remove the environment and build leftovers
-	rm -rf $(VENV) $(VENV_XLA) build dist site .cache *.egg-info
+	rm -rf $(VENV) $(VENV_XLA) $(VENV_AUDIT) build dist site .cache *.egg-info
