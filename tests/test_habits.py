@@ -413,7 +413,11 @@ def test_what_a_hosted_service_runs_is_what_contributors_run():
     workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8"))
     runs = {name: [step["run"] for step in job["steps"] if "run" in step] for name, job in workflow["jobs"].items()}
     lines = (ROOT / ".ci" / "run").read_text(encoding="utf-8").split("\n")
-    assert runs == {"check": [line for line in lines if line.startswith("make ")], "nightly": ["make test-all"], "audit": ["make audit"]}
+    assert runs == {
+        "check": [line for line in lines if line.startswith("make ")],
+        "nightly": ["make test-all"],
+        "audit": ["make audit"],
+    }
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))["repos"][0]["hooks"]
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     recipe = makefile.partition("\nformat:")[2].partition("\n\n")[0].replace("$(BIN)", ".venv/bin")

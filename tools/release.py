@@ -164,7 +164,8 @@ def test_wheel(python: str, version: str, wheel: Path, folder: Path, is_whole: b
         # -P and append: what is installed comes before the sources, which some tests read
         run = (program, "-P", "-m", "pytest", "--import-mode=append", "-n", "2", "--dist", "worksteal", "-q", *paths)
         settings = {"PYTHONSAFEPATH": "1"}
-        said.append(call(*run, folder=sources, environment=settings).strip().splitlines()[-1].strip("= "))
+        printed = call(*run, folder=sources, environment=settings)
+        said.append(re.findall(r"^.*\d+ passed.*$", printed, re.MULTILINE)[-1])
     shutil.rmtree(environment)
 
 
@@ -195,7 +196,7 @@ def call(*command: object, folder: Path = ROOT, environment: dict[str, str] | No
         text=True,
     )
     if ended.returncode:
-        raise SystemExit(f"{Path(str(command[0])).name} ended with {ended.returncode}:\n{ended.stdout[-4000:]}")
+        raise SystemExit(f"{Path(str(command[0])).name} ended with {ended.returncode}:\n{ended.stdout[-20_000:]}")
     return ended.stdout
 
 

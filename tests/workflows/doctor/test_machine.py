@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -56,7 +57,7 @@ def test_an_old_version_is_named_with_what_is_needed(versions):
     versions(transformers="4.57.6")
     found = by_name(look_at_packages)
     assert found["versions"].level == "fail"
-    assert "bertkit needs transformers<6,>=5.15, here is 4.57.6" in found["versions"].text
+    assert re.search(r"bertkit needs transformers<6,>=5\.\d+, here is 4\.57\.6", found["versions"].text)
     assert "pip install" in found["versions"].text
     assert "transformers 4.57.6 has CVE-2026-1839 and CVE-2025-14929" in found["vulnerabilities"].text
     assert found["vulnerabilities"].level == "fail"
