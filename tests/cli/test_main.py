@@ -21,6 +21,7 @@ from bertkit.cli import commands, main
 from bertkit.errors import pip_install
 
 PACKAGE = Path(bertkit.__file__).parent
+ROOT = Path(__file__).parents[2]
 MODULES = sorted(Path(commands.__file__).parent.rglob("*.py"))
 
 NEW_COMMAND = '''"""`bertkit shout`."""
@@ -99,7 +100,7 @@ def test_every_command_has_an_order_and_an_example(file):
 
 
 def test_help_fits_a_terminal_of_80_columns_and_cuts_no_sentence():
-    page = (PACKAGE.parent / "docs" / "cli.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     for block in re.findall(r"^```text\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE):
         assert max(map(len, block.splitlines())) <= 80
         assert not re.search(r"\.\.\.$", block.partition("Commands:")[2], flags=re.MULTILINE)
@@ -267,7 +268,7 @@ def test_the_end_of_a_command_looks_for_no_garbage(tmp_path):
 def test_without_its_dependencies_bertkit_names_what_is_missing():
     code = "import runpy, sys; sys.argv = ['bertkit', 'version']; runpy.run_module('bertkit', run_name='__main__')"
     command = [sys.executable, "-S", "-c", code]  # without site-packages
-    environment = {**os.environ, "PYTHONPATH": str(Path(bertkit.__file__).parents[1])}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     ended = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert (ended.returncode, ended.stdout) == (5, "")
     assert ended.stderr.startswith("error: bertkit needs the Python module typer - `pip install ")
