@@ -108,13 +108,13 @@ def split_lines(text: str) -> list[str]:
 
 
 def refuse_links(folder: Path) -> None:
-    """Check that nothing in a folder is a link: what is written there, or published, would be a file elsewhere.
+    """Check that no link in a folder leads out of it: what is written there, or published, would be a file elsewhere.
 
     Raises:
-        UsageError: something is.
+        UsageError: one does.
     """
     for file in folder.rglob("*"):
-        if file.is_symlink():
+        if file.is_symlink() and not file.resolve().is_relative_to(folder.resolve()):
             raise UsageError("a link to a file elsewhere", f"put {file.resolve()} in its place", file=file)
 
 
