@@ -167,6 +167,13 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
     raise DataError(f"label {spelling!r} is not one of the {len(names)} labels ({listed})", hint)
 
 
+def say_counted(values: Iterable[Any], names: Sequence[str]) -> None:
+    """Log which label a number is read as, where rows count labels that a model knows by name."""
+    counted = {name for value in values for name in spelled_names(value)} - {*names, "-1"}
+    if counted and all(_is_integer(name) and _is_known(name, names) for name in counted):
+        say_once(f"labels are numbers, which are read as: {', '.join(f'{n} {name}' for n, name in enumerate(names))}")
+
+
 def name_split(
     split: Split,
     gold: str,

@@ -98,11 +98,22 @@ def read_memory(process: Path = Path("/proc/self"), system: Path = Path("/proc/m
 def is_memory_error(error: BaseException) -> bool:
     """Tell whether an error says that memory is too small; numpy, torch on the CPU, and accelerators raise one each.
 
+    oneDNN, which multiplies for torch, only says that it cannot make what it computes with. Of an operation that it
+    does not have, it says that of a "primitive descriptor".
+
     >>> is_memory_error(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 4 bytes."))
     True
+    >>> is_memory_error(RuntimeError("could not create a primitive"))
+    True
+    >>> is_memory_error(RuntimeError("could not create a primitive descriptor for a matmul primitive"))
+    False
     """
-    named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-    return named or any(words in str(error) for words in ("can't allocate memory", "MPS backend out of memory"))
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    text = str(error)
+    return text == "could not create a primitive" or any(
+        words in text for words in ("can't allocate memory", "MPS backend out of memory")
+    )
 
 
 _COPY = "bertkit_host_copy"  # attribute of a tensor on a device

@@ -124,7 +124,8 @@ def read_object(file: Path, damaged: BertkitError) -> dict[str, Any] | None:
         BertkitError: `damaged`, where the file is anything else.
     """
     try:
-        content = json.loads(file.read_text(encoding="utf-8"))
+        # a checksum cannot tell NaN from null, which is what bertkit writes
+        content = json.loads(file.read_text(encoding="utf-8"), parse_constant=lambda _: None)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (ValueError, RecursionError):

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from bertkit.data.checks import describe_lacking
-from bertkit.data.labels import CORRECT, list_names, name_split, placeholder_names, spelled_names, with_unseen
+from bertkit.data.labels import (
+    CORRECT,
+    list_names,
+    name_split,
+    placeholder_names,
+    say_counted,
+    spelled_names,
+    with_unseen,
+)
 from bertkit.data.rows import Split
 from bertkit.data.sources import ALL, is_validation, unsplit_file
 from bertkit.errors import DataError, UsageError
@@ -264,6 +272,8 @@ def splits_to_score(saved: SavedCheckpoint, split: str | None, *, strict: bool =
     if not task.NAMED:
         return splits
     gold, is_open = task.COLUMNS.gold, not strict and not recipe.labels
+    for rows in splits.values() if not recipe.labels else ():  # a recipe says how it counts
+        say_counted(rows.column(gold), saved.labels)
     return {
         name: name_split(
             rows,

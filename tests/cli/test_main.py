@@ -154,6 +154,7 @@ NO_MEMORY = "out of memory - try a smaller --batch-size or --max-length"
         (MemoryError(), 6, NO_MEMORY),
         (torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."), 6, NO_MEMORY),
         (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), 6, NO_MEMORY),
+        (RuntimeError("could not create a primitive"), 6, NO_MEMORY),
         (
             RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. "),
             6,

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from bertkit.data.labels import find_names, match_names, name_of, name_split, with_unseen
+from bertkit.data.labels import find_names, match_names, name_of, name_split, say_counted, with_unseen
 from bertkit.data.rows import Split, joined_labels
 from bertkit.errors import DataError, ModelError
 from bertkit.recipe import Data, load_recipe
@@ -141,6 +141,23 @@ def test_a_label_in_another_case_is_met_with_the_one_that_is_meant():
     with pytest.raises(DataError) as caught:
         name_of("GOOD", ["bad", "good"])
     assert caught.value.remedy == "did you mean good?"
+
+
+@pytest.mark.parametrize(
+    ("values", "names", "said"),
+    [
+        ([0, "1", 1.0, None, -1], ["bad", "good"], ["labels are numbers, which are read as: 0 bad, 1 good"]),
+        (["bad", 1], ["bad", "good"], ["labels are numbers, which are read as: 0 bad, 1 good"]),
+        (["bad", "good"], ["bad", "good"], []),
+        ([1, 2], ["1", "2"], []),  # numbers are the names
+        ([1, 2], ["bad", "good"], []),  # 2 is refused
+        (["fine", 1], ["bad", "good"], []),
+    ],
+)
+def test_numbers_that_count_labels_are_said_to(values, names, said, caplog):
+    with caplog.at_level(logging.INFO, "bertkit"):
+        say_counted(values, names)
+    assert caplog.messages == said
 
 
 def test_rows_without_a_label_are_dropped_and_counted_where_that_is_asked_for(caplog):

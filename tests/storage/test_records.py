@@ -95,3 +95,13 @@ def test_a_record_of_another_shape_is_damaged(tmp_path, content):
     (tmp_path / "run.json").write_text(content)
     with pytest.raises(ResourceError, match="the record of the run is damaged"):
         runs.read_record(tmp_path)
+
+
+def test_no_value_of_a_signed_file_can_become_another(tmp_path):
+    file, damaged = tmp_path / "a.json", ResourceError("damaged")
+    write_signed(file, {"graph": None, "rows": 3})
+    file.write_text(file.read_text().replace("null", "NaN"))
+    assert read_signed(file, damaged) == {"graph": None, "rows": 3}
+    file.write_text(file.read_text().replace("3", "4"))
+    with pytest.raises(ResourceError, match="damaged"):
+        read_signed(file, damaged)

@@ -32,6 +32,9 @@ def examine_folder(folder: Path) -> list[Finding]:
     Raises:
         UsageError: it is none of these.
     """
+    if folder.is_file():
+        remedy = f"name the folder of a run; of rows, run `bertkit check RECIPE --data {quote(str(folder))}`"
+        raise UsageError("a file, not a folder", remedy, file=folder)
     if not folder.is_dir():
         raise UsageError("no such folder", "`bertkit runs list` shows the runs", file=folder)
     parts = sorted(file.parent for file in folder.glob(f"*/{runs.RECORD}"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -69,12 +70,14 @@ def test_a_run_is_read_in_place_of_the_machine(run, trained, tmp_path):
     ("arguments", "words"),
     [
         (["nowhere"], "no such folder"),
+        (["rows.csv"], "a file, not a folder (rows.csv) - name the folder of a run; of rows, run `bertkit check"),
         (["."], "not a run"),
         ([".", "--deep"], "--deep with RUN"),
         (["--deeep"], "--deep"),
     ],
 )
 def test_wrong_arguments_end_in_one_line(run, arguments, words):
+    Path("rows.csv").touch()
     ended = run("doctor", *arguments)
     assert (ended.code, ended.out) == (2, "")
     assert words in ended.last
