@@ -6,7 +6,7 @@ VENV_XLA ?= .venv-xla
 BIN_XLA := $(VENV_XLA)/bin
 VENV_AUDIT ?= .venv-audit
 
-.PHONY: help install demo check format test test-all test-xla bench bench-gpu demo-model demo-table docs site reliability scores build release audit clean
+.PHONY: help install demo check format test test-all test-xla bench bench-gpu demo-model demo-table docs site reliability soak scores build release audit clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 14
@@ -86,6 +86,9 @@ $(VENV)/site: $(VENV)/installed
 
 reliability: install ## run the tests of docs/reliability.md and write that page, about ten minutes
 	$(BIN)/python tools/make_reliability_page.py
+
+soak: install ## break off, run twice and damage what every command does, two hours (MINUTES=120 SEED=1)
+	$(BIN)/python tools/attack.py soak --minutes $(or $(MINUTES),120) --seed $(or $(SEED),1) --output benchmarks/results/attack.json
 
 scores: install ## recount all metrics, simulate the coverage of intervals, and write docs/scores.md
 	$(BIN)/python -m benchmarks.coverage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tools.make_reliability_page import attack_section
+from tools.make_reliability_page import ATTACKED, attack_section
 
 ROOT = Path(__file__).parent.parent
 ENTRIES = yaml.safe_load((ROOT / "tests" / "reliability.yaml").read_text(encoding="utf-8"))
@@ -25,7 +26,7 @@ def names_in(file: str) -> set[str]:
     return set(re.findall(r"^def (\w+)\(", (ROOT / file).read_text(encoding="utf-8"), re.MULTILINE))
 
 
-@pytest.mark.parametrize(("group", "letter", "last"), [("faults", "F", 81), ("inputs", "I", 96)])
+@pytest.mark.parametrize(("group", "letter", "last"), [("faults", "F", 83), ("inputs", "I", 101)])
 def test_every_number_occurs_once_and_in_order(group, letter, last):
     numbers = []
     for entry in ENTRIES[group]:
@@ -48,7 +49,12 @@ def test_an_entry_has_tests_that_exist_or_a_reason(entry):
 def test_the_page_says_what_attacks_have_found():
     section = attack_section()
     assert section in PAGE
-    assert [name for name in ("kills", "damage", "fuzz") if f"| {name} |" not in section] == []
+    assert [name for name in ("soak: kill", "soak: damage", "fuzz: files") if f"| {name} |" not in section] == []
+
+
+def test_each_failure_of_an_attack_was_looked_at():
+    content = json.loads(ATTACKED.read_text(encoding="utf-8"))
+    assert all(entry["judged"] for figures in content.values() for entry in figures["wrong"])
 
 
 def test_the_page_has_every_entry_as_it_is_written_here():

@@ -2,8 +2,9 @@
 
 Reads one JSON request per line and answers with the children's exit statuses, one per process of the launch. A request
 names the `arguments`, the `folder` to work in, the `environment` to add, a `path` to import from, the file `stdin` to
-read, the files `out` and `err` for what is printed (see `direct`), the number of `processes`, a `fault` (see `arm`),
-and the file `modules` for the names of the imported packages; all but the first two may be null.
+read, the files `out` and `err` for what is printed (see `direct`), the number of `processes` of a launch or of `copies`
+that know nothing of each other, a `fault` (see `arm`), and the file `modules` for the names of the imported packages;
+all but the first two may be null. Each copy prints to files of its own, whose names end with its number.
 """
 
 from __future__ import annotations
@@ -97,19 +98,19 @@ def keep_versions_and_templates() -> None:
 def arm(fault: dict) -> None:
     """Send this process a signal at the n-th call of a function, or after some seconds; or arm faults.c.
 
-    A fault with a rank is that of one process of a launch.
+    A fault with a rank is that of one process of a launch. After some seconds, the signal goes to the processes that
+    this one has started, too.
     """
     if fault.get("rank", os.environ.get("RANK")) != os.environ.get("RANK"):
         return
+    number = getattr(signal, fault.get("signal", "SIGKILL"))
+    if "seconds" in fault:
+        os.setpgid(0, 0)
+        threading.Thread(target=lambda: (time.sleep(fault["seconds"]), os.killpg(0, number)), daemon=True).start()
     if "operation" in fault:
         folder, ignored, log = (os.fsencode(fault[name]) for name in ("folder", "except", "log"))
         ctypes.CDLL(None).fault_arm(folder, ignored, ctypes.c_long(fault["operation"]), fault["error"], log)
-        return
-    number = getattr(signal, fault.get("signal", "SIGKILL"))
-    if "seconds" in fault:
-        threading.Thread(
-            target=lambda: (time.sleep(fault["seconds"]), os.kill(os.getpid(), number)), daemon=True
-        ).start()
+    if "function" not in fault:
         return
     module, _, name = fault["function"].rpartition(".")
     try:
@@ -150,12 +151,14 @@ def direct(descriptor: int, file: str) -> None:
 
 def run_command(request: dict, environment: dict[str, str]) -> None:
     """Run the command of a request in this process, which is a child."""
+    from bertkit.cli.interrupts import end_on_interrupt
     from bertkit.cli.main import main
 
     os.chdir(request["folder"])
     os.environ.update(request["environment"] | environment)
     # also where the tests are a job in the background, or of nohup
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    end_on_interrupt()
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     direct(1, request["out"])
     direct(2, request["err"])
@@ -200,6 +203,14 @@ def fork(request: dict, environment: dict[str, str]) -> int:
         os._exit(code)
 
 
+def requests_of(request: dict) -> list[tuple[dict, dict[str, str]]]:
+    """Return what each process is asked for, and what is added to its environment: those of a launch, or copies."""
+    if copies := request.get("copies"):
+        names = [{name: f"{request[name]}{number}" for name in ("out", "err")} for number in range(copies)]
+        return [({**request, **printed}, {}) for printed in names]
+    return [(request, environment) for environment in rank_environments(request["processes"])]
+
+
 def rank_environments(processes: int) -> list[dict[str, str]]:
     """Return what torchrun sets for each process of a launch on one machine; nothing for one process alone."""
     if processes == 1:
@@ -214,14 +225,12 @@ def rank_environments(processes: int) -> list[dict[str, str]]:
 
 def answer(request: dict) -> list[int]:
     """Return the exit status of each process, by rank; where one fails, the others are ended as torchrun ends them."""
-    ranks = {
-        fork(request, environment): rank for rank, environment in enumerate(rank_environments(request["processes"]))
-    }
+    ranks = {fork(*asked): rank for rank, asked in enumerate(requests_of(request))}
     codes = [0] * len(ranks)
     while ranks:
         process, status = os.waitpid(-1, 0)
         code = codes[ranks.pop(process)] = os.waitstatus_to_exitcode(status)
-        for other in ranks if code else ():
+        for other in ranks if code and not request.get("copies") else ():
             os.kill(other, signal.SIGTERM)
     return codes
 

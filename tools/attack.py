@@ -1,13 +1,15 @@
-"""Attack bertkit as an outside tester would: kill its commands, damage its files, and feed it nonsense.
+"""Attack bertkit as an outside tester would: break its commands off, damage its files, and feed it nonsense.
 
-    python tools/attack.py kills --count 300 --seed 1 --output kills.json
-    python tools/attack.py damage --count 500
-    python tools/attack.py fuzz --count 20000
+    python tools/attack.py soak --minutes 120 --seed 1
+    python tools/attack.py fuzz --minutes 40
 
-Every command that writes is killed at a random moment, or at a random file operation (faults.c), and repeated. Every
-kind of file that a command reads back is damaged: what a finished command made, what it keeps in the cache, and what a
-killed one left for the next. Each prints what was wrong, and how often each command was tried; exit code 1 where
-anything was. All is done by tiny models in a temporary folder, on one core.
+`soak` takes every command in turn (attack_commands.py) and lets something happen to it, at random: a signal to its
+processes, a disk that is full, fails or becomes read-only (faults.c), the same command beside it, or a damaged file
+among those that it reads. It must end in one line with its exit code, and the same command must then end as one that
+nothing has happened to: same files, same bytes, and nothing else. `fuzz` is in attack_fuzz.py.
+
+What is wrong is printed with the command that repeats it: `--trial N` does what the N-th trial of that seed did. Exit
+code 1 says that anything was. All is done by tiny models in a temporary folder, on one core.
 """
 
 from __future__ import annotations
@@ -20,129 +22,112 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
-import typer
+from tests.faults import FAULTS, KILL
+from tools.attack_commands import KEEPS, MADE, READ, RESUMES, SHOWS, SLOW, UNCHECKED, list_commands
+from tools.attack_fuzz import fuzz
+from tools.attack_tally import Tally
+from tools.attack_yard import LIMIT, Reference, Yard, find_crash, without_times
 
-from bertkit.cli.main import app
-from tests.workflows.test_killed_outputs import find_writing
-from tools.attack_fuzz import REFUSED, Tally, find_crash, fuzz
-from tools.attack_yard import CHANGED, MADE, TEXT, TRAIN, Yard, without_times
-
-READ = {
-    "run": (
-        "eval run --data data",
-        "predict run rows.csv -o result.csv",
-        "errors run",
-        "compare run again",
-        "explain run --mistakes 1 --integration-steps 8",
-        "runs show run",
-        "runs table run distilled",
-        "calibrate run --data data",
-        "embed rows.csv --model run --precision fp32 -o result.npy",
-        f"finetune classify --model run --data data {TRAIN} -o result",
-        f"distill classify --teacher run --student-layers 1 --data data {TRAIN} -o result",
-        MADE["run"],
-    ),
-    "calibrated": ("predict calibrated rows.csv -o result.csv", "eval calibrated --data data"),
-    "seeds": ("predict seeds rows.csv -o result.csv", "runs show seeds", MADE["seeds"]),
-    "sweep": (MADE["sweep"], "runs list sweep"),
-    "glue": (MADE["glue"],),
-    "pretrained": (f"finetune classify --model pretrained --data data {TRAIN} -o result", "runs show pretrained"),
-    "exported": ("predict exported rows.csv -o result.csv", "eval exported --data data", "package exported -o result"),
-    "quantized": ("predict quantized rows.csv -o result.csv",),
-    "packaged": ("python -m run_model --check 'the good film'",),
-    "index": ("search query index --file queries.jsonl -k 3 --verify", "search add index more.csv"),
-    "topics": ("cluster rows.csv --vectors vectors.npy --assign topics -o result.csv",),
-    "tokenizer": (f"pretrain mlm --tokenizer tokenizer --size tiny {TEXT} -o result",),
-    "scores": ("compare scores run",),
-    "predicted.jsonl": ("search passages predicted.jsonl --model demo -o result.jsonl",),
-    "predicted.parquet": ("dedup predicted.parquet -o result.csv",),
-    "vectors.npy": ("cluster rows.csv --vectors vectors.npy --clusters 3 -o result.csv",),
-    "vectors.parquet": ("dedup rows.csv --vectors vectors.parquet --threshold 0.9 -o result.csv",),
-    "rows.csv": ("errors run --by label", "predict run rows.csv -o result.csv"),
-}
-"""What is damaged -> commands that read it."""
-UNCHECKED = {
-    "scores",
-    "tokenizer",
-    "predicted.jsonl",
-    "predicted.parquet",
-    "vectors.npy",
-    "vectors.parquet",
-    "rows.csv",
-}
-"""Files of the user, of which nobody has a checksum: they may be read as they are."""
-KEEPS = ("run", "distilled", "pretrained", "probe.html", "rank.html", "heads.html", "map.html", "ablation")
-RESUMES = ("run", "seeds", "sweep", "pretrained", "vectors.npy", "vectors.parquet", "index", "distilled", "glue")
-
-SLOW = ("export ", "quantize ", "package ", "python ")
-"""Commands that are tried a few times only: each exports a model."""
-
-IN_PLACE = {"calibrate", "recipes copy", "runs rm", "runs trim", "search add", "search delete"}
-STOPPED = {-2, -9, -15, 130, 143}
-
-
-class Limits(NamedTuple):
-    """How much is tried, and until when."""
-
-    count: int
-    deadline: float
-
-
-def repeat(
-    cases: Collection[tuple[str, ...]], limits: Limits, rng: random.Random
-) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yield numbers and cases in rounds, each in another order; slow commands are in the second round only."""
-    numbers = iter(range(limits.count))
-    for round_number in itertools.count():
-        for case in rng.sample(list(cases), len(cases)):
-            if round_number != 1 and case[-1].startswith(SLOW):
-                continue
-            number = next(numbers, None)
-            if number is None or time.monotonic() > limits.deadline:
-                return
-            yield number + round_number, case
-
-
-def kill(yard: Yard, limits: Limits, rng: random.Random, tally: Tally) -> None:
-    """Kill every command that writes, repeat it, and compare what it leaves with what an undisturbed one does."""
-    commands = MADE | CHANGED
-    writing = {*find_writing(typer.main.get_command(app)), *IN_PLACE}
-    missing = {name for name in writing if not any(f"{one} ".startswith(f"{name} ") for one in commands.values())}
-    missing -= {"pretrain recipe", "bench"}  # the first has the name of a recipe; the other takes minutes
-    assert not missing, f"commands that write, but are not attacked: {missing}"
-    for number, (name, command) in repeat(commands.items(), limits, rng):
-        try:
-            expected = yard.reference(command)
-        except RuntimeError as error:
-            tally.add(name, "", "not tried", str(error))
-            continue
-        if number % 2:
-            operation = rng.randint(1, expected.operations)
-            fault, how = yard.at(operation), f"SIGKILL at operation {operation}"
-        else:
-            sent = rng.choice(["SIGKILL", "SIGKILL", "SIGTERM", "SIGINT"])
-            fault = {"seconds": rng.uniform(0, expected.seconds), "signal": sent}
-            how = f"{sent} after {fault['seconds']:.2f} s"
-        yard.begin(command)
-        code, _, err = yard.run(command, fault)
-        is_killed = code in STOPPED
-        wrong = "a traceback" if "Traceback" in err else None if is_killed else find_crash(code, err)
-        code, _, err = yard.run(command)
-        difference = yard.find_difference(expected)
-        if code == 0 or (code in REFUSED and not difference):  # all was written before, and nothing is overwritten
-            wrong = wrong or difference
-        else:
-            wrong = wrong or f"the same command ends with {code}: {err.strip()[-400:]}"
-        tally.add(name, how, "killed" if is_killed else "ended before", wrong)
-
-
+STOPPED = {-1, -2, -9, -15, 129, 130, 143}
+DISKS = {name: error for name, error in FAULTS.items() if error != KILL}
+KINDS = ("kill", "kill", "signal", *DISKS, "twice", "damage", "damage", "damage")
 DAMAGES = ("flip", "half", "empty", "version", "other")
+GOES_BY_ITSELF = {"metrics.jsonl", "run_model.py", "__main__.py"}
+"""Files that nothing compares: a log that is appended to, and the code of a package."""
+
+
+class Outcome(NamedTuple):
+    """How a trial ended."""
+
+    outcome: str
+    how: str = ""
+    fault: str | None = None
+
+
+def numbered_trials(seed: int, only: int | None) -> Iterator[tuple[int, str, str, random.Random]]:
+    """Yield numbers, commands, kinds of faults and random draws, each command once per round; or one of these alone."""
+    commands = list_commands()
+    for number in itertools.count() if only is None else [only]:
+        round_number, at = divmod(number, len(commands))
+        command = random.Random(f"{seed} {round_number}").sample(commands, len(commands))[at]
+        rng = random.Random(f"{seed} {number}")
+        if round_number % 10 != 1 and command.startswith(SLOW) and only is None:
+            continue
+        yield number, command, rng.choice(KINDS), rng
+
+
+def soak(yard: Yard, tally: Tally, deadline: float, only: int | None) -> None:
+    """Let something happen to one command after the other."""
+    for number, command, kind, rng in numbered_trials(tally.seed, only):
+        if time.monotonic() > deadline:
+            return
+        try:
+            happened = let_happen(yard, command, kind, rng)
+        except RuntimeError as error:
+            happened = "nothing", Outcome("failed", fault=str(error))
+        if happened:
+            tally.add(number, command, happened[0], *happened[1])
+
+
+def let_happen(yard: Yard, command: str, kind: str, rng: random.Random) -> tuple[str, Outcome] | None:
+    """Let something of this kind happen to a command, or what can; None where nothing can."""
+    if (cases := damaged_by(command)) and (kind == "damage" or command.startswith("python ")):
+        struck = strike_file(yard, command, *rng.choice(cases), rng)
+        return struck and ("damage", struck)
+    expected = yard.reference(command)
+    if kind == "twice":
+        return kind, run_twice(yard, command, expected)
+    kind = "kill" if kind == "damage" or (kind in DISKS and not expected.operations) else kind
+    return kind, break_off(yard, command, kind, expected, rng)
+
+
+def break_off(yard: Yard, command: str, kind: str, expected: Reference, rng: random.Random) -> Outcome:
+    """Break a command off, repeat it, and compare what it leaves with what an undisturbed one does."""
+    may_stay = False
+    if kind == "signal" or not expected.operations or (kind == "kill" and rng.random() < 0.5):
+        sent = rng.choice(["SIGTERM", "SIGINT", "SIGHUP"]) if kind == "signal" else "SIGKILL"
+        fault = {"seconds": rng.uniform(0, expected.seconds), "signal": sent}
+        how = f"{sent} after {fault['seconds']:.2f} s"
+    else:
+        operation = rng.randint(1, len(expected.operations))
+        name = expected.operations[operation - 1]
+        fault, how = yard.at(operation, FAULTS[kind]), f"at operation {operation}, {name}"
+        may_stay = kind in DISKS and name.startswith(("unlink", "rmdir"))  # what the disk refuses to delete
+    yard.begin(command)
+    ended = yard.run(command, fault)
+    is_broken = ended.code in STOPPED if kind in ("kill", "signal") else ended.code == 6
+    fault_of = None if is_broken and ended.code < 0 else find_crash(command, ended.code, ended.err)
+    if is_broken and ended.code > 6:  # stopped by a signal, in one line
+        fault_of = "a traceback" if "Traceback" in ended.err else None
+    if kind in DISKS and ended.code == 0:  # a lock may be there still, which the next command deletes
+        fault_of = fault_of or yard.find_difference(expected, litter=False)
+    again = yard.run(command)
+    difference = yard.find_difference(expected, litter=not may_stay)
+    is_refused = not find_crash(command, again.code, again.err) and not difference  # all was there before
+    if again.code and not is_refused:
+        fault_of = fault_of or f"the same command ends with {again.code}: {again.err.strip()[-400:]}"
+    if expected.out and not command.startswith(SHOWS) and without_times(again.out) != expected.out:
+        difference = difference or f"prints something else: {again.out[-300:]}"
+    return Outcome("broken off" if is_broken else "ended", how, fault_of or difference)
+
+
+def run_twice(yard: Yard, command: str, expected: Reference) -> Outcome:
+    """Run a command twice at once: one of them at least must end well, and both leave what one does."""
+    yard.begin(command)
+    both = yard.run_copies(command, 2, {"seconds": LIMIT})
+    faults = [find_crash(command, ended.code, ended.err) for ended in both]
+    codes = sorted(ended.code for ended in both)
+    if codes[0]:
+        faults.append(f"both end with {codes}: {both[0].err.strip()[-200:]}")
+    return Outcome(
+        "one refused" if codes[1] else "both ended", "", next(filter(None, faults), yard.find_difference(expected))
+    )
 
 
 def damage(file: Path, kind: str, others: list[Path], rng: random.Random) -> None:
@@ -164,38 +149,35 @@ def damage(file: Path, kind: str, others: list[Path], rng: random.Random) -> Non
     file.write_bytes(data)
 
 
-def strike(yard: Yard, limits: Limits, rng: random.Random, tally: Tally) -> None:
+def damaged_by(command: str) -> list[tuple[str, str]]:
+    """Return what may be damaged for a command, and its name: what it reads, or what it goes on with."""
+    cases = [("made", name) for name, commands in READ.items() if command in commands]
+    names = [name for name, making in MADE.items() if making == command]
+    cases += [("cached", name) for name in names if name in KEEPS]
+    return cases + [("left by a kill", name) for name in names if name in RESUMES]
+
+
+def strike_file(yard: Yard, command: str, state: str, name: str, rng: random.Random) -> Outcome | None:
     """Damage what a command reads back, run the command, and check that it says so or answers as undisturbed."""
-    cases = [("made", name, command) for name, all_of in READ.items() for command in all_of]
-    cases += [("cached", name, MADE[name]) for name in KEEPS]
-    cases += [("left by a kill", name, MADE[name]) for name in RESUMES]
-    others = [path for path in yard.store.rglob("*") if path.is_file()]
-    for _, (state, name, command) in repeat(cases, limits, rng):
-        try:
-            files = prepare(yard, state, name, command, rng)
-        except RuntimeError as error:
-            tally.add(f"{state}: {command}", "", "not tried", str(error))
-            continue
-        if not files:
-            continue
-        file, kind = rng.choice(files), rng.choice(DAMAGES)
-        damage(file, kind, others, rng)
-        damaged = file.read_bytes()
-        relative = str(file.relative_to(yard.trial))
-        code, out, err = yard.run(command)
-        wrong = find_crash(code, err) if not command.startswith("python ") else find_package_crash(code, err)
-        if not wrong and code == 0 and name not in UNCHECKED:
-            expected = yard.reference(command, *([name] if state == "made" else []))
-            wrong = yard.find_difference(expected, relative if state == "made" else "")
-            is_view = command.startswith("runs ")  # which shows what is there, damage included
-            if not wrong and state == "made" and not is_view and without_times(out) != expected.out:
-                wrong = f"prints something else: {out[-300:]}"
-        if code and state != "made" and "--fresh starts over" not in err and not wrong:
-            wrong = f"does not go on: {err.strip()[-300:]}"
-        if code and state == "made" and (not file.exists() or file.read_bytes() != damaged) and not wrong:
-            wrong = "the damaged file was changed by a command that refused it"
-        outcome = "refused" if code else "as undisturbed"
-        tally.add(f"{state}: {command}", f"{kind} {relative}", outcome, wrong)
+    files = prepare(yard, state, name, command, rng)
+    if not files:
+        return None
+    others = [path for path in sorted(yard.store.rglob("*")) if path.is_file()]
+    file, kind = rng.choice(files), rng.choice(DAMAGES)
+    damage(file, kind, others, rng)
+    damaged, relative = file.read_bytes(), str(file.relative_to(yard.trial))
+    code, out, err = yard.run(command)
+    wrong = find_crash(command, code, err)
+    if not wrong and code == 0 and name not in UNCHECKED:
+        expected = yard.reference(command, *([name] if state == "made" else []))
+        wrong = yard.find_difference(expected, relative if state == "made" else "")
+        if not wrong and state == "made" and not command.startswith(SHOWS) and expected.out:
+            wrong = None if without_times(out) == expected.out else f"prints something else: {out[-300:]}"
+    if code and state != "made" and "--fresh" not in err and not wrong:
+        wrong = f"does not go on: {err.strip()[-300:]}"
+    if code and state == "made" and (not file.exists() or file.read_bytes() != damaged) and not wrong:
+        wrong = "the damaged file was changed by a command that refused it"
+    return Outcome("refused" if code else "as undisturbed", f"{state}: {kind} {relative}", wrong)
 
 
 def prepare(yard: Yard, state: str, name: str, command: str, rng: random.Random) -> list[Path]:
@@ -214,7 +196,7 @@ def prepare(yard: Yard, state: str, name: str, command: str, rng: random.Random)
     else:
         expected = yard.reference(command)
         yard.begin(command)
-        yard.run(command, yard.at(rng.randint(expected.operations // 4, expected.operations)))
+        yard.run(command, yard.at(rng.randint(len(expected.operations) // 4, len(expected.operations)), KILL))
         if not yard.find_difference(expected):  # the kill came after the last file: nothing goes on
             return []
     finished = {
@@ -229,40 +211,33 @@ def prepare(yard: Yard, state: str, name: str, command: str, rng: random.Random)
 
 
 def is_read(path: Path) -> bool:
-    """Tell whether a path is a file that a command may read: no lock, and nothing that is for Git alone."""
-    return path.is_file() and not path.is_symlink() and not path.name.endswith((".lock", ".gitignore"))
-
-
-def find_package_crash(code: int, err: str) -> str | None:
-    """Say what is wrong with how a packaged module ended; it has no exit codes of its own."""
-    return f"a traceback: {err[-300:]}" if "Traceback" in err else None
+    """Tell whether a path is a file that a command may read: no lock, nothing that is for Git alone, and no code."""
+    is_ignored = path.name.endswith((".lock", ".gitignore")) or path.name in GOES_BY_ITSELF
+    return path.is_file() and not path.is_symlink() and not is_ignored
 
 
 def main() -> None:
     """Attack, print what was wrong, and exit with 1 if anything was."""
     parser = argparse.ArgumentParser(description="Attack bertkit.")
-    parser.add_argument("what", choices=["kills", "damage", "fuzz"])
-    parser.add_argument("--count", type=int, default=300)
-    parser.add_argument("--minutes", type=float, default=1e6, help="begin nothing after so many")
+    parser.add_argument("attack", choices=["soak", "fuzz"])
+    parser.add_argument("--minutes", type=float, default=120, help="begin nothing after so many")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--trial", type=int, help="repeat this trial of the seed alone")
     parser.add_argument("--output", type=Path, help="write what was tried and what was wrong to this .json file")
     parser.add_argument("--folder", type=Path, help="keep here what is made, and take what is there")
     chosen = parser.parse_args()
-    rng = random.Random(chosen.seed)
     with tempfile.TemporaryDirectory() as name:
         folder = chosen.folder or Path(name)
         folder.mkdir(exist_ok=True)
         yard = Yard(folder)
-        yard.make(MADE if chosen.what != "fuzz" else ["run"])
-        tally, limits = Tally(), Limits(chosen.count, time.monotonic() + 60 * chosen.minutes)
+        yard.make()
+        tally = Tally(chosen.attack, chosen.seed)
         try:
-            if chosen.what == "fuzz":
-                fuzz(yard, *limits, rng, tally)
-            else:
-                {"kills": kill, "damage": strike}[chosen.what](yard, limits, rng, tally)
+            attack = {"soak": soak, "fuzz": fuzz}[chosen.attack]
+            attack(yard, tally, time.monotonic() + 60 * chosen.minutes, chosen.trial)
             yard.zygote.close()
         finally:
-            code = tally.write(chosen.what, chosen.output)
+            code = tally.write(chosen.output)
     sys.exit(code)
 
 

@@ -1,33 +1,31 @@
-"""Feed bertkit nonsense: files of rows, recipes and requests with damaged bytes and values (see attack.py).
+"""Feed bertkit nonsense: files, recipes and requests with damaged bytes and values (see attack.py).
 
-Files are read by the functions that commands call, in this process, and some by whole commands. Requests go to the app
-of `bertkit serve` while others, whose answers are known, are computed beside them; some go over a socket, byte by byte
-as they are.
+Files of each kind (attack_targets.py) are read by the functions that commands call, in this process, and some by whole
+commands. Requests go to the app of `bertkit serve` while others, whose answers are known, are computed beside them;
+some go over a socket, byte by byte as they are.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import csv
-import io
+import itertools
 import json
 import logging
 import random
 import socket
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.sources import read_splits
-from bertkit.errors import BertkitError
-from bertkit.recipe import load_recipe
-from bertkit.tasks import load_task
 from tests.server.conftest import Client, Reply, make_sentence_folder
+from tests.server.test_inference_protocol import TEXTS, tensor
+from tests.server.test_questions import OPENAI, STATE, TYPESAFE
 from tests.server.test_running import served
-from tools.attack_yard import REFUSED, Tally, Yard, find_crash
+from tools.attack_targets import Target, all_targets, try_target, warm_up
+from tools.attack_yard import Yard, find_crash
 
 SCRAPS: tuple[bytes, ...] = (
     *(b"\0", b"\xff", b"\xef\xbb\xbf", b"\xff\xfe", b"\x85", b"\xe2\x80\xa8", b"\xf0\x9f\x98\x80", b"\xed\xa0\x80"),
@@ -55,38 +53,16 @@ VALUES: tuple[Any, ...] = (
     ),
     *([], {}, [[]], [None], ["a", 1], {"a": None}, {"text": {"text": "a"}}, "\u2028", "good\nfilm", ["good"] * 300),
 )
-ROWS = [{"text": f"the {word} film number {n}", "label": word} for n, word in enumerate(("good", "bad") * 6)]
-SENTENCE = "-DOCSTART- -X- O O\n\n" + "EU NNP B-NP B-ORG\nrejects VBZ B-VP O\nGerman JJ B-NP B-MISC\n. . O O\n\n" * 3
-ANSWERS = {"text": "good film", "answer_start": 6}
-ARTICLE = {"title": "A", "paragraphs": [{"context": "See a good film.", "qas": []}]}
-ARTICLE["paragraphs"][0]["qas"] = [{"id": f"q{n}", "question": "What?", "answers": [ANSWERS]} for n in range(3)]  # type: ignore[index]
-
-
-def as_csv(delimiter: str) -> bytes:
-    """Return the rows as a table."""
-    stream = io.StringIO()
-    writer = csv.DictWriter(stream, ["text", "label"], delimiter=delimiter)
-    writer.writeheader()
-    writer.writerows(ROWS)
-    return stream.getvalue().encode()
-
-
-SEEDS: dict[str, tuple[str, bytes]] = {
-    "rows.csv": ("classify", as_csv(",")),
-    "rows.tsv": ("classify", as_csv("\t")),
-    "rows.jsonl": ("classify", "".join(json.dumps(row) + "\n" for row in ROWS).encode()),
-    "rows.json": ("classify", json.dumps(ROWS).encode()),
-    "words.conll": ("tag", SENTENCE.encode()),
-    "squad.json": ("squad", json.dumps({"version": "1.1", "data": [ARTICLE]}).encode()),
-}
-"""A file of rows -> the recipe that reads it, and its content."""
 
 CLASSIFY = {"inputs": [["the good film"], ["a bad song"]]}
 REQUESTS: dict[str, Any] = {
     "/predict": CLASSIFY,
     "/v1/models/run:predict": {"instances": [{"text": "the good film"}, {"text": "a song"}]},
+    "/v2/models/run/infer": {"id": "7", "inputs": [tensor(TEXTS)], "outputs": [{"name": "prediction"}]},
     "/embed": {"inputs": ["the good film", "a dull book"], "normalize": True},
     "/v1/embeddings": {"input": ["the good film"], "model": "vectors", "encoding_format": "float"},
+    "/v1/decisions": {"input": STATE, "questions": OPENAI},
+    "/v1/systemone": {"state": STATE, "questions": TYPESAFE},
 }
 ANSWERED = {200, 400, 404, 405, 408, 413, 415, 422, 429}
 
@@ -125,77 +101,15 @@ def mutate_value(value: Any, rng: random.Random) -> Any:
     )
 
 
-def find_fault(read: Callable[[], Any]) -> tuple[str, str | None]:
-    """Call a function; return whether it read or refused, and what is wrong: an error that is no line of bertkit's."""
-    try:
-        read()
-    except BertkitError as error:
-        line = str(error)
-        is_line = error.exit_code in REFUSED and "\n" not in line and len(line) < 4000
-        return "refused", None if is_line else f"{type(error).__name__}: {line[:300]!r}"
-    except Exception as error:
-        return "crashed", f"{type(error).__name__}: {str(error)[:300]}"
-    return "read", None
-
-
-def read_rows(file: Path, name: str) -> None:
-    """Read a file of rows as a recipe does, and compare the texts with those of Python's own readers.
-
-    Raises:
-        ValueError: the rows are others.
-    """
-    recipe = load_recipe(name, {"data.source": str(file), "model": "demo"})
-    task = load_task(recipe)
-    splits = read_splits(recipe, task.COLUMNS, lambda row: task.read(row, recipe), lambda _: True)
-    texts = sorted(row["text"] for split in splits.values() for row in split.rows) if name == "classify" else None
-    expected = texts_of(file)
-    if texts is not None and expected is not None and texts != sorted(expected):
-        raise ValueError(f"other rows: {[text for text in texts if text not in expected][:3]} {len(texts)}")
-
-
-def texts_of(file: Path) -> list[str] | None:
-    """Return the texts that Python's own reader finds; None where it finds no plain rows or the format has none."""
-    data = file.read_bytes()
-    with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError, csv.Error, RecursionError):
-        if file.suffix == ".jsonl":
-            return [json.loads(line)["text"] for line in data.decode("utf-8-sig").split("\n") if line.strip()]
-        if file.suffix == ".json":
-            return [row["text"] for row in json.loads(data.decode("utf-8-sig"))]
-        if file.suffix == ".csv":
-            return [
-                row["text"] for row in csv.DictReader(io.StringIO(data.decode("utf-8-sig"), newline=""), strict=True)
-            ]
-    return None
-
-
-def fuzz_rows(folder: Path, count: int, rng: random.Random, tally: Tally) -> None:
-    """Damage files of rows, and read them."""
-    for number in range(count):
-        name = rng.choice(list(SEEDS))
-        recipe, data = SEEDS[name]
-        if name.endswith((".json", ".jsonl")) and number % 2:
-            lines = data.split(b"\n") if name.endswith("l") else [data]
-            at = rng.randrange(len(lines) - 1 or 1)
-            lines[at] = json.dumps(mutate_value(json.loads(lines[at]), rng)).encode()
-            data = b"\n".join(lines)
-        else:
-            data = mutate(data, rng)
-        file = folder / name
-        file.write_bytes(data)
-        outcome, wrong = find_fault(lambda file=file, recipe=recipe: read_rows(file, recipe))  # type: ignore[misc]
-        tally.add(f"rows: {name}", repr(data[:2000]), outcome, wrong)
-
-
-def fuzz_recipes(folder: Path, count: int, rng: random.Random, tally: Tally) -> None:
-    """Damage shipped recipes, and load them."""
-    root = Path(__file__).parent.parent / "recipes" / "finetune"
-    seeds = [path.read_bytes() for path in sorted(root.glob("*.yaml"))]
-    file = folder / "recipe.yaml"
-    for _ in range(count):
-        data = mutate(rng.choice(seeds), rng)
-        file.write_bytes(data)
-        outcome, wrong = find_fault(lambda: load_task(load_recipe(str(file), {"model": "demo"})))
-        tally.add("recipes", repr(data[:2000]), outcome, wrong)
+def damage_content(target: Target, rng: random.Random) -> bytes:
+    """Return the content of a target with damaged bytes or, of JSON, every second time with a damaged value."""
+    is_lines = target.file.endswith(".jsonl")
+    if (is_lines or target.file.endswith(".json")) and rng.random() < 0.5:
+        lines = target.content.split(b"\n") if is_lines else [target.content]
+        at = rng.randrange(len(lines) - 1 or 1)
+        lines[at] = json.dumps(mutate_value(json.loads(lines[at]), rng)).encode()
+        return b"\n".join(lines)
+    return mutate(target.content, rng)
 
 
 def find_bad_reply(reply: Reply | None) -> tuple[str, str | None]:
@@ -250,57 +164,58 @@ async def ask_badly(client: Client, path: str, rng: random.Random) -> tuple[byte
         raise
 
 
-def fuzz_requests(service: Any, count: int, rng: random.Random, tally: Tally) -> None:
-    """Send damaged requests among good ones, eight of each at a time, and compare the answers of the good ones."""
-    from bertkit.server.app import app_of
+Tried = tuple[str, str, str, str, str | None]
+"""What was tried, of which kind, how it ended, what was fed, and what is wrong."""
 
-    client = Client(app_of(service))
-    texts = [f"the {word} film {n}" for n, word in enumerate(("good", "bad", "dull", "great"))]
-    good = [
-        (path, {"inputs": [[text]] if path == "/predict" else [text]})
-        for text in texts
-        for path in ("/predict", "/embed")
-    ]
-    known = [client.post(path, content).json for path, content in good]
+
+def know_answers(client: Client) -> Iterator[tuple[str, Any, Any]]:
+    """Yield good requests: the address, the content and the answer."""
+    for word in ("good", "bad", "dull", "great"):
+        for path in ("/predict", "/embed"):
+            text = f"the {word} film"
+            content = {"inputs": [[text]] if path == "/predict" else [text]}
+            yield path, content, client.post(path, content).json
+
+
+def fuzz_requests(client: Client, known: list[tuple[str, Any, Any]], rng: random.Random) -> Iterator[Tried]:
+    """Send eight damaged requests among as many good ones, and compare the answers of the good ones."""
 
     async def ask_all(paths: list[str]) -> list[Any]:
         bad = [ask_badly(client, path, rng) for path in paths]
-        return await asyncio.gather(*bad, *(client.ask_json(path, content) for path, content in good))
+        return await asyncio.gather(*bad, *(client.ask_json(path, content) for path, content, _ in known))
 
-    for _ in range(0, count, len(good)):
-        paths = rng.choices(list(REQUESTS), k=len(good))
-        replies = asyncio.run(ask_all(paths))
-        for path, (body, reply) in zip(paths, replies, strict=False):
-            tally.add(f"requests: {path}", repr(body[:2000]), *find_bad_reply(reply))
-        for (path, content), reply, answer in zip(good, replies[len(good) :], known, strict=True):
-            if reply.status != 200 or not is_close(reply.json, answer):
-                tally.add("good requests", f"{path} {content}", "other answer", f"{reply.status} {reply.body[:300]!r}")
+    paths = rng.choices(list(REQUESTS), k=len(known))
+    replies = asyncio.run(ask_all(paths))
+    for path, (body, reply) in zip(paths, replies, strict=False):
+        status, wrong = find_bad_reply(reply)
+        yield path, "requests", status, repr(body[:2000]), wrong
+    for (path, content, answer), reply in zip(known, replies[len(known) :], strict=True):
+        if reply.status != 200 or not is_close(reply.json, answer):
+            yield path, "requests", "other answer", str(content), f"{reply.status} {reply.body[:300]!r}"
 
 
-def fuzz_socket(port: int, count: int, rng: random.Random, tally: Tally) -> None:
-    """Send damaged bytes over a socket, and ask something sane after each."""
+def fuzz_socket(port: int, rng: random.Random) -> Iterator[Tried]:
+    """Send damaged bytes over a socket, and ask something sane afterwards."""
     body = json.dumps(CLASSIFY)
-    head = "POST /predict HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n"
+    head = "POST /predict HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Type: application/json\r\n"
     whole = f"{head}Content-Length: {len(body)}\r\n\r\n{body}".encode()
     chunks = "".join(f"{len(body[at : at + 9]):x}\r\n{body[at : at + 9]}\r\n" for at in range(0, len(body), 9))
     chunked = f"{head}Transfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n".encode()
-    expected = send(port, whole).partition(b"\r\n\r\n")[2]
-    for number in range(count):
-        data = mutate(whole if number % 2 else chunked, rng)
-        reply = send(port, data)
-        status = reply[9:12].decode("latin-1") or "closed"
-        wrong = None if status == "closed" or (status.isdigit() and int(status) < 500) else f"answer {reply[:300]!r}"
-        if send(port, whole).partition(b"\r\n\r\n")[2] != expected:
-            wrong = "a sane request got another answer afterwards"
-        tally.add("socket", repr(data[:2000]), status, wrong)
+    data = mutate(rng.choice((whole, chunked)), rng)
+    reply = send(port, data)
+    status = reply[9:12].decode("latin-1") or "closed"
+    wrong = None if status == "closed" or (status.isdigit() and int(status) < 500) else f"answer {reply[:300]!r}"
+    sane = send(port, whole)
+    if not sane.startswith(b"HTTP/1.1 200") or b"score" not in sane:
+        wrong = f"a sane request is answered by {sane[:300]!r} afterwards"
+    yield "socket", "sockets", status, repr(data[:2000]), wrong
 
 
 def send(port: int, data: bytes) -> bytes:
-    """Send bytes, say that there are no more, and return what comes back; nothing where the server closed."""
+    """Send bytes and return what comes back until the server closes, or says nothing more for a second."""
     reply = b""
-    with socket.create_connection(("127.0.0.1", port), 20) as connection, contextlib.suppress(ConnectionError):
+    with socket.create_connection(("127.0.0.1", port), 1) as connection, contextlib.suppress(OSError):
         connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
         while part := connection.recv(65536):
             reply += part
     return reply
@@ -313,31 +228,39 @@ COMMANDS = (
     ("dedup {file} -o result.csv", ("rows.csv", "rows.tsv")),
     ("tokenize {file} --model demo", ("rows.csv",)),
     ("compare {file} run", ("rows.jsonl",)),
-    ("finetune tag --data {file} --model demo --dry-run", ("words.conll",)),
+    ("finetune ner --data {file} --model demo --dry-run", ("words.conll",)),
     ("finetune squad --data {file} --model demo --dry-run", ("squad.json",)),
     ("recipes check {file}", ("recipe.yaml",)),
+    ("test run {file} --limit 8", ("cases.yaml",)),
 )
 
 
-def fuzz_commands(yard: Yard, count: int, rng: random.Random, tally: Tally) -> None:
-    """Give damaged files to whole commands."""
-    recipe = (Path(__file__).parent.parent / "recipes" / "finetune" / "classify.yaml").read_bytes()
-    for _ in range(count):
-        command, names = rng.choice(COMMANDS)
-        name = rng.choice(names)
-        data = mutate(SEEDS[name][1] if name in SEEDS else recipe, rng)
-        yard.begin("predict run")
-        file = yard.trial / f"fuzzed-{name}"
-        file.write_bytes(data)
-        code, _, err = yard.run(command.format(file=file.name))
-        wrong = find_crash(code, err)
-        if file.read_bytes() != data:
-            wrong = wrong or "the file was changed"
-        tally.add(f"command: {command}", repr(data[:2000]), "refused" if code else "read", wrong)
+def fuzz_command(yard: Yard, targets: dict[str, Target], rng: random.Random) -> Iterator[Tried]:
+    """Give a damaged file to a whole command."""
+    command, names = rng.choice(COMMANDS)
+    target = targets[rng.choice(names)]
+    data = damage_content(target, rng)
+    yard.begin("predict run")
+    file = yard.trial / f"fuzzed-{target.file}"
+    file.write_bytes(data)
+    ended = yard.run(command.format(file=file.name))
+    wrong = find_crash(command, ended.code, ended.err)
+    if file.read_bytes() != data:
+        wrong = wrong or "the file was changed"
+    yield command, "commands", "refused" if ended.code else "read", repr(data[:2000]), wrong
 
 
-def fuzz(yard: Yard, count: int, deadline: float, rng: random.Random, tally: Tally) -> None:
-    """Feed all of it: of 400, 160 files of rows, 80 recipes, 148 requests, 11 over a socket, one to a whole command."""
+def fuzz_file(targets: dict[str, Target], folder: Path, rng: random.Random) -> Iterator[Tried]:
+    """Damage a file, and read it."""
+    name = rng.choice(list(targets))
+    data = damage_content(targets[name], rng)
+    outcome, wrong = try_target(targets[name], data, folder)
+    yield name, "files", outcome, repr(data[:2000]), wrong
+
+
+def fuzz(yard: Yard, tally: Any, deadline: float, only: int | None) -> None:
+    """Feed all of it: of 400 trials, 320 are files, 72 are eight requests each, 6 go over a socket, 2 to a command."""
+    from bertkit.server.app import app_of
     from bertkit.server.batching import Limits
     from bertkit.server.runs import find_models
     from bertkit.server.service import load_service
@@ -347,13 +270,27 @@ def fuzz(yard: Yard, count: int, deadline: float, rng: random.Random, tally: Tal
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         vectors = make_sentence_folder(find_model("demo"), folder / "vectors")
-        service = load_service(find_models([str(yard.store / "run"), str(vectors)]), Limits(request_rows=64))
+        runs = [str(yard.store / "run"), f"asked={yard.store / 'of-decide'}", str(vectors)]
+        service = load_service(find_models(runs), Limits(request_rows=64))
         service.computer.start()
+        targets, client = all_targets(folder / "kept", yard.store), Client(app_of(service))
+        for target in targets.values():
+            warm_up(target, folder)
+        known = list(know_answers(client))
         with served(service, read_seconds=0.3) as (port, _):
-            while tally.count < count and time.monotonic() < deadline:
-                fuzz_rows(folder, 160, rng, tally)
-                fuzz_recipes(folder, 80, rng, tally)
-                fuzz_requests(service, 148, rng, tally)
-                fuzz_socket(port, 11, rng, tally)
-                fuzz_commands(yard, 1, rng, tally)
+            for number in itertools.count() if only is None else [only]:
+                if time.monotonic() > deadline:
+                    break
+                rng = random.Random(f"{tally.seed} {number}")
+                draw = rng.randrange(400)
+                if draw < 320:
+                    tried = fuzz_file(targets, folder, rng)
+                elif draw < 392:
+                    tried = fuzz_requests(client, known, rng)
+                elif draw < 398:
+                    tried = fuzz_socket(port, rng)
+                else:
+                    tried = fuzz_command(yard, targets, rng)
+                for of_name, kind, outcome, how, wrong in tried:
+                    tally.add(number, of_name, kind, outcome, how, wrong)
         service.computer.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pkgutil
@@ -11,79 +12,19 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
-from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import bertkit
 from tests.conftest import toy_rows, write_csv, write_jsonl
-from tests.faults import COUNT, KILL, build
+from tests.faults import COUNT, build
 from tests.faults import _names as names_in
 from tests.kills import Zygote
+from tools.attack_commands import COPIES, MADE
 
-TRAIN = "--set training.steps=2 --set training.batch_size=8 --set training.precision=fp32"
-TRAIN += " --set training.evaluate_every=1"
-FEW = f"--model demo --data data {TRAIN}"
-TEXT = "--data demo --limit 120 --steps 2 --batch-size 4 --max-length 32 --set training.precision=fp32"
-SPACE = "--space training.learning_rate=1e-4,1e-3"
-MADE = {
-    "run": f"finetune classify {FEW} -o run",
-    "again": f"finetune classify {FEW} --seed 7 -o again",
-    "seeds": f"finetune classify {FEW} --seeds 2 -o seeds",
-    "sweep": f"sweep classify {FEW} {SPACE} -o sweep",
-    "glue": f"glue --model demo --data demo --tasks cola,rte --limit 24 {TRAIN} -o glue",
-    "distilled": f"distill classify --teacher run --student-layers 1 --data data {TRAIN} -o distilled",
-    "repeated": "rerun run -o repeated",
-    "tokenizer": "pretrain tokenizer --data demo --vocabulary-size 300 --limit 200 -o tokenizer",
-    "pretrained": f"pretrain mlm --model demo {TEXT} --set training.evaluate_every=1 -o pretrained",
-    "ablation": "ablate mlm --space objective=mlm,clm --then 'cola data.limit=24 training.steps=2 data.source=demo' "
-    "--data demo --tokenizer tokenizer --steps 2 --seeds 1 --set data.limit=120 --set training.max_length=32 "
-    "--set training.batch_size=4 --set model_options.num_hidden_layers=1 --set model_options.hidden_size=32 "
-    "--set model_options.num_attention_heads=2 --set model_options.intermediate_size=64 -o ablation",
-    "pruned": "prune run --data data --layers 1 --rows 8 -o pruned",
-    "exported": "export run --data data -o exported",
-    "quantized": "quantize run --data data --rows 8 --margin 0.9 -o quantized",
-    "packaged": "package run -o packaged",
-    "scores": "eval run --data data -o scores",
-    "predicted.jsonl": "predict run rows.csv -o predicted.jsonl",
-    "predicted.parquet": "predict run rows.csv -o predicted.parquet",
-    "vectors.npy": "embed rows.csv --model demo --precision fp32 -o vectors.npy",
-    "vectors.parquet": "embed rows.csv --model demo --precision fp32 -o vectors.parquet",
-    "index": "search build rows.csv --model demo --precision fp32 -o index",
-    "topics": "cluster rows.csv --vectors vectors.npy --clusters 3 --save topics -o clustered.csv",
-    "sample.csv": "dedup rows.csv --vectors vectors.npy --sample sample.csv --report report.csv",
-    "kept.csv": "dedup rows.csv --vectors vectors.npy --threshold 0.95 -o kept.csv",
-    "fixed": "check classify --data data --fix fixed",
-    "map.html": "map rows.csv --model demo --precision fp32 --picture map.svg -o map.html",
-    "found.jsonl": "search query index --file queries.jsonl -k 3 -o found.jsonl",
-    "passages.jsonl": "search passages rows.csv --model demo -o passages.jsonl",
-    "similar.csv": "similar pairs.csv --model demo -o similar.csv",
-    "compared.html": "compare run again -o compared.html",
-    "errors.html": "errors run -o errors.html",
-    "tests.xml": "test run --limit 8 --report tests.xml",
-    "explained.html": "explain run --text 'the good film' --integration-steps 16 -o explained.html",
-    "attention.html": "attention show 'the good film' --model demo -o attention.html",
-    "heads.html": "attention heads rows.csv --model demo -o heads.html",
-    "importance.html": "attention importance run --data data --rows 4 -o importance.html",
-    "probe.html": "probe classify --model demo --data data --limit 40 --seeds 1 --precision fp32 -o probe.html",
-    "rank.html": "rank classify --models demo pretrained --data data --rows 40 -o rank.html",
-    "table.csv": "runs table run distilled -o table.csv",
-    "mine.yaml": "recipes copy cola mine.yaml",
-    "guessed.yaml": "recipes guess rows.csv --output guessed.yaml",
-}
-"""What is made, in this order -> the command that makes it."""
-
-COPIES = {"spare": "again", "calibrated": "run", "larger": "index", "smaller": "index"}
-CHANGED = {
-    "calibrated": "calibrate calibrated --data data",
-    "spare": "runs trim spare",
-    "spare gone": "runs rm spare --yes",
-    "larger": "search add larger more.csv",
-    "smaller": "search delete smaller --id 3 --id 8",
-}
-"""A copy of something made -> the command that changes it in place."""
+LIMIT = 240
+"""Seconds after which a command hangs, and is killed; the slowest takes twenty on an idle core."""
 
 LIBRARIES = (
     *(
@@ -104,44 +45,17 @@ REFUSED = {2, 3, 4, 5, 6}
 """Exit codes of what a user can cause."""
 
 
-class Tally:
-    """What was tried and what was wrong, by command."""
-
-    def __init__(self) -> None:
-        self.tried: dict[str, Counter[str]] = {}
-        self.wrong: list[dict[str, str]] = []
-        self.count = 0
-
-    def add(self, name: str, how: str, outcome: str, fault: str | None = None) -> None:
-        """Count a trial by how it ended, and keep what was wrong with it."""
-        self.tried.setdefault(name, Counter())[outcome] += 1
-        self.count += 1
-        if self.count % 20 == 0:
-            print(f"{self.count:,} tried, {len(self.wrong)} wrong", file=sys.stderr)
-        if fault:
-            self.wrong.append({"name": name, "how": how, "fault": fault})
-            print(f"{name}, {how}: {fault}", flush=True)
-
-    def write(self, attack: str, output: Path | None) -> int:
-        """Print the sums, write all of it beside what a file has of other attacks, and return the exit code."""
-        sums = dict(sum(self.tried.values(), Counter[str]()).most_common())
-        print(f"{sum(sums.values()):,} tried, {len(self.wrong)} wrong: {sums}")
-        if output:
-            content = json.loads(output.read_text(encoding="utf-8")) if output.exists() else {}
-            content[attack] = {"sums": sums, "tried": self.tried, "wrong": self.wrong}
-            output.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-        return 1 if self.wrong else 0
-
-
-def find_crash(code: int, err: str) -> str | None:
+def find_crash(command: str, code: int, err: str) -> str | None:
     """Say what is wrong with how a command ended and what it printed to stderr; None if it is 0 or one line."""
     errors = [line for line in err.splitlines() if line.startswith("error: ")]
-    if "Traceback" in err or code == 1:
-        return f"a traceback, or exit code 1: {err.strip()[-400:]}"
+    if "Traceback" in err or (code == 1 and not command.startswith("python ")):
+        return f"a traceback, or exit code 1: {err.strip()[-1500:]}"
+    if command.startswith(("python ", "check ", "doctor ")) and not errors:  # which print what they find
+        return None
     if code == 0:
         return f"exit code 0 with an error: {errors[0]}" if errors else None
     if code not in REFUSED or len(errors) != 1:
-        return f"exit code {code} with {len(errors)} lines of error: {err.strip()[-400:]}"
+        return f"exit code {code} with {len(errors)} lines of error: {err.strip()[-1500:]}"
     return None
 
 
@@ -157,7 +71,7 @@ class Yard:
         (folder / "cache").mkdir(exist_ok=True)
         self.zygote = Zygote(folder / "cache", preload=build(folder), modules=[*modules, *LIBRARIES])
         self.store, self.trial = folder / "store", folder / "trial"
-        self.out, self.log = folder / "out", folder / "operations.log"
+        self.out, self.err, self.log = folder / "out", folder / "err", folder / "operations.log"
         self.store.mkdir(exist_ok=True)
         for name, count, seed in (("rows", 40, 3), ("more", 3, 9), ("data/train", 48, 1), ("data/validation", 24, 2)):
             write_csv(self.store / f"{name}.csv", toy_rows(count, seed))
@@ -165,11 +79,12 @@ class Yard:
             self.store / "pairs.csv", [{"text": "a good film", "text_pair": row["text"]} for row in toy_rows(9, 4)]
         )
         write_jsonl(self.store / "queries.jsonl", [{"text": row["text"]} for row in toy_rows(5, 5)])
-        self.inputs = {"rows.csv", "more.csv", "data", "pairs.csv", "queries.jsonl"}
+        write_jsonl(self.store / "judged.jsonl", [{"query": "a good film", "relevant": str(n)} for n in (3, 8)])
+        self.inputs = {"rows.csv", "more.csv", "data", "pairs.csv", "queries.jsonl", "judged.jsonl"}
 
-    def make(self, names: Collection[str]) -> None:
-        """Make things once."""
-        for name in names:
+    def make(self) -> None:
+        """Make everything once."""
+        for name in MADE:
             command = MADE[name]
             if (self.store / name).exists():
                 continue
@@ -182,7 +97,7 @@ class Yard:
             for path in made:
                 (self.trial / path).rename(self.store / path)
             print(f"{name}: made in {time.perf_counter() - began:.1f} s", file=sys.stderr)
-        for name, source in COPIES.items() if len(names) > 1 else ():
+        for name, source in COPIES.items():
             shutil.copytree(self.store / source, self.store / name, dirs_exist_ok=True)
 
     def needs(self, command: str) -> set[str]:
@@ -201,66 +116,77 @@ class Yard:
             source = self.store / name
             (shutil.copytree if source.is_dir() else shutil.copy2)(source, self.trial / name)
 
-    def run(self, command: str, fault: dict[str, Any] | None = None) -> tuple[int, str, str]:
-        """Return how a command ended, and what it printed to stdout and stderr; it is killed after ten minutes."""
-        out, err = self.out.with_suffix(".out"), self.out.with_suffix(".err")
-        for file in (out, err):
-            file.write_text("")
+    def run(self, command: str, fault: dict[str, Any] | None = None) -> Ended:
+        """Run a command, and return how it ended."""
         if command.startswith("python "):
             return self.run_package(command)
-        environment = {"BERTKIT_CACHE": str(self.trial / "cache"), "TMPDIR": str(self.trial / "tmp")}
-        fault = fault or {"seconds": 600}
-        (code,) = self.zygote.answer(
-            self.trial, shlex.split(command), out=str(out), err=str(err), fault=fault, environment=environment
-        )
-        return code, out.read_text(), err.read_text()
+        return self.run_copies(command, 1, {"seconds": LIMIT, **(fault or {})})[0]
 
-    def run_package(self, command: str) -> tuple[int, str, str]:
+    def run_copies(self, command: str, copies: int, fault: dict[str, Any]) -> list[Ended]:
+        """Run a command so many times at once, and return how each ended."""
+        environment = {"BERTKIT_CACHE": str(self.trial / "cache"), "TMPDIR": str(self.trial / "tmp")}
+        environment["HF_HUB_OFFLINE"] = "1"
+        printed = [(Path(f"{self.out}{number}"), Path(f"{self.err}{number}")) for number in range(copies)]
+        for file in itertools.chain(*printed):
+            file.write_text("")
+        names = {"out": str(self.out), "err": str(self.err), "fault": fault, "environment": environment}
+        codes = self.zygote.answer(self.trial, shlex.split(command), copies=copies, **names)
+        return [Ended(code, out.read_text(), err.read_text()) for code, (out, err) in zip(codes, printed, strict=True)]
+
+    def run_package(self, command: str) -> Ended:
         """Return how a packaged module ended in a process of its own, and what it printed."""
         environment = {**os.environ, "PYTHONPATH": str(self.trial / "packaged"), "PYTHONDONTWRITEBYTECODE": "1"}
         arguments = [sys.executable, *shlex.split(command)[1:]]
         ended = subprocess.run(arguments, cwd=self.trial, env=environment, capture_output=True, text=True, check=False)
-        return ended.returncode, ended.stdout, ended.stderr
-
-    def contents(self) -> dict[str, Any]:
-        """Return the files of the place: JSON without what it says of the time, other files as they are."""
-        return contents_of(self.trial)
+        return Ended(ended.returncode, ended.stdout, ended.stderr)
 
     @cache  # noqa: B019 - there is one yard
     def reference(self, command: str, *more: str) -> Reference:
-        """Run a command whole and return what it leaves; what differs from the first time is not compared."""
-        self.begin(command, *more)
-        began = time.perf_counter()
+        """Run a command whole, twice, and return what it leaves; what differs from the first time is not compared."""
         is_package = command.startswith("python ")
-        self.log.unlink(missing_ok=True)  # it is appended to
-        code, out, err = self.run(command, None if is_package else self.at(0, COUNT))
-        if code:
-            raise RuntimeError(f"{command}: undisturbed, it ends with {code}: {err}")
-        seconds = time.perf_counter() - began
-        operations = 0 if is_package else len(self.log.read_text().splitlines())
-        contents = self.contents()
-        made = [name for name in contents if command in MADE.values() and (self.store / name).is_file()]
-        varying = {name for name in made if contents[name] != content_of(self.store / name)}
-        return Reference(contents, varying, without_times(out), names_in(self.trial), seconds, operations)
+        runs = []
+        for _ in range(2):
+            self.begin(command, *more)
+            before = contents_of(self.trial)
+            began = time.perf_counter()
+            self.log.unlink(missing_ok=True)  # it is appended to
+            code, out, err = self.run(command, None if is_package else self.at(0, COUNT))
+            if code:
+                raise RuntimeError(f"{command}: undisturbed, it ends with {code}: {err}")
+            runs.append((contents_of(self.trial), without_times(out), time.perf_counter() - began))
+        (first, said, _), (contents, out, seconds) = runs
+        operations = [] if is_package else self.log.read_text().splitlines()
+        varying = {name for name, content in contents.items() if first.get(name) != content}
+        made = {name: content for name, content in contents.items() if not name.startswith(("cache/", "tmp/"))}
+        is_view = made == before and said == out
+        return Reference(contents, varying, out if is_view else "", names_in(self.trial), seconds, operations)
 
-    def at(self, operation: int, error: int = KILL) -> dict[str, Any]:
+    def at(self, operation: int, error: int) -> dict[str, Any]:
         """Return the fault that strikes at a file operation."""
         log = str(self.log) if error == COUNT else ""
         return {"operation": operation, "error": error, "folder": str(self.trial), "except": "", "log": log}
 
-    def find_difference(self, expected: Reference, ignored: str = "") -> str | None:
+    def find_difference(self, expected: Reference, ignored: str = "", *, litter: bool = True) -> str | None:
         """Say what is not as after an undisturbed command; None if nothing is."""
-        found = self.contents()
+        found = contents_of(self.trial)
         changed = [
             name
             for name, content in expected.contents.items()
             if not name.startswith("cache/") and name != ignored and name not in expected.varying
             if found.get(name) != content
         ]
-        litter = sorted(names_in(self.trial) - expected.names)
+        left = sorted(names_in(self.trial) - expected.names) if litter else []
         if changed:
             return f"differs: {changed[:4]}"
-        return f"litter: {litter[:4]}" if litter else None
+        return f"left behind: {left[:4]}" if left else None
+
+
+class Ended(NamedTuple):
+    """How a command ended, and what it printed to stdout and stderr."""
+
+    code: int
+    out: str
+    err: str
 
 
 class Reference(NamedTuple):
@@ -269,9 +195,10 @@ class Reference(NamedTuple):
     contents: dict[str, Any]
     varying: set[str]
     out: str
+    """Without times; empty where the command writes or changes a file, since it may then say that it was done."""
     names: set[str]
     seconds: float
-    operations: int
+    operations: list[str]
 
 
 def contents_of(folder: Path) -> dict[str, Any]:
@@ -281,6 +208,8 @@ def contents_of(folder: Path) -> dict[str, Any]:
 
 
 def without_times(text: str) -> str:
+    """Return a text without times, and without why so many threads compute."""
+    text = re.sub(r"\((OMP_NUM_THREADS|as in another run)\)", "", text)
     return re.sub(r"\d+:\d\d:\d\d|[\d.,]+ (s|ms|min|MB|GB|times)\b|[\d.,]+ (rows|texts)/s", "*", text)
 
 

@@ -47,37 +47,36 @@ was not passed; 129, 130 and 143 a signal. A `-` stands where the command does n
 ATTACKS = """\
 ## Attacks
 
-`tools/attack.py` does at random what the tests do on purpose. Each command that writes is killed, by a signal at a
-random moment or by SIGKILL at a random file operation, and repeated: it must end as an undisturbed one, and leave no
-other file. Whatever a command reads back has a bit flipped, is cut in half, emptied, given another version or the
-content of another file: the command must refuse it in one line, or answer as if undisturbed. Files of rows, recipes and
-requests to `serve` have damaged bytes and values: they are read or refused in one line, and requests beside them get
-their own answers. `bench --deploy` is left out, since it takes minutes.
+`make soak` does at random what the tests do on purpose. It takes every command in turn, with a run of each task family
+and each objective, and lets something happen to it:
+
+* *kill* and *signal*: SIGKILL at a file operation or a moment; SIGTERM, SIGINT or SIGHUP at a moment, to all its
+  processes. It ends in one line, or in none where it was killed.
+* *full*, *quota*, *eio* and *read-only*: from a file operation on, the disk is full or read-only, or that operation
+  fails. It ends with exit code 6 and one line, or with 0 and all of its output.
+* *twice*: the same command runs beside it. One of them ends well, the other one too or in one line.
+* *damage*: a file that it reads has a bit flipped, is cut in half or emptied, or has another version or content. It is
+  refused in one line and left as it is, or the answer is that of the undamaged file.
+
+After all but damage, the same command must end as one that nothing has happened to, with the same files and bytes and
+nothing else. Inputs must be as they were.
+
+Fuzzing damages bytes and values of what is read: rows in each format, recipes, `--set`, tests, the files of runs,
+indexes and models, caches, and requests to `serve`. That must end well or in one line, within 5 seconds and 1 GB, and
+requests beside it get their own answers. In `coverage`, Atheris (libFuzzer) chooses bytes by the branches of bertkit
+that they reach.
 
 ```bash
-python tools/attack.py kills --count 300 --seed 1 --output benchmarks/results/attack.json
+make soak MINUTES=120 SEED=1
+python tools/attack.py fuzz --minutes 20 --seed 1
+python tools/attack_coverage.py --minutes 20 --folder corpus
 ```
 
-`damage` and `fuzz` take the place of `kills`, and `--minutes` bounds the time. What was tried in the last
-runs, with the seeds 3 and 5:
+Each failure is printed with the command that repeats it. Servers are attacked by fuzzing alone, and `bench --deploy`
+and `doctor --deep` are left out, since they take minutes. The last runs:
 
-| attack | tried | commands and inputs | how they ended | wrong |
-|---|---|---|---|---|
-"""
-
-
-JUDGED = """
-What the last column counts was looked at case by case, and none was a wrong answer.
-
-* Of the kills, `recipes copy` left an empty file, and `search add` of rows without an `id`, killed between its last
-  writes and its end, added them again when it was repeated; both are mended. ONNX Runtime left a file of its own in the
-  temporary folder. A trial of a resumed sweep reported its threads and precision as those of another run.
-* Of the damage, six reports of `distill` had other timings. `runs list` and `runs show` showed the size or the damage
-  of what was there, and `eval` said that it had no baselines. What could not be restored was refused with `--fresh` as
-  the remedy: a run's record, its best checkpoint, the space of a sweep. A damaged Python file of a package is a syntax
-  error, and a damaged log or half a `.gitignore` stays as it is.
-* Of the fuzzing, `check` told three damaged files as findings, with exit code 3, where the attack expects a line that
-  begins with `error:`.
+| attack | tried | how they ended | wrong |
+|---|---|---|---|
 """
 
 
@@ -117,13 +116,21 @@ def reliability_page(entries: dict[str, list[dict[str, Any]]], results: dict[str
 
 
 def attack_section() -> str:
-    """Return what `tools/attack.py` has tried and found, as its last results say."""
-    lines = []
-    for name, found in json.loads(ATTACKED.read_text(encoding="utf-8")).items():
-        ended = "; ".join(f"{how}: {count:,}" for how, count in found["sums"].items())
-        tried = sum(found["sums"].values())
-        lines.append(f"| {name} | {tried:,} | {len(found['tried'])} | {ended} | {len(found['wrong'])} |\n")
-    return ATTACKS + "".join(lines) + JUDGED
+    """Return what the attacks have tried and found, as their last results say, and what became of it."""
+    content = json.loads(ATTACKED.read_text(encoding="utf-8"))
+    lines, sums = [], []
+    for attack, figures in content.items():
+        wrong = Counter(entry["kind"] for entry in figures["wrong"])
+        for kind, endings in figures["kinds"].items():
+            ended = "; ".join(f"{how}: {count:,}" for how, count in endings.items())
+            lines.append(f"| {attack}: {kind} | {sum(endings.values()):,} | {ended} | {wrong[kind]} |\n")
+        what = "commands" if attack == "soak" else "kinds of files and requests"
+        sums.append(f"{attack}, {figures['minutes']} minutes, {figures['names']} {what}, seed {figures['seed']}")
+    judged = [entry["judged"] for figures in content.values() for entry in figures["wrong"]]
+    items = [textwrap.fill(text, 120, initial_indent="* ", subsequent_indent="  ") for text in dict.fromkeys(judged)]
+    return "\n".join(
+        [f"{ATTACKS}{''.join(lines)}", f"{'; '.join(sums)}. What was wrong, case by case:", "", *items, ""]
+    )
 
 
 def _gap(entry: dict[str, Any]) -> bool:

@@ -60,15 +60,20 @@ def prepare() -> None:
 
 @contextmanager
 def interruptible() -> Iterator[None]:
-    """Let Ctrl-C raise KeyboardInterrupt meanwhile, so that what was begun is cleaned up."""
-    ends = signal.getsignal(signal.SIGINT) is end
+    """Let Ctrl-C raise KeyboardInterrupt meanwhile, so that what was begun is cleaned up.
+
+    Where that is raised inside a library that cannot pass it on, as in Rust, the process ends at once.
+    """
+    ends, report = signal.getsignal(signal.SIGINT) is end, sys.unraisablehook
     try:
         if ends:
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            sys.unraisablehook = lambda lost: end() if lost.exc_type is KeyboardInterrupt else report(lost)
         yield
     finally:
         if ends:
             signal.signal(signal.SIGINT, end)
+            sys.unraisablehook = report
 
 
 def is_read() -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _NOT_ONLY_WEIGHTS = "not only weights, or damaged: loading it could run code"
 _AGAIN = "fetch the checkpoint again"
 _SIZES = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "max_position_embeddings")
+_LARGEST = 2**63  # torch counts no further, and its error would be no ValueError
 _BUFFERS = ("position_ids", "token_type_ids")  # in old checkpoints, and learned by nobody
 
 
@@ -51,11 +52,12 @@ def check_config(config: dict[str, Any], file: Path) -> None:
         raise ModelError("the weights are quantized", "use the model that they were made from", file=file)
     names, classes = config.get("id2label") or {}, config.get("architectures") or []
     wrong = {
+        **{key: isinstance(value, int) and not -_LARGEST < value < _LARGEST for key, value in config.items()},
         "id2label": not isinstance(names, dict) or not all(key.isdecimal() and len(key) < 10 for key in names),
         "architectures": not isinstance(classes, list) or not all(isinstance(name, str) for name in classes),
         "auto_map": not isinstance(config.get("auto_map") or {}, dict),
         "num_labels": not isinstance(config.get("num_labels", 2), int),
-        **{key: isinstance(config.get(key), int) and config[key] < 1 for key in _SIZES},
+        **{key: isinstance(config.get(key), int) and not 0 < config[key] < _LARGEST for key in _SIZES},
     }
     for key, is_wrong in wrong.items():
         if is_wrong:

@@ -120,7 +120,7 @@ def sort_runs(listed: Sequence[RunSummary], key: str) -> list[RunSummary]:
 
 
 def read_log(folder: Path) -> list[dict[str, Any]]:
-    """Read the training log of a run; empty where there is none, and without the lines that are damaged."""
+    """Read the numbers of the training log of a run; empty where there is none, and without what is damaged."""
     try:
         lines = split_lines((folder / _LOG).read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError):
@@ -129,11 +129,15 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     for line in lines:
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if isinstance(entry, dict):
-            entries.append(entry)
+            entries.append({name: value for name, value in entry.items() if _is_number(value)})
     return entries
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and abs(value) < 2**63  # which infinity and NaN are not
 
 
 def _settings(record: RunRecord) -> dict[str, Any]:

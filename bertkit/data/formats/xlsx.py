@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
 from collections.abc import Iterator
 from typing import Any
 
@@ -31,19 +30,7 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
 
 
 def _read_rows(openpyxl: Any, source: Source, data: Data, name: str) -> Iterator[Record]:
-    try:
-        content = source if not hasattr(source, "read") else io.BytesIO(source.read())
-        book = openpyxl.load_workbook(content, read_only=True, data_only=True)
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile, openpyxl.utils.exceptions.InvalidFileException):
-        raise DataError("not an Excel workbook, or a damaged one", "save it again", file=name) from None
-    sheet, others = book.worksheets[0], book.sheetnames[1:]
-    if others:
-        log.info("%s: the sheet %r is read, and not %s", name, sheet.title, ", ".join(map(repr, others)))
-    rows = (
-        (number, cells)
-        for number, cells in enumerate(sheet.iter_rows(values_only=True), 1)
-        if any(map(_is_filled, cells))
-    )
+    rows = _read_cells(openpyxl, source, name)
     header = data.header or [str(cell).strip() for cell in next(rows, (0, ()))[1] if _is_filled(cell)]
     if not header:
         raise empty_file(name)
@@ -56,6 +43,23 @@ def _read_rows(openpyxl: Any, source: Source, data: Data, name: str) -> Iterator
         yield number, dict(zip(header, filled, strict=False))
     if not number:
         raise DataError("the file has columns but no rows", "add rows", file=name)
+
+
+def _read_cells(openpyxl: Any, source: Source, name: str) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Yield the rows of the first sheet that are not blank, with their numbers."""
+    try:
+        content = source if not hasattr(source, "read") else io.BytesIO(source.read())
+        book = openpyxl.load_workbook(content, read_only=True, data_only=True)
+        sheet, others = book.worksheets[0], book.sheetnames[1:]
+        if others:
+            log.info("%s: the sheet %r is read, and not %s", name, sheet.title, ", ".join(map(repr, others)))
+        for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
+            if any(map(_is_filled, cells)):
+                yield number, cells
+    except (
+        Exception
+    ):  # those of zipfile, zlib, struct, xml and openpyxl, which reads cells only when they are asked for
+        raise DataError("not an Excel workbook, or a damaged one", "save it again", file=name) from None
 
 
 def _is_filled(cell: object) -> bool:

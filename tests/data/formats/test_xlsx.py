@@ -65,3 +65,15 @@ def test_a_missing_package_is_said_before_anything_is_read(here, monkeypatch):
         UnavailableError, match=r"need the package openpyxl \(a.xlsx\) - `pip install .*xlsx.*, or save it"
     ):
         read_records("a.xlsx", Data())
+
+
+def test_a_damaged_workbook_is_read_or_refused(here):
+    whole = Path(write_book("a.xlsx", ROWS)).read_bytes()
+    said = set()
+    for at in range(0, len(whole), 61):
+        Path("a.xlsx").write_bytes(whole[:at] + bytes([whole[at] ^ 0x06]) + whole[at + 1 :])
+        try:
+            list(read_records("a.xlsx", Data()))
+        except DataError as error:
+            said.add(error.what)
+    assert "not an Excel workbook, or a damaged one" in said

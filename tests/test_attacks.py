@@ -1,0 +1,84 @@
+"""The tools that attack bertkit know every command, and what they have found once is never found again."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bertkit.pretraining.objectives import objective_names
+from bertkit.recipe import load_pretrain_recipe, load_recipe
+from bertkit.tasks import task_names
+from tests.cli.test_families import every_command
+from tests.insight.test_explanations import RECIPES
+from tools.attack_commands import PRETRAINED, list_commands
+from tools.attack_targets import all_targets, try_target, warm_up
+
+FOUND = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text(encoding="utf-8"))
+"""What a reader of bertkit once failed at: the kind of file, its content, and what was wrong."""
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@pytest.fixture(scope="module")
+def store(trained, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("store")
+    (folder / "run").symlink_to(trained)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def targets(store, tmp_path_factory):
+    targets = all_targets(tmp_path_factory.mktemp("kept"), store)
+    for target in targets.values():
+        warm_up(target, store)
+    return targets
+
+
+def test_every_command_family_and_objective_is_soaked():
+    commands = list_commands()
+    names = {name for name in every_command() if name != "pretrain recipe"}
+    assert [name for name in sorted(names) if not any(f"{line} ".startswith(f"{name} ") for line in commands)] == []
+    finetuned = {load_recipe(name).task for name in RECIPES}
+    assert {*task_names()} - finetuned == {"zero_shot"}
+    assert {load_pretrain_recipe(name).objective for name in [*PRETRAINED, "mlm"]} == {*objective_names()}
+
+
+def test_every_kind_of_file_is_read_as_it_was_written(targets, tmp_path):
+    assert {name: try_target(target, target.content, tmp_path) for name, target in targets.items()} == dict.fromkeys(
+        targets, ("read", None)
+    )
+
+
+@pytest.mark.parametrize("case", FOUND, ids=lambda case: f"{case['target']}: {case['was']}"[:60])
+def test_what_was_found_once_is_read_or_refused_in_one_line(case, targets, tmp_path):
+    content = case["content"]
+    data = content.encode() if "content" in case else base64.b64decode(case["base64"])
+    assert try_target(targets[case["target"]], data, tmp_path)[1] is None
+
+
+@given(file=st.integers(0, 999), key=st.integers(0, 999), value=VALUES)
+def test_any_value_in_a_file_of_json_is_read_or_refused_in_one_line(targets, tmp_path_factory, file, key, value):
+    names = sorted(name for name in targets if name.endswith((".json", ".jsonl")))
+    target = targets[names[file % len(names)]]
+    first, _, rest = target.content.partition(b"\n") if target.file.endswith("l") else (target.content, b"", b"")
+    content = json.loads(first)
+    keys = sorted(content) if isinstance(content, dict) else range(len(content))
+    content[keys[key % len(keys)]] = value
+    damaged = json.dumps(content).encode() + b"\n" + rest
+    assert try_target(target, damaged, tmp_path_factory.mktemp("any"))[1] is None
+
+
+@given(st.text(max_size=20), st.text(max_size=20))
+def test_any_line_after_set_is_taken_or_refused_in_one_line(targets, tmp_path_factory, key, value):
+    line = f"{key}={value}".encode("utf-8", "surrogatepass")
+    assert try_target(targets["changes"], line, tmp_path_factory.mktemp("any"))[1] is None
