@@ -50,19 +50,19 @@ class Outcome(NamedTuple):
     fault: str | None = None
 
 
-def numbered_trials(seed: int, only: int | None) -> Iterator[tuple[int, str, str, random.Random]]:
-    """Yield numbers, commands, kinds of faults and random draws, each command once per round; or one of these alone."""
+def numbered_trials(seed: int, only: list[int] | None) -> Iterator[tuple[int, str, str, random.Random]]:
+    """Yield numbers, commands, kinds of faults and random draws, each command once per round; or only some."""
     commands = list_commands()
-    for number in itertools.count() if only is None else [only]:
+    for number in only or itertools.count():
         round_number, at = divmod(number, len(commands))
         command = random.Random(f"{seed} {round_number}").sample(commands, len(commands))[at]
         rng = random.Random(f"{seed} {number}")
-        if round_number % 10 != 1 and command.startswith(SLOW) and only is None:
+        if round_number % 10 != 1 and command.startswith(SLOW) and not only:
             continue
         yield number, command, rng.choice(KINDS), rng
 
 
-def soak(yard: Yard, tally: Tally, deadline: float, only: int | None) -> None:
+def soak(yard: Yard, tally: Tally, deadline: float, only: list[int] | None) -> None:
     """Let something happen to one command after the other."""
     for number, command, kind, rng in numbered_trials(tally.seed, only):
         if time.monotonic() > deadline:
@@ -222,7 +222,7 @@ def main() -> None:
     parser.add_argument("attack", choices=["soak", "fuzz"])
     parser.add_argument("--minutes", type=float, default=120, help="begin nothing after so many")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--trial", type=int, help="repeat this trial of the seed alone")
+    parser.add_argument("--trial", type=int, nargs="+", help="repeat these trials of the seed alone")
     parser.add_argument("--output", type=Path, help="write what was tried and what was wrong to this .json file")
     parser.add_argument("--folder", type=Path, help="keep here what is made, and take what is there")
     chosen = parser.parse_args()

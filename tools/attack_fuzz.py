@@ -258,7 +258,7 @@ def fuzz_file(targets: dict[str, Target], folder: Path, rng: random.Random) -> I
     yield name, "files", outcome, repr(data[:2000]), wrong
 
 
-def fuzz(yard: Yard, tally: Any, deadline: float, only: int | None) -> None:
+def fuzz(yard: Yard, tally: Any, deadline: float, only: list[int] | None) -> None:
     """Feed all of it: of 400 trials, 320 are files, 72 are eight requests each, 6 go over a socket, 2 to a command."""
     from bertkit.server.app import app_of
     from bertkit.server.batching import Limits
@@ -278,7 +278,7 @@ def fuzz(yard: Yard, tally: Any, deadline: float, only: int | None) -> None:
             warm_up(target, folder)
         known = list(know_answers(client))
         with served(service, read_seconds=0.3) as (port, _):
-            for number in itertools.count() if only is None else [only]:
+            for number in only or itertools.count():
                 if time.monotonic() > deadline:
                     break
                 rng = random.Random(f"{tally.seed} {number}")
