@@ -66,15 +66,27 @@ def test_what_was_found_once_is_read_or_refused_in_one_line(case, targets, tmp_p
     assert try_target(targets[case["target"]], data, tmp_path)[1] is None
 
 
-@given(file=st.integers(0, 999), key=st.integers(0, 999), value=VALUES)
-def test_any_value_in_a_file_of_json_is_read_or_refused_in_one_line(targets, tmp_path_factory, file, key, value):
-    names = sorted(name for name in targets if name.endswith((".json", ".jsonl")))
+def replaced(content, picks, value):
+    """Return JSON with a value in place of one of its own: `picks` chooses a key, then one below it, and so on."""
+    if not picks or not isinstance(content, (dict, list)) or not content:
+        return value
+    keys = sorted(content) if isinstance(content, dict) else range(len(content))
+    key = keys[picks[0] % len(keys)]
+    copied = content.copy()
+    copied[key] = replaced(content[key], picks[1:], value)
+    return copied
+
+
+@given(file=st.integers(0, 999), picks=st.lists(st.integers(0, 999), min_size=1, max_size=4), value=VALUES)
+def test_any_value_in_a_file_is_read_or_refused_in_one_line(targets, tmp_path_factory, file, picks, value):
+    names = sorted(name for name in targets if name.endswith((".json", ".jsonl", ".yaml")))
     target = targets[names[file % len(names)]]
     first, _, rest = target.content.partition(b"\n") if target.file.endswith("l") else (target.content, b"", b"")
-    content = json.loads(first)
-    keys = sorted(content) if isinstance(content, dict) else range(len(content))
-    content[keys[key % len(keys)]] = value
-    damaged = json.dumps(content).encode() + b"\n" + rest
+    if target.file.endswith(".yaml"):
+        content = yaml.safe_load(target.content)
+        damaged = yaml.safe_dump(replaced(content, picks, value)).encode()
+    else:
+        damaged = json.dumps(replaced(json.loads(first), picks, value)).encode() + b"\n" + rest
     assert try_target(target, damaged, tmp_path_factory.mktemp("any"))[1] is None
 
 

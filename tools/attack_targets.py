@@ -20,6 +20,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+import yaml
+
 from bertkit.data.sources import read_splits
 from bertkit.errors import BertkitError
 from bertkit.recipe import load_recipe
@@ -185,6 +187,8 @@ def setting_targets() -> Iterator[Target]:
     )
     several = b"about: Both.\ntasks: {topic: classify, names: ner}\ntraining: {epochs: 1}\n"
     changes = b"training.epochs=3\noptions.long_text=windows_mean\ndata.files={train: a.csv}\nlabels=[a, b]"
+    questions = yaml.safe_dump({"extends": "decide", "options": {"questions": ASKED}}).encode()
+    yield Target("questions.yaml", questions, lambda folder: read_recipe(folder / "questions.yaml"))
     yield Target("recipe.yaml", mixed, lambda folder: read_recipe(folder / "recipe.yaml"))
     yield Target("several.yaml", several, lambda folder: read_recipe(folder / "several.yaml"))
     mlm = (root / "pretrain" / "mlm.yaml").read_bytes()

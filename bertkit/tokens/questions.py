@@ -95,7 +95,8 @@ def _describe_options(name: str, kind: str, given: Any) -> dict[str, str]:
             criteria = {**dict.fromkeys(YES_NO), **{_yes_or_no(option): text for option, text in spellings.items()}}
     else:
         remedy = "name the labels, with a description or without"
-        if is_list(given) and len(set(map(str, given))) == len(given):
+        is_flat = is_list(given) and all(isinstance(label, (str, int, float)) for label in given)
+        if is_flat and len(set(map(str, given))) == len(given):
             criteria = dict.fromkeys(given)
     if not isinstance(criteria, Mapping) or not criteria or (kind == "yes_no" and len(criteria) > 2):
         raise _fault(name, f"the criteria {str(given)[:60]!r}", remedy)

@@ -38,6 +38,7 @@ def test_questions_are_a_mapping_or_its_json():
         ({"a": {"type": "choice"}}, "question 'a' has the criteria 'None' .* name the labels"),
         ({"a": {"type": "choice", "criteria": []}}, "question 'a' has the criteria"),
         ({"a": {"type": "choice", "criteria": ["x", "x"]}}, "question 'a' has the criteria"),
+        ({"a": {"type": "choice", "criteria": [["x"]]}}, "question 'a' has the criteria"),
         ({"a": {"type": "choice", "criteria": {"x": 3}}}, "question 'a' has a label or a description that is not text"),
         (
             {"a": {"type": "score", "criteria": {"0": "x"}}},
