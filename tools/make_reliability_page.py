@@ -64,7 +64,8 @@ nothing else. Inputs must be as they were.
 Fuzzing damages bytes and values of what is read: rows in each format, recipes, `--set`, tests, the files of runs,
 indexes and models, caches, and requests to `serve`. That must end well or in one line, within 5 seconds and 1 GB, and
 requests beside it get their own answers. In `coverage`, Atheris (libFuzzer) chooses bytes by the branches of bertkit
-that they reach.
+that they reach. Hypothesis puts any value at any depth of a file (`tests/test_attacks.py`); what it or the others found
+stays a test there.
 
 ```bash
 make soak MINUTES=120 SEED=1
