@@ -31,11 +31,16 @@ class SavedCalibration:
     split: str
     source: str
     rows: int
-    temperature: float
+    temperature: float | dict[str, float]
+    """For all, or for each type of question."""
     thresholds: dict[str, float] | None = None
     """Where a row may have several labels: label -> the least probability that chooses it."""
     confidence: str | list[float] = ""
-    """Where a row has one label, of each row: the probability of the label that was chosen, as one text of numbers."""
+    """Where a row has one label, of each row: the probability of the label that was chosen, as one text of numbers.
+
+    Of typed questions, of one question per row and type."""
+    types: str = ""
+    """The type of each of these, if they have some."""
     right: str | list[int] = ""
     gold: str | list[float] = ""
     """The probability of the gold label."""
@@ -46,13 +51,19 @@ class SavedCalibration:
     folds.
     """
 
+    promised: dict[str, Any] = field(default_factory=dict)
+    """The options of a recipe by which answers have the precision that `bertkit calibrate` was asked for."""
+
     def options(self) -> dict[str, Any]:
-        """Return the options of a recipe that apply it."""
+        """Return the options of a recipe that apply what was fitted."""
         return {"temperature": self.temperature} | ({"thresholds": self.thresholds} if self.thresholds else {})
 
     def describe(self) -> str:
         """Say in a line what is in force."""
-        found = f"calibrated on {self.split} ({self.rows:,} rows): temperature {self.temperature:.4g}"
+        from bertkit.metrics.calibration import describe_temperature
+
+        temperature = describe_temperature(self.temperature)
+        found = f"calibrated on {self.split} ({self.rows:,} rows): temperature {temperature}"
         shown = ", ".join(f"{name} {value:.4g}" for name, value in (self.thresholds or {}).items())
         return f"{found}; thresholds {shown}" if shown else found
 
@@ -155,29 +166,37 @@ def thresholds_for(
     if calibration is None or not calibration.confidence:
         what = f"{recipe.model} has no calibration of one label per row, which --precision and --coverage need"
         raise UsageError(what, f"bertkit calibrate {recipe.name} --model {recipe.model}")
-    options: dict[str, Any] = {}
-    lines = []
     kept = (calibration.confidence, calibration.right, calibration.gold)
     confidence, right, gold = (
         np.fromstring(values, sep=" ") if isinstance(values, str) else np.array(values, dtype=np.float64)
         for values in kept
     )
-    if precision is not None:
-        decision = find_abstention(confidence, right, precision)
-        if decision is None:
-            what = f"no threshold has shown a precision of {precision:g} on the {calibration.rows:,} rows"
-            hint = "calibrate on more rows, ask for less, or set a threshold without a promise: --abstain-below 0.8"
-            raise DataError(what, hint, file=calibration.source)
-        options["abstain_below"] = decision.threshold
-        lines.append(
-            f"precision {precision:g}, shown with 95% confidence: abstains below {decision.threshold:.4f}; of the "
-            f"{calibration.rows:,} rows, {decision.coverage:.1%} are answered, {decision.precision:.1%} of these right"
-        )
-    if coverage is not None:
-        options["set_above"] = set_threshold(gold, coverage)
-        lines.append(
-            f"coverage {coverage:g}: prediction_set has each label of probability {options['set_above']:.4f} or more"
-        )
+    types = np.array(calibration.types.split() or [""] * len(confidence))
+    options: dict[str, Any] = {"abstain_below": {}, "set_above": {}}
+    lines = []
+    for name in np.unique(types).tolist():
+        is_of, of_type = types == name, f" of {name}" if name else ""
+        rows = f"{is_of.sum():,} {name} answers" if name else f"{calibration.rows:,} rows"
+        decision = None if precision is None else find_abstention(confidence[is_of], right[is_of], precision)
+        if decision is not None:
+            options["abstain_below"][name] = decision.threshold
+            lines.append(
+                f"precision {precision:g}{of_type}, shown with 95% confidence: abstains below "
+                f"{decision.threshold:.4f}; of the {rows}, {decision.coverage:.1%} are answered, "
+                f"{decision.precision:.1%} of these right"
+            )
+        elif precision is not None:
+            lines.append(f"precision {precision:g}{of_type} is not shown on the {rows}: abstains from all of them")
+        if coverage is not None:
+            options["set_above"][name] = least = set_threshold(gold[is_of], coverage)
+            lines.append(
+                f"coverage {coverage:g}{of_type}: prediction_set has each label of probability {least:.4f} or more"
+            )
+    if precision is not None and not options["abstain_below"]:
+        what = f"no threshold has shown a precision of {precision:g} on the {calibration.rows:,} rows"
+        hint = "calibrate on more rows, ask for less, or set a threshold without a promise: --abstain-below 0.8"
+        raise DataError(what, hint, file=calibration.source)
+    options = {name: by_type.get("", by_type) for name, by_type in options.items() if by_type}
     return options, lines
 
 

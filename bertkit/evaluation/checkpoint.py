@@ -129,7 +129,7 @@ class SavedCheckpoint:
         else:
             loaded = self._load_weights(machine, inference=inference)
         # an option that the recipe sets comes first
-        options = self._without_own({} if calibration is None else calibration.options())
+        options = self._without_own({} if calibration is None else calibration.options() | calibration.promised)
         if calibration is None or not options:
             return loaded
         log.info(calibration.describe())

@@ -321,8 +321,8 @@ def measure_ece(task: Task, scored: Scored, rows: Rows) -> dict[str, Any] | None
         return None
     from bertkit.metrics.statistics import describe_calibration
 
-    probabilities, gold, numbers, _ = task.gold_probabilities(scored.predictions, rows, scored.setup)
-    return describe_calibration(probabilities, gold, numbers)["ece"]
+    decisions = task.gold_probabilities(scored.predictions, rows, scored.setup)
+    return describe_calibration(decisions.probabilities, decisions.gold, decisions.rows)["ece"]
 
 
 def _reasons(scores: dict[str, float]) -> dict[str, str]:

@@ -48,6 +48,10 @@ def read_thresholds(value: Any) -> dict[str, float] | None:
 
 FOLDS = 5
 LEVELS = 20  # of coverage
+FEWEST_OF_TYPE = 20  # decisions that a temperature is fitted to
+
+Temperature = float | dict[str, float]
+"""One for all decisions, or one for each type of them."""
 
 
 class Decisions(NamedTuple):
@@ -61,14 +65,51 @@ class Decisions(NamedTuple):
     """Which row each belongs to, (decisions,)."""
     per: Literal["row", "label", "word", "question"] = "row"
     """What there is one decision for."""
+    types: Numbers | None = None
+    """The name of the type of each, (decisions,), where every type is calibrated by itself."""
+
+    def select(self, indices: Numbers) -> Decisions:
+        """Return the decisions at some indices, or those that a mask chooses."""
+        probabilities, gold, rows = (values[indices] for values in self[:3])
+        return Decisions(probabilities, gold, rows, self.per, None if self.types is None else self.types[indices])
+
+    def by_type(self) -> dict[str, Numbers]:
+        """Return the indices of the decisions of each type that are independent of each other; of all without types.
+
+        Of several questions of one type in a row, one is drawn. Labels of a row and words of a text depend on each
+        other, so there are none.
+        """
+        if self.per in ("label", "word"):
+            return {}
+        order = np.random.default_rng(0).permutation(len(self.rows))
+        types = np.full(len(order), "") if self.types is None else self.types
+        parts = {}
+        for name in np.unique(types):
+            of_type = order[types[order] == name]
+            parts[str(name)] = np.sort(of_type[np.unique(self.rows[of_type], return_index=True)[1]])
+        return parts
 
 
-def temper(probabilities: Numbers, temperature: float) -> Numbers:
+def temper(probabilities: Numbers, temperature: float | Numbers) -> Numbers:
     """Divide the logits behind probabilities by a temperature (Guo et al. 2017, section 4.2); 1 changes nothing."""
-    if temperature == 1:
+    if np.all(temperature == 1):
         return probabilities
     with np.errstate(divide="ignore"):  # the logarithm of 0 is minus infinity, and stays so
-        return softmax(np.log(probabilities) / temperature)
+        return softmax(np.log(probabilities) / np.asarray(temperature)[..., None])
+
+
+def temper_decisions(decisions: Decisions, temperature: Temperature) -> Numbers:
+    """Do what `temper` does with the temperature of the type of each decision; a type without one is left as it is."""
+    if not isinstance(temperature, dict) or decisions.types is None:
+        return temper(decisions.probabilities, np.asarray(temperature))
+    return temper(decisions.probabilities, np.array([temperature.get(name, 1.0) for name in decisions.types]))
+
+
+def describe_temperature(temperature: Temperature) -> str:
+    """Return a temperature as text, or those of all types."""
+    if isinstance(temperature, dict):
+        return ", ".join(f"{name} {value:.4g}" for name, value in temperature.items())
+    return f"{temperature:.4g}"
 
 
 def temper_each(probabilities: Numbers, temperature: float) -> Numbers:
@@ -100,12 +141,25 @@ def fit_temperature(probabilities: Numbers, gold: Numbers) -> float:
     return float(f"{math.exp(-optimum.x):.4g}")
 
 
+def fit_temperatures(decisions: Decisions) -> Temperature:
+    """Fit a temperature to all decisions, or one to those of each type; a type of fewer than 20 gets that of all."""
+    of_all = fit_temperature(decisions.probabilities, decisions.gold)
+    if decisions.types is None:
+        return of_all
+    temperatures = dict[str, float]()
+    for name in np.unique(decisions.types):
+        of_type = decisions.select(decisions.types == name)
+        is_enough = len(of_type.gold) >= FEWEST_OF_TYPE
+        temperatures[str(name)] = fit_temperature(of_type.probabilities, of_type.gold) if is_enough else of_all
+    return temperatures
+
+
 class Fold(NamedTuple):
     """A part of the decisions, and what was fitted to all others."""
 
     is_held_out: Numbers
     """Whether a decision is in this part, (decisions,)."""
-    temperature: float
+    temperature: Temperature
     thresholds: list[float]
     """The threshold of each label, where a row may have several."""
 
@@ -117,19 +171,18 @@ def fit_folds(decisions: Decisions, groups: Numbers, labels: int) -> list[Fold]:
     """
     parts = []
     for is_held_out in folds(groups):
-        probabilities, gold = decisions.probabilities[~is_held_out], decisions.gold[~is_held_out]
-        temperature = fit_temperature(probabilities, gold)
-        several = decisions.per == "label"
-        thresholds = tune_thresholds(temper(probabilities, temperature)[:, 1], gold, labels) if several else []
+        rest = decisions.select(~is_held_out)
+        temperature, several = fit_temperatures(rest), decisions.per == "label"
+        thresholds = tune_thresholds(temper_decisions(rest, temperature)[:, 1], rest.gold, labels) if several else []
         parts.append(Fold(is_held_out, temperature, thresholds))
     return parts
 
 
-def temper_across(probabilities: Numbers, fits: Sequence[Fold]) -> Numbers:
+def temper_across(decisions: Decisions, fits: Sequence[Fold]) -> Numbers:
     """Temper each fold of the decisions by the temperature that was fitted to the others."""
-    tempered = np.empty_like(probabilities)
+    tempered = np.empty_like(decisions.probabilities)
     for fold in fits:
-        tempered[fold.is_held_out] = temper(probabilities[fold.is_held_out], fold.temperature)
+        tempered[fold.is_held_out] = temper_decisions(decisions.select(fold.is_held_out), fold.temperature)
     return tempered
 
 

@@ -73,4 +73,5 @@ def write_calibration_page(
     if risk is not None:
         pictures.append((f"Risk and coverage · mean risk {score_text(risk[0])}", risk[1]))
     page = folder / CALIBRATION_PAGE
-    write_page(page, "calibration.html.j2", result=result, pictures=pictures, has_risk=risk is not None)
+    shown = {**result, "temperature": calibration.describe_temperature(result["temperature"])}
+    write_page(page, "calibration.html.j2", result=shown, pictures=pictures, has_risk=risk is not None)

@@ -159,7 +159,10 @@ class SystemOneRequest(BaseModel):
         """
         if unknown := next((name for name in self.questions if name not in decisions), None):
             raise RefusedError(422, f"questions.{unknown}: this model answers a choice among its own labels alone")
-        answers = {name: _show_system_one(decisions[name], each) for name, each in self.questions.items()}
+        answers = {
+            name: {**_show_system_one(decisions[name], each), **_abstention(decisions[name])}
+            for name, each in self.questions.items()
+        }
         return {"answers": answers, "usage": {"input_tokens": tokens, "output_tokens": 0}}
 
 
@@ -235,14 +238,15 @@ def decision_of(model: ServedModel, prediction: Mapping[str, Any], question: Que
         decision: Decision = prediction["decisions"][question.name]
         return decision
     probabilities = {label: prediction["probabilities"][label] for label in question.options}
-    return {"probabilities": probabilities, "confidence": max(probabilities.values())}
+    decision = {"probabilities": probabilities, "confidence": max(probabilities.values())}
+    return decision | ({"abstain": prediction["abstain"]} if "abstain" in prediction else {})
 
 
 def _show_decision(decision: Decision | None, asked: Any) -> dict[str, Any]:
     """Return an answer in OpenAI's shape; without a decision, a refusal."""
     if decision is None:
         return {"type": "refusal", "name": asked.name}
-    answer: dict[str, Any] = {"type": asked.type, "name": asked.name}
+    answer: dict[str, Any] = {"type": asked.type, "name": asked.name, **_abstention(decision)}
     if isinstance(asked, Predicate):
         return answer | {"probability": decision["probability"]}
     if isinstance(asked, Choice):
@@ -254,6 +258,11 @@ def _show_decision(decision: Decision | None, asked: Any) -> dict[str, Any]:
     probabilities = [{"label": of.label, "value": n, "probability": p} for n, (of, p) in enumerate(levels)]
     confidence = max(decision["probabilities"])
     return answer | {"score": decision["expected"], "confidence": confidence, "probabilities": probabilities}
+
+
+def _abstention(decision: Decision) -> dict[str, Any]:
+    """Return whether the model abstains, where that is decided; neither client's API has a word for it."""
+    return {"abstain": decision["abstain"]} if "abstain" in decision else {}
 
 
 def _show_system_one(decision: Decision, asked: Any) -> dict[str, Any]:

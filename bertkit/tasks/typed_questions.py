@@ -11,6 +11,7 @@ alike. So a model sees the labels of a data set in many orders too.
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
@@ -27,7 +28,7 @@ from bertkit.metrics.questions import NO_ANSWER, compute_scores, expected_level,
 from bertkit.modeling.heads.targets import Outputs as Tensors
 from bertkit.modeling.heads.targets import Target, log_odds
 from bertkit.modeling.info import Model
-from bertkit.recipe.options import Option
+from bertkit.recipe.options import Option, check_names, check_options
 from bertkit.tasks import (
     Answer,
     Collator,
@@ -53,6 +54,7 @@ from bertkit.tokens.features import (
     split_by_size,
     token_budget,
 )
+from bertkit.tokens.questions import TYPES as QUESTION_TYPES
 from bertkit.tokens.questions import (
     Question,
     fill_questions,
@@ -93,13 +95,35 @@ def _read_asked(value: Any) -> Any:
         raise ValueError(f"{error.what}: {error.remedy}") from None
 
 
+def _for_each_type(name: str) -> Option:
+    """Build the option of a calibration that is one number, or one for each type of question."""
+    option = calibration.OPTIONS[name]
+
+    def read(value: Any) -> Any:
+        by_type = value if isinstance(value, Mapping) else {QUESTION_TYPES[0]: value}
+        check_names(f"options.{name}", by_type, QUESTION_TYPES)
+        for number in by_type.values():
+            check_options({name: number}, {name: option})
+        return value
+
+    return Option(option.default, read=read)
+
+
 OPTIONS: Mapping[str, Any] = {
-    **calibration.OPTIONS,
+    **{name: _for_each_type(name) for name in calibration.OPTIONS},
     "questions": Option(None, read=_read_asked),
     "one_pass": False,
 }
 
 _option = partial(read_option, OPTIONS)
+# what a type gets that is left out where others have a number: no promise holds for it
+_LEFT_OUT = {"temperature": 1.0, "abstain_below": math.inf, "set_above": 0.0}
+
+
+def _option_of(recipe: Recipe, kind: str, name: str) -> Any:
+    """Return an option of a calibration for a type of question."""
+    value = _option(recipe, name)
+    return value.get(kind, _LEFT_OUT[name]) if isinstance(value, Mapping) else value
 
 
 def read(row: Row, recipe: Recipe) -> Row | None:
@@ -183,11 +207,11 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
     That is the ``probability`` of yes; the ``probabilities`` of labels and the ``confidence`` in the chosen one; or the
     ``expected`` level and the ``probabilities`` of all levels.
     """
-    option = partial(_option, setup.recipe)
     records: list[Prediction] = [{"prediction": {}, "decisions": {}} for _ in rows]
     for output, feature in zip(outputs, features, strict=True):
         record = records[feature["row"]]
         for question, places in _asked_in(feature, rows[feature["row"]], setup):
+            option = partial(_option_of, setup.recipe, question.type)
             probabilities = softmax(output["logits"][places, 0] / option("temperature"))
             answers = [question.value(number) for number in range(len(probabilities))]
             record["prediction"][question.name] = answers[int(probabilities.argmax())]
@@ -217,15 +241,15 @@ def _describe(question: Question, probabilities: list[float]) -> dict[str, Any]:
 def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> calibration.Decisions:
     """Return the probabilities of the options of all answered questions, 0 for those that a question lacks."""
     answered = [
-        (number, row["answers"][question.name], _probabilities(question, record))
+        (number, row["answers"][question.name], question.type, _probabilities(question, record))
         for number, (row, record) in enumerate(zip(rows, predictions, strict=True))
         for _, question in _questions_to_read(row, setup.recipe)
     ]
-    padded = np.zeros((len(answered), max(len(of_options) for _, _, of_options in answered)))
-    for line, (_, _, of_options) in zip(padded, answered, strict=True):
+    padded = np.zeros((len(answered), max(len(of_options) for *_, of_options in answered)))
+    for line, (*_, of_options) in zip(padded, answered, strict=True):
         line[: len(of_options)] = of_options
-    numbers, gold = (np.array([each[column] for each in answered]) for column in (0, 1))
-    return calibration.Decisions(padded, gold, numbers, per="row" if len(answered) == len(rows) else "question")
+    numbers, gold, types = (np.array([each[column] for each in answered]) for column in range(3))
+    return calibration.Decisions(padded, gold, numbers, "row" if len(answered) == len(rows) else "question", types)
 
 
 def _probabilities(question: Question, record: Prediction) -> list[float]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,7 @@ class CalibrationResult:
     split: str
     source: str
     rows: int
-    temperature: float
+    temperature: metrics.Temperature
     before: dict[str, dict[str, Any]]
     """Measure -> ``value`` and ``interval``."""
     after: dict[str, dict[str, Any]]
@@ -55,7 +55,9 @@ class CalibrationResult:
     f1_macro: dict[str, float] | None = None
     """With several labels per row: ``before`` with 0.5 for all labels, and ``after`` with thresholds of other rows."""
     abstention: list[dict[str, Any]] = field(default_factory=list)
-    """Precision that is asked for -> ``threshold``, ``coverage`` and ``precision``; None where it cannot be shown."""
+    """Precision that is asked for -> ``threshold``, ``coverage`` and ``precision``; None where it cannot be shown.
+
+    Of typed questions, so for each ``type``."""
     risk_coverage: list[dict[str, float]] = field(default_factory=list)
     prediction_sets: list[dict[str, Any]] = field(default_factory=list)
     """Coverage that is asked for, and what `bertkit.metrics.calibration.measure_sets` says of it."""
@@ -63,25 +65,32 @@ class CalibrationResult:
 
 
 def calibrate(
-    recipe: Recipe, *, split: str | None = None, coverages: Sequence[float] = (), training_rows: Choice = "refuse"
+    recipe: Recipe,
+    *,
+    split: str | None = None,
+    coverages: Sequence[float] = (),
+    precision: float | None = None,
+    training_rows: Choice = "refuse",
 ) -> CalibrationResult:
     """Calibrate the checkpoint or the folder of seeds `recipe.model` on the first validation split, or on `split`.
 
-    With `coverages`, prediction sets are measured too. Beside calibration.json, a page shows what was found.
+    With `coverages`, prediction sets are measured too. With a `precision`, the threshold that shows it is in force from
+    then on. Beside calibration.json, a page shows what was found.
 
     Raises:
         UsageError: a task family without probabilities, a checkpoint that is not in a folder of one's own, too few
-            rows, or a coverage that is no share.
+            rows, or a coverage or precision that is no share.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
     for coverage in coverages:
         check_share("--coverage", coverage)
+    check_share("--precision", precision)
     with stage("reading the data", total=1):
         saved = find_members(recipe)
         decide = saved.task.gold_probabilities
         if decide is None:
             raise UsageError(f"{recipe.task} has no probabilities of labels to calibrate", "")
-        if coverages:
+        if coverages or precision:
             _check_sets(saved)
         if not Path(recipe.model).is_dir():
             what = f"{recipe.model} is not a folder, and a calibration is kept beside the weights"
@@ -96,23 +105,30 @@ def calibrate(
             checkpoint = saved.load(inference=True, calibrated=False)
         scored = score_split(checkpoint, rows)
         decisions = decide(scored.predictions, rows.rows, scored.setup)
-        return _fit_calibration(saved, rows, scored, decisions, coverages)
+        return _fit_calibration(saved, rows, scored, decisions, coverages, precision)
 
 
 def _fit_calibration(
-    saved: SavedCheckpoint, split: Split, scored: Scored, decisions: Decisions, coverages: Sequence[float]
+    saved: SavedCheckpoint,
+    split: Split,
+    scored: Scored,
+    decisions: Decisions,
+    coverages: Sequence[float],
+    precision: float | None,
 ) -> CalibrationResult:
     """Fit the calibration to decisions, keep it, and measure what it changes."""
     from bertkit.reports.confidence import write_calibration_page
 
-    raw, gold, numbers, per = decisions
-    is_per_row, labels = per == "row", scored.setup.labels
+    raw, gold, numbers, per, types = decisions
+    labels = scored.setup.labels
     # rows with the same input are in one fold
     groups = digest_rows(split.rows, saved.task.COLUMNS.gold)[numbers]
     fits = metrics.fit_folds(decisions, groups, len(labels))
     # Kept is a temperature fitted to all rows. What it changes is measured across folds, on rows it was not fitted to.
-    temperature = metrics.fit_temperature(raw, gold)
-    tempered, across = metrics.temper(raw, temperature), metrics.temper_across(raw, fits)
+    temperature = metrics.fit_temperatures(decisions)
+    tempered, across = metrics.temper_decisions(decisions, temperature), metrics.temper_across(decisions, fits)
+    # A promise needs decisions that are independent of each other.
+    kept = np.concatenate([np.array([], dtype=int), *decisions.by_type().values()])
     confidence, right = tempered.max(axis=1), (tempered.argmax(axis=1) == gold).astype(int)
     thresholds, f1 = None, None
     # Labels that are decided one by one get thresholds, where these raise F1 on rows that they were not tuned on.
@@ -128,14 +144,15 @@ def _fit_calibration(
         model=fingerprint_all(saved.folder, saved.member_folders),
         task=saved.recipe.task,
         **facts,
-        confidence=_join_numbers(confidence) if is_per_row else "",
-        right=_join_numbers(right) if is_per_row else "",
-        gold=_join_numbers(tempered[np.arange(len(gold)), gold]) if is_per_row else "",
+        confidence=_join_numbers(confidence[kept]),
+        types=" ".join(types[kept]) if types is not None else "",
+        right=_join_numbers(right[kept]),
+        gold=_join_numbers(tempered[kept, gold[kept]]),
         folds=[_describe_fold(fold, groups, labels if thresholds else ()) for fold in fits],
     )
+    if precision is not None:
+        calibration = replace(calibration, promised=_find_thresholds(calibration, saved.recipe, precision, None))
     write_calibration(saved.calibration_folder, calibration)
-    abstentions = [(asked, metrics.find_abstention(confidence, right, asked)) for asked in _PRECISIONS if is_per_row]
-    curve = metrics.risk_coverage(confidence, right) if is_per_row else []
     calibrated = CalibrationResult(
         model=saved.recipe.model,
         **facts,
@@ -145,14 +162,43 @@ def _fit_calibration(
         decisions=len(gold),
         per=per,
         f1_macro=f1,
-        abstention=[{"asked": asked, **(point._asdict() if point else {})} for asked, point in abstentions],
-        risk_coverage=[dict(zip(("coverage", "precision", "threshold"), point, strict=True)) for point in curve],
-        prediction_sets=[{"asked": asked, **metrics.measure_sets(raw, gold, groups, asked)} for asked in coverages],
+        **_measure_by_type(decisions, tempered, groups, coverages),
         training_rows=len(split.training_rows),
     )
     sides = {"before": raw.max(axis=1), "after": across.max(axis=1)}
     write_calibration_page(saved.calibration_folder, asdict(calibrated), sides, right)
     return calibrated
+
+
+def _measure_by_type(
+    decisions: Decisions, tempered: Numbers, groups: Numbers, coverages: Sequence[float]
+) -> dict[str, Any]:
+    """Find the thresholds of precisions, and measure prediction sets, for each type of decisions.
+
+    The precision at each level of coverage is over all types.
+
+    Args:
+        decisions: with the probabilities before calibration.
+        tempered: those after it, (decisions, labels).
+        groups: decisions of equal ones are in one fold, (decisions,).
+        coverages: of the prediction sets.
+    """
+    confidence, right = tempered.max(axis=1), tempered.argmax(axis=1) == decisions.gold
+    by_type = decisions.by_type()
+    measured: dict[str, list[dict[str, Any]]] = {"abstention": [], "prediction_sets": [], "risk_coverage": []}
+    for name, indices in by_type.items():
+        of_type, named = decisions.select(indices), {"type": name} if name else {}
+        for asked in _PRECISIONS:
+            point = metrics.find_abstention(confidence[indices], right[indices], asked)
+            measured["abstention"].append({**named, "asked": asked, **(point._asdict() if point else {})})
+        for asked in coverages:
+            sets = metrics.measure_sets(of_type.probabilities, of_type.gold, groups[indices], asked)
+            measured["prediction_sets"].append({**named, "asked": asked, **sets})
+    if by_type:
+        kept = np.concatenate(list(by_type.values()))
+        for level in metrics.risk_coverage(confidence[kept], right[kept]):
+            measured["risk_coverage"].append(dict(zip(("coverage", "precision", "threshold"), level, strict=True)))
+    return measured
 
 
 def _describe_fold(fold: Fold, digests: Numbers, labels: Sequence[str]) -> dict[str, Any]:
@@ -199,10 +245,18 @@ def with_thresholds(recipe: Recipe, *, precision: float | None, coverage: float 
         return recipe
     saved = find_members(recipe)
     _check_sets(saved)
-    options, lines = thresholds_for(saved.read_calibration(), recipe, precision, coverage)
+    options = _find_thresholds(saved.read_calibration(), recipe, precision, coverage)
+    return recipe.model_copy(update={"options": {**recipe.options, **options}})
+
+
+def _find_thresholds(
+    calibration: SavedCalibration | None, recipe: Recipe, precision: float | None, coverage: float | None
+) -> dict[str, Any]:
+    """Find the options for a precision or a coverage, and log what they promise; raises as `thresholds_for` does."""
+    options, lines = thresholds_for(calibration, recipe, precision, coverage)
     for line in lines:
         log.info(line)
-    return recipe.model_copy(update={"options": {**recipe.options, **options}})
+    return options
 
 
 def _check_sets(saved: SavedCheckpoint) -> None:

@@ -78,6 +78,17 @@ def test_a_precision_and_a_coverage_become_options():
     assert lines[1] == "coverage 0.8: prediction_set has each label of probability 0.4000 or more"
 
 
+def test_each_type_of_question_has_a_promise_of_its_own():
+    typed = replace(ONE, temperature={"choice": 1.5, "score": 2.0}, types=" ".join(["choice"] * 150 + ["score"] * 50))
+    assert typed.describe().endswith("temperature choice 1.5, score 2")
+    options, lines = thresholds_for(typed, load_recipe("decide"), 0.95, 0.8)
+    assert options == {"abstain_below": {"choice": 0.0}, "set_above": {"choice": 0.9, "score": 0.4}}
+    assert "of the 150 choice answers, 100.0% are answered" in lines[0]
+    assert lines[2] == "precision 0.95 of score is not shown on the 50 score answers: abstains from all of them"
+    with pytest.raises(DataError, match=r"no threshold has shown a precision of 0.999"):
+        thresholds_for(typed, load_recipe("decide"), 0.999, None)
+
+
 def test_what_cannot_be_promised_is_refused():
     recipe = load_recipe("classify", {"model": "runs/x"})
     with pytest.raises(UsageError, match="--precision 95 is no share - give a number between 0 and 1"):

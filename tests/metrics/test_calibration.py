@@ -52,8 +52,8 @@ def test_no_row_is_tempered_by_a_temperature_that_it_was_fitted_to():
     groups = np.repeat(np.arange(30), 2)
 
     def temper_across(gold):
-        fits = metrics.fit_folds(metrics.Decisions(probabilities, gold, groups), groups, 3)
-        return metrics.temper_across(probabilities, fits)
+        decisions = metrics.Decisions(probabilities, gold, groups)
+        return metrics.temper_across(decisions, metrics.fit_folds(decisions, groups, 3))
 
     across = temper_across(gold)
     for is_held_out in metrics.folds(groups):
@@ -62,6 +62,34 @@ def test_no_row_is_tempered_by_a_temperature_that_it_was_fitted_to():
         other[is_held_out] = (gold[is_held_out] + 1) % 3
         again = temper_across(other)
         assert (again[is_held_out] == across[is_held_out]).all()
+
+
+def test_each_type_has_the_temperature_of_its_own_decisions():
+    """Held against a loop over the types; one of few decisions gets the temperature of all."""
+    probabilities, gold, _ = draw(300)
+    types = np.array(["choice", "score"])[np.arange(300) % 2]
+    probabilities[types == "score"] = metrics.temper(probabilities[types == "score"], 3.0)
+    types[:5] = "yes_no"
+    decisions = metrics.Decisions(probabilities, gold, np.arange(300), types=types)
+    found = metrics.fit_temperatures(decisions)
+    for name in ("choice", "score"):
+        assert found[name] == metrics.fit_temperature(probabilities[types == name], gold[types == name])
+    assert found["choice"] > 2 * found["score"]
+    assert found["yes_no"] == metrics.fit_temperature(probabilities, gold)
+    tempered = metrics.temper_decisions(decisions, found)
+    for line, row, name in zip(tempered, probabilities, types, strict=True):
+        assert line == pytest.approx(row ** (1 / found[name]) / (row ** (1 / found[name])).sum())
+    unknown = metrics.temper_decisions(decisions, {"choice": 2.0})
+    assert unknown[types == "score"] == pytest.approx(probabilities[types == "score"])
+
+
+def test_one_question_of_each_type_is_drawn_from_a_row():
+    rows, types = np.array([0, 0, 0, 1, 1, 2]), np.array(["a", "a", "b", "a", "a", "b"])
+    decisions = metrics.Decisions(np.ones((6, 1)), np.zeros(6, dtype=int), rows, "question", types)
+    chosen = decisions.by_type()
+    assert rows[chosen["a"]].tolist() == [0, 1] and rows[chosen["b"]].tolist() == [0, 2]
+    assert set(types[chosen["a"]]) == {"a"}
+    assert decisions._replace(per="word").by_type() == {}
 
 
 def test_a_threshold_has_the_best_f1_of_all():

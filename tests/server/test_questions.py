@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
+from bertkit.evaluation.calibration import SavedCalibration, write_calibration
+from bertkit.modeling.load import fingerprint
 from bertkit.recipe import load_recipe, load_several
 from bertkit.server.app import app_of
 from bertkit.server.batching import Limits
@@ -95,6 +99,30 @@ def test_a_question_is_answered_alike_alone_and_among_others(asking):
     alone = asking.post("/v1/decisions", {"model": "any", "input": STATE, "questions": OPENAI[:1]}).json["answers"]
     for each in together[::3]:
         assert each["probability"] == pytest.approx(alone[0]["probability"], abs=1e-6)
+
+
+def test_answers_follow_the_calibration_of_each_type(decider, tmp_path):
+    """In both shapes they have the probabilities of `predict`, and say where the model abstains."""
+    run = shutil.copytree(decider, tmp_path / "run")
+    facts = {"model": fingerprint(run), "task": "typed_questions", "split": "all", "source": "rows", "rows": 20}
+    promised = {"abstain_below": {"yes_no": 0.0, "score": 0.99}}
+    write_calibration(run, SavedCalibration(**facts, temperature={"yes_no": 5.0, "choice": 0.1}, promised=promised))
+    [answer] = predict(
+        load_recipe(str(run / "recipe.yaml"), {"model": str(run)}), row={"state": STATE, "questions": ASKED}
+    )
+    liked, kind, stars = answer["decisions"].values()
+    assert [each["abstain"] for each in (liked, kind, stars)] == [False, True, True]
+    service = load_service(find_models([f"any={run}"]), Limits())
+    service.computer.start()
+    client = Client(app_of(service))
+    given = client.post("/v1/decisions", {"model": "any", "input": STATE, "questions": OPENAI}).json["answers"]
+    named = client.post("/v1/systemone", {"state": STATE, "questions": TYPESAFE}).json["answers"]
+    service.computer.stop()
+    for answers in (given, list(named.values())):
+        assert [each["abstain"] for each in answers] == [False, True, True]
+        assert answers[1]["confidence"] == pytest.approx(kind["confidence"], abs=1e-6)
+        assert answers[2]["score"] == pytest.approx(stars["expected"], abs=1e-6)
+    assert given[0]["probability"] == named["liked"]["noul"] == pytest.approx(liked["probability"], abs=1e-6)
 
 
 def test_messages_are_read_with_their_roles(asking):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import random
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -12,13 +13,15 @@ import pytest
 import torch
 from sklearn.metrics import accuracy_score, f1_score
 
-from bertkit.errors import DataError
+from bertkit.errors import DataError, RecipeError
+from bertkit.metrics.calibration import fit_temperature, temper
 from bertkit.modeling.heads.options import option_class
 from bertkit.recipe import load_recipe
+from bertkit.recipe.options import check_options
 from bertkit.tasks import typed_questions as task
 from bertkit.tokens.features import IGNORED, Setup, pad_features
 from bertkit.workflows.finetune import finetune
-from tests.conftest import WORDS, make_tokenizer, write_jsonl
+from tests.conftest import WORDS, make_tokenizer, write_csv, write_jsonl
 from tests.modeling.tiny_models import make_tiny
 
 TOKENIZER = make_tokenizer()
@@ -179,6 +182,27 @@ def test_the_baseline_is_the_most_frequent_answer_to_each_question():
     assert answers == [{"liked": True, "kind": "fine", "stars": 0}, {"new": "x"}]
 
 
+def test_an_option_of_a_calibration_may_be_given_for_each_type():
+    """A type that is left out has no promise: all of its answers are abstained from, and a set has all its labels."""
+    rows = [row_of("the film")]
+    by_type = {"temperature": {"choice": 2.0}, "abstain_below": {"choice": 0.4}, "set_above": {"choice": 0.4}}
+    setup = setup_of(options={**by_type, "questions": None})
+    features = task.encode(rows, setup)
+    outputs = [{"logits": np.log(np.arange(len(each["input_ids"]))[:, None] + 1.0)} for each in features]
+    [answer] = task.decode(outputs, features, rows, setup)
+    for feature, (name, question) in zip(features, ASKED.items(), strict=True):
+        weights = np.array([place + 1.0 for place in feature["places"]]) ** (0.5 if name == "kind" else 1)
+        decision, likely = answer["decisions"][name], weights / weights.sum()
+        assert decision["abstain"] == (question["type"] != "choice" or likely.max() < 0.4)
+        assert len(decision["prediction_set"]) == (
+            max(1, sum(likely >= 0.4)) if question["type"] == "choice" else len(likely)
+        )
+    assert list(decision["probabilities"]) == pytest.approx(likely.tolist())
+    for wrong in ({"kind": 2.0}, {"choice": "warm"}, "warm", 0):
+        with pytest.raises(RecipeError, match=r"options\.temperature"):
+            check_options({"temperature": wrong}, task.OPTIONS)
+
+
 # --- from file to answer
 
 
@@ -237,6 +261,45 @@ def test_a_row_is_answered_by_name(run, decider):
     asked = {"liked": {"type": "yes_no", "instructions": "lovely"}}
     own = run("predict", decider, "--row", "state=good", "--row", f"questions={json.dumps(asked)}")
     assert own.code == 0, own.err
+
+
+def test_a_calibration_is_kept_for_each_type(run, decider, tmp_path):
+    """Temperatures are those of a loop over the types, and the promised precision holds for `predict` from then on."""
+    run_folder = shutil.copytree(decider, tmp_path / "run")
+    rng = random.Random(9)
+    rows = [toy_row(rng) for _ in range(300)]
+    for row in rows[::10]:
+        row["liked"] = {"yes": "no", "no": "yes"}[row["liked"]]
+    data = write_csv(tmp_path / "rows.csv", rows)
+    command = ["--data", data, "--split", "all", "--training-rows", "keep", "--json"]
+    answers = [json.loads(line) for line in run("predict", run_folder, data).out.splitlines()]
+    ended = run("calibrate", run_folder, "--precision", 0.8, "--coverage", 0.9, *command)
+    assert ended.code == 0, ended.err
+    result = json.loads(ended.out)
+    of_yes = np.array([answer["decisions"]["liked"]["probability"] for answer in answers])
+    of_kind = np.array([list(answer["decisions"]["kind"]["probabilities"].values()) for answer in answers])
+    for name, likely, gold in (
+        ("yes_no", np.stack([1 - of_yes, of_yes], axis=1), [row["liked"] == "yes" for row in rows]),
+        ("choice", of_kind, [row["kind"] == "good" for row in rows]),
+    ):
+        assert result["temperature"][name] == pytest.approx(
+            fit_temperature(likely, np.array(gold, dtype=int)), rel=1e-3
+        )
+    assert [(each["type"], each["asked"]) for each in result["abstention"]][2:4] == [("choice", 0.99), ("yes_no", 0.9)]
+    assert [each["type"] for each in result["prediction_sets"]] == ["choice", "yes_no"]
+    after = run("predict", run_folder, data)
+    assert "temperature choice" in after.err
+    liked = [json.loads(line)["decisions"]["liked"] for line in after.out.splitlines()]
+    tempered = temper(np.stack([1 - of_yes, of_yes], axis=1), result["temperature"]["yes_no"])[:, 1]
+    assert [each["probability"] for each in liked] == pytest.approx(tempered.tolist(), rel=1e-4)
+    right = [
+        (row["liked"] == "yes") == (each["probability"] > 0.5)
+        for row, each in zip(rows, liked, strict=True)
+        if not each["abstain"]
+    ]
+    assert np.mean(right) > 0.8
+    evaluated = run("eval", run_folder, *command)
+    assert "fitted to 300 of 300" in evaluated.out
 
 
 def test_an_answer_that_is_no_option_ends_in_one_line(run, recipe_file, tmp_path):

@@ -37,6 +37,9 @@ def command(
         list[float] | None,
         option("Measure prediction sets that hold the right label this often; repeat it for several.", "P"),
     ] = None,
+    precision: Annotated[
+        float | None, option("Abstain from answers without this precision from now on; see `predict`.", "P")
+    ] = None,
     max_length: MaxLengthOption = None,
     limit: LimitOption = None,
     training_rows: TrainingRowsOption = "refuse",
@@ -53,17 +56,21 @@ def command(
     loaded = load(recipe, settings, changes)
     from bertkit.workflows.calibrate import calibrate
 
-    calibration = calibrate(loaded, split=split, coverages=coverage or (), training_rows=training_rows)
+    calibration = calibrate(
+        loaded, split=split, coverages=coverage or (), precision=precision, training_rows=training_rows
+    )
     print_result(calibration, print_calibration)
 
 
 def print_calibration(result: CalibrationResult) -> None:
     """Print the temperature, what it changed, and from which probability on a model is as right as asked."""
+    from bertkit.metrics.calibration import describe_temperature
+
     decisions = f", {result.decisions:,} {result.per}s" if result.per in ("word", "question") else ""
     print_text(f"{result.model}, {result.split}: {format_rows(result.rows)}{decisions} ({result.source})")
     if result.training_rows:
         print_text(f"  training rows: {result.training_rows:,}. The model is surer of them than of new rows.")
-    print_text(f"  temperature {result.temperature:.4g}")
+    print_text(f"  temperature {describe_temperature(result.temperature)}")
     # Both sides are of rows that the temperature was not fitted to; on its own rows it always looks better.
     table = []
     for name in result.before:
@@ -80,6 +87,7 @@ def print_calibration(result: CalibrationResult) -> None:
     # "not shown": no threshold reaches that precision with 95% confidence, which is no claim that none would.
     shown = [
         {
+            **{name: asked[name] for name in ("type",) if name in asked},
             "precision": asked["asked"],
             "abstain below": asked.get("threshold", "not shown"),
             "answered": asked.get("coverage", ""),
@@ -92,6 +100,7 @@ def print_calibration(result: CalibrationResult) -> None:
         print_table("risk and coverage", result.risk_coverage)
     sets = [
         {
+            **{name: measured[name] for name in ("type",) if name in measured},
             "coverage": measured["asked"],
             "held": format_scored(measured["held"], measured["interval"]),
             "mean size": measured["mean_size"],

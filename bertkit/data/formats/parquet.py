@@ -45,14 +45,16 @@ def _read_rows(path: Path) -> Iterator[Record]:
 
 
 def name_batches(schema: Any, batches: Iterable[Any], path: Path) -> Iterator[Record]:
-    """Yield the rows of Arrow's batches with the names of class labels.
+    """Yield the rows of Arrow's batches with the names of class labels, and structs without their null fields.
 
     Raises:
         DataError: two columns have one name, or a label is none of those that are named.
     """
     refuse_duplicates(schema.names, "rename one of them", path)
     labels = _label_names(schema.metadata or {}, schema.names, path)
+    structs = [field.name for field in schema if "struct<" in str(field.type)]
     for row, record in enumerate((record for batch in batches for record in batch.to_pylist()), 1):
+        record |= {column: _without_nulls(record[column]) for column in structs}
         for column, names in labels.items():
             record[column] = _name_labels(record[column], names, path, row, column)
         yield row, record
@@ -90,6 +92,19 @@ def _name_labels(value: object, names: list[str], path: Path, row: int, column: 
         return None
     what = f"label {value}, but the file names {len(names)} labels"
     raise DataError(what, "write the file again", file=path, row=row, column=column)
+
+
+def _without_nulls(value: Any) -> Any:
+    """Leave out the null fields of structs: Arrow gives all structs of a column the fields of each.
+
+    >>> _without_nulls([{"liked": {"type": "yes_no", "criteria": None}, "kind": None}])
+    [{'liked': {'type': 'yes_no'}}]
+    """
+    if isinstance(value, list):
+        return [_without_nulls(item) for item in value]
+    if not isinstance(value, dict):
+        return value
+    return {name: _without_nulls(item) for name, item in value.items() if item is not None}
 
 
 def _unreadable(path: Path, rows_read: int) -> DataError:

@@ -30,7 +30,7 @@ def rows_of(name, split, limit=1000):
 
 def all_text(row):
     """Return all texts of a row as one."""
-    texts = [row.get("text", ""), row.get("context", ""), row.get("question", "")]
+    texts = [row.get(name, "") for name in ("text", "context", "question", "state")]
     texts += [row.get(name, "") for name in ("query", "passage", "anchor", "positive", "negative")]
     return " ".join([*texts, *row.get("choices", []), *row.get("tokens", [])])
 

@@ -55,6 +55,16 @@ def test_lists_of_class_labels_come_out_as_names(here, feature):
     assert rows == [["neg", "pos", None], [], None, [None]]
 
 
+def test_structs_have_the_fields_that_were_written(here):
+    """Arrow fills each with those of all: here a question of either row, and the criteria of another question."""
+    asked = [
+        {"questions": {"liked": {"type": "yes_no"}}, "answers": {"liked": True}, "note": None},
+        {"questions": {"tone": {"type": "choice", "criteria": ["warm", "cold"]}}, "answers": {"tone": "cold"}},
+    ]
+    path = write(pa.Table.from_pylist(asked))
+    assert [row for _, row in read_parquet(path)] == [{**asked[0]}, {**asked[1], "note": None}]
+
+
 def test_a_file_that_datasets_wrote(here):
     datasets = pytest.importorskip("datasets")
     label = datasets.ClassLabel(names=["O", "B-PER"])
