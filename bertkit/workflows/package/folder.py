@@ -17,6 +17,7 @@ from typing import Any
 
 import bertkit
 from bertkit.errors import ModelError, UsageError
+from bertkit.evaluation.calibration import read_calibration, write_calibration
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.modeling.sentence.formats import DENSE, find_format
 from bertkit.reports.templates import load_template
@@ -175,7 +176,11 @@ def copy_server(target: Path, name: str, exported: Path) -> None:
     left_out = shutil.ignore_patterns("__pycache__", "model.safetensors")  # of the demo
     shutil.copytree(Path(bertkit.__file__).parent, target / "bertkit", ignore=left_out)
     folder = target / "models" / name
-    write_export(folder, read_export(exported), list_files(folder, _copy_files(folder, exported, _NOT_SERVED)))
+    export = read_export(exported)
+    write_export(folder, export, list_files(folder, _copy_files(folder, exported, _NOT_SERVED)))
+    if calibration := read_calibration(exported, export.task):
+        # its folds are digests of the rows that it was fitted to
+        write_calibration(folder, replace(calibration, folds=[]))
 
 
 def _copy_files(target: Path, exported: Path, left_out: Container[str]) -> list[str]:

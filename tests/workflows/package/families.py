@@ -26,6 +26,7 @@ FAMILIES = {
     "valid tags": ("ner", ["options.decoding=constrained"]),
     "parts of speech": ("pos", []),
     "questions": ("squad2", []),
+    "typed questions": ("decide", []),
     "senses": ("wsd", []),
     "similarity": ("similarity", []),
     "pairs to find": ("similarity-pairs", []),

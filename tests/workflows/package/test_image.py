@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from bertkit.evaluation.calibration import SavedCalibration, write_calibration
+from bertkit.modeling.load import fingerprint
 from bertkit.storage.exports import read_export, write_export
 from bertkit.storage.fingerprints import list_files
 from tests.runtime.hand_made import write_exported
@@ -24,7 +26,6 @@ data: {source: d, columns: {text: text, label: label}}
 labels: [bad, good]
 metrics: [accuracy]
 best_metric: accuracy
-options: {temperature: 2.0}
 """
 
 
@@ -36,6 +37,8 @@ def image(tmp_path, run):
     (folder / "training_rows.npy").write_bytes(b"digests of rows")
     names = [file.name for file in folder.iterdir() if file.name != "exported.json"]
     write_export(folder, read_export(folder), list_files(folder, names))
+    facts = {"model": fingerprint(folder), "split": "all", "source": "rows", "rows": 20, "folds": [{"rows": "0" * 16}]}
+    write_calibration(folder, SavedCalibration(task="text_classification", temperature=2.0, **facts))
     ended = run("package", folder, "-o", "image", "--name", "made", "--serve", "--json")
     assert ended.code == 0, ended.err
     assert not {"torch", "transformers"} & set(json.loads(ended.out)["cold_start"]["imported"])
@@ -52,6 +55,8 @@ def test_the_server_of_an_image_answers_as_predict_does_and_imports_nothing_else
         *("Dockerfile", "README.md", "LICENSE", "requirements.txt", "bertkit", "models")
     }
     assert not list(image.rglob("training_rows.npy"))
+    assert "temperature 2" in expected.err
+    assert json.loads(next(image.rglob("calibration.json")).read_text())["folds"] == []
 
 
 def test_the_command_of_an_image_serves_by_several_processes_and_ends(image):
