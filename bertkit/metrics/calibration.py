@@ -65,7 +65,7 @@ class Decisions(NamedTuple):
     """Which row each belongs to, (decisions,)."""
     per: Literal["row", "label", "word", "question"] = "row"
     """What there is one decision for."""
-    types: Numbers | None = None
+    types: Any = None
     """The name of the type of each, (decisions,), where every type is calibrated by itself."""
 
     def select(self, indices: Numbers) -> Decisions:
@@ -98,11 +98,11 @@ def temper(probabilities: Numbers, temperature: float | Numbers) -> Numbers:
         return softmax(np.log(probabilities) / np.asarray(temperature)[..., None])
 
 
-def temper_decisions(decisions: Decisions, temperature: Temperature) -> Numbers:
+def temper_decisions(decisions: Decisions, temperature: Temperature | Numbers) -> Numbers:
     """Do what `temper` does with the temperature of the type of each decision; a type without one is left as it is."""
-    if not isinstance(temperature, dict) or decisions.types is None:
-        return temper(decisions.probabilities, np.asarray(temperature))
-    return temper(decisions.probabilities, np.array([temperature.get(name, 1.0) for name in decisions.types]))
+    if isinstance(temperature, dict):
+        temperature = np.array([temperature.get(name, 1.0) for name in decisions.types])
+    return temper(decisions.probabilities, temperature)
 
 
 def describe_temperature(temperature: Temperature) -> str:

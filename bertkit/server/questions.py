@@ -238,8 +238,7 @@ def decision_of(model: ServedModel, prediction: Mapping[str, Any], question: Que
         decision: Decision = prediction["decisions"][question.name]
         return decision
     probabilities = {label: prediction["probabilities"][label] for label in question.options}
-    decision = {"probabilities": probabilities, "confidence": max(probabilities.values())}
-    return decision | ({"abstain": prediction["abstain"]} if "abstain" in prediction else {})
+    return {"probabilities": probabilities, "confidence": max(probabilities.values()), **_abstention(prediction)}
 
 
 def _show_decision(decision: Decision | None, asked: Any) -> dict[str, Any]:
@@ -260,7 +259,7 @@ def _show_decision(decision: Decision | None, asked: Any) -> dict[str, Any]:
     return answer | {"score": decision["expected"], "confidence": confidence, "probabilities": probabilities}
 
 
-def _abstention(decision: Decision) -> dict[str, Any]:
+def _abstention(decision: Mapping[str, Any]) -> dict[str, Any]:
     """Return whether the model abstains, where that is decided; neither client's API has a word for it."""
     return {"abstain": decision["abstain"]} if "abstain" in decision else {}
 

@@ -87,7 +87,7 @@ def print_calibration(result: CalibrationResult) -> None:
     # "not shown": no threshold reaches that precision with 95% confidence, which is no claim that none would.
     shown = [
         {
-            **{name: asked[name] for name in ("type",) if name in asked},
+            **({"type": asked["type"]} if "type" in asked else {}),
             "precision": asked["asked"],
             "abstain below": asked.get("threshold", "not shown"),
             "answered": asked.get("coverage", ""),
@@ -100,7 +100,7 @@ def print_calibration(result: CalibrationResult) -> None:
         print_table("risk and coverage", result.risk_coverage)
     sets = [
         {
-            **{name: measured[name] for name in ("type",) if name in measured},
+            **({"type": measured["type"]} if "type" in measured else {}),
             "coverage": measured["asked"],
             "held": format_scored(measured["held"], measured["interval"]),
             "mean size": measured["mean_size"],
