@@ -66,7 +66,7 @@ def test_an_old_version_is_named_with_what_is_needed(versions):
 
 def test_a_missing_package_is_named(versions):
     versions(scipy=None)
-    assert "bertkit needs scipy>=1.14, here is none" in by_name(look_at_packages)["versions"].text
+    assert re.search(r"bertkit needs scipy>=1\.\d+, here is none", by_name(look_at_packages)["versions"].text)
 
 
 def test_a_package_that_needs_another_version_is_named(monkeypatch, tmp_path):

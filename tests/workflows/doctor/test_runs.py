@@ -211,10 +211,12 @@ def test_other_folders_are_checked_for_whole_files(what, tmp_path):
     assert file.name in finding.text
 
 
-@pytest.mark.parametrize("make", [Path.mkdir, Path.touch, lambda folder: None])
-def test_what_is_no_run_is_refused(make, tmp_path):
+@pytest.mark.parametrize(
+    ("make", "remedy"), [(Path.mkdir, "runs list"), (Path.touch, "bertkit check"), (lambda folder: None, "runs list")]
+)
+def test_what_is_no_run_is_refused(make, remedy, tmp_path):
     make(tmp_path / "other")
-    with pytest.raises(UsageError, match="runs list"):
+    with pytest.raises(UsageError, match=remedy):
         examine_folder(tmp_path / "other")
 
 
