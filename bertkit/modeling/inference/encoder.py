@@ -180,8 +180,9 @@ class _Layout:
             self.runs,
             strict=True,
         )
+        attend_run = attend if self.index is None else attend_in_blocks
         attended = [
-            attend(of_run.unflatten(0, (texts, -1)), keys_of_run.unflatten(0, (texts, tokens)), self.allowed)  # type: ignore[no-untyped-call]
+            attend_run(of_run.unflatten(0, (texts, -1)), keys_of_run.unflatten(0, (texts, tokens)), self.allowed)  # type: ignore[no-untyped-call]
             if tokens
             else of_run.flatten(1)
             for of_run, keys_of_run, (texts, tokens) in by_run
@@ -211,9 +212,6 @@ def _keep_padding(attention_mask: torch.Tensor) -> _Layout:
 def attend(queries: torch.Tensor, keys_values: torch.Tensor, allowed: torch.Tensor | None = None) -> torch.Tensor:
     """Attend within texts of one length.
 
-    For short texts in bf16, plain products take half the time of torch's function on a CPU, once oneDNN has compiled
-    them. It keeps what it compiles for each shape, so texts are taken in blocks of one size.
-
     Args:
         queries: (texts, queries, heads, size), of all tokens or the first.
         keys_values: (texts, tokens, 2, heads, size).
@@ -222,17 +220,27 @@ def attend(queries: torch.Tensor, keys_values: torch.Tensor, allowed: torch.Tens
     Returns:
         (texts * queries, width).
     """
-    texts, *_, heads, size = keys_values.shape
-    is_short = queries.dtype == torch.bfloat16 and 1 < queries.shape[1] <= _SHORT and queries.device.type == "cpu"
-    whole = texts - texts % _BLOCK if is_short and allowed is None else 0
+    # each of (texts, heads, tokens, size)
+    keys, values = keys_values.permute(2, 0, 3, 1, 4)
+    mask = None if allowed is None else allowed[:, :, : queries.shape[1]]
+    attended = functional.scaled_dot_product_attention(queries.transpose(1, 2), keys, values, mask)
+    return attended.transpose(1, 2).reshape(-1, queries.shape[2] * queries.shape[3])
+
+
+def attend_in_blocks(
+    queries: torch.Tensor, keys_values: torch.Tensor, allowed: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Do what `attend` does on a CPU, up to rounding.
+
+    For short texts in bf16, plain products take half the time of torch's function, once oneDNN has compiled them. It
+    keeps what it compiles for each shape, so texts are taken in blocks of one size.
+    """
+    is_short = queries.dtype == torch.bfloat16 and 1 < queries.shape[1] <= _SHORT
+    whole = len(queries) - len(queries) % _BLOCK if is_short and allowed is None else 0
     starts = range(0, whole, _BLOCK)
     blocks = [_attend_short(queries[start : start + _BLOCK], keys_values[start : start + _BLOCK]) for start in starts]
-    if texts > whole:
-        # each of (texts, heads, tokens, size)
-        keys, values = keys_values[whole:].permute(2, 0, 3, 1, 4)
-        mask = None if allowed is None else allowed[:, :, : queries.shape[1]]
-        attended = functional.scaled_dot_product_attention(queries[whole:].transpose(1, 2), keys, values, mask)
-        blocks.append(attended.transpose(1, 2).reshape(-1, heads * size))
+    if len(queries) > whole:
+        blocks.append(attend(queries[whole:], keys_values[whole:], allowed))
     return torch.cat(blocks) if len(blocks) > 1 else blocks[0]
 
 

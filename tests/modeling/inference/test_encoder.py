@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.inference.answers import load_for_inference
-from bertkit.modeling.inference.encoder import InferenceEncoder, attend, load_encoder
+from bertkit.modeling.inference.encoder import InferenceEncoder, attend_in_blocks, load_encoder
 from bertkit.modeling.load import load_model
 from tests.modeling.inference.test_answers import damage_file, save_tiny, set_keys
 from tests.modeling.tiny_models import make_tiny_batch
@@ -83,7 +83,7 @@ def test_attention_is_that_of_torch(tokens, dtype):
     expected = functional.scaled_dot_product_attention(queries, keys, values).transpose(1, 2).reshape(-1, 16)
     tolerance = 1e-6 if dtype == torch.float32 else 0.02
     torch.testing.assert_close(
-        attend(projected[:, :, 0], projected[:, :, 1:]).float(), expected, rtol=0, atol=tolerance
+        attend_in_blocks(projected[:, :, 0], projected[:, :, 1:]).float(), expected, rtol=0, atol=tolerance
     )
 
 
@@ -105,5 +105,5 @@ def test_products_of_any_number_of_texts_have_the_same_shapes(monkeypatch):
     shapes, multiply = set(), torch.bmm
     monkeypatch.setattr(torch, "bmm", lambda first, second: shapes.add(first.shape) or multiply(first, second))
     for texts in range(20, 120):
-        attend(torch.randn(texts, 13, 2, 8).bfloat16(), torch.randn(texts, 13, 2, 2, 8).bfloat16())
+        attend_in_blocks(torch.randn(texts, 13, 2, 8).bfloat16(), torch.randn(texts, 13, 2, 2, 8).bfloat16())
     assert len(shapes) == 2  # scores, and the sums of values
