@@ -72,10 +72,9 @@ demo-model: install ## train the demo model again, half an hour on one core
 demo-table: install ## fine-tune the demo model with every recipe, and write the table of docs/demo.md
 	$(BIN)/python tools/make_demo_table.py
 
-docs: install ## write docs/cli.md, the tables of docs/encoders.md and docs/reproduction.md, and the picture of docs/architecture.md
+docs: install ## write docs/cli.md, the table of docs/encoders.md and the picture of docs/architecture.md
 	$(BIN)/python tools/make_cli_page.py
 	$(BIN)/python tools/make_encoders_table.py
-	$(BIN)/python tools/make_reproduction_table.py
 	$(BIN)/python tools/make_architecture_picture.py
 
 site: docs $(VENV)/site ## write those pages, and build all of docs/ as a site in site/

@@ -23,6 +23,7 @@ from benchmarks.label_errors import counts_part
 from benchmarks.long_texts import long_texts_part
 from benchmarks.own_data import own_data_part
 from benchmarks.pruning import pruning_part
+from benchmarks.reproduction import reproduction_part
 from benchmarks.schedules import schedules_part
 from benchmarks.seeds import seeds_part
 from benchmarks.serving import serving_part
@@ -58,6 +59,7 @@ OTHER_PAGES: dict[str, dict[str, tuple[str, Write]]] = {
     "encoders.md": {"encoders": ("encoders", encoders.encoders_part)},
     "pruning.md": {"pruning": ("pruning", pruning_part)},
     "training.md": {"own_data": ("own_data", own_data_part), "skewed": ("skewed", skewed_part)},
+    "reproduction.md": {"reproduction": ("reproduction", reproduction_part)},
     "compare.md": {"gates": ("gates", gates_part)},
     "check.md": {"label_errors": ("label_errors", counts_part)},
     "vectors.md": groups.PARTS,

@@ -29,12 +29,14 @@ from benchmarks import (
     public_sets,
     quality,
     report,
+    reproduction,
     schedules,
     seeds,
     speed,
     stages,
     whole,
 )
+from bertkit.recipe import load_recipe, recipe_names
 
 FILES = sorted(Path(report.__file__).parent.glob("*.py"))
 
@@ -452,6 +454,15 @@ def test_schedules_are_paired_by_seed_with_longer_training(tmp_path):
     difference = stats.ttest_rel([0.7, 0.7, 0.9], [0.6, 0.7, 0.8]).confidence_interval()
     shown = f"| +0.067 [{difference.low:+.3f}, {difference.high:+.3f}] | 10 | 900 | 2.5 |"
     assert f"| rte (accuracy) | LoRA, rank 8 | 3 | 0.767 (0.700 to 0.900) {shown}" in part
+
+
+def test_the_page_of_reproduction_has_the_published_scores_of_every_recipe():
+    part = reproduction.reproduction_part(report.read_reports(harness.RESULTS, "reproduction"))
+    assert part in (harness.ROOT / "docs" / "reproduction.md").read_text(encoding="utf-8"), (
+        "run `python -m benchmarks.report`"
+    )
+    published = [name for name in recipe_names() if load_recipe(name).published]
+    assert [line.split("`")[1] for line in part.split("\n")[2:]] == [f"bertkit finetune {name}" for name in published]
 
 
 def test_pruned_models_have_a_row_each_with_their_scores_over_seeds():

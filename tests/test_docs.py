@@ -140,16 +140,6 @@ def test_the_demo_table_has_every_recipe_and_its_metric():
     assert lines == [(name, load_recipe(name).best_metric) for name in recipe_names()], "run `make demo-table`"
 
 
-def test_the_page_of_reproduction_has_the_published_scores_of_every_recipe(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "tools")
-    tool = importlib.import_module("make_reproduction_table")
-    page = read("reproduction.md")
-    assert tool.with_table(page) == page, "run `make docs`"
-    assert sum(f"| `bertkit finetune {name}` |" in page for name in recipe_names()) == sum(
-        bool(load_recipe(name).published) for name in recipe_names()
-    )
-
-
 def test_the_reference_has_every_metric():
     page = read("recipes.md")
     assert [name for name in (*CLASSIFICATION, *REGRESSION) if f"`{name}`" not in page] == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -27,6 +28,7 @@ class Tally:
         self.names.add(name)
         self.count += 1
         if fault:
+            fault = fault.replace(sys.prefix, "VENV")
             again = f"python tools/attack.py {self.attack} --seed {self.seed} --trial {number}"
             entry = {"repeat": again, "name": name, "kind": kind, "how": how, "fault": fault, "judged": ""}
             self.wrong.append(entry)
