@@ -63,9 +63,9 @@ class SavedCalibration:
         from bertkit.metrics.calibration import describe_temperature
 
         temperature = describe_temperature(self.temperature)
-        found = f"calibrated on {self.split} ({self.rows:,} rows): temperature {temperature}"
+        in_force = f"calibrated on {self.split} ({self.rows:,} rows): temperature {temperature}"
         shown = ", ".join(f"{name} {value:.4g}" for name, value in (self.thresholds or {}).items())
-        return f"{found}; thresholds {shown}" if shown else found
+        return f"{in_force}; thresholds {shown}" if shown else in_force
 
 
 def write_calibration(folder: Path, calibration: SavedCalibration) -> None:

@@ -52,12 +52,14 @@ def check_config(config: dict[str, Any], file: Path) -> None:
         raise ModelError("the weights are quantized", "use the model that they were made from", file=file)
     names, classes = config.get("id2label") or {}, config.get("architectures") or []
     wrong = {
-        **{key: isinstance(value, int) and not -_LARGEST < value < _LARGEST for key, value in config.items()},
+        **{
+            key: isinstance(value, int) and not (0 if key in _SIZES else -_LARGEST) < value < _LARGEST
+            for key, value in config.items()
+        },
         "id2label": not isinstance(names, dict) or not all(key.isdecimal() and len(key) < 10 for key in names),
         "architectures": not isinstance(classes, list) or not all(isinstance(name, str) for name in classes),
         "auto_map": not isinstance(config.get("auto_map") or {}, dict),
         "num_labels": not isinstance(config.get("num_labels", 2), int),
-        **{key: isinstance(config.get(key), int) and not 0 < config[key] < _LARGEST for key in _SIZES},
     }
     for key, is_wrong in wrong.items():
         if is_wrong:

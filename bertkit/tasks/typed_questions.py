@@ -248,7 +248,7 @@ def gold_probabilities(predictions: Predictions, rows: Rows, setup: Setup) -> ca
     padded = np.zeros((len(answered), max(len(of_options) for *_, of_options in answered)))
     for line, (*_, of_options) in zip(padded, answered, strict=True):
         line[: len(of_options)] = of_options
-    numbers, gold, types = (np.array([each[column] for each in answered]) for column in range(3))
+    numbers, gold, types = (np.array([answer[column] for answer in answered]) for column in range(3))
     return calibration.Decisions(padded, gold, numbers, "row" if len(answered) == len(rows) else "question", types)
 
 

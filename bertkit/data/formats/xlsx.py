@@ -56,9 +56,7 @@ def _read_cells(openpyxl: Any, source: Source, name: str) -> Iterator[tuple[int,
         for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
             if any(map(_is_filled, cells)):
                 yield number, cells
-    except (
-        Exception
-    ):  # those of zipfile, zlib, struct, xml and openpyxl, which reads cells only when they are asked for
+    except Exception:  # of zipfile, zlib, struct, xml and openpyxl, which reads cells only when asked for them
         raise DataError("not an Excel workbook, or a damaged one", "save it again", file=name) from None
 
 

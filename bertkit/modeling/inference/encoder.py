@@ -8,6 +8,7 @@ large operations faster than many small ones, so they always get the padding.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -90,7 +91,7 @@ class InferenceEncoder(nn.Module):
         states = self.norm(states)
         if self.project is not None:
             states = self.project(states)  # in bf16 transformers goes on with less exact sums
-            states = states.float() if self.packs else states
+            states = states.float() if packs else states
         every = [layout.pad(states)] if output_hidden_states else []
         for number, layer in enumerate(self.layers, start=1):
             if first_only and number == len(self.layers):
@@ -180,9 +181,9 @@ class _Layout:
             self.runs,
             strict=True,
         )
-        attend_run = attend if self.index is None else attend_in_blocks
+        attend_run = partial(attend, allowed=self.allowed) if self.index is None else attend_in_blocks
         attended = [
-            attend_run(of_run.unflatten(0, (texts, -1)), keys_of_run.unflatten(0, (texts, tokens)), self.allowed)  # type: ignore[no-untyped-call]
+            attend_run(of_run.unflatten(0, (texts, -1)), keys_of_run.unflatten(0, (texts, tokens)))  # type: ignore[no-untyped-call]
             if tokens
             else of_run.flatten(1)
             for of_run, keys_of_run, (texts, tokens) in by_run
@@ -227,20 +228,18 @@ def attend(queries: torch.Tensor, keys_values: torch.Tensor, allowed: torch.Tens
     return attended.transpose(1, 2).reshape(-1, queries.shape[2] * queries.shape[3])
 
 
-def attend_in_blocks(
-    queries: torch.Tensor, keys_values: torch.Tensor, allowed: torch.Tensor | None = None
-) -> torch.Tensor:
-    """Do what `attend` does on a CPU, up to rounding.
+def attend_in_blocks(queries: torch.Tensor, keys_values: torch.Tensor) -> torch.Tensor:
+    """Do what `attend` does on a CPU where nothing is padding, up to rounding.
 
     For short texts in bf16, plain products take half the time of torch's function, once oneDNN has compiled them. It
     keeps what it compiles for each shape, so texts are taken in blocks of one size.
     """
     is_short = queries.dtype == torch.bfloat16 and 1 < queries.shape[1] <= _SHORT
-    whole = len(queries) - len(queries) % _BLOCK if is_short and allowed is None else 0
+    whole = len(queries) - len(queries) % _BLOCK if is_short else 0
     starts = range(0, whole, _BLOCK)
     blocks = [_attend_short(queries[start : start + _BLOCK], keys_values[start : start + _BLOCK]) for start in starts]
     if len(queries) > whole:
-        blocks.append(attend(queries[whole:], keys_values[whole:], allowed))
+        blocks.append(attend(queries[whole:], keys_values[whole:]))
     return torch.cat(blocks) if len(blocks) > 1 else blocks[0]
 
 

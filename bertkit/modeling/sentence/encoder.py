@@ -127,8 +127,8 @@ def load_for_vectors(folder: Path, modules: SentenceModules, machine: Machine) -
     dtype = torch.bfloat16 if machine.precision == "bf16" else torch.float32
     if machine.device == "cpu":
         quiet_transformers()
-        if light := load_encoder(folder, load_config(folder, decoders=True), dtype):
-            return SentenceEncoder(cast("Model", light), modules).eval(), "fp32"
+        if inference_encoder := load_encoder(folder, load_config(folder, decoders=True), dtype):
+            return SentenceEncoder(cast("Model", inference_encoder), modules).eval(), "fp32"
     encoder = load_sentence_encoder(folder, modules)
     for module in encoder.encoder.modules():
         if type(module) is nn.Linear:
