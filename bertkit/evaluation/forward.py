@@ -14,7 +14,7 @@ import numpy as np
 from bertkit.evaluation.output_parts import OutputParts, Share
 from bertkit.hardware.device import Device, find_device
 from bertkit.hardware.memory import to_device
-from bertkit.hardware.threads import fitting_threads, is_open, settle_threads
+from bertkit.hardware.threads import fitting_threads, is_open, map_in_threads, settle_threads
 from bertkit.modeling.info import info_of, is_sharded
 from bertkit.storage.spool import IN_MEMORY, spool
 from bertkit.tokens.feature_cache import lengths_of, longest_of
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
     from bertkit.runtime import ExportedModel
 
 Output = dict[str, Any]
+Computed = tuple[Output, float, int]
+"""The outputs of a batch as arrays, the sum of its loss, and over how many items that is."""
 Tick = Callable[[int], None]
 
 
@@ -73,9 +75,9 @@ def forward(
         total, count = 0.0, 0
         # Every n-th batch belongs to a process. Batches are sorted by length, so all processes get long and short ones.
         batches = sorted_batches(lengths[start : start + IN_MEMORY], parts.tokens if parts else None)
-        for batched in batches[process::processes]:
-            numbers = [start + number for number in batched]
-            arrays, loss, items = _run_batch(model, collate([features[number] for number in numbers]))
+        numbered = [[start + number for number in batched] for batched in batches[process::processes]]
+        computed = _run_batches(model, features, collate, numbered, precision)
+        for numbers, (arrays, loss, items) in zip(numbered, computed, strict=True):
             total, count = total + loss, count + items
             # Outputs are views of the batch's arrays, with the padding of its longest row. A task's `decode` knows
             # which tokens of a row are real.
@@ -103,15 +105,39 @@ def forward(
 
 
 def _settle_threads(model: nn.Module, features: Features, collate: Collator, lengths: Sequence[int]) -> None:
-    """Try numbers of threads on features of usual length, where none is asked for and a CPU computes."""
-    if lengths and is_open() and Device(next(model.parameters()).device.type).is_cpu:
+    """Try numbers of threads on features of usual length, where none is asked for and a CPU computes.
+
+    They are not shared where each has batches of its own.
+    """
+    has_several = _runs_in_threads(model) and sum(lengths) > tokens_at_once()
+    if lengths and is_open() and not has_several and Device(next(model.parameters()).device.type).is_cpu:
         usual = np.argsort(lengths, kind="stable")[len(lengths) // 2 :: -1].tolist()  # and shorter ones
         rows = min(len(usual), max(1, tokens_for(1) // lengths[usual[0]]))
         settle_threads(lambda rows: model(**collate([features[number] for number in usual[:rows]])), rows)
 
 
-def _run_batch(model: nn.Module, batch: Tensors) -> tuple[Output, float, int]:
-    """Return the outputs of a batch as arrays, the sum of its loss, and over how many items that is."""
+def _run_batches(
+    model: nn.Module, features: Features, collate: Collator, batches: list[list[int]], precision: str
+) -> Iterator[Computed]:
+    """Run batches of features in order, several at a time where the model allows it."""
+
+    def run(batch: list[int]) -> Computed:
+        return _run_batch(model, collate([features[number] for number in batch]))
+
+    def run_in_thread(batch: list[int]) -> Computed:
+        with evaluating(model, precision):  # the modes of torch are a thread's own
+            return run(batch)
+
+    in_threads = len(batches) > 1 and _runs_in_threads(model)  # a single one has all threads for its products
+    return map_in_threads(run_in_thread, batches) if in_threads else map(run, batches)
+
+
+def _runs_in_threads(model: nn.Module) -> bool:
+    return getattr(getattr(model, "encoder", None), "is_reentrant", False) and find_device().is_cpu
+
+
+def _run_batch(model: nn.Module, batch: Tensors) -> Computed:
+    """Run the model over a batch."""
     import torch
 
     from bertkit.modeling.heads.filled import run_filled, without_fillers

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from bertkit.progress import log
 
@@ -24,6 +24,9 @@ _POOLS = ("OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")  # of numpy, and of token
 _SECONDS, _STEP_SECONDS, _ROUNDS = 1.6, 0.2, 5  # of a trial: what it may take, what a step should, and how often
 _WORTH, _SLOWER = 0.9, 1.5  # times the seconds of fewer threads: what more stay below; of more: what ends a trial
 _WINDOW, _SHARE, _GROWTH, _STEPS = 10.0, 0.25, 2.0, 20  # of the watches below
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 class Threads(NamedTuple):
@@ -46,6 +49,8 @@ class _Process:
     """The number that its command line asks for, or the work that it does now."""
     own: int = 0
     """The number that torch had before it was changed here: its own, or that of a program that uses this package."""
+    most: int = 0
+    """The number before a trial chose fewer."""
     count: int = 0
     """The number that torch was given here."""
     is_open: bool = False
@@ -178,7 +183,7 @@ def use_threads(before: int | None = None, why: str = "") -> Threads:
     elif (threads := fitting_threads()).why != "--threads":
         threads = Threads(min(threads.number, _PROCESS.own), threads.why)
     is_free = before is None and asked_threads() is None and "WORLD_SIZE" not in os.environ
-    _PROCESS.is_open = is_free and threads.number > 1
+    _PROCESS.is_open, _PROCESS.most = is_free and threads.number > 1, threads.number
     _set_threads(threads.number)
     return threads
 
@@ -262,6 +267,29 @@ def _rows_to_try(seconds: Callable[[int], float], rows: int) -> tuple[int, float
         tried = min(rows, 4 * tried)
         last = seconds(tried)
     return tried, last
+
+
+def map_in_threads(function: Callable[[T], R], values: Sequence[T]) -> Iterator[R]:
+    """Yield the results of a function in order; as many are computed at once as threads fit, each with a single one.
+
+    The threads of a product wait for one another at its end. Those that compute different batches never do, so all are
+    used, even if a trial has chosen fewer.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    import torch
+
+    shared = torch.get_num_threads()
+    threads = max(shared, _PROCESS.most) if shared == _PROCESS.count else shared
+    if min(threads, len(values)) < 2:
+        yield from map(function, values)
+        return
+    _set_threads(1)  # threads that begin later take this number, too
+    try:
+        with ThreadPoolExecutor(threads) as pool:
+            yield from pool.map(function, values)
+    finally:
+        _set_threads(shared)
 
 
 def _set_threads(count: int) -> None:

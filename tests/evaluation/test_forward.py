@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -105,3 +107,68 @@ def test_threads_are_tried_on_a_batch_of_usual_length_before_the_first(monkeypat
     assert [float(output["logits"]) for output in outputs] == [900, 5, 5, 5, 5]
     assert seen[0] == (3, 5)
     assert len(seen) == len(ticks) + 1 and not threads.is_open()
+
+
+class Encoder(torch.nn.Module):
+    is_reentrant = True
+
+
+class InThreads(torch.nn.Module):
+    """Answers with the sum of a row, once as many batches are computed as there are threads."""
+
+    def __init__(self, parties=2):
+        super().__init__()
+        self.encoder, self.weight = Encoder(), torch.nn.Parameter(torch.ones(()))
+        self.meeting, self.seen = threading.Barrier(parties, timeout=30), []
+
+    def forward(self, input_ids):
+        self.meeting.wait()
+        modes = torch.is_inference_mode_enabled(), torch.is_autocast_enabled("cpu")
+        self.seen.append((threading.get_ident(), torch.get_num_threads(), *modes))
+        if (input_ids == 7).any():
+            raise ValueError("seven")
+        return {"logits": self.weight * input_ids.sum(dim=-1)}
+
+
+def stack(some):
+    return {"input_ids": torch.tensor([feature["input_ids"] for feature in some])}
+
+
+@pytest.fixture
+def two_threads(monkeypatch):
+    monkeypatch.setattr(threads, "_PROCESS", threads._Process(count=2))
+    torch.set_num_threads(2)
+    yield
+    assert torch.get_num_threads() == 2
+    torch.set_num_threads(1)
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_batches_are_computed_by_as_many_threads_as_torch_has_each_with_its_own(monkeypatch):
+    monkeypatch.setattr(threads, "_PROCESS", threads._Process(count=2, is_open=True))
+    model, ticks = InThreads(), []
+    features = [{"input_ids": [number] * 1500} for number in range(10, 16)]  # two do not fit into a batch
+    outputs, _ = forward(model, features, stack, precision="bf16", tick=ticks.append)
+    assert [float(output["logits"]) for output in outputs] == [1500 * number for number in range(10, 16)]
+    assert ticks == [1] * 6
+    assert {tuple(seen[1:]) for seen in model.seen} == {(1, True, True)}
+    assert len({ident for ident, *_ in model.seen}) == 2
+    assert threads.is_open()  # another model may still try numbers
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_batches_have_all_threads_that_fit_where_a_trial_has_chosen_fewer(monkeypatch):
+    monkeypatch.setattr(threads, "_PROCESS", threads._Process(most=3, count=2))
+    model = InThreads(parties=3)
+    forward(model, [{"input_ids": [1] * 1500}] * 3, stack, precision="fp32")
+    assert [number for _, number, *_ in model.seen] == [1, 1, 1]
+
+
+@pytest.mark.usefixtures("two_threads")
+def test_a_single_batch_has_all_threads_and_an_error_in_a_thread_is_raised():
+    alone = InThreads(parties=1)
+    forward(alone, [{"input_ids": [1, 2]}], stack, precision="fp32")
+    assert alone.seen == [(threading.get_ident(), 2, True, False)]
+    features = [{"input_ids": [number] * 1500} for number in (1, 7, 1, 1)]
+    with pytest.raises(ValueError, match="seven"):
+        forward(InThreads(), features, stack, precision="fp32")

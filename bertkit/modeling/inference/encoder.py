@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Lock
 
 import torch
 from torch import nn
@@ -27,6 +28,10 @@ _STEP = 32
 # at most tokens of a text whose attention is faster in plain products, and texts of each
 _SHORT, _BLOCK = 48, 32
 _LANES = 16  # torch's softmax is several times slower where the last axis is not a multiple of it
+
+_USUAL_TOKENS = 1024  # of a batch
+_PREPARING = Lock()
+onednn = torch.ops.mkldnn
 
 Weights = Batch
 
@@ -50,6 +55,8 @@ class InferenceEncoder(nn.Module):
     Weights are copied from `weights`, a mapped file that may be overwritten later.
     """
 
+    is_reentrant: bool = True
+    """Whether several threads may run it at once."""
     packs: bool = True
     """Whether it leaves padding out on a CPU."""
 
@@ -109,7 +116,8 @@ class _Layer(nn.Module):
     def __init__(self, weights: Weights, dtype: torch.dtype, names: LayerNames, heads: int, epsilon: float) -> None:
         super().__init__()
         self.heads = heads
-        self.projections = FusedLinear(weights, dtype, names.query, names.key, names.value)
+        self.queries = FusedLinear(weights, dtype, names.query)
+        self.keys_values = FusedLinear(weights, dtype, names.key, names.value)
         self.attended = FusedLinear(weights, dtype, names.attended)
         self.attended_norm = _norm(weights, names.attended_norm, epsilon)
         self.wide, self.narrow = FusedLinear(weights, dtype, names.wide), FusedLinear(weights, dtype, names.narrow)
@@ -117,16 +125,15 @@ class _Layer(nn.Module):
 
     def forward(self, states: torch.Tensor, layout: _Layout, *, first_only: bool = False) -> torch.Tensor:
         """Compute the states that follow, or those of the first token of each text; those given are overwritten."""
-        width = states.shape[1]
-        if first_only:
-            keys_values, states = self.projections(states, slice(width, None)), states[layout.firsts]
-            queries = self.projections(states, slice(width))
-        else:
-            queries, keys_values = self.projections(states).tensor_split([width], dim=1)
-        queries, keys_values = queries.unflatten(1, (self.heads, -1)), keys_values.unflatten(1, (2, self.heads, -1))
+        keys_values = self.keys_values(states).unflatten(1, (2, self.heads, -1))
+        states = states[layout.firsts] if first_only else states
+        queries = self.queries(states).unflatten(1, (self.heads, -1))
         attended = layout.attend(queries, keys_values, first_only=first_only)
         states = self.attended_norm(states.add_(self.attended(attended)))
-        return self.norm(states.add_(self.narrow(functional.gelu(self.wide(states)))))  # type: ignore[no-any-return]
+        # with padding, the outputs are rounded before the GELU, as transformers does
+        is_packed = layout.index is not None
+        wide = self.wide(states, gelu=True) if is_packed else functional.gelu(self.wide(states))
+        return self.norm(states.add_(self.narrow(wide)))  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -271,15 +278,36 @@ class FusedLinear(nn.Module):
         super().__init__()
         weight, bias = (torch.cat([weights[f"{name}.{part}"] for name in names]) for part in ("weight", "bias"))
         self.weight, self.bias = _fixed(weight, dtype), _fixed(bias, dtype)
+        self.prepared: torch.dtype | None = None
+        """What the weights were cast to, and laid out for."""
 
-    def forward(self, values: torch.Tensor, outputs: slice = slice(None)) -> torch.Tensor:
-        """Compute some outputs, by default all: (..., their number)."""
+    def forward(self, values: torch.Tensor, *, gelu: bool = False) -> torch.Tensor:
+        """Compute the outputs, (..., their number), or their GELU, before they are rounded where oneDNN multiplies."""
         device = values.device.type
-        if torch.is_autocast_enabled(device) and self.weight.dtype != torch.get_autocast_dtype(device):
-            # autocast would cast the weights anew in each forward pass, which takes longer than a short text
-            dtype = torch.get_autocast_dtype(device)
-            self.weight, self.bias = _fixed(self.weight, dtype), _fixed(self.bias, dtype)
-        return functional.linear(values.to(self.weight.dtype), self.weight[outputs], self.bias[outputs])
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else self.bias.dtype
+        if self.prepared != dtype:
+            self._prepare(device, dtype)
+        values = values.to(dtype)
+        if self.weight.is_mkldnn:
+            name, algorithm = ("gelu", "none") if gelu else ("none", "")
+            return onednn._linear_pointwise(values, self.weight, self.bias, name, [], algorithm)  # type: ignore[no-any-return]
+        outputs = functional.linear(values, self.weight, self.bias)
+        return functional.gelu(outputs) if gelu else outputs
+
+    def _prepare(self, device: str, dtype: torch.dtype) -> None:
+        """Cast the weights, and lay those in bf16 out as a CPU multiplies them.
+
+        Autocast would cast them, and oneDNN lay them out, in each forward pass.
+        """
+        with _PREPARING:  # of several threads that run the model, one does it
+            if self.prepared == dtype:
+                return
+            weight = self.weight.to(dtype)
+            by_onednn = device == "cpu" and dtype == torch.bfloat16 and torch.backends.mkldnn.is_available()
+            if by_onednn and onednn._is_mkldnn_bf16_supported():
+                weight = onednn._reorder_linear_weight(weight, _USUAL_TOKENS)
+            self.weight, self.bias = _fixed(weight, dtype), _fixed(self.bias, dtype)
+            self.prepared = dtype
 
 
 def _norm(weights: Weights, name: str, epsilon: float) -> nn.LayerNorm:

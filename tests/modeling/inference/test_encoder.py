@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 import torch
 import transformers
@@ -9,7 +11,7 @@ from torch.nn import functional
 
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.inference.answers import load_for_inference
-from bertkit.modeling.inference.encoder import InferenceEncoder, attend_in_blocks, load_encoder
+from bertkit.modeling.inference.encoder import FusedLinear, InferenceEncoder, attend_in_blocks, load_encoder
 from bertkit.modeling.load import load_model
 from tests.modeling.inference.test_answers import damage_file, save_tiny, set_keys
 from tests.modeling.tiny_models import make_tiny_batch
@@ -107,3 +109,23 @@ def test_products_of_any_number_of_texts_have_the_same_shapes(monkeypatch):
     for texts in range(20, 120):
         attend_in_blocks(torch.randn(texts, 13, 2, 8).bfloat16(), torch.randn(texts, 13, 2, 2, 8).bfloat16())
     assert len(shapes) == 2  # scores, and the sums of values
+
+
+def test_products_in_bf16_are_those_of_plain_layers_whoever_lays_the_weights_out():
+    random = torch.Generator().manual_seed(0)
+    weights = {"of.weight": torch.randn(48, 64, generator=random), "of.bias": torch.randn(48, generator=random)}
+    values = torch.randn(37, 64, generator=random)
+    layer = FusedLinear(weights, torch.float32, "of")
+    torch.testing.assert_close(layer(values), functional.linear(values, weights["of.weight"], weights["of.bias"]))
+
+    def compute(_):
+        with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+            return layer(values), layer(values, gelu=True)
+
+    with ThreadPoolExecutor(8) as pool:
+        computed = list(pool.map(compute, range(32)))
+    expected = functional.linear(*(part.bfloat16() for part in (values, weights["of.weight"], weights["of.bias"])))
+    exact = functional.linear(*(part.bfloat16().double() for part in (values, *weights.values())))
+    for products, activated in computed:
+        torch.testing.assert_close(products, expected, rtol=2**-7, atol=1e-3)
+        torch.testing.assert_close(activated.double(), functional.gelu(exact), rtol=2**-8, atol=1e-3)
