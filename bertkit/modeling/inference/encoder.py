@@ -303,7 +303,7 @@ class FusedLinear(nn.Module):
             if self.prepared == dtype:
                 return
             weight = self.weight.to(dtype)
-            by_onednn = device == "cpu" and dtype == torch.bfloat16 and torch.backends.mkldnn.is_available()
+            by_onednn = device == "cpu" and dtype == torch.bfloat16 and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
             if by_onednn and onednn._is_mkldnn_bf16_supported():
                 weight = onednn._reorder_linear_weight(weight, _USUAL_TOKENS)
             self.weight, self.bias = _fixed(weight, dtype), _fixed(self.bias, dtype)
