@@ -41,12 +41,13 @@ def folder(tmp_path, trained):
     return tmp_path
 
 
-def run_python(folder: Path, code: str) -> None:
+def run_python(folder: Path, code: str) -> str:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     environment |= {"OMP_NUM_THREADS": "1", "RAY_USAGE_STATS_ENABLED": "0", "SPARK_LOCAL_IP": "127.0.0.1"}
     command = [sys.executable, "-c", code]
     ended = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
     assert ended.returncode == 0, ended.stderr[-4000:]
+    return ended.stdout
 
 
 def predictions(folder: Path) -> Counter:
@@ -88,3 +89,16 @@ def test_a_worker_of_ray_that_is_killed_loses_no_row_and_doubles_none(folder, zy
     run_python(folder, killed.replace("4096", "500"))
     assert (folder / "seen").exists() and not (folder / "strike").exists()
     assert predictions(folder) == predicted_by_command(zygote, folder)
+
+
+def test_an_index_in_parts_finds_what_a_whole_one_does(tmp_path, zygote):
+    pytest.importorskip("ray")
+    rows = [{"id": f"row {number}", "text": row["text"]} for number, row in enumerate(toy_rows(400, seed=3))]
+    for name, some in {"part-1": rows[:250], "part-2": rows[250:], "whole": rows}.items():
+        write_csv(tmp_path / f"{name}.csv", some)
+        code, out = zygote.run(tmp_path, ["search", "build", f"{name}.csv", "--model", "demo", "--output", name])
+        assert code == 0, out
+    search = next(block.text for block in blocks_of("docs/scale.md") if block.title == "search_with_ray.py")
+    printed = run_python(tmp_path, search)
+    whole = search.replace('("part-1", "part-2")', '("whole",)')
+    assert printed == run_python(tmp_path, whole) and len(printed.splitlines()) == 2
