@@ -10,6 +10,8 @@ or in one of five slices, and the gate judges both. Beside the share of trials t
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from itertools import product
 from statistics import NormalDist
 
 import numpy as np
@@ -83,13 +85,9 @@ def gates_part(runs: Sequence[Report]) -> str:
 
 def main() -> None:
     asked = read_options(__doc__, "", trials=200, output=RESULTS / "gates.jsonl")
-    cases = [(rows, loss, of) for of in ("rows", "slices") for rows in (300, 2000) for loss in (0.0, 0.05, 0.1)]
-    for rows, loss, of in cases:
-
-        def find(rows: int = rows, loss: float = loss, of: str = of) -> Report:
-            return measure(rows, loss, of, asked.trials)
-
-        measure_once(asked.output, {"case": {"rows": rows, "loss": loss, "of": of}}, find)
+    for of, rows, loss in product(("rows", "slices"), (300, 2000), (0.0, 0.05, 0.1)):
+        case = {"rows": rows, "loss": loss, "of": of}
+        measure_once(asked.output, {"case": case}, partial(measure, **case, trials=asked.trials))
 
 
 if __name__ == "__main__":

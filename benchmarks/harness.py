@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import re
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -276,10 +274,6 @@ def with_ends(value: float, ends: Sequence[float] | None, style: str = ".3f") ->
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float] | None:
     """Return the 95% interval of the mean of two values or more (Student's t)."""
-    from scipy.stats import t
+    from scipy.stats import ttest_1samp
 
-    if len(values) < 2:
-        return None
-    mean = statistics.mean(values)
-    half = float(t.ppf(0.975, len(values) - 1)) * statistics.stdev(values) / math.sqrt(len(values))
-    return mean - half, mean + half
+    return tuple(ttest_1samp(values, 0).confidence_interval()) if len(values) > 1 else None

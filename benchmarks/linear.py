@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import linear_regression
 from typing import Any
 
 from benchmarks.cases import Case, make_case, write_sentences
@@ -32,10 +33,8 @@ def fit_power(points: list[tuple[float, float]]) -> tuple[float, float]:
     >>> [round(number, 6) for number in fit_power([(1, 3), (10, 30), (100, 300)])]
     [3.0, 1.0]
     """
-    logs = [(math.log(x), math.log(y)) for x, y in points]
-    mean_x, mean_y = (sum(each) / len(logs) for each in zip(*logs, strict=True))
-    slope = sum((x - mean_x) * (y - mean_y) for x, y in logs) / sum((x - mean_x) ** 2 for x, _ in logs)
-    return math.exp(mean_y - slope * mean_x), slope
+    slope, intercept = linear_regression(*zip(*((math.log(x), math.log(y)) for x, y in points), strict=True))
+    return math.exp(intercept), slope
 
 
 def texts_of(sentences: list[str], rows: int, words: int | None) -> list[str]:

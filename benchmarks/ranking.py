@@ -98,8 +98,8 @@ def make_random(model: Path, folder: Path) -> None:
     from bertkit.modeling.weights import load_config
 
     torch.manual_seed(0)
-    AutoModel.from_config(load_config(model)).savepretrained(folder)
-    load_tokenizer(model).savepretrained(folder)
+    AutoModel.from_config(load_config(model)).save_pretrained(folder)
+    load_tokenizer(model).save_pretrained(folder)
 
 
 def pretrain(steps: str, text: Path, work: Path, folder: Path) -> dict[str, Any]:
