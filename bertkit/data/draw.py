@@ -178,15 +178,14 @@ def _order_by_label(groups: _Groups, rows_of: Mapping[str, int]) -> list[int]:
 
 
 def check_draw(recipe: Recipe, columns: Columns, *, named: bool) -> None:
-    """Check that rows can be drawn where the recipe draws some; `named` says whether their gold values are labels.
+    """Check that the rows that a recipe draws can be drawn; `named` says whether their gold values are labels.
 
     Raises:
         RecipeError: they cannot.
     """
     data = recipe.data
-    drawn = [key for key in ("per_class", "train_limit", "oversample") if getattr(data, key)]
-    if data.streaming and drawn:
-        what = f"data.{drawn[0]} draws from all training rows, and a stream is not known whole"
+    if data.streaming:
+        what = f"data.{data.draws[0]} draws from all training rows, and a stream is not known whole"
         raise RecipeError(what, "leave it out")
     if data.oversample and data.oversample not in columns.names:
         what = f"data.oversample: the rows have no canonical column {data.oversample!r}"
@@ -234,18 +233,16 @@ def draw_per_label(split: Split, gold: str, labels: Sequence[str], count: int, s
     return split.select(sorted(index for label in labels for index in by_label[label][:count]))
 
 
-def oversample(split: Split, recipe: Recipe) -> Split:
-    """Return the rows with those of rare values in `data.oversample` repeated: each value has as many in the end.
+def oversample(split: Split, column: str, seed: int) -> Split:
+    """Return the rows with those of rare values of a column repeated: each value has as many in the end.
 
     Of values with 4, 2 and 3 rows, each row of the second comes twice, and one of the third.
 
     Raises:
         DataError: a row has a list there.
     """
-    if not (column := recipe.data.oversample):
-        return split
     what = "data.oversample counts rows by one value, and this row has a list"
-    by_value = _shuffle_by_value(split, column, recipe.training.seed, (what, "leave it out"))
+    by_value = _shuffle_by_value(split, column, seed, (what, "leave it out"))
     most = max(map(len, by_value.values()))
     repeated = split.select(sorted(index for rows in by_value.values() for index in islice(cycle(rows), most)))
     say_once(f"data.oversample: {len(split.rows):,} training rows, {len(repeated.rows):,} with those that are repeated")

@@ -192,7 +192,8 @@ def _splits_in(source: str, splits: dict[str, Any]) -> dict[str, Any]:
     folder = typed_path(source)
     if source == "demo" or folder.is_file():
         return splits  # which do not mind
-    patterns = ("*", "data/*") if folder.is_dir() else ()  # Python 3.13 raises where a path is no text
+    # Python 3.13 raises where a path is no text
+    patterns = ("*", "data/*") if folder.is_dir() else ()
     files = [file.name.lower() for pattern in patterns for file in folder.glob(pattern)]
     return {split: name for split, name in splits.items() if any(file.startswith(str(name).lower()) for file in files)}
 

@@ -82,6 +82,11 @@ class Data(Section):
         """The rows in memory, if a program gives them."""
         return self._rows
 
+    @property
+    def draws(self) -> list[str]:
+        """The keys that are set and draw training rows, or draw some of them again."""
+        return [key for key in ("per_class", "train_limit", "oversample") if getattr(self, key)]
+
     @field_validator("label_range")
     @classmethod
     def _range_is_ascending(cls, ends: tuple[float, float] | None) -> tuple[float, float] | None:
@@ -99,7 +104,8 @@ class Data(Section):
     @field_validator("language")
     @classmethod
     def _language_is_a_plain_name(cls, language: str | None) -> str | None:
-        if language is not None and not re.fullmatch(r"\w[\w.-]*", language):  # folders are called so
+        # folders are called so
+        if language is not None and not re.fullmatch(r"\w[\w.-]*", language):
             raise ValueError("must be a code such as en, made of letters, digits, `_`, `-` and `.`")
         return language
 

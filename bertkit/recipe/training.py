@@ -40,6 +40,9 @@ def _is_positive(value: str | int | None, info: ValidationInfo) -> str | int | N
     return value
 
 
+_OF_LAYERS = ("freeze", "head_only_epochs", "gradual_unfreezing", "layerwise_lr_decay", "reinit_layers", "lora")
+
+
 class LayerTraining(Section):
     """Settings that tell the embeddings, the layers and the head of a model apart."""
 
@@ -59,6 +62,11 @@ class LayerTraining(Section):
     lora: Lora | None = None
     """Train low-rank adapters in place of the encoder's weights."""
 
+    @property
+    def layer_keys(self) -> list[str]:
+        """The keys that are set and need an encoder that is trained, or layers of it."""
+        return [key for key in _OF_LAYERS if getattr(self, key) is not None]
+
     _some_layers_are_frozen = field_validator("freeze")(_is_positive)
 
     @field_validator("head_only_epochs", "gradual_unfreezing", "layerwise_lr_decay", "reinit_layers", "lora")
@@ -73,7 +81,8 @@ class LayerTraining(Section):
     @classmethod
     def _the_rest_is_trained_too(cls, value: float | None, info: ValidationInfo) -> float | None:
         epochs = info.data.get("epochs", 0)
-        if value is not None and info.data.get("steps") is None and not value < epochs:  # `auto` is NaN
+        # `auto` is NaN
+        if value is not None and info.data.get("steps") is None and not value < epochs:
             limit = "given as a number" if math.isnan(epochs) else f"{epochs:g}"
             raise ValueError(f"must be less than training.epochs ({limit}); `freeze: encoder` trains the head alone")
         return value

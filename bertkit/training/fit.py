@@ -90,11 +90,13 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         self.batches, self.collate, self.terms = trainee.batches, trainee.collate, trainee.terms
         self.evaluate_with, self.dropout, self.padding = evaluate, dropout, padding
         self.embeddings, self.plan, self.device = embeddings, plan, Device(self.args.device.type)
-        if self.args.bf16:  # on XLA, Accelerate sets a variable in its place, which torch_xla has read before
+        # on XLA, Accelerate sets a variable in its place, which torch_xla has read before
+        if self.args.bf16:
             self.accelerator.native_amp = True
         # Its weights are shares already, so that Accelerate must not wrap it.
         self.is_distributed_loading_by_transformers = is_sharded(trainee.model)
-        self._defer_fsdp_gradient_reduction = nullcontext  # gradients of micro-batches that wait would be whole
+        # gradients of micro-batches that wait would be whole
+        self._defer_fsdp_gradient_reduction = nullcontext
         # items are counted over all micro-batches and processes of a step, and the loss below is divided by that count
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self.finite = torch.tensor(True).to(self.args.device)
@@ -147,7 +149,8 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         for micro_batch in others:
             with self.accelerator.no_sync(model):
                 losses.append(super().training_step(model, micro_batch, num_items_in_batch))
-            self.device.end_graph()  # one for any micro-batch of its shape, wherever in a step it comes
+            # one for any micro-batch of its shape, wherever in a step it comes
+            self.device.end_graph()
         losses.append(super().training_step(model, last, num_items_in_batch))
         self.device.end_graph()
         self.plan.drop_gradients()
@@ -202,7 +205,8 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         self.logged_terms.add(shares)
         weighted = zip(self.terms.weights.values(), shares, strict=True)
         loss: torch.Tensor = sum(weight * share for weight, share in weighted)
-        self.finite &= loss.detach().isfinite()  # no `if`: it would wait for the GPU in every micro-batch
+        # no `if`: it would wait for the GPU in every micro-batch
+        self.finite &= loss.detach().isfinite()
         return loss
 
     def loss_state(self) -> dict[str, Any]:
@@ -341,7 +345,7 @@ def fit(
             trainer.add_callback(UnfreezingCallback(plan, trainer.log))
             callback.trainer = trainer
             try:
-                with always_masked(trainer.device), _as_one_process(trainer.device):
+                with nullcontext() if trainer.device.shapes_may_change else _as_one_process(trainer.device):
                     _train_model(trainer, folder)
             finally:
                 get_progress().finish()
@@ -372,9 +376,6 @@ def _as_one_process(device: Device) -> Iterator[None]:
     Accelerate expects a loader of its own there, which moves batches to the device in a thread. To let all processes
     meet, graphs would be compiled.
     """
-    if device.shapes_may_change:
-        yield
-        return
     from accelerate.state import DistributedType, PartialState
 
     def skip(loader: DataLoader[Any], count: int) -> Any:
@@ -386,7 +387,7 @@ def _as_one_process(device: Device) -> Iterator[None]:
             state["distributed_type"] = with_xla
 
     trainer = transformers.trainer
-    with ExitStack() as patches:
+    with always_masked(device), ExitStack() as patches:
         for place, name, alone in (
             (trainer, "skip_first_batches", skip),
             (trainer, "nested_gather", lambda loss, *_: loss.cpu()),

@@ -10,7 +10,6 @@ import pytest
 from bertkit.data.draw import draw_per_label, draw_rows, oversample
 from bertkit.data.rows import Split
 from bertkit.errors import DataError
-from bertkit.recipe import Data, Recipe
 
 ROWS = [{"text": f"row {number}", "label": "ab"[number % 3 == 0]} for number in range(60)]
 
@@ -63,12 +62,11 @@ def test_any_rows_are_drawn_alike_whatever_their_labels():
 
 
 def test_rows_of_rare_values_are_repeated_until_each_has_as_many():
-    recipe = Recipe(name="classify", metrics=["f1_macro"], data=Data(oversample="label"))
-    repeated = oversample(split_of(ROWS), recipe)
+    repeated = oversample(split_of(ROWS), "label", 42)
     counts = Counter(row["text"] for row in repeated.rows if row["label"] == "b")
     assert Counter(row["label"] for row in repeated.rows) == {"a": 40, "b": 40}
     assert len(counts) == 20 and set(counts.values()) == {2}
     assert [ROWS[line - 2] for line in repeated.lines] == repeated.rows
-    assert len(oversample(split_of(ROWS[:4]), recipe).rows) == 4  # two of each
+    assert len(oversample(split_of(ROWS[:4]), "label", 42).rows) == 4  # two of each
     with pytest.raises(DataError, match=r"this row has a list \(rows.csv:2, column 'label'\)"):
-        oversample(split_of([{"text": "x", "label": ["a"]}]), recipe)
+        oversample(split_of([{"text": "x", "label": ["a"]}]), "label", 42)

@@ -93,7 +93,8 @@ def _save_adapters(model: Model, folder: Path, base: str) -> None:
     """Write the adapters and what is above the layers as a folder that peft's `PeftModel.from_pretrained` loads."""
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    is_encoder = getattr(model, "is_saved_as_encoder", False)  # the model that peft will load it into
+    # the model that peft will load it into
+    is_encoder = getattr(model, "is_saved_as_encoder", False)
     saved: nn.Module = model.base_model if is_encoder else model
     heads = [] if is_encoder else [one for name, one in model.named_children() if name != model.base_model_prefix]
     above = {id(module) for module in (*children_above(model), *heads) if any(True for _ in module.parameters())}
@@ -115,15 +116,14 @@ def _save_adapters(model: Model, folder: Path, base: str) -> None:
 
 
 def prepare_depths(model: Model, training: Training) -> None:
-    """Initialize anew and freeze what a recipe says, before a model is trained.
+    """Initialize anew and freeze what the `layer_keys` of a recipe say, before a model is trained.
 
     Raises:
         RecipeError: the model has no such layers, or trains nothing but a head anyway.
     """
-    keys = ("freeze", "head_only_epochs", "gradual_unfreezing", "layerwise_lr_decay", "reinit_layers", "lora")
-    named = next((key for key in keys if getattr(training, key) is not None), None)
-    if named and not any(weights.requires_grad for weights in model.base_model.parameters()):
-        raise RecipeError(f"training.{named}: this recipe does not train the encoder", "leave it out")
+    keys = training.layer_keys
+    if keys and not any(weights.requires_grad for weights in model.base_model.parameters()):
+        raise RecipeError(f"training.{keys[0]}: this recipe does not train the encoder", "leave it out")
     if shares_layers(model.config):
         for key, least in (("freeze", 1), ("reinit_layers", 2)):
             if isinstance(number := getattr(training, key), int) and number >= least:

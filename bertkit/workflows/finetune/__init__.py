@@ -55,7 +55,8 @@ def run_inputs(inputs: FinetuneInputs, *, fresh: bool, compare: Compare | None =
             if inputs.stream is None:
                 write_training_rows(inputs.plan.folder, inputs.trained)
             results = _train_and_publish(_with_recorded_batching(inputs, run.record), run, compare)
-    from bertkit.evaluation.gates import judge_result  # gates are no part of a run: a finished one has today's
+    # gates are no part of a run: a finished one has today's
+    from bertkit.evaluation.gates import judge_result
 
     return [judge_result(inputs.recipe.gates, result) for result in results]
 
@@ -77,7 +78,8 @@ def _train_and_publish(inputs: FinetuneInputs, run: Run, compare: Compare | None
         set_seed(recipe.training.seed)  # a new head is drawn from it
         scorer = load_scorer(inputs, run)
         model = scorer.checkpoint.model
-        prepare_depths(model, recipe.training)
+        if recipe.training.layer_keys:
+            prepare_depths(model, recipe.training)
     is_complete = scorer.encode()
     if not is_complete and not run.is_resumed:
         _report_head(model, recipe, inputs.labels)

@@ -200,15 +200,16 @@ def read_inputs(
     _check_recipe(recipe, task)
     model_folder = hub.find_model(recipe.model)
     config = read_config(model_folder)
-    count = count_layers(config)
-    if count is not None and not recipe.distillation:  # a student may have fewer
+    # a student may have fewer layers than its teacher
+    if recipe.training.layer_keys and not recipe.distillation and (count := count_layers(config)) is not None:
         check_layers(recipe.training, count)
     stream, splits = _read_splits(recipe, task)
     recipe = _with_pair(recipe, splits)
     labels, splits, warnings = _find_checked_labels(recipe, task, splits)
     if stream is not None:
         report_head(recipe, task, splits["train"])
-    splits["train"] = oversample(splits["train"], recipe)
+    if recipe.data.oversample:
+        splits["train"] = oversample(splits["train"], recipe.data.oversample, recipe.training.seed)
     rows = _count_rows(splits, is_streamed=stream is not None)
     recipe, chosen = choose_training(recipe, rows, len(labels), config)
     if chosen:
@@ -246,7 +247,8 @@ def read_inputs(
 
 def _check_recipe(recipe: Recipe, task: Task) -> None:
     """Check what a recipe asks for before its model and its rows are looked for."""
-    check_draw(recipe, task.COLUMNS, named=task.NAMED)
+    if recipe.data.draws:
+        check_draw(recipe, task.COLUMNS, named=task.NAMED)
     check_own(recipe.training, task, may_run_code=recipe._may_run_code)
     if recipe.training.lora and not find_spec("peft"):
         raise UnavailableError("training.lora needs the package peft", f"`{pip_install('lora')}`")
@@ -299,9 +301,10 @@ def find_labels(recipe: Recipe, task: Task, splits: dict[str, Split]) -> tuple[t
     named = {name: name_split(split, gold, names, recipe.data) for name, split in splits.items()}
     if recipe.data.streaming:
         return tuple(names), named
-    unseen = find_unseen_names(named, gold)
-    drawn_from = [name for name in names if name not in unseen]
-    named["train"] = draw_training_rows(named["train"], recipe, gold, drawn_from)
+    if recipe.data.draws:
+        unseen = find_unseen_names(named, gold)
+        drawn_from = [name for name in names if name not in unseen]
+        named["train"] = draw_training_rows(named["train"], recipe, gold, drawn_from)
     if len(set(map(str, named["train"].column(gold)))) < 2:
         find_names(named["train"].column(gold))  # raises: there is only one label
     return tuple(names), named

@@ -154,7 +154,8 @@ def _train_and_publish(inputs: SeveralInputs, run: Run) -> list[Result]:
             if not _can_share(scorer.checkpoint.model):
                 raise _cannot_share(name, scorer.inputs)
         joined = join_heads({name: scorer.checkpoint.model for name, scorer in scorers.items()})
-        prepare_depths(joined, inputs.recipe.training)
+        if inputs.recipe.training.layer_keys:
+            prepare_depths(joined, inputs.recipe.training)
     for name, scorer in scorers.items():
         if scorer.encode():
             raise _cannot_share(name, scorer.inputs)
