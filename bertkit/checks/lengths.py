@@ -84,7 +84,8 @@ def _find_truncated(split: Split, task: Task, setup: Setup) -> list[Finding]:
     places = places_of(split, [indices[index] for index in long])
     truncated = Finding(level, "tokens", "truncated", text, places, len(long))
     findings = [truncated]
-    if "long_text" in task.OPTIONS:  # how much of the rows that are too long each way to read them would read
+    # how much of the rows that are too long each way to read them would read
+    if "long_text" in task.OPTIONS:
         in_one, in_windows, windows = shares_read(long_rows, setup)
         text = f"{split.name}: of the tokens of these rows, {', '.join(SHORTENED)} read {in_one:.1%}"
         text += f", windows {in_windows:.1%} in {windows:.1f} windows per row"

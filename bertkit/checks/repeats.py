@@ -97,7 +97,8 @@ def _find_near(splits: Mapping[str, Split], columns: Columns, known: set[int]) -
     """Find training rows that nearly repeat another row, in one long text; their other columns are equal."""
     ordered = [*(split for name, split in splits.items() if name != "train"), splits["train"]]
     fixed = sum(len(split.rows) for split in ordered[:-1])
-    sizes = Counter[str]()  # of the texts of each column; the one with most is compared, if there is one
+    # of the texts of each column; the one with most is compared, if there is one
+    sizes = Counter[str]()
     for early_row in splits["train"].rows[:1000]:
         sizes.update({name: len(text) for name, text in read_texts(early_row, columns).items()})
     column = max(sizes, key=lambda name: sizes[name], default="")

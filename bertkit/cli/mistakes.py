@@ -79,7 +79,8 @@ def _same_option(typed: str, options: Sequence[str]) -> str:
     if not typed.startswith("--") or typed in options:
         return ""
     name = typed[2:].replace("-", "_")
-    if (dashed := "--" + name.replace("_", "-")) in options:  # bertkit's own, spelled with underscores
+    # bertkit's own, spelled with underscores
+    if (dashed := "--" + name.replace("_", "-")) in options:
         return dashed
     from bertkit.recipe.values import other_options, same_options
 

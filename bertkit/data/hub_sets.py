@@ -16,7 +16,8 @@ from bertkit.storage.cache import say_once
 if TYPE_CHECKING:
     from datasets import Dataset, IterableDataset
 
-_SPLIT = re.compile(r"(\w+(?:\.\w+)*)(\[[^\]]*\])?")  # a split, or a slice of one such as train[:10%]
+# a split, or a slice of one such as train[:10%]
+_SPLIT = re.compile(r"(\w+(?:\.\w+)*)(\[[^\]]*\])?")
 _INSTEAD = "--data DIR or FILE with the same columns, or --data demo (comes with bertkit)"
 
 

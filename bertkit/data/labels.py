@@ -149,7 +149,8 @@ def name_of(value: object, names: Sequence[str], remedy: str = CORRECT) -> Any:
         return [name_of(item, names, remedy) for item in value]
     spelling = spelled(value)
     if spelling is None or spelling in names:
-        return spelling and names[names.index(spelling)]  # one object for all rows, so that they take less memory
+        # one object for all rows, so that they take less memory
+        return spelling and names[names.index(spelling)]
     number, plain_names = plain(spelling), list(map(plain, names))
     # CSV has text only, JSON has numbers and booleans: 1, 1.0 and "1" are one label.
     if plain_names.count(number) == 1:

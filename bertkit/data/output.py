@@ -125,7 +125,8 @@ def _whole(file: Path) -> Iterator[Path]:
     except OSError as error:
         if is_disk_error(error):
             raise disk_error(error.errno, file) from None
-        reason = os.strerror(error.errno) if error.errno else error  # pyarrow words it itself, at length
+        # pyarrow words it itself, at length
+        reason = os.strerror(error.errno) if error.errno else error
         raise ResourceError(f"cannot be written: {reason}", "choose another --output", file=file) from None
 
 

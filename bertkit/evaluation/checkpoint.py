@@ -60,7 +60,8 @@ class Checkpoint:
     def pack_texts(self) -> None:
         """Let models that can leave padding out, which is faster, and changes their outputs by rounding."""
         for checkpoint in (self, *self.members):
-            if pack := getattr(checkpoint.model, "pack_texts", None):  # of models loaded for inference alone
+            # of models loaded for inference alone
+            if pack := getattr(checkpoint.model, "pack_texts", None):
                 pack()
 
 

@@ -228,7 +228,8 @@ def prepare(option: str | None) -> None:
 
 def asked_device() -> str:
     """Return the type of device that the user asks for, by the command line or a variable; ``auto`` for the best."""
-    uses_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")  # `accelerate launch --cpu`
+    # `accelerate launch --cpu`
+    uses_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
     return _PROCESS.option or os.environ.get(DEVICE) or ("cpu" if uses_cpu else "auto")
 
 

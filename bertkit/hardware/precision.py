@@ -20,11 +20,15 @@ if TYPE_CHECKING:
     import torch
 
 _WORTHWHILE = 1.3  # gain in products; a smaller one would not show in a whole step
-_NOT_SLOWER = 0.7  # well below 1, so that noise does not change the choice where both are about as fast
-_TOKENS, _MULTIPLICATIONS = 1024, 2**31  # of a product that is tried: fewer tokens where widths are large
+# well below 1, so that noise does not change the choice where both are about as fast
+_NOT_SLOWER = 0.7
+# of a product that is tried: fewer tokens where widths are large
+_TOKENS, _MULTIPLICATIONS = 1024, 2**31
 _WIDEST = 8192  # a config may name any number
-_LEAST_TURNS, _TURNS, _SECONDS = 6, 20, 0.08  # of a trial: the time ends it, but not before the least turns
-_NARROW = 128  # hidden size below which a product takes no longer than its call, so that a trial would tell chance
+# of a trial: the time ends it, but not before the least turns
+_LEAST_TURNS, _TURNS, _SECONDS = 6, 20, 0.08
+# hidden size below which a product takes no longer than its call, so that a trial would tell chance
+_NARROW = 128
 _WIDTHS = (768, 3072)  # of BERT base, tried where those of a model are not known
 _FP32_ERROR = 1e-5  # relative; fp32 products of these sizes are off by 5e-7, bf16 products by 3e-3
 
@@ -141,7 +145,8 @@ def use_matmul_backend(machine: Machine) -> None:
     import torch
 
     if machine.device != "cpu":
-        torch.set_float32_matmul_precision("high")  # the newer setting is one that torch.compile cannot read
+        # the newer setting is one that torch.compile cannot read
+        torch.set_float32_matmul_precision("high")
         return
     torch.backends.mkldnn.matmul.fp32_precision = "bf16" if machine.matmul_backend == "onednn" else "none"  # type: ignore[attr-defined]
 

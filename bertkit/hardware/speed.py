@@ -16,7 +16,8 @@ from bertkit.progress import get_progress, stage
 STEADY = 0.2
 """How far the rounds of a timing may disagree; beyond that, no ratio is told."""
 
-_ROUNDS, _IN_A_ROW, _LEAST_SECONDS = 3, 2, 0.01  # of a timing; short work is repeated for some time, at least twice
+# of a timing; short work is repeated for some time, at least twice
+_ROUNDS, _IN_A_ROW, _LEAST_SECONDS = 3, 2, 0.01
 _ROWS = (1024, 4096)  # of the products tried, as in a small and a large batch
 
 
@@ -161,7 +162,8 @@ def measure_paces(
 
 
 def _time(run: Callable[[Any], object], item: object) -> float:
-    device = find_device() if "torch" in sys.modules else Device("cpu")  # exported models do not need torch
+    # exported models do not need torch
+    device = find_device() if "torch" in sys.modules else Device("cpu")
     start = time.perf_counter()
     run(item)
     device.synchronize()

@@ -18,11 +18,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from bertkit.progress import log
 
-_SPINS = "1000"  # turns that libgomp's threads wait before they sleep; its own 300,000 take milliseconds
+# turns that libgomp's threads wait before they sleep; its own 300,000 take milliseconds
+_SPINS = "1000"
 _WAITING = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")
 _POOLS = ("OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")  # of numpy, and of tokenizers
-_SECONDS, _STEP_SECONDS, _ROUNDS = 1.6, 0.2, 5  # of a trial: what it may take, what a step should, and how often
-_WORTH, _SLOWER = 0.9, 1.5  # times the seconds of fewer threads: what more stay below; of more: what ends a trial
+# of a trial: what it may take, what a step should, and how often
+_SECONDS, _STEP_SECONDS, _ROUNDS = 1.6, 0.2, 5
+# times the seconds of fewer threads: what more stay below; of more: what ends a trial
+_WORTH, _SLOWER = 0.9, 1.5
 _WINDOW, _SHARE, _GROWTH, _STEPS = 10.0, 0.25, 2.0, 20  # of the watches below
 
 T = TypeVar("T")
@@ -88,7 +91,8 @@ def asked_threads() -> Threads | None:
     """Return the number of threads that is asked for, by the command line, by OpenMP's variable or by `one_thread`."""
     if _PROCESS.option:
         return _PROCESS.option
-    named = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]  # of nested teams, that of the outer one
+    # of nested teams, that of the outer one
+    named = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     return Threads(int(named), "OMP_NUM_THREADS") if named.isdecimal() and int(named) else None
 
 

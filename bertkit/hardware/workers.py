@@ -53,7 +53,8 @@ class WorkerPool:
             worker.kill()
         self._threads.shutdown()
         for worker in self._workers:
-            with suppress(OSError), worker:  # closes its pipes, of which one may be broken, and waits for it
+            # closes its pipes, of which one may be broken, and waits for it
+            with suppress(OSError), worker:
                 pass
 
     def map(self, items: Iterable[tuple[_Key, Any]]) -> Iterator[tuple[_Key, Any]]:
@@ -112,7 +113,8 @@ def _send(stream: Any, content: Any) -> None:
 
 def _serve() -> None:
     """Answer the items on standard input until it ends, as a worker."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the program too, which then ends its workers
+    # Ctrl-C goes to the program too, which then ends its workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not come between answers
     items = SimpleQueue[Any]()

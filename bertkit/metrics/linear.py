@@ -158,7 +158,8 @@ def score_tfidf(model: Mapping[str, str], rows: Sequence[Mapping[str, Any]]) -> 
     transformer.idf_ = arrays["idf"].astype(float)
     weights = arrays["weights"].astype(float).reshape(len(arrays["features"]), -1)
     scores = []
-    for start in range(0, max(len(rows), 1), _MOST_ROWS):  # the counts of a row take more memory than the row
+    # the counts of a row take more memory than the row
+    for start in range(0, max(len(rows), 1), _MOST_ROWS):
         matrix = transformer.transform(_count_hashes(rows[start : start + _MOST_ROWS])[:, arrays["features"]])
         scores.append(np.asarray(matrix @ weights + arrays["intercept"]))
     return np.concatenate(scores)

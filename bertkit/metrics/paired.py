@@ -305,7 +305,8 @@ def _describe_difference(scores: Sequence[np.ndarray], drawn: Sequence[np.ndarra
     counts = [len(values) for values in scores]
     degrees, error = variance.degrees(units, counts), math.sqrt(variance.total)
     quantile = float(special.stdtrit(degrees, 1 - LEVEL / 2))
-    reach = quantile + float(special.stdtrit(degrees, POWER))  # standard errors that show with power .8
+    # standard errors that show with power .8
+    reach = quantile + float(special.stdtrit(degrees, POWER))
     return Difference(
         first=first,
         second=second,

@@ -12,7 +12,8 @@ from bertkit.metrics import Numbers
 from bertkit.metrics.intervals import combine_intervals, wilson_interval
 from bertkit.metrics.paired import LEVEL, holm
 
-LEAST_UNITS = 20  # of a slice, and of the rest, for tests that are not exact: those hold for many units
+# of a slice, and of the rest, for tests that are not exact: those hold for many units
+LEAST_UNITS = 20
 
 Compare = Callable[[Numbers, Numbers, Numbers, bool], "SliceDifference"]
 

@@ -59,7 +59,8 @@ def cls_only_last_layer(model: Model) -> None:
 
 def _read_last_token(model: Model) -> None:
     """Let the head of a left-to-right model read the last token, for the first has seen no other."""
-    last: list[Tensor | None] = []  # index of each row's last token in the batch at hand; None without padding
+    # index of each row's last token in the batch at hand; None without padding
+    last: list[Tensor | None] = []
 
     def note_lengths(_: object, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
         mask = named.get("attention_mask", arguments[1] if len(arguments) > 1 else None)
@@ -119,7 +120,8 @@ def _forward_rotary(
     **named: object,
 ) -> LayerOutput:
     """Run a layer on the first token, with its norm before or after each sum; its attention gets all tokens too."""
-    sees_all = "flash" in _attention_of(layer).config._attn_implementation  # it has windows of its own
+    # it has windows of its own
+    sees_all = "flash" in _attention_of(layer).config._attn_implementation
     if sees_all or (attention_mask is not None and attention_mask.dim() != 4):
         return run(hidden_states, attention_mask=attention_mask, **named)
     norm = next((getattr(layer, name) for name in ("attn_norm", "input_layernorm") if hasattr(layer, name)), None)

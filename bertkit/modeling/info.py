@@ -28,7 +28,8 @@ LayerOutput: TypeAlias = "torch.Tensor | tuple[torch.Tensor, ...]"
 Forward: TypeAlias = Callable[..., LayerOutput]
 
 _INFO = "bertkit_info"  # attribute of a model
-_HEAD = "bertkit_head"  # attribute of a config, and its name in the config.json of published checkpoints
+# attribute of a config, and its name in the config.json of published checkpoints
+_HEAD = "bertkit_head"
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,8 @@ def read_tokenizer(folder: Path) -> Tokenizer:
             read_json_object(folder / name)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-        if tokenizer.is_fast:  # whether it has the token for what its vocabulary lacks shows only when it needs it
+        # whether it has the token for what its vocabulary lacks shows only when it needs it
+        if tokenizer.is_fast:
             tokenizer.backend_tokenizer.encode("\u2603 \ua66e")
     except ImportError:
         what = "this tokenizer needs SentencePiece"

@@ -35,7 +35,8 @@ class Size:
     """Fields of the config that are neither of these nor transformers' default."""
 
 
-_NOT_OPTIONS = {  # fields that follow from the tokenizer, from transformers, or from being an encoder
+# fields that follow from the tokenizer, from transformers, or from being an encoder
+_NOT_OPTIONS = {
     *("pad_token_id", "bos_token_id", "eos_token_id", "cls_token_id", "sep_token_id", "mask_token_id"),
     *("is_decoder", "is_encoder_decoder", "add_cross_attention", "use_cache"),
     *("architectures", "transformers_version", "dtype", "return_dict", "output_hidden_states", "sparse_prediction"),

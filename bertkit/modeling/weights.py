@@ -161,7 +161,8 @@ def restore_weights(model: Model, file: Path) -> None:
         _, unexpected = saved.load_state_dict(weights, strict=False)
         if missing or unexpected:
             raise RuntimeError(f"missing: {', '.join(missing)}; unexpected: {', '.join(unexpected)}")
-        Device(model.device.type).end_graph()  # one for all, where several devices compile one per shape that is read
+        # one for all, where several devices compile one per shape that is read
+        Device(model.device.type).end_graph()
         if restore := getattr(model, "restore_projection", None):  # which is in a file of its own
             restore(file.parent)
     except RuntimeError as error:
@@ -216,7 +217,8 @@ def load_config(folder: Path, *, decoders: bool = False) -> Config:
         raise ModelError(f"the config does not load: {first_line(error)}", file=folder) from None
     if "auto_map" in saved and not _is_native(saved, config):
         raise _own_code(saved, folder)
-    config._attn_implementation = None  # a saved one may name a kernel of the hub, which is code, or lack its package
+    # a saved one may name a kernel of the hub, which is code, or lack its package
+    config._attn_implementation = None
     if decoders:
         config.use_cache = False  # of keys and values for more tokens, which nobody will ask for
     else:

@@ -26,7 +26,8 @@ _ENDINGS = [ending for file_format in _FORMATS for ending in file_format.endings
 _DEMO_PARAGRAPHS = 10_000
 _NUMBERED = r"([-_.]?\d[-_.\w]*)?"  # as in train-00001-of-00010 and train_1
 _SETTING = re.compile(r"--set '?data\.(\w+)")
-_HEADING = re.compile(r"\s*(=(?: ?=)*) (.*\S) \1\s*")  # of wikitext: ` = Title = `, ` = = Section = = `
+# of wikitext: ` = Title = `, ` = = Section = = `
+_HEADING = re.compile(r"\s*(=(?: ?=)*) (.*\S) \1\s*")
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,8 @@ def _text_files(folder: Path) -> list[Path]:
         for file in folder.rglob("*")
         if _ending(file) and file.is_file() and not any(name[0] == "." for name in file.relative_to(folder).parts)
         if file.suffix != ".arrow"
-        or not file.name.startswith("cache-")  # of what `datasets` has computed from the rows beside it
+        # of what `datasets` has computed from the rows beside it
+        or not file.name.startswith("cache-")
     )
     if not files:
         names = ", ".join(sorted(path.name for path in folder.iterdir())[:10]) or "nothing"
@@ -265,7 +267,8 @@ def _read_file(file: Path, data: Corpus, is_lines: bool) -> Iterator[Record]:
         yield from read_records(file, rows)
     except DataError as error:
         keys = _SETTING.findall(error.remedy)
-        if not set(keys) <= set(Corpus.model_fields):  # a setting that rows have and a corpus does not
+        # a setting that rows have and a corpus does not
+        if not set(keys) <= set(Corpus.model_fields):
             error.remedy = "repair the file, or save it as .jsonl"
         raise
 

@@ -25,7 +25,8 @@ from bertkit.tokens.sentences import split_sentences
 
 CHUNK = 1 << 22
 """Bytes of text in a file of arrays, from which a killed preparation continues."""
-_BATCH_CHARS = 1 << 18  # characters tokenized at once: encodings take a hundred times the memory of token ids
+# characters tokenized at once: encodings take a hundred times the memory of token ids
+_BATCH_CHARS = 1 << 18
 
 
 class TokenizedDocuments(NamedTuple):

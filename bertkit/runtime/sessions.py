@@ -40,12 +40,14 @@ def open_graph(file: Path, backend: str, precision: str = "fp32") -> Run:
 
 
 def _open_onnx(file: Path, precision: str) -> Run:
-    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")  # which it also warns of where there is no home
+    # which it also warns of where there is no home
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads, options.inter_op_num_threads = fitting_threads().number, 1
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # for cores that others may have
+    # for cores that others may have
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     options.log_severity_level = 3  # errors
     # read here, since ONNX Runtime maps it, and then answers by whatever overwrites it; earlier exports have a dot
     for weights in file.parent.glob(f"{file.name}[._]data"):
@@ -67,7 +69,8 @@ def _open_openvino(file: Path, precision: str) -> Run:
     hint = "bf16" if precision == "bf16" else "f32"
     options = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": fitting_threads().number}
     core = openvino.Core()
-    core.set_property({"ENABLE_MMAP": False})  # weights in a mapped file are those of whoever overwrites it
+    # weights in a mapped file are those of whoever overwrites it
+    core.set_property({"ENABLE_MMAP": False})
     compiled = core.compile_model(str(file), "CPU", options)
     names = [output.any_name for output in compiled.outputs if output.any_name not in _OF_OTHERS]
 

@@ -29,7 +29,8 @@ METRICS = "PROMETHEUS_MULTIPROC_DIR"
 """The variable by which prometheus_client keeps numbers in files that all workers read."""
 _SHARED_MEMORY = Path("/dev/shm")
 _WAIT = 0.1  # seconds between two looks at the workers
-_RESTART = 0.5  # seconds before a worker is started again, so that one that always dies takes no core
+# seconds before a worker is started again, so that one that always dies takes no core
+_RESTART = 0.5
 
 
 @dataclass
@@ -44,7 +45,8 @@ class _Workers:
     def start(self, number: int) -> bool:
         """Fork a worker, and tell whether this is it."""
         signals = {signal.SIGINT, signal.SIGTERM}
-        signal.pthread_sigmask(signal.SIG_BLOCK, signals)  # none comes before the worker is in the table
+        # none comes before the worker is in the table
+        signal.pthread_sigmask(signal.SIG_BLOCK, signals)
         pid = os.fork()
         if pid:
             self.numbers[pid] = number

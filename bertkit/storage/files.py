@@ -79,7 +79,8 @@ def write_bytes(file: Path, content: bytes) -> None:
     """Write a file atomically: at any instant it is the old one or the new one, and on disk on return."""
     temporary = temporary_of(file)
     try:
-        temporary.unlink(missing_ok=True)  # in a folder of somebody else it may be a link to any file
+        # in a folder of somebody else it may be a link to any file
+        temporary.unlink(missing_ok=True)
         with temporary.open("wb") as stream:
             stream.write(content)
             stream.flush()

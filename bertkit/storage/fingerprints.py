@@ -35,7 +35,8 @@ def remembered_fingerprint(file: Path) -> str:
     That of a small file is not remembered, nor that of a file which has just changed: a second change could come before
     the clock of the file system goes on.
     """
-    from bertkit.storage.cache import cache_folder, touch, writing  # `bertkit --help` imports this module, not that one
+    # `bertkit --help` imports this module, not that one
+    from bertkit.storage.cache import cache_folder, touch, writing
 
     status = file.stat()
     changed = max(status.st_mtime, status.st_ctime)  # a copy may keep the time of its content

@@ -58,7 +58,8 @@ def remove_run(folder: Path) -> None:
             with ExitStack() as held:
                 for part in _parts(folder):
                     held.enter_context(files.locked(part / runs.LOCK, refuse=partial(_refuse_written, part)))
-                folder.rename(aside)  # at once: from here on it is no run, whatever happens to this process
+                # at once: from here on it is no run, whatever happens to this process
+                folder.rename(aside)
             files.sync_folder(folder.parent)
             shutil.rmtree(aside)
     except OSError as error:

@@ -21,7 +21,8 @@ IN_MEMORY = 1 << 14
 """The most items that stay a list, since so few take little memory; of more, as many are worked on at a time."""
 
 _BLOCK = 256  # items that are written, and read, together
-_PART = 1 << 16  # items that are sorted in memory; a file is open for each so many, until all are merged
+# items that are sorted in memory; a file is open for each so many, until all are merged
+_PART = 1 << 16
 
 Item = TypeVar("Item")
 

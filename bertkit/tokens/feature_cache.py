@@ -39,7 +39,8 @@ from bertkit.tokens.features import (
 )
 
 if TYPE_CHECKING:
-    import pyarrow as pa  # imported where a file is: a server of exported models has none, and may lack the package
+    # imported where a file is: a server of exported models has none, and may lack the package
+    import pyarrow as pa
 
 Encode = Callable[[Rows, Setup], list[Feature]]
 

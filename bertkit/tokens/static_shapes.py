@@ -73,7 +73,8 @@ def choose_widths(lengths: Sequence[int] | np.ndarray, most: int = WIDTHS) -> tu
     step = max(8, round_size(int(np.max(lengths))) // _CANDIDATES)
     ends = -(-np.asarray(lengths) // step)  # (texts,)
     texts = np.bincount(ends).cumsum()  # end -> texts that are not longer
-    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}  # end -> cost and ends of the best widths up to there
+    # end -> cost and ends of the best widths up to there
+    best: dict[int, tuple[int, tuple[int, ...]]] = {0: (0, ())}
     for _ in range(most):
         best |= {
             end: min(
@@ -118,7 +119,8 @@ def _fill_texts(batch: Tensors, texts: Texts) -> Tensors:
     lacking = max(0, texts.most - present)
     filled = {name: pad(values, (0, 0, 0, lacking)) if values.dim() == 3 else values for name, values in batch.items()}
     filled["attention_mask"][:, present:, 0] = 1
-    if "labels" in batch and batch["labels"].dim() == 2 and not texts.are_windows:  # one per text, or nearly
+    # one per text, or nearly
+    if "labels" in batch and batch["labels"].dim() == 2 and not texts.are_windows:
         filled["labels"] = pad(batch["labels"], (0, lacking))
     return filled
 

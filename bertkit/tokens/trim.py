@@ -185,7 +185,8 @@ _NEEDED: Mapping[str, Callable[[Mapping[str, Any], set[str]], set[str]]] = {
 
 
 def _pair(merge: str | Sequence[str]) -> tuple[str, str]:
-    first, second = merge.split(" ") if isinstance(merge, str) else merge  # older files have one string
+    # older files have one string
+    first, second = merge.split(" ") if isinstance(merge, str) else merge
     return first, second
 
 

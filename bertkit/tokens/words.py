@@ -195,7 +195,8 @@ def tokenize_words(tokenizer: Tokenizer, rows: Sequence[Sequence[str]], max_toke
         encodings = zip(_encode_words(tokenizer, texts), texts, strict=True)
         tokens = [_split_by_word_ids(encoding, len(words)) for encoding, words in encodings]
     else:
-        _split_by_offsets(_encode_text(tokenizer, [_PROBE])[0], _PROBE)  # raises if a token spans two words
+        # raises if a token spans two words
+        _split_by_offsets(_encode_text(tokenizer, [_PROBE])[0], _PROBE)
         encodings = zip(_encode_text(tokenizer, texts), texts, strict=True)
         tokens = [_split_by_offsets(encoding, words) for encoding, words in encodings]
     tokens_of_rows: list[list[list[int]]] = [[] for _ in rows]

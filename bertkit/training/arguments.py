@@ -40,7 +40,8 @@ def make_arguments(
         "per_device_train_batch_size": training.batch_size,
         "learning_rate": training.learning_rate,
         "lr_scheduler_type": training.schedule,
-        "warmup_steps": training.warmup_ratio,  # transformers 5 has no warmup_ratio: below 1, this is a share of steps
+        # transformers 5 has no warmup_ratio: below 1, this is a share of steps
+        "warmup_steps": training.warmup_ratio,
         "weight_decay": training.weight_decay,
         "max_grad_norm": training.max_grad_norm,
         "seed": training.seed,

@@ -136,7 +136,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self, args: object, state: TrainerState, control: object, logs: dict[str, float] | None = None, **_: object
     ) -> None:
         """Append to metrics.jsonl and remember what the progress line shows."""
-        self.trainer.device.end_graph()  # one for what starts again from zero, which a checkpoint may read
+        # one for what starts again from zero, which a checkpoint may read
+        self.trainer.device.end_graph()
         logs = logs or {}
         if "train_runtime" in logs:  # the Trainer's summary covers only what this process trained
             state.log_history.pop()
@@ -172,7 +173,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             # Where its run is does not belong in a checkpoint, for the run may be moved; `best_global_step` says it.
             state.best_model_checkpoint = None
             state.save_to_json(str(folder / "trainer_state.json"))
-            (folder / "training_args.bin").unlink(missing_ok=True)  # a pickle, which nothing here reads
+            # a pickle, which nothing here reads
+            (folder / "training_args.bin").unlink(missing_ok=True)
             checkpoints.commit(folder, facts)
             if self.training.keep_all_checkpoints:
                 checkpoints.discard_signalled(self._run(), state.global_step)

@@ -49,7 +49,8 @@ class LoggedTerms:
         import torch
 
         self.names, self.step = names, 0
-        self.sums = torch.zeros(len(names)).to(device)  # made there, they would be one more graph of XLA
+        # made there, they would be one more graph of XLA
+        self.sums = torch.zeros(len(names)).to(device)
 
     def add(self, shares: Sequence[torch.Tensor]) -> None:
         """Add the shares of a micro-batch, one per term."""
@@ -162,7 +163,8 @@ def make_loss(training: Training, labels: Sequence[str], gold_labels: Sequence[A
         # the weights of these very labels, which differ between micro-batches; a sum does not.
         logits, gold = logits.reshape(-1, len(labels)), gold.reshape(-1)
         if gamma is not None:
-            losses = functional.cross_entropy(logits, gold, reduction="none")  # 0 where a label is ignored
+            # 0 where a label is ignored
+            losses = functional.cross_entropy(logits, gold, reduction="none")
             return (losses * _lacking(losses) ** gamma * weight[gold.clamp(min=0)]).sum()
         return functional.cross_entropy(logits, gold, weight=weight, label_smoothing=smoothing, reduction="sum")
 

@@ -73,7 +73,8 @@ def fitting_collator(
         widths = (most // 4, most)
     else:
         widths = tuple(sorted({most, getattr(training, "short_length", None) or most}))
-    info_of(model).static_widths = tuple(sorted({*widths, most}))  # texts of evaluations may be longer
+    # texts of evaluations may be longer
+    info_of(model).static_widths = tuple(sorted({*widths, most}))
     # those of pretraining have equally many rows anyway
     share = device.whole_rows(arguments.per_device_train_batch_size)
     order = None if isinstance(batches, PretrainBatches) else training_rows(share, texts)

@@ -54,7 +54,8 @@ class Session:
             raise AttributeError(event)
 
         def pass_on(*arguments: Any, logs: Mapping[str, Any] | None = None, **keywords: Any) -> None:
-            if logs is not None and "train_runtime" in logs:  # it covers only what this process trained
+            # it covers only what this process trained
+            if logs is not None and "train_runtime" in logs:
                 return
             if logs is not None:
                 keywords["logs"] = {name: value for name, value in logs.items() if value is not None}

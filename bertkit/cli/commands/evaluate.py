@@ -170,7 +170,8 @@ def _print_and_exit(
 
     gates, measured = list[Case](), list[tuple[str, str, str]]()
     for name, result in ((name, result) for name, of in results.items() for result in of):
-        group = f"{name}, {result.split}" if len(results) > 1 else result.split  # of several languages
+        # of several languages
+        group = f"{name}, {result.split}" if len(results) > 1 else result.split
         gates += [dataclasses.replace(case, group=group) for case in result.gates]
         scored = result.scores.items()
         measured += [(group, metric, format_scored(score, result.intervals.get(metric))) for metric, score in scored]

@@ -68,7 +68,8 @@ class PatternCounter:
         self.marks = {token for token in self.counts if is_punctuation(tokenizer.convert_ids_to_tokens(token))}
         self.tokens = 0
         self.uniform = np.zeros(len(PATTERNS))
-        self.sums: list[np.ndarray] = []  # per layer (heads, patterns + 2): the last two are entropies
+        # per layer (heads, patterns + 2): the last two are entropies
+        self.sums: list[np.ndarray] = []
 
     def add(self, rows: Sequence[HeadRow], weights: Sequence[Tensor]) -> None:
         """Add a batch.

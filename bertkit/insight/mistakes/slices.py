@@ -28,7 +28,8 @@ _NEGATION = re.compile(
     re.IGNORECASE,
 )
 _DIGIT = re.compile(r"\d")
-_CASED = 0.5  # share of words with a capital from which on a text is a title, and capitals show no names
+# share of words with a capital from which on a text is a title, and capitals show no names
+_CASED = 0.5
 _MANY_NEW = 2
 
 _OF_DIFFERENCE = ("units", "rate", "rest", "difference", "interval", "p", "p_holm", "is_beyond_chance")

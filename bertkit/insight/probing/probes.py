@@ -14,7 +14,8 @@ from bertkit.insight.probing.items import ProbeTask
 from bertkit.insight.probing.linear import STRENGTHS, Scaling, code_length, fit_classifier, fit_regression, gram_of
 from bertkit.metrics import Numbers, basic
 
-_SHARES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)  # those of the paper
+# those of the paper
+_SHARES = (0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.0625, 0.125, 0.25, 0.5, 1.0)
 _LEAST = 8  # items of the first part
 
 

@@ -60,7 +60,8 @@ def measure_costs(embedders: Sequence[Embedder], rows: Sequence[Row]) -> list[En
     """
     texts, device = texts_of(rows), find_device().type
     ordered = sorted(texts, key=len)
-    Embedder("demo").encode(texts[:1])  # a warm-up: memory that libraries take once counts for no encoder
+    # a warm-up: memory that libraries take once counts for no encoder
+    Embedder("demo").encode(texts[:1])
     # By how much the process grows while an encoder is loaded and run on the longest texts.
     memory: list[int | None] = []
     for embedder in embedders:

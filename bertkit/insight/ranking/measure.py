@@ -56,7 +56,8 @@ def h_score(features: Numbers, gold: Numbers, shrinkage: float | None = None) ->
 
 _MOST_STEPS = 500
 _TOLERANCE = 1e-6  # relative change of the ratio of the two precisions
-_SMALLEST = 1e-12  # of the largest eigenvalue, and of the squared targets: what is smaller is rounding
+# of the largest eigenvalue, and of the squared targets: what is smaller is rounding
+_SMALLEST = 1e-12
 _TINY = 1e-100  # in place of 0 where it divides
 
 

@@ -29,7 +29,8 @@ def always_masked(device: Device) -> Iterator[None]:
     if device.shapes_may_change:
         yield
         return
-    from transformers import AttentionMaskInterface  # with all that training needs, and a prediction does not
+    # with all that training needs, and a prediction does not
+    from transformers import AttentionMaskInterface
 
     make_mask = AttentionMaskInterface()["sdpa"]
 

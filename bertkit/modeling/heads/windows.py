@@ -28,7 +28,8 @@ from bertkit.tokens.features import IGNORED
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 CLASS_ENDING = "ForWindowClassification"  # of the classes of `bertkit.modeling.heads.window_pooling`
-_TOKENS = 2**14  # that are computed at once without gradients; a batch has more only if a single row has
+# that are computed at once without gradients; a batch has more only if a single row has
+_TOKENS = 2**14
 
 
 @dataclass

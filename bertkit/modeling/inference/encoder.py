@@ -195,7 +195,8 @@ class _Layout:
             else of_run.flatten(1)
             for of_run, keys_of_run, (texts, tokens) in by_run
         ]
-        return torch.cat([*attended, queries[sum(asked) :].flatten(1)])  # of what rounds the number, anything will do
+        # of what rounds the number, anything will do
+        return torch.cat([*attended, queries[sum(asked) :].flatten(1)])
 
 
 def _pack(attention_mask: torch.Tensor) -> _Layout:

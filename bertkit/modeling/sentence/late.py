@@ -75,7 +75,8 @@ class LateHead(SentenceHead):
 
     def __init__(self, config: Config) -> None:
         super().__init__(config)
-        self.projection = nn.Linear(config.hidden_size, 1, bias=False)  # until the dimension is known
+        # until the dimension is known
+        self.projection = nn.Linear(config.hidden_size, 1, bias=False)
 
     def restore_projection(self, folder: Path) -> None:
         """Load the projection of a checkpoint."""

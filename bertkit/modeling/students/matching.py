@@ -25,7 +25,8 @@ from bertkit.tokens.features import Batch
 Pairs = dict[int, int]
 """Layer of the student -> layer of the teacher that it is compared with."""
 
-_PROJECTIONS = "bertkit_projections"  # submodule of a student: its hidden states in the teacher's width
+# submodule of a student: its hidden states in the teacher's width
+_PROJECTIONS = "bertkit_projections"
 _EMBEDDINGS = -1  # number of the embeddings among the layers
 
 

@@ -44,7 +44,8 @@ def take_layers(model: Model, choice: int | list[int]) -> None:
         ModelError: its layers cannot be told apart.
     """
     keep_layers(model, layers_to_take(choice, len(find_layers(model)[2])))
-    if info_of(model).speed_paths.cls_only_layer is not None:  # the last layer may be another one now
+    # the last layer may be another one now
+    if info_of(model).speed_paths.cls_only_layer is not None:
         cls_only_last_layer(model)
 
 
@@ -78,7 +79,8 @@ def keep_neurons(model: Model, kept: Sequence[Sequence[int]]) -> None:
             copies = layer.out_features // width  # both what is gated and the gate
             _keep_outputs(layer, torch.cat([chosen + copy * width for copy in range(copies)]))
         _keep_inputs(feed_forward.narrow, chosen)
-    name = "hidden_dim" if hasattr(model.config, "hidden_dim") else "intermediate_size"  # the former is DistilBERT's
+    # the former is DistilBERT's
+    name = "hidden_dim" if hasattr(model.config, "hidden_dim") else "intermediate_size"
     setattr(model.config, name, len(kept[0]))
 
 

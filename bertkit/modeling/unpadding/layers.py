@@ -55,7 +55,8 @@ def _biased(
         return forward(states, mask, bias, **named)
     projected = [split_heads(layer(states), module.attention_head_size) for layer in (module.q, module.k, module.v)]
     longer = max(max(group.length for group in layout.groups) - bias.shape[-1], 0)
-    bias = functional.pad(bias[:1], (0, longer, 0, longer))  # nobody attends to what rounding up adds
+    # nobody attends to what rounding up adds
+    bias = functional.pad(bias[:1], (0, longer, 0, longer))
     attended = [
         _attend(module.dropout, states, bias[..., : states[0].shape[2], : states[0].shape[2]], mask)
         for states, mask in _in_groups(layout, projected)

@@ -32,7 +32,8 @@ WEIGHTS = (
 )
 """The files that weights are read from, of which transformers takes the first that is there."""
 
-_READ_BESIDE = (  # configs and vocabularies, and what a run knows of itself; other files of a model are not read
+# configs and vocabularies, and what a run knows of itself; other files of a model are not read
+_READ_BESIDE = (
     "config.json",
     runs.RECORD,
     runs.TRAINING_ROWS,

@@ -101,7 +101,8 @@ def _search_blocks(vectors: Matrix, threshold: float, fixed: int) -> Similar:
     of_compact[:fixed] = np.arange(fixed)
     count = fixed
     for start in range(fixed, rows, _BLOCK):
-        block = torch.arange(start, min(start + _BLOCK, rows))  # its rows that are not yet found similar
+        # its rows that are not yet found similar
+        block = torch.arange(start, min(start + _BLOCK, rows))
         fast = exact[block].to(dtype)
         for first in range(0, count, _CHUNK):
             chunk = slice(first, min(first + _CHUNK, count))

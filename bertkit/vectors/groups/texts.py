@@ -20,7 +20,8 @@ from bertkit.vectors.text_rows import TextRow, read_text_rows
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
-_CHUNK = 16_384  # texts that are embedded at a time: many to sort by length, few beside their vectors
+# texts that are embedded at a time: many to sort by length, few beside their vectors
+_CHUNK = 16_384
 
 
 @dataclass(frozen=True)

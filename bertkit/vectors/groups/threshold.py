@@ -143,7 +143,8 @@ def draw_neighbors(vectors: Matrix) -> Neighbors:
 def draw_pairs(neighbors: Neighbors) -> Iterator[DrawnPair]:
     """Yield pairs of each band of cosines, the highest first, so that few labels tell the precision everywhere."""
     generator = np.random.default_rng(42)
-    bands = [*np.arange(0.5, 1.0, 0.05).round(2).tolist(), 2.0]  # a cosine may be rounded to more than 1
+    # a cosine may be rounded to more than 1
+    bands = [*np.arange(0.5, 1.0, 0.05).round(2).tolist(), 2.0]
     for low, high in reversed(list(pairwise(bands))):
         band = np.flatnonzero((neighbors.cosines >= low) & (neighbors.cosines < high))
         drawn = generator.choice(band, min(len(band), _PER_BAND), replace=False)

@@ -35,7 +35,8 @@ _K = 10
 _SAMPLE, _TIMED = 500, 100  # queries: for the recall, and for the time of one
 _LARGE = 500_000  # rows from which clusters take the place of a graph, which takes longer to build
 _MORE = 20  # candidates beyond k, since 8 bits per number do not rank as exactly
-_LINKS, _BUILD_WIDTH = 32, 300  # of a graph: neighbors per row, and rows that are looked at to find them
+# of a graph: neighbors per row, and rows that are looked at to find them
+_LINKS, _BUILD_WIDTH = 32, 300
 _BLOCK = 65_536  # vectors that are added at a time
 _PER_CENTER = 64  # vectors that each center of a cluster is computed from
 _WIDTHS = {

@@ -73,7 +73,8 @@ def build_index(
             shutil.rmtree(building)
             raise
         manifest = write_words(building, manifest.with_shard(info, coverage))
-        for leftover in building.glob("*.faiss"):  # of a killed build with another approximate search
+        # of a killed build with another approximate search
+        for leftover in building.glob("*.faiss"):
             leftover.unlink()
         if approximate is not None:
             shards = Index(building, manifest).shards

@@ -66,7 +66,8 @@ def rank(shards: Sequence[Shard], query: Numbers, candidates: Numbers, k: int) -
     candidates = np.unique(candidates[candidates >= 0])
     products = gather(shards, candidates).astype(np.float64) @ query.astype(np.float64)
     scores = products.astype(np.float32)
-    best = np.argsort(-scores, kind="stable")[:k]  # stable: candidates ascend, so the earlier row wins
+    # stable: candidates ascend, so the earlier row wins
+    best = np.argsort(-scores, kind="stable")[:k]
     return scores[best], candidates[best]
 
 

@@ -10,11 +10,14 @@ from bertkit.checks import Finding
 from bertkit.workflows.doctor import judge
 
 _LEAST, _PARTS = 15, 5  # log lines, and parts of them that are compared
-_STUCK = 0.8  # of the first loss; what ends above it without a clear lead over baselines has learned next to nothing
-_RISE, _PEAK = 0.1, 0.05  # of the first loss: how far the last ones are above the lowest, and a line above the first
+# of the first loss; what ends above it without a clear lead over baselines has learned next to nothing
+_STUCK = 0.8
+# of the first loss: how far the last ones are above the lowest, and a line above the first
+_RISE, _PEAK = 0.1, 0.05
 _GENERALIZATION = 0.1  # relative, of the validation loss above its lowest
 _LATE = 2 / 3  # of the steps; a best step before it left the rest without use
-_STILL, _LITTLE = 0.1, 0.05  # of the first loss: what the last evaluation takes away, and a rise that is none
+# of the first loss: what the last evaluation takes away, and a rise that is none
+_STILL, _LITTLE = 0.1, 0.05
 
 
 def judge_curve(log: Sequence[Mapping[str, Any]], best_step: int, *, has_learned: bool) -> list[Finding]:

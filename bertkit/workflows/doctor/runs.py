@@ -120,7 +120,8 @@ def _find_damage(folder: Path, record: RunRecord) -> Iterator[Finding]:
     """Compare files with their checksums: those of the models, the predictions, and the checkpoints."""
     again = f"restore it, or train again: {record.get('command', 'the same command')} --fresh"
     for name, entry in {**record.get("files", {}), **record.get("predictions", {})}.items():
-        if name != runs.TRAINING_ROWS or (folder / name).exists():  # which may be left out of what is published
+        # which may be left out of what is published
+        if name != runs.TRAINING_ROWS or (folder / name).exists():
             yield from _find_fault(exports.compare_files, folder, {name: entry}, again)
     for checkpoint in sorted(folder.glob("checkpoint-*")):
         if fault := checkpoints.find_fault(checkpoint):

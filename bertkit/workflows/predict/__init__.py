@@ -187,7 +187,8 @@ def predict_records(
             for original, *of_row in zip(chunk[0][0], zip(*rows.values(), strict=False), *predictions, strict=False):
                 canonical, *answers = of_row
                 fields = _name_fields(dict(zip(tasks, answers, strict=True)), columns)
-                refuse_clash(original, fields, "predictions have", source)  # also those that only some predictions have
+                # also those that only some predictions have
+                refuse_clash(original, fields, "predictions have", source)
                 given = next((row["id"] for row in canonical if "id" in row), None)
                 yield {**_id_field(next(number), original, given, columns), **original, **fields}
         for truncation in truncations.values():

@@ -76,7 +76,8 @@ def estimate(
     restart_peak_memory(machine.device)
     model = inputs.load_model()
     disk_bytes = _needed_space(inputs.plan.folder, model, training, batches)
-    sizes = None if info_of(model).teacher else layer_sizes(setup.config)  # a teacher's are not counted
+    # a teacher's are not counted
+    sizes = None if info_of(model).teacher else layer_sizes(setup.config)
     seconds = operations = tokens = 0.0
     budget = training.budget_seconds
     planned = _times_by_length(budget, training) if budget else batches.tokens_by_length(batches.steps)

@@ -66,7 +66,8 @@ def publish(inputs: PretrainInputs, run: Run, fit_result: FitResult, model: Mode
     write_json(folder / "all_results.json", {**scores, **totals, "train_loss": fit_result.train_loss})
     record = finished_record(run, fit_result, result.seconds, result=without_folder(result))
     write_report(folder, _gather_facts(recipe, result, fit_result, record, objective.BEST_METRIC))
-    can_fill = encoder.get_output_embeddings() is not None  # an ELECTRA discriminator cannot fill a mask
+    # an ELECTRA discriminator cannot fill a mask
+    can_fill = encoder.get_output_embeddings() is not None
     card = pretrained_card(recipe, result, record["command"], tokenizer.mask_token if can_fill else None)
     (folder / "README.md").write_text(card, encoding="utf-8")
     finish(run, record, fit_result, published)

@@ -23,7 +23,8 @@ from bertkit.modeling.inference.graphs.texts import TextGraph, plain_precision, 
 from bertkit.modeling.info import Model, info_of
 from bertkit.tokens.features import Batch
 
-_LARGEST = 2**31 - 2**24  # bytes of weights in a file of ONNX, which has at most 2 GiB with the graph
+# bytes of weights in a file of ONNX, which has at most 2 GiB with the graph
+_LARGEST = 2**31 - 2**24
 _NOISY = ("root", "nncf", "transformers", "onnxscript", "onnx_ir", "torch.onnx", "torch.export", "torch.fx")
 
 
@@ -112,7 +113,8 @@ def _save_onnx(program: Any, file: Path, metadata: Mapping[str, str]) -> None:
     import onnx_ir as ir
 
     names: dict[Any, str] = {}
-    for value in program.graph.inputs:  # each has axes of its own, which are as long as those of the others
+    # each has axes of its own, which are as long as those of the others
+    for value in program.graph.inputs:
         windows = ["windows"] if len(value.shape) > 2 else []
         axes = ["batch_size", *windows, "sequence_length"]
         names |= {dim.value: name for dim, name in zip(value.shape, axes, strict=True)}
