@@ -134,7 +134,7 @@ def read_spans(value: Any, text: str, *, offsets: str = "code_points", overlappi
         raise DataError(f"{str(value)[:60]!r} is not a list of spans", _FORM, column="spans")
     given = [span for number, item in enumerate(items, 1) for span in _read_span(item, number)]
     in_utf16 = [
-        (span._replace(start=start, end=end), quoted) for span, quoted in given for start, end in [_count(span, text)]
+        (span._replace(start=start, end=end), quoted) for span, quoted in given for start, end in [_offsets(span, text)]
     ]
     faults, faults_in_utf16 = (next(filter(None, (_fault(*one, text) for one in way)), "") for way in (given, in_utf16))
     says_text = bool(given) and all(quoted is not None for _, quoted in given)
@@ -168,7 +168,7 @@ def _read_span(item: Any, number: int) -> list[tuple[TextSpan, str | None]]:
     return [(TextSpan(start, end, label.strip()), quoted if isinstance(quoted, str) else None) for label in labels]
 
 
-def _count(span: TextSpan, text: str) -> tuple[int, int]:
+def _offsets(span: TextSpan, text: str) -> tuple[int, int]:
     """Return UTF-16 offsets as those of characters; -1 for one inside a character, or behind the text."""
     if text.isascii():
         return span.start, span.end

@@ -70,7 +70,7 @@ def detect_hardware(
     """
     import torch
 
-    device, threads, name = _describe(threads, "its share")
+    device, threads, name = _name_device(threads, "its share")
     widths = widths or _WIDTHS
     if precision == "auto" and avoid_bf16:
         precision, why = "fp32", "this model overflows in bf16"
@@ -94,7 +94,7 @@ def detect_hardware(
 
 def compute_as_stored() -> str:
     """Find the device for a model that is computed in the dtype it is loaded in, say which one it is, and return it."""
-    device, _, name = _describe(None, "")
+    device, _, name = _name_device(None, "")
     log.info("; ".join(filter(None, (name, device.note))))
     return device.type
 
@@ -127,7 +127,7 @@ def restore_hardware(before: dict[str, Any], why: str, threads: int | None = Non
     Raises:
         UnavailableError: this device does not compute in that precision.
     """
-    device, threads, name = _describe(threads, why)
+    device, threads, name = _name_device(threads, why)
     precision, earlier = before["precision"], before.get("device", device.type)
     _check_precision(precision, device, name)
     backend = before.get("matmul_backend", "torch") if device.is_cpu and onednn_is_exact() else "torch"
@@ -181,7 +181,7 @@ def _onednn() -> Iterator[None]:
         matmul.fp32_precision = before
 
 
-def _describe(threads: int | None, why: str) -> tuple[Device, int, str]:
+def _name_device(threads: int | None, why: str) -> tuple[Device, int, str]:
     """Return the device, the number of threads, and a name for both with the reason of the number."""
     # oneDNN compiles a product for each shape in 2 ms. Its default cache overflows after some 60 shapes of batches.
     os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "4096")

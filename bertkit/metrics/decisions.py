@@ -28,7 +28,13 @@ def choose(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
 
 
 def vote(probabilities: Numbers, thresholds: Numbers | None) -> Numbers:
-    """Tell which labels a row gets from its windows, (windows, labels): the one of most, or all of at least half."""
+    """Tell which labels a row gets from its windows, (windows, labels): the one of most, or all of at least half.
+
+    Two of these three windows choose the first label, though the mean of all prefers the second:
+
+    >>> vote(np.array([[0.6, 0.4], [0.6, 0.4], [0.1, 0.9]]), None).tolist()
+    [True, False]
+    """
     votes: Numbers = choose(probabilities, thresholds).mean(axis=0)
     if thresholds is not None:
         return np.asarray(votes >= 0.5)

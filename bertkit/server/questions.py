@@ -95,7 +95,7 @@ class DecisionsRequest(BaseModel):
             kind = "yes_no" if isinstance(question, Predicate) else question.type
             asked[str(number)] = {"type": kind, "instructions": as_text(question.instructions), "criteria": criteria}
         state = self.input if isinstance(self.input, str) else [_as_message(item) for item in self.input]
-        return _read(state, asked)
+        return _read_request(state, asked)
 
     def show(self, decisions: Mapping[str, Decision], tokens: int) -> dict[str, Any]:
         """Return what an answer has beside the model; a question without a decision is refused, and others are not."""
@@ -149,7 +149,7 @@ class SystemOneRequest(BaseModel):
                 criteria = list(map(as_text, criteria))
             kind = "yes_no" if isinstance(question, Noul) else question.type
             asked[name] = {"type": kind, "instructions": as_text(question.instructions), "criteria": criteria}
-        return _read(self.state, asked)
+        return _read_request(self.state, asked)
 
     def show(self, decisions: Mapping[str, Decision], tokens: int) -> dict[str, Any]:
         """Return what an answer has beside the model.
@@ -166,7 +166,7 @@ class SystemOneRequest(BaseModel):
         return {"answers": answers, "usage": {"input_tokens": tokens, "output_tokens": 0}}
 
 
-def _read(state: Any, asked: Mapping[str, Any]) -> tuple[str, list[Question]]:
+def _read_request(state: Any, asked: Mapping[str, Any]) -> tuple[str, list[Question]]:
     try:
         return read_state(state), read_questions(asked)
     except DataError as error:

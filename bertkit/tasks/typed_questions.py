@@ -215,8 +215,8 @@ def decode(outputs: Outputs, features: Features, rows: Rows, setup: Setup) -> li
             probabilities = softmax(output["logits"][places, 0] / option("temperature"))
             answers = [question.value(number) for number in range(len(probabilities))]
             record["prediction"][question.name] = answers[int(probabilities.argmax())]
-            decision = _describe(question, probabilities.tolist()) | calibration.decide(probabilities, answers, option)
-            record["decisions"][question.name] = decision
+            decision = _describe_answer(question, probabilities.tolist())
+            record["decisions"][question.name] = decision | calibration.decide(probabilities, answers, option)
     return records
 
 
@@ -229,7 +229,7 @@ def _asked_in(feature: Feature, row: Row, setup: Setup) -> Iterator[tuple[Questi
         start = end
 
 
-def _describe(question: Question, probabilities: list[float]) -> dict[str, Any]:
+def _describe_answer(question: Question, probabilities: list[float]) -> dict[str, Any]:
     if question.type == "yes_no":
         return {"probability": probabilities[1]}
     if question.type == "score":

@@ -24,11 +24,11 @@ from bertkit.hardware.memory import to_device
 from bertkit.hardware.precision import Machine
 from bertkit.hardware.threads import is_open, settle_threads
 from bertkit.metrics.basic import rank_step
+from bertkit.modeling.depths import encoder_layers
 from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.embeddings import OccurringEmbeddings
 from bertkit.modeling.heads.filled import always_masked
 from bertkit.modeling.info import Model, is_sharded
-from bertkit.modeling.layerwise.depths import encoder_layers
 from bertkit.modeling.sharding import scatter_like, sharded_weights, whole_states
 from bertkit.modeling.weights import restore_weights, weights_to_save
 from bertkit.progress import get_progress, log

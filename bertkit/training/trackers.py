@@ -110,7 +110,7 @@ def tracked(folder: Path, recipe: Any, record: RunRecord) -> Iterator[None]:
     last: RunRecord = {}
     try:
         for name in training.report_to:
-            session.trackers[name] = _open(name, session)
+            session.trackers[name] = _open_tracker(name, session)
         runs.write_record(folder, record)
         yield
         last = runs.read_record(folder) or {}
@@ -123,7 +123,7 @@ def tracked(folder: Path, recipe: Any, record: RunRecord) -> Iterator[None]:
                 tracker.end(finished=finished)
 
 
-def _open(name: str, session: Session) -> _Tracker:
+def _open_tracker(name: str, session: Session) -> _Tracker:
     try:
         with redirect_stdout(sys.stderr):
             return _TRACKERS[name](session)

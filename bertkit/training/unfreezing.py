@@ -16,7 +16,7 @@ from torch import nn
 from transformers import PreTrainedModel, TrainerCallback, TrainerState
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.layerwise.depths import Depths, find_depths
+from bertkit.modeling.depths import Depths, find_depths
 from bertkit.progress import log
 from bertkit.recipe import CommonTraining, Training
 

@@ -288,10 +288,12 @@ def predict_unseen(
     for run in (run for system in systems for run in system.runs):
         if not run.record:
             raise UsageError("a file of predictions has no model to score", "name run folders", file=run.file)
+    # A label that one run lacks is still a label of the rows: all runs read them with the labels of all.
     saved = [[find_checkpoint(_with_source(run, source)) for run in system.runs] for system in systems]
     labels = tuple(dict.fromkeys(name for of_system in saved for one in of_system for name in one.labels))
     with stage(f"reading {source}", total=1):
         read = [[_read_unseen(replace(one, labels=labels), split) for one in of_system] for of_system in saved]
+    # What any run was trained on is left out for all, so that every system answers the same rows.
     trained = [{part.lines[row] for part in parts for row in part.training_rows} for parts in read]
     seen, count = set().union(*trained), len(read[0][0].rows)
     counts = ", ".join(f"{system.name} {len(lines):,}" for system, lines in zip(systems, trained, strict=True))

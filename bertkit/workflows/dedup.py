@@ -123,6 +123,7 @@ def dedup(inputs: DedupInputs, settings: DedupSettings, outputs: DedupOutputs, *
             threshold = settings.threshold
             if pairs:
                 threshold, facts["steps"] = _threshold_of_pairs(pairs, source, settings)
+            # Without a threshold, nothing goes by meaning: the curve shows what each one would remove.
             if threshold is None:
                 facts["curve"] = _draw_curve(scanned, remaining, vectors, outputs.sample)
             else:

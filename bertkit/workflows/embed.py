@@ -71,6 +71,7 @@ def embed_to_file(
     """
     from bertkit.vectors.embedding.outputs import output_files, write_output
 
+    # The output and the rows are checked before the model is loaded; parts that another model has written are refused.
     output = typed_path(output)
     files = output_files(output, dtype)
     launch = Launch.join()
@@ -80,12 +81,14 @@ def embed_to_file(
     parts = PartFolder(output, _identity(embedder, unit), launch)
 
     def load(precision: str | None) -> str:
+        # All parts have one precision: that of the first process, or of the parts that are there.
         nonlocal embedder
         if precision is not None:
             embedder = replace(embedder, precision=precision)
         return _load_embedder(embedder)
 
     with parts.opened(load, fresh=fresh):
+        # Each process computes its parts; one joins them, once all are there.
         written = _compute_parts(unit_kind, embedder, row_parts, parts, source)
         with parts.joined(written) as joins:
             if not joins:

@@ -116,6 +116,7 @@ def glue(
         _check_tasks(state, folder, seeds, fresh)
         _train_tasks(state, folder, seeds, fresh)
         _add_others(state, folder, fingerprint(model_folder))
+        # The leaderboard takes the whole test sets, answered by one model of each task.
         summary = _summarize_tasks(model, state, folder)
         submitted = {name: state.recipes[name] for name in state.finished}
         if submitted and not seeds and not any(recipe.data.limit for recipe in submitted.values()):

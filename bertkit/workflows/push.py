@@ -103,7 +103,7 @@ def _stage(folder: Path, record: RunRecord, target: Path) -> dict[str, Path]:
     for manifest in sorted(folder.glob(f"*/{exports.MANIFEST}")):
         graph = manifest.parent
         files |= {f"{graph.name}/{path}": file for path, file in _stage_graph(graph, target / graph.name).items()}
-    write_signed(target / runs.RECORD, {**_public(record), "files": _describe(files)})
+    write_signed(target / runs.RECORD, {**_public(record), "files": _list_checksums(files)})
     return files | {runs.RECORD: target / runs.RECORD}
 
 
@@ -111,7 +111,7 @@ def _stage_graph(folder: Path, target: Path) -> dict[str, Path]:
     """Do for an exported folder what `_stage` does for a run."""
     exports.check_export(folder)
     files, export = _without_rows(folder, exports.listed_files(folder), target), exports.read_export(folder)
-    exports.write_export(target, replace(export, record=_public(export.record)), _describe(files))
+    exports.write_export(target, replace(export, record=_public(export.record)), _list_checksums(files))
     return files | {exports.MANIFEST: target / exports.MANIFEST}
 
 
@@ -143,7 +143,7 @@ def _public(record: RunRecord) -> RunRecord:
     return cast(RunRecord, {**take(record, *_OF_RUN), "identity": public, "results": results})
 
 
-def _describe(files: Mapping[str, Path]) -> dict[str, Any]:
+def _list_checksums(files: Mapping[str, Path]) -> dict[str, Any]:
     return {name: describe_file(file) for name, file in files.items()}
 
 

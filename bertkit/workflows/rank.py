@@ -108,14 +108,13 @@ def rank(recipe: Recipe, models: Sequence[str], settings: RankSettings = RankSet
         raise UsageError(what, "bertkit eval --zero-shot scores such models; rank with --set task=text_classification")
     with stage("reading the data", total=1):
         _, splits = read_labeled(recipe)
-
         examples = choose_examples(task, splits["train"], settings.examples)
     by = settings.by or LOGME
     if by == H_SCORE and not examples.is_named:
         raise UsageError("the H-score is one of classes, and these gold values are numbers", f"--by {LOGME}")
     with stage("loading torch and transformers"):
         readers = [open_reader(model, recipe) for model in models]
-
+    # What encoders cost is measured for all together: they take turns at every batch.
     costs = measure_costs([reader.embedder for reader in readers], examples.rows)
     scored, seconds = [], []
     for reader in readers:
@@ -155,7 +154,6 @@ def check_models(models: Sequence[str], layers: str = "mean") -> None:
     if len(models) < 2:
         what = "no encoders to rank" if not models else f"{models[0]} alone cannot be ranked"
         raise UsageError(what, "name two or more: --models A B")
-
     known: dict[Path, str] = {}
     with hub.without_weights():
         for model in models:

@@ -97,6 +97,7 @@ def rerun(
         ModelError: the run is not finished, or the model is no longer the one that it started from.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
+    # The record decides: the recipe as it was resolved, and where data and model were unless `changes` say otherwise.
     folder = typed_path(run)
     record = _read_finished(folder)
     target = runs.run_folder(output or folder.with_name(f"{folder.resolve().name}-rerun"), "")

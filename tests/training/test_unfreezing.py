@@ -13,9 +13,9 @@ from torch import nn
 from transformers import AutoModelForSequenceClassification
 
 from bertkit.errors import RecipeError
+from bertkit.modeling.depths import prepare_depths
 from bertkit.modeling.embeddings import occurring_embeddings
 from bertkit.modeling.heads.generic import class_with_head
-from bertkit.modeling.layerwise.adapters import prepare_depths
 from bertkit.modeling.sentence.head import SentenceHead
 from bertkit.recipe import CommonTraining, Training
 from bertkit.training.unfreezing import LayerPlan, Stage

@@ -1,4 +1,8 @@
-"""What a seed draws: the training items of a probe, those that choose its strength, and the labels of its control."""
+"""What a seed draws: the training items of a probe, those that choose its strength, and the labels of its control.
+
+Rows are drawn whole. Of six words in the rows 0 0 1 1 1 2, a probe may learn from words 0, 1 and 5, those of rows 0 and
+2, while words 2, 3 and 4 of row 1 choose its strength.
+"""
 
 from __future__ import annotations
 

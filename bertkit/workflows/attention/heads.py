@@ -44,6 +44,7 @@ def measure(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
+    # A page that cannot be written is refused before anything is read.
     path = typed_path(source)
     check_output(output, model, {"the file that is measured": path} if path.is_file() else {})
     folder = hub.find_model(model)

@@ -70,7 +70,7 @@ def _with_recorded_batching(inputs: FinetuneInputs, record: Mapping[str, Any]) -
 def _train_and_publish(inputs: FinetuneInputs, run: Run, compare: Compare | None) -> list[Result]:
     from transformers import set_seed
 
-    from bertkit.modeling.layerwise.adapters import merge_adapters, prepare_depths
+    from bertkit.modeling.depths import merge_adapters, prepare_depths
 
     recipe = inputs.recipe
     use_matmul_backend(run.machine)

@@ -87,6 +87,7 @@ def finetune(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
+    # Arguments become changes of the recipe, as options of the command line do.
     _check_names(options)
     in_memory = data is not None and not isinstance(data, (str, Path))
     changes = {**{f"training.{key}": value for key, value in (training or {}).items()}, **options.get("changes", {})}
@@ -96,7 +97,8 @@ def finetune(
         changes["data.source"] = str(data)
     if in_memory and not isinstance(recipe, (Recipe, SeveralTasks)):
         changes.setdefault("data.source", "")  # what the recipe says of its own source is dropped
-    loaded = _load(recipe, changes)
+    # Rows in memory follow the recipe: what it says of columns and labels is how they are read.
+    loaded = _load_recipe(recipe, changes)
     if isinstance(loaded, SeveralTasks) and in_memory:
         loaded = replace(loaded, recipes=_with_rows_of_each(loaded, data))
     elif isinstance(loaded, Recipe) and in_memory:
@@ -114,7 +116,7 @@ def finetune(
         return Finetuned(results, run_folder(output, loaded.name))
 
 
-def _load(recipe: str | Path | Recipe | SeveralTasks, changes: Mapping[str, Any]) -> Recipe | SeveralTasks:
+def _load_recipe(recipe: str | Path | Recipe | SeveralTasks, changes: Mapping[str, Any]) -> Recipe | SeveralTasks:
     """Load a recipe with changes."""
     if isinstance(recipe, (Recipe, SeveralTasks)):
         if changes:

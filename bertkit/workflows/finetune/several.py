@@ -142,8 +142,8 @@ def _count_rows(tasks: Mapping[str, FinetuneInputs]) -> dict[str, int]:
 def _train_and_publish(inputs: SeveralInputs, run: Run) -> list[Result]:
     from transformers import set_seed
 
+    from bertkit.modeling.depths import prepare_depths
     from bertkit.modeling.heads.several import join_heads
-    from bertkit.modeling.layerwise.adapters import prepare_depths
 
     use_matmul_backend(run.machine)
     with stage(f"loading {inputs.recipe.model}"):

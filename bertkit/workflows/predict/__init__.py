@@ -78,6 +78,7 @@ def predict_to_file(
         ResourceError: another process is writing the output, or it cannot be written.
         BertkitError: any other of the kind that fits; see `bertkit.errors`.
     """
+    # The output is checked against all that is read, before a model is loaded.
     output = typed_path(output)
     writer_for(output)
     layout = check_layout(layout, output)
@@ -90,6 +91,7 @@ def predict_to_file(
     def write(records: Iterable[dict[str, Any]]) -> int:
         return write_records(records, output, follow_source(layout, output, source, recipe.data))
 
+    # One process writes records as they come; several write shares, which one of them joins.
     launch = Launch.join()
     if launch.size == 1:
         with claimed(output):

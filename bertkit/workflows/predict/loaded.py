@@ -149,7 +149,7 @@ class LoadedModel:
             DataError: a column is missing, or a value is of a wrong type; it says in which row.
         """
         if not is_dataframe(rows):
-            return Predictions(self._predict(self._read(rows)))
+            return Predictions(self._predict(self._read_rows(rows)))
         dataframe: Any = rows
         records = as_records(dataframe)
         return add_columns(dataframe, self._predict_columns(records))
@@ -207,7 +207,7 @@ class LoadedModel:
         from bertkit.workflows.explain import explain_records
 
         _ = self.saved  # of several tasks, one has to be loaded
-        records = self._read(rows)
+        records = self._read_rows(rows)
         if not records:
             return []
         with _COMPUTING:
@@ -215,7 +215,7 @@ class LoadedModel:
             self._to_explain.use_machine()
             return list(explain_records(self._to_explain, saved, enumerate(records, 1), Settings(**settings)))
 
-    def _read(self, rows: DataFrame | Rows) -> list[dict[str, Any]]:
+    def _read_rows(self, rows: DataFrame | Rows) -> list[dict[str, Any]]:
         saved = next(iter(self.by_task.values()))
         inputs = [name for name, is_needed in row_columns(saved.task, saved.recipe).items() if is_needed]
         return as_records(rows, inputs, saved.task.COLUMNS)

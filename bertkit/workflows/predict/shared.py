@@ -72,16 +72,16 @@ class SharedPredictions:
 
         with self._held:
             # Records of this pass are none: they are made of all parts, in order, by one process.
-            for _ in predict(self._load, compute_own):
+            for _ in predict(self._load_models, compute_own):
                 pass
             remaining = iter(files)
             with self._folder.joined(files) as joins:
-                return write(predict(self._load, read)) if joins else None
+                return write(predict(self._load_models, read)) if joins else None
 
     def _file(self, number: int, rows: RowsByTask) -> Path:
         return self._folder.file(number, hashlib.sha256(to_json(rows).encode()).hexdigest())
 
-    def _load(self, first: Row) -> Together:
+    def _load_models(self, first: Row) -> Together:
         if self._together is None:
             say_unread(first, list(self._saved.values()))
             self._held.enter_context(self._folder.opened(self._load_in))

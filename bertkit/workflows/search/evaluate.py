@@ -83,6 +83,7 @@ def evaluate(
     _ = index.words
     if reranker is not None:
         _ = reranker.saved
+    # Results are compared by the ids that the file names: those of rows, or of whole documents.
     relevance = dict(first_of(read_relevance(file).items(), limit))
     by_document, known = _is_by_document(index, relevance, file), dict[int, str]()
     find_ids = partial(_find_ids, index=index, column="document" if by_document else "id", known=known)
@@ -95,6 +96,7 @@ def evaluate(
     with stage("searching", len(relevance)) as tick:
         queries = iter(relevance)
         while chunk := list(islice(queries, _CHUNK)):
+            # The rankings of one chunk are made of each other: hybrid of both, reranked of hybrid.
             words = rank_by_words(index, chunk, DEPTH)
             vectors = rank_by_vectors(index, embedder.encode(chunk), DEPTH)
             hybrid = fuse(words, vectors)

@@ -45,6 +45,7 @@ def query(
     Raises:
         BertkitError: of the kind that fits; see `bertkit.errors`.
     """
+    # What does not need the model is refused first: another prompt, missing words, a reranker that is none.
     built_for = index.manifest.prompts.get("query", {}).get("name")
     if prompt is not None and prompt != built_for:
         theirs = "no prompt" if built_for is None else f"the prompt {built_for!r}"

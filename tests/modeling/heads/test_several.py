@@ -7,8 +7,8 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from bertkit.errors import ModelError
+from bertkit.modeling.depths import find_depths
 from bertkit.modeling.heads.several import check_encoders, join_heads
-from bertkit.modeling.layerwise.depths import find_depths
 
 BATCH = {
     "input_ids": torch.tensor([[2, 9, 11, 3], [2, 8, 3, 0]]),

@@ -1,18 +1,22 @@
-"""Low-rank adapters of peft inside a model: added by its structure, saved apart, and merged into its weights."""
+"""How deep each weight of a model lies: below its layers, in one of them, or above; what is frozen or new by depth.
+
+Low-rank adapters of peft are added by the structure of the model, saved apart, and merged into its weights.
+"""
 
 from __future__ import annotations
 
 import shutil
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors.torch import save_file
 from torch import nn
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.architectures import architecture_of, shares_layers
+from bertkit.modeling.architectures import architecture_of, layers_of, shares_layers
 from bertkit.modeling.info import Model
 from bertkit.modeling.layers import check_layers
-from bertkit.modeling.layerwise.depths import children_above, encoder_layers, find_depths, freeze, reinitialize
+from bertkit.modeling.weights import initialize_anew
 from bertkit.recipe import Training
 from bertkit.recipe.training import Lora
 
@@ -21,6 +25,100 @@ ADAPTER = "adapter"
 
 _NAME = "default"  # of the only adapter
 _STAGING = ".adapter"
+
+
+@dataclass(frozen=True)
+class Depths:
+    """The depth of each weight: 0 for embeddings, 1 for the first layer, and so on; the head is above the last one."""
+
+    layers: int
+    of: dict[nn.Parameter, int]
+
+    @property
+    def head(self) -> int:
+        """The depth of all that stands above the layers: pooler, last norm, and what the task adds."""
+        return self.layers + 1
+
+    def select(self, lowest: int, highest: int | None = None) -> list[nn.Parameter]:
+        """List the weights from one depth to another, the head's by default."""
+        last = self.head if highest is None else highest
+        return [weights for weights, depth in self.of.items() if lowest <= depth <= last]
+
+
+def find_depths(model: Model) -> Depths:
+    """Find the depth of each weight of a model with any encoder.
+
+    Of the encoder, what is neither in a layer nor above them counts among the embeddings, such as positions that all
+    layers share. Layers that share weights are one.
+    """
+    base, layers = model.base_model, encoder_layers(model)
+    above = {weights for child in children_above(model) for weights in child.parameters()}
+    depths = dict.fromkeys(model.parameters(), len(layers) + 1)
+    depths |= {weights: 0 for weights in base.parameters() if weights not in above}
+    for depth, layer in enumerate(layers, start=1):
+        depths |= dict.fromkeys(layer.parameters(), depth)
+    return Depths(len(layers), depths)
+
+
+def encoder_layers(model: Model) -> list[nn.Module]:
+    """List the layers of a model of any type; those that share their weights are listed once."""
+    from bertkit.modeling.attention import repeated_layers
+
+    return layers_of(model) or repeated_layers(model.base_model)
+
+
+def children_above(model: Model) -> list[nn.Module]:
+    """List the children of the encoder that stand above its layers: a pooler, and what comes after the layers."""
+    children, layers = dict(model.base_model.named_children()), encoder_layers(model)
+    if not layers:
+        return []
+    holder = next(number for number, child in enumerate(children.values()) if layers[-1] in child.modules())
+    return [child for number, (name, child) in enumerate(children.items()) if number > holder or name == "pooler"]
+
+
+def freeze(model: Model, what: str | int) -> None:
+    """Let the embeddings, these and the first layers, or the whole encoder have no gradients."""
+    depths = find_depths(model)
+    highest = {"embeddings": 0, "encoder": depths.layers}[what] if isinstance(what, str) else what
+    for weights in depths.select(0, highest):
+        weights.requires_grad_(False)
+
+
+def reinitialize(model: Model, count: int) -> None:
+    """Initialize the pooler and the top layers anew, as the model initializes them (Zhang et al. 2021, section 5).
+
+    Raises:
+        RecipeError: there is nothing to initialize.
+    """
+    layers = encoder_layers(model)
+    poolers = [child for child in children_above(model) if any(isinstance(one, nn.Linear) for one in child.modules())]
+    if not poolers and not count:
+        what = f"training.reinit_layers 0: this {model.config.model_type} model has no pooler"
+        raise RecipeError(what, "leave it out")
+    initialize_anew(model, [*layers[len(layers) - count :], *poolers])
+
+
+def prepare_depths(model: Model, training: Training) -> None:
+    """Initialize anew and freeze what the `layer_keys` of a recipe say, before a model is trained.
+
+    Raises:
+        RecipeError: the model has no such layers, or trains nothing but a head anyway.
+    """
+    keys = training.layer_keys
+    if keys and not any(weights.requires_grad for weights in model.base_model.parameters()):
+        raise RecipeError(f"training.{keys[0]}: this recipe does not train the encoder", "leave it out")
+    if shares_layers(model.config):
+        for key, least in (("freeze", 1), ("reinit_layers", 2)):
+            if isinstance(number := getattr(training, key), int) and number >= least:
+                what = f"the layers of this {model.config.model_type} model share their weights"
+                raise RecipeError(f"training.{key} {number}: {what}", "leave it out")
+    check_layers(training, len(encoder_layers(model)))
+    if training.reinit_layers is not None:
+        reinitialize(model, training.reinit_layers)
+    if training.lora is not None:
+        add_adapters(model, training.lora)
+    if training.freeze is not None:
+        freeze(model, training.freeze)
 
 
 def add_adapters(model: Model, lora: Lora) -> None:
@@ -113,26 +211,3 @@ def _save_adapters(model: Model, folder: Path, base: str) -> None:
     save_file(tensors, staging / "adapter_model.safetensors", metadata={"format": "pt"})
     shutil.rmtree(folder / ADAPTER, ignore_errors=True)
     staging.rename(folder / ADAPTER)
-
-
-def prepare_depths(model: Model, training: Training) -> None:
-    """Initialize anew and freeze what the `layer_keys` of a recipe say, before a model is trained.
-
-    Raises:
-        RecipeError: the model has no such layers, or trains nothing but a head anyway.
-    """
-    keys = training.layer_keys
-    if keys and not any(weights.requires_grad for weights in model.base_model.parameters()):
-        raise RecipeError(f"training.{keys[0]}: this recipe does not train the encoder", "leave it out")
-    if shares_layers(model.config):
-        for key, least in (("freeze", 1), ("reinit_layers", 2)):
-            if isinstance(number := getattr(training, key), int) and number >= least:
-                what = f"the layers of this {model.config.model_type} model share their weights"
-                raise RecipeError(f"training.{key} {number}: {what}", "leave it out")
-    check_layers(training, len(encoder_layers(model)))
-    if training.reinit_layers is not None:
-        reinitialize(model, training.reinit_layers)
-    if training.lora is not None:
-        add_adapters(model, training.lora)
-    if training.freeze is not None:
-        freeze(model, training.freeze)

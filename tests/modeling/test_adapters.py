@@ -14,8 +14,7 @@ from bertkit.errors import RecipeError, pip_install
 from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.attention import speed_paths
 from bertkit.modeling.cls_only import cls_only_last_layer
-from bertkit.modeling.layerwise.adapters import ADAPTER, add_adapters, merge_adapters, target_names
-from bertkit.modeling.layerwise.depths import find_depths
+from bertkit.modeling.depths import ADAPTER, add_adapters, find_depths, merge_adapters, target_names
 from bertkit.recipe.training import Lora
 from tests.conftest import LEARN, finetune
 from tests.kills import TRAINING_STEP, everything

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from bertkit.errors import RecipeError
-from bertkit.modeling.layerwise.adapters import prepare_depths
+from bertkit.modeling.depths import prepare_depths
 from bertkit.recipe import Training
 from tests.modeling.tiny_models import make_tiny
 

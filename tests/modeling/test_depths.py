@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
 from bertkit.modeling.architectures import ARCHITECTURES
-from bertkit.modeling.layerwise.depths import encoder_layers, find_depths, freeze, reinitialize
+from bertkit.modeling.depths import encoder_layers, find_depths, freeze, reinitialize
 from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 

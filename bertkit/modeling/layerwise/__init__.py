@@ -1,1 +1,0 @@
-"""Weights by depth: what is frozen, drawn anew, or trained through adapters."""
