@@ -13,7 +13,8 @@ from bertkit.cli import logs
 from bertkit.cli.mistakes import read_other_names
 from bertkit.cli.output import json_output
 
-_READ_RECIPES = {"run", "runs", "recipe", "task"}  # arguments and options of commands that load one
+# arguments and options of commands that load one
+_READ_RECIPES = {"run", "runs", "recipe", "task"}
 _COMPUTE = _READ_RECIPES | {"model", "models"}
 _TRUST = "Run the code that the recipe of a model's folder names: its task, objective or metrics."
 _DEVICE = "Device to compute on: auto (an accelerator where there is one), cpu, cuda, mps, xpu, xla, ..."

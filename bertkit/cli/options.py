@@ -387,9 +387,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     except ValueError:
         numbers = []
     if not numbers or min(numbers) < 0 or max(numbers) >= 2**32 or numbers == [0]:
-        raise UsageError(
-            f"--seeds {text!r} is neither a number of seeds nor a list", "write --seeds 5 or --seeds 1,2,7"
-        )
+        what = f"--seeds {text!r} is neither a number of seeds nor a list"
+        raise UsageError(what, "write --seeds 5 or --seeds 1,2,7")
     if len(numbers) == 1 and numbers[0] > _MOST:
         remedy = f"--seed {numbers[0]} trains once with this seed"
         raise UsageError(f"--seeds {text} asks for {numbers[0]:,} runs, of at most {_MOST}", remedy)

@@ -173,11 +173,8 @@ def map_columns(source_names: list[str], data: Data, columns: Columns, source: s
     duplicates = {name for name in used if used.count(name) > 1}
     if duplicates:
         both = " and ".join(name for name, actual in mapping.items() if duplicates & set(actual))
-        raise DataError(
-            f"{both} are the same column {min(duplicates)!r}",
-            "map them to two columns in data.columns",
-            file=source,
-        )
+        what = f"{both} are the same column {min(duplicates)!r}"
+        raise DataError(what, "map them to two columns in data.columns", file=source)
     return mapping
 
 

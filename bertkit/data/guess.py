@@ -94,7 +94,8 @@ def _guess_label(values: dict[str, list[Any]], lower: dict[str, str], file: str,
         raise DataError(what, f"one has 2 to {_MOST_CLASSES} values, or is a number called label or score", file=file)
     label = min(labels, key=lambda name: (_rank(name), counts[name]))
     is_number = _is_number(values[label])
-    if is_number and counts[label] <= 20:  # numbers are classes where they are few, and all whole
+    # numbers are classes where they are few, and all whole
+    if is_number and counts[label] <= 20:
         is_number = not all(value is None or float(value).is_integer() for value in values[label])
     of_texts = {name: "its name" if pair else f"{words[name]:.0f} words on average" for name in chosen}
     texts_of = dict(zip(("text", "text_pair"), chosen, strict=False))

@@ -83,18 +83,14 @@ def find_names(values: Iterable[Any]) -> list[str]:
         if isinstance(value, str):
             texts.add(value)
     if len(names) < 2:
-        raise DataError(
-            f"every row has the same label {next(iter(names), None)!r}",
-            "a classifier needs at least two labels",
-        )
+        what = f"every row has the same label {next(iter(names), None)!r}"
+        raise DataError(what, "a classifier needs at least two labels")
     if joined := joined_labels(texts):
         raise DataError(joined[0], f"{joined[1]}; if it is one, list the classes under `labels:`")
     # So many names are an id, a number or a text: training on them would end in nothing.
     if len(names) > max(_MANY, count // 5):
-        raise DataError(
-            f"{len(names):,} different labels in {count:,} rows",
-            "for numbers use the recipe `regress`; otherwise list the classes under `labels:`",
-        )
+        what = f"{len(names):,} different labels in {count:,} rows"
+        raise DataError(what, "for numbers use the recipe `regress`; otherwise list the classes under `labels:`")
     return _sort_names(names)
 
 

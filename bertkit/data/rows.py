@@ -33,7 +33,8 @@ from bertkit.recipe import Data, Row
 from bertkit.storage.cache import say_once
 from bertkit.storage.spool import spool
 
-NOTE = "note"  # of a row as a family has read it: what is not read as it is written, in a sentence
+# of a row as a family has read it: what is not read as it is written, in a sentence
+NOTE = "note"
 NO_TEXT = "no text"  # what is wrong with a row whose text is blank
 # without a gold value; the remedy
 NO_LABEL, FILL_IN = "no label", "fill it in, or --set data.empty_label=drop"

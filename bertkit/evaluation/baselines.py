@@ -151,7 +151,8 @@ def find_warnings(gold: Sequence[Any], scored: Scored, lead: Lead | None, remedy
         return warnings
     shown = {"score": scored.scores[lead.metric], "baseline": lead.score}
     score, baseline = (f"{value:,.{4 if abs(value) < 100 else 1}f}" for value in shown.values())
-    if lead.difference <= _ROUNDING:  # equal counts may end in sums that differ in the last digit
+    # equal counts may end in sums that differ in the last digit
+    if lead.difference <= _ROUNDING:
         text = f"The {lead.metric} of {score} is no better than the {baseline} of a baseline ({lead.baseline})."
     else:
         ends = f", 95% CI {lead.interval[0]:.4f} to {lead.interval[1]:.4f}" if lead.interval else ""

@@ -48,7 +48,8 @@ def measure(
     with stage("evaluation", len(share)) as tick, evaluating(model, precision):
         for position, numbers in enumerate([*share, *fillers]):
             batch = collate([features[number] for number in numbers])
-            batch.pop(ROW_MASK, None)  # objectives go by labels, and by what tells text from padding
+            # objectives go by labels, and by what tells text from padding
+            batch.pop(ROW_MASK, None)
             # Sums and counts are added up, and `score` divides them once in the end: a mean of the batches' means would
             # weigh the items of small batches more.
             sums = objective.accumulate(model, {name: to_device(values, device) for name, values in batch.items()})

@@ -14,7 +14,6 @@ import numpy as np
 from bertkit.data.labels import spelled_names
 from bertkit.data.output import write_records
 from bertkit.data.rows import Split
-from bertkit.errors import RecipeError, closest
 from bertkit.evaluation.calibration import find_calibration_rows, warn_of_calibration_rows
 from bertkit.evaluation.checkpoint import Checkpoint
 from bertkit.metrics import intervals
@@ -22,7 +21,6 @@ from bertkit.metrics.baselines import strongest, strongest_scores
 from bertkit.metrics.basic import why_undefined
 from bertkit.metrics.intervals import Interval, Intervals, count_units, take
 from bertkit.progress import stage
-from bertkit.recipe import Recipe
 from bertkit.storage.files import null_for_nan, write_json
 from bertkit.storage.spool import IN_MEMORY, spool
 from bertkit.tasks import (
@@ -382,13 +380,3 @@ def write_predictions(folder: Path, split: Split, predictions: Predictions, deta
         files.append(file.with_stem(f"{file.stem}{suffix}"))
         write_json(files[-1], content)
     return [file.name for file in files]
-
-
-def check_best_metric(recipe: Recipe, scores: dict[str, float]) -> None:
-    """Check that the metric that is to choose the best checkpoint is among the scores.
-
-    Raises:
-        RecipeError: it is not; the message has the metrics that are.
-    """
-    if recipe.best_metric not in scores:
-        raise RecipeError(f"best_metric {recipe.best_metric!r} is not scored", closest(recipe.best_metric, scores))

@@ -30,7 +30,8 @@ _LEAST_TURNS, _TURNS, _SECONDS = 6, 20, 0.08
 # hidden size below which a product takes no longer than its call, so that a trial would tell chance
 _NARROW = 128
 _WIDTHS = (768, 3072)  # of BERT base, tried where those of a model are not known
-_FP32_ERROR = 1e-5  # relative; fp32 products of these sizes are off by 5e-7, bf16 products by 3e-3
+# relative; fp32 products of these sizes are off by 5e-7, bf16 products by 3e-3
+_FP32_ERROR = 1e-5
 
 
 @dataclass(frozen=True)
@@ -201,7 +202,8 @@ def _gain(device: Device, dtype: torch.dtype, widths: tuple[int, int]) -> float:
     import torch
     from torch.nn.functional import linear
 
-    clock = time.process_time if device.is_cpu else time.perf_counter  # other work may share the CPU
+    # other work may share the CPU
+    clock = time.process_time if device.is_cpu else time.perf_counter
     hidden, intermediate = (min(width, _WIDEST) for width in widths)
     tokens = max(1, min(_TOKENS, _MULTIPLICATIONS // (hidden * intermediate)))
     states = torch.ones(tokens, hidden, device=device.type)

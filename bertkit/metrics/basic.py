@@ -247,10 +247,18 @@ def check_metrics(recipe: Recipe, names: Sequence[str]) -> None:
             known = closest(name, [*recipe.metrics, *BESIDE_SCORES])
             raise RecipeError(f"a gate is about {name!r}, which is not among the metrics", known)
     if not uses_evaluate and recipe.best_metric not in recipe.metrics:
-        raise RecipeError(
-            f"best_metric {recipe.best_metric!r} is not among the metrics",
-            closest(recipe.best_metric, recipe.metrics),
-        )
+        known = closest(recipe.best_metric, recipe.metrics)
+        raise RecipeError(f"best_metric {recipe.best_metric!r} is not among the metrics", known)
+
+
+def check_best_metric(recipe: Recipe, scores: dict[str, float]) -> None:
+    """Check that the metric that is to choose the best checkpoint is among the scores.
+
+    Raises:
+        RecipeError: it is not; the message has the metrics that are.
+    """
+    if recipe.best_metric not in scores:
+        raise RecipeError(f"best_metric {recipe.best_metric!r} is not scored", closest(recipe.best_metric, scores))
 
 
 def _positive_class(name: str, gold: Numbers, predicted: Numbers) -> dict[str, Share]:
@@ -281,7 +289,8 @@ def _compute_correlation(name: str, gold: Numbers, predicted: Numbers) -> float:
 def _compute_with_evaluate(name: str, gold: Numbers, predicted: Numbers) -> dict[str, float]:
     what = f"the metric evaluate:{name} needs the package evaluate"
     evaluate = import_extra("evaluate", what, "evaluate")
-    if "/" not in name and Path(name).exists():  # evaluate would run the code it finds there instead
+    # evaluate would run the code it finds there instead
+    if "/" not in name and Path(name).exists():
         what = f"./{name} here would be taken for the metric {name!r}"
         raise RecipeError(what, f"write evaluate:./{name} if you mean it")
     try:

@@ -173,7 +173,8 @@ def _project_states(attention: Any, first: Tensor, states: Tensor) -> tuple[Tens
     if type(attention.Wqkv) is not nn.Linear:  # with an adapter, which is called as a whole
         query, key, value = attention.Wqkv(states).chunk(3, dim=-1)
         return query[:, :1], key, value
-    weight, bias = attention.Wqkv.weight, attention.Wqkv.bias  # of queries, then keys, then values
+    # of queries, then keys, then values
+    weight, bias = attention.Wqkv.weight, attention.Wqkv.bias
     width = len(weight) // 3
     biases = (None, None) if bias is None else (bias[:width], bias[width:])
     key_value = functional.linear(states, weight[width:], biases[1])

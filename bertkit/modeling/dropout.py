@@ -33,7 +33,8 @@ from bertkit.modeling.info import Config, Model, info_of, patched_attention, pat
 _NAME = "bertkit-dropout"  # of the attention, as transformers registers it
 # numbers of fp32 that a CPU computes at once; a softmax of fewer takes ten times as long for each
 _VECTOR = 16
-_SHORT = 256  # tokens of a row up to which plain products are faster than fused attention in bf16
+# tokens of a row up to which plain products are faster than fused attention in bf16
+_SHORT = 256
 
 
 def dropout_rates(config: Config) -> dict[str, float]:

@@ -8,13 +8,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from logging import DEBUG
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.data.labels import placeholder_names
 from bertkit.errors import ModelError, UnavailableError, pip_install
 from bertkit.modeling.architectures import first_position, is_causal
 from bertkit.modeling.cls_only import read_one_token
-from bertkit.modeling.heads.outputs import compute_head_in_fp32
 from bertkit.modeling.info import Config, Model, info_of, set_tagger_head, tagger_head
 from bertkit.modeling.weights import (
     check_config,
@@ -34,6 +33,9 @@ from bertkit.storage.fingerprints import feed_file
 from bertkit.storage.hub import WEIGHTS, bytes_left_out
 from bertkit.tokens.features import Tokenizer
 from bertkit.tokens.vocabulary import refuse_foreign
+
+if TYPE_CHECKING:
+    import torch
 
 _WEIGHT_ENDINGS = (".safetensors", ".bin")
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model")
@@ -282,3 +284,23 @@ def load_model(
     info.has_new_head, info.keeps_head = not trained, trained and new_head
     info.other_labels = tuple(saved_labels) if same_class and saved_labels != list(labels) else ()
     return model
+
+
+def compute_head_in_fp32(model: Model) -> None:
+    """Compute the linear layers of the head, and of the pooler before it, in float32 under autocast too.
+
+    They cost next to nothing. In bf16, two logits that differ by less than a hundredth would be equal, and the pooler
+    alone would make the scores of MiniLM on STS-B 2.6 times as inexact as the encoder makes them.
+    """
+    import torch
+
+    def in_fp32(layer: torch.nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(inputs.device.type, enabled=False):
+            return torch.nn.functional.linear(inputs.float(), layer.weight, layer.bias)
+
+    modules = [module for name, module in model.named_children() if name != model.base_model_prefix]
+    modules += [module for name, module in model.base_model.named_children() if name == "pooler"]
+    for module in modules:
+        for layer in module.modules():
+            if type(layer) is torch.nn.Linear:
+                layer.forward = partial(in_fp32, layer)  # type: ignore[method-assign]

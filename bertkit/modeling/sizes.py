@@ -80,7 +80,8 @@ def make_config(size: str, tokenizer: Tokenizer, model_options: Mapping[str, Any
     config = _config(find_size(size), model_options, max(tokenizer.get_vocab().values()) + 1)
     for name in ("pad", "bos", "eos", "cls", "sep", "mask"):
         number = getattr(tokenizer, f"{name}_token_id")
-        if number is None:  # BERT's tokenizer has cls and sep where RoBERTa's config has bos and eos
+        # BERT's tokenizer has cls and sep where RoBERTa's config has bos and eos
+        if number is None:
             number = getattr(tokenizer, {"bos": "cls_token_id", "eos": "sep_token_id"}.get(name, "pad_token_id"))
         if getattr(config, f"{name}_token_id", None) is not None:
             setattr(config, f"{name}_token_id", number)

@@ -163,7 +163,8 @@ def restore_weights(model: Model, file: Path) -> None:
             raise RuntimeError(f"missing: {', '.join(missing)}; unexpected: {', '.join(unexpected)}")
         # one for all, where several devices compile one per shape that is read
         Device(model.device.type).end_graph()
-        if restore := getattr(model, "restore_projection", None):  # which is in a file of its own
+        # which is in a file of its own
+        if restore := getattr(model, "restore_projection", None):
             restore(file.parent)
     except RuntimeError as error:
         what = f"the weights do not fit the model: {first_line(error)}"

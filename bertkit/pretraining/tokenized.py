@@ -279,7 +279,8 @@ def _read_turns(
 
 def _draw(digests: Numbers, turn: int) -> Numbers:
     """Return (documents,) numbers in [0, 1) that depend on each document alone, and not on whether it is held out."""
-    mixed = (digests + np.uint64(turn + 1)) * np.uint64(0x9E3779B97F4A7C15)  # of Fibonacci hashing
+    # of Fibonacci hashing
+    mixed = (digests + np.uint64(turn + 1)) * np.uint64(0x9E3779B97F4A7C15)
     drawn: Numbers = (mixed >> np.uint64(11)) / 2.0**53
     return drawn
 

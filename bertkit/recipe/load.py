@@ -163,7 +163,8 @@ def _drop_what_is_of_another(values: dict[str, Any], changes: Mapping[str, Any])
         values["data"] = {key: value for key, value in data.items() if key not in _OF_SOURCE}
         values["data"]["splits"] = _splits_in(str(source), data.get("splits") or {})
         if source == "demo" and data.get("config") and not names_language(data):
-            values["data"]["config"] = data["config"]  # the made-up rows are those for this data set
+            # the made-up rows are those for this data set
+            values["data"]["config"] = data["config"]
         if not names_language({**values["data"], "source": source}):
             values["data"].pop("language", None)
     elif isinstance(data, dict) and _names_training_files(changes):
@@ -255,7 +256,8 @@ def _read_with_parents(
     beside = file.parent / str(parent)
     parent_file = beside if beside.is_file() else find_recipe(str(parent), command)
     inherited, _, own_of_parent, is_parent_own = _read_with_parents(parent_file, command, (*seen, file.resolve()))
-    for key in ("name", "published"):  # not inherited: published scores are about the parent's rows
+    # not inherited: published scores are about the parent's rows
+    for key in ("name", "published"):
         inherited.pop(key, None)
     data = values["data"] if isinstance(values.get("data"), dict) else {}
     named = {"model": values.get("model"), "data.source": data.get("source"), "data.files": data.get("files")}

@@ -35,9 +35,8 @@ def bind(host: str, port: int, *, shared: bool = False) -> socket.socket:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
     except (OSError, UnicodeError):
-        raise UsageError(
-            f"no such host: {host}", "--host 127.0.0.1 for this machine, 0.0.0.0 for all networks"
-        ) from None
+        what = f"no such host: {host}"
+        raise UsageError(what, "--host 127.0.0.1 for this machine, 0.0.0.0 for all networks") from None
     # asyncio sends small answers at once (TCP_NODELAY) only where a socket says that it is one of TCP. On others, the
     # body of an answer waits 40 ms for the client to acknowledge its headers.
     server = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from filelock import BaseFileLock
 
 
-_MARK = ".held"  # ends the name of the file that marks a lock as held where the file system has none
+# ends the name of the file that marks a lock as held where the file system has none
+_MARK = ".held"
 _NO_LOCKS = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOLCK}
 """What a file system answers that has no locks, such as Lustre or NFS where they are not set up."""
 
@@ -333,7 +334,8 @@ def free_space(file: Path) -> tuple[int | None, int | None]:
         files = os.statvfs(file).f_favail if hasattr(os, "statvfs") and os.statvfs(file).f_files else None
     except OSError:
         return None, None
-    return (usage.free if usage.total else None), files  # some network file systems know no sizes
+    # some network file systems know no sizes
+    return (usage.free if usage.total else None), files
 
 
 def _megabytes(size: int) -> str:

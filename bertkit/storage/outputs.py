@@ -183,7 +183,8 @@ def _locked_beside(output: Path, *, wait: bool = False) -> Iterator[None]:
             held.enter_context(locked(lock, refuse=None if wait else refuse))
         except OSError as error:
             raise unwritable(error, output) from None
-        held.callback(_delete_lock, lock)  # while it is held: afterwards it may be another process's
+        # while it is held: afterwards it may be another process's
+        held.callback(_delete_lock, lock)
         yield
 
 

@@ -132,7 +132,8 @@ def check_claim(folder: Path, identity: Mapping[str, Any]) -> records.RunRecord 
         inside = f"several runs ({listed})" if names else "something that is not a run of bertkit"
         raise UsageError(f"the folder holds {inside}", "choose another --output", file=folder)
     if record is not None and record["status"] != "finished" and not any(folder.glob("checkpoint-*")):
-        return None  # it never saved a checkpoint: there is nothing to resume and nothing to lose
+        # it never saved a checkpoint: there is nothing to resume and nothing to lose
+        return None
     if record is not None:
         files.refuse_links(folder)
     # Any other difference would mix two runs in one folder, and no error would ever say so.

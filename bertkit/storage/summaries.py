@@ -137,7 +137,8 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and abs(value) < 2**63  # which infinity and NaN are not
+    # which infinity and NaN are not
+    return isinstance(value, (int, float)) and abs(value) < 2**63
 
 
 def _settings(record: RunRecord) -> dict[str, Any]:

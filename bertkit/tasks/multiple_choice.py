@@ -19,7 +19,7 @@ from bertkit.data.rows import FILL_IN, NO_LABEL, read_texts
 from bertkit.metrics import calibration
 from bertkit.metrics.ensembles import mean_probabilities
 from bertkit.metrics.linear import find_words, fit_linear, sample, score_linear
-from bertkit.modeling.heads.outputs import mask_missing_choices
+from bertkit.modeling.heads.choices import mask_missing_choices
 from bertkit.modeling.heads.targets import Target, class_score, label_targets
 from bertkit.modeling.info import Model
 from bertkit.tasks import (

@@ -292,7 +292,8 @@ def _labelled_tags(predictions: Predictions, rows: Rows) -> list[entities.TagPai
     """Return each row's gold and predicted tags, of the labelled words only; DataError where their number differs."""
     pairs = [(row["tags"], record["prediction"]) for row, record in zip(rows, predictions, strict=True)]
     for number, (gold, predicted) in enumerate(pairs, start=1):
-        if len(gold) != len(predicted):  # those of another program, which may have cut a long text
+        # those of another program, which may have cut a long text
+        if len(gold) != len(predicted):
             what = f"{len(predicted)} tags are predicted for {len(gold)} words"
             raise DataError(what, "predict one for each word", row=number)
     return [entities.drop_unlabelled(gold, predicted) for gold, predicted in pairs]

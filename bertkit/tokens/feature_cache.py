@@ -45,7 +45,8 @@ if TYPE_CHECKING:
 Encode = Callable[[Rows, Setup], list[Feature]]
 
 _SCHEMA = 2  # of the files
-_BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json")  # prompts and lengths
+# prompts and lengths
+_BESIDE = ("config_sentence_transformers.json", "sentence_bert_config.json")
 _LEAST_ROWS = 1000  # fewer rows are encoded faster than a file is found, opened and checked
 _FEATURES_AT_ONCE = 16  # of those without a file
 

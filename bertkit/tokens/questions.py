@@ -121,9 +121,8 @@ def read_answers(value: object, questions: list[Question]) -> dict[str, int]:
     if not isinstance(given, Mapping):
         listed = given if is_list(given) else [given]
         if len(listed) != len(questions):
-            raise DataError(
-                f"{len(listed)} answers to {len(questions)} questions", "give them by name", column="answers"
-            )
+            what = f"{len(listed)} answers to {len(questions)} questions"
+            raise DataError(what, "give them by name", column="answers")
         given = {question.name: answer for question, answer in zip(questions, listed, strict=True)}
     names = [question.name for question in questions]
     if unknown := next((name for name in given if name not in names), None):

@@ -92,9 +92,8 @@ def check_batch(training: CommonTraining, rows: int | None, processes: int) -> N
             f"make it a multiple of {shares}",
         )
     if rows is not None and rows // training.steps_per_epoch(rows) < shares:
-        raise UsageError(
-            f"{rows} rows are too few for {shares} shares of a batch", "use fewer processes or micro-batches"
-        )
+        what = f"{rows} rows are too few for {shares} shares of a batch"
+        raise UsageError(what, "use fewer processes or micro-batches")
 
 
 def check_extra(training: CommonTraining) -> None:

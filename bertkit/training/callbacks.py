@@ -85,7 +85,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         self.loading += time.perf_counter() - self.idle_since
         share = self.budget.share if self.budget else state.global_step / state.max_steps
         info_of(self.trainer.model).progress = share
-        self.trainer.device.end_graph()  # of what an evaluation has left, which is no part of a step
+        # of what an evaluation has left, which is no part of a step
+        self.trainer.device.end_graph()
         self.step_began = time.perf_counter()
 
     def on_step_end(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object) -> None:
@@ -139,7 +140,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         # one for what starts again from zero, which a checkpoint may read
         self.trainer.device.end_graph()
         logs = logs or {}
-        if "train_runtime" in logs:  # the Trainer's summary covers only what this process trained
+        # the Trainer's summary covers only what this process trained
+        if "train_runtime" in logs:
             state.log_history.pop()
             return
         self._write_log(state)

@@ -94,7 +94,8 @@ def tokens_to_train(batches: Batches, arguments: TrainingArguments, padding: int
 
 def why_padding_is_computed(model: PreTrainedModel, training: CommonTraining, machine: Machine) -> str | None:
     """Say why a model on its speed paths computes the padding of batches; None where it does not."""
-    has_run = tagger_head(model.config) is not None  # a frozen encoder, whose states are read before
+    # a frozen encoder, whose states are read before
+    has_run = tagger_head(model.config) is not None
     if has_run or info_of(model).speed_paths.unpadded_layers:
         return None
     return _why_padded(model, training, machine) or f"padding is computed in this {model.config.model_type} model"

@@ -46,7 +46,8 @@ class PretrainBatches(Dataset[Feature]):
         self.training = training = setup.recipe.training
         self.rows: int | None = None
         self.shares = Shares(training.gradient_accumulation)
-        self.cached: dict[int, tuple[int, Examples]] = {}  # length -> epoch and examples in memory
+        # length -> epoch and examples in memory
+        self.cached: dict[int, tuple[int, Examples]] = {}
         self.orders: dict[tuple[int, int], Numbers] = {}
         long = self.examples(training.max_length, 0)
         if training.budget is not None:

@@ -135,7 +135,8 @@ def open_run(plan: RunPlan, *, fresh: bool) -> Iterator[Run]:
         except BertkitError as error:
             status = {StoppedError: "stopped", DivergedError: "diverged"}.get(type(error), "failed")
             seconds = round(run.seconds, 3)
-            with suppress(OSError):  # what it says is lost where the disk is full; the error is not
+            # what it says is lost where the disk is full; the error is not
+            with suppress(OSError):
                 runs.write_record(plan.folder, {**record, "status": status, "error": str(error), "seconds": seconds})
             raise
 

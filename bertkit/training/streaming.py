@@ -40,7 +40,8 @@ class StreamedBatches(Dataset[Feature]):
         self.batching: str = training.batching
         self.padding: str | None = None
         self.shares = Shares(training.gradient_accumulation)
-        self.buffer, self.first_step = -1, 0  # number of the buffer in memory, and its first step
+        # number of the buffer in memory, and its first step
+        self.buffer, self.first_step = -1, 0
         self.batches: list[list[Feature]] = []
         self.states: list[dict[str, Any]] = []
         self.totals = [0, 0, 0]  # steps, rows and tokens so far

@@ -63,7 +63,8 @@ class LayerPlan:
             has_head = any(weights.requires_grad and weights not in encoder for weights in model.parameters())
             self.stages = _stages(self.depths, training, rows, has_head=has_head)
             steps = training.total_steps(rows)
-            if self.stages and self.stages[-1].step >= steps:  # the run ends before its last stage
+            # the run ends before its last stage
+            if self.stages and self.stages[-1].step >= steps:
                 reached = sum(stage.step < steps for stage in self.stages)
                 log.warning(
                     f"training.gradual_unfreezing: the run ends at step {steps}, in stage {reached} of "

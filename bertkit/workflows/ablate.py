@@ -196,9 +196,8 @@ def check_ablation(
             raise UsageError("--then names a model", "leave it out: each encoder that is pretrained is fine-tuned")
         task_name = load_recipe(task, settings).name
         if task_name in of_tasks or task_name == _PRETRAINED:
-            raise UsageError(
-                f"--then: two recipes are called {task_name}", "give one another name: --then 'RECIPE name=other'"
-            )
+            what = f"--then: two recipes are called {task_name}"
+            raise UsageError(what, "give one another name: --then 'RECIPE name=other'")
         of_tasks[task_name] = task, settings
     folder = runs.run_folder(output, f"{next(iter(recipes.values())).name}-ablation")
     is_ours = any((folder / name).exists() for name in (SUMMARY, _PRETRAINED))
@@ -238,9 +237,8 @@ def _for_another(job: Ablation) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise UsageError(
-            error.what, f"--output {runs.free_name(job.folder)} for a new ablation", file=error.file
-        ) from None
+        remedy = f"--output {runs.free_name(job.folder)} for a new ablation"
+        raise UsageError(error.what, remedy, file=error.file) from None
 
 
 def _compare_variants(job: Ablation, task: str, seeds: Sequence[int]) -> AblatedTask | None:

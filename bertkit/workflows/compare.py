@@ -146,7 +146,8 @@ def _compare_systems(
     ]
     scorer, notes = _leave_out_unstored(scorer, systems, sides)
     if settings.gate:
-        settings.gate.choose(scorer, sides[0])  # a wrong name is told before anything is compared
+        # a wrong name is told before anything is compared
+        settings.gate.choose(scorer, sides[0])
     notes += [f"{system.name}: left out {', '.join(system.unfinished)}." for system in systems if system.unfinished]
     names = _short_names([system.name for system in systems])
     first_runs = {name: system.runs[0] for name, system in zip(names, systems, strict=True)}

@@ -59,7 +59,8 @@ def read_pairs(file: str | Path, columns: tuple[str, str] = ("text", "text_pair"
 def _compare_pairs(embedder: Embedder, pairs: Iterable[Pair]) -> Iterator[dict[str, Any]]:
     remaining = iter(pairs)
     while chunk := list(islice(remaining, _CHUNK)):
-        texts = list(dict.fromkeys(text for _, *both in chunk for text in both))  # each text once
+        # each text once
+        texts = list(dict.fromkeys(text for _, *both in chunk for text in both))
         vectors = embedder.encode(texts).astype(np.float64)
         vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-30)
         vector_of = dict(zip(texts, vectors, strict=True))

@@ -10,8 +10,8 @@ import pytest
 
 from bertkit.data.rows import Split
 from bertkit.errors import RecipeError
-from bertkit.evaluation.scoring import check_best_metric, describe_scores, find_intervals, suffix_of, write_predictions
-from bertkit.metrics.basic import r2
+from bertkit.evaluation.scoring import describe_scores, find_intervals, suffix_of, write_predictions
+from bertkit.metrics.basic import check_best_metric, r2
 from bertkit.recipe import load_recipe
 
 

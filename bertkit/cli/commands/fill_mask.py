@@ -29,9 +29,8 @@ def command(
     from bertkit.recipe import Data, typed_path
 
     if (file is None) == (not texts):
-        raise UsageError(
-            "no text" if file is None else "texts and a --file", 'give e.g. "The [MASK] sleeps.", or --file'
-        )
+        what = "no text" if file is None else "texts and a --file"
+        raise UsageError(what, 'give e.g. "The [MASK] sleeps.", or --file')
     if file is not None:
         texts = [
             record["text"]

@@ -93,9 +93,8 @@ def _refuse_json(line: str, name: str, row: int) -> None:
     except ValueError:
         is_json = False
     if is_json:
-        raise DataError(
-            f"JSON, not a word with its tags: {excerpt(line)}", "--set data.format=jsonl", file=name, row=row
-        )
+        what = f"JSON, not a word with its tags: {excerpt(line)}"
+        raise DataError(what, "--set data.format=jsonl", file=name, row=row)
 
 
 def _split_line(line: str, name: str, row: int) -> list[str]:

@@ -46,7 +46,8 @@ def _parse_line(line: str, number: int, file: Path) -> dict[str, Any]:
     if not tab or index != str(number):
         what = f"the line does not begin with the index {number} and a tab"
         raise DataError(what, "name the file as the script has written it", file=file, row=number + 2)
-    if answer.startswith("["):  # of several labels, the script writes the list as Python shows it
+    # of several labels, the script writes the list as Python shows it
+    if answer.startswith("["):
         with suppress(ValueError, SyntaxError):  # a label's name may begin so
             return {"prediction": ast.literal_eval(answer)}
     return {"prediction": answer}

@@ -114,7 +114,8 @@ def words_attention(weights: Tensor, spans: Sequence[tuple[int, int]]) -> Tensor
     A word that attends is the mean of its tokens, and one that is attended to is their sum (Clark et al. 2019, section
     4.1).
     """
-    members = torch.zeros(len(spans), weights.shape[-1], device=weights.device)  # (words, tokens)
+    # (words, tokens)
+    members = torch.zeros(len(spans), weights.shape[-1], device=weights.device)
     for word, (start, end) in enumerate(spans):
         members[word, start:end] = 1
     means = members / members.sum(1, keepdim=True).clamp_min(1)

@@ -101,7 +101,8 @@ def evidence(features: Numbers, targets: Numbers) -> Numbers:
     eigenvalues, along = _project_targets(matrix, targets)
     squares = (targets**2).sum(axis=0)
     floor = _SMALLEST * squares + _TINY
-    outside = np.maximum(squares - along.sum(axis=0), 0.0)  # of the targets, what no weights reach
+    # of the targets, what no weights reach
+    outside = np.maximum(squares - along.sum(axis=0), 0.0)
 
     def solve(ratio: Numbers) -> tuple[Numbers, Numbers, Numbers]:
         """Return the residuals, the squared length of the weights, and how many of these the examples determine."""

@@ -27,7 +27,8 @@ from bertkit.tokens.features import IGNORED
 
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
-CLASS_ENDING = "ForWindowClassification"  # of the classes of `bertkit.modeling.heads.window_pooling`
+# of the classes of `bertkit.modeling.heads.window_pooling`
+CLASS_ENDING = "ForWindowClassification"
 # that are computed at once without gradients; a batch has more only if a single row has
 _TOKENS = 2**14
 

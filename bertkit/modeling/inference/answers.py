@@ -148,7 +148,7 @@ class InferenceModel(nn.Module):
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, **others}
         inputs = {name: values.flatten(0, -2) for name, values in inputs.items() if name in _INPUTS}
         hidden = self.encoder(**inputs, first_only=self.first_only).last_hidden_state
-        # in fp32, as `bertkit.modeling.heads.outputs.compute_head_in_fp32` lets a head be computed
+        # in fp32, as `bertkit.modeling.load.compute_head_in_fp32` lets a head be computed
         with torch.autocast(hidden.device.type, enabled=False):
             if self.summary is not None:
                 name = self.head.activation

@@ -27,7 +27,8 @@ from bertkit.tokens.features import Batch
 _STEP = 32
 # at most tokens of a text whose attention is faster in plain products, and texts of each
 _SHORT, _BLOCK = 48, 32
-_LANES = 16  # torch's softmax is several times slower where the last axis is not a multiple of it
+# torch's softmax is several times slower where the last axis is not a multiple of it
+_LANES = 16
 
 _USUAL_TOKENS = 1024  # of a batch
 _PREPARING = Lock()

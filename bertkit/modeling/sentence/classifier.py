@@ -84,7 +84,8 @@ def load_sentence_classifier(
     find_class = partial(class_with_head, SentenceClassifier, ending="ForTextClassification")
     model = load_model(find_class, folder, labels, new_head=new_head, problem_type="single_label_classification")
     set_up(model, replace(modules, dimension=None), loss)  # the layer reads whole vectors
-    info_of(model).has_new_head = False  # it is fitted, or set, before anything is computed with it
+    # it is fitted, or set, before anything is computed with it
+    info_of(model).has_new_head = False
     return model
 
 

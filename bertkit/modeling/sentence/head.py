@@ -62,7 +62,8 @@ class VectorHead:
         if row_mask is not None:
             missing = missing | ~row_mask[:, None]
         loss = self._loss_of(inputs["attention_mask"]) if self.training else None  # type: ignore[attr-defined]
-        if loss is not None and loss.name == "simcse":  # every text twice, so that dropout differs
+        # every text twice, so that dropout differs
+        if loss is not None and loss.name == "simcse":
             batch = [None if values is None else derive(values, _twice(loss.texts)) for values in batch]
             missing = derive(missing, _twice(loss.texts))
         vectors = self._embed_texts([None if values is None else values.flatten(0, 1) for values in batch])

@@ -11,7 +11,8 @@ from bertkit.storage.columns import Numbers
 from bertkit.tokens.feature_cache import add_values
 from bertkit.tokens.features import Features
 
-_MOST_ROWS = 50_000  # whose positives are candidates of one another; more would take quadratic time
+# whose positives are candidates of one another; more would take quadratic time
+_MOST_ROWS = 50_000
 _BLOCK = 512  # anchors whose scores are in memory at a time
 
 

@@ -122,9 +122,8 @@ def read_modules(folder: Path) -> SentenceModules:
     modes = (found,) if isinstance(found, str) else tuple(found)
     for mode in modes:
         if mode not in POOLING_MODES:
-            raise ModelError(
-                f"pooling mode {mode!r} is not known", f"one of {', '.join(POOLING_MODES)}", file=pooling_file
-            )
+            what = f"pooling mode {mode!r} is not known"
+            raise ModelError(what, f"one of {', '.join(POOLING_MODES)}", file=pooling_file)
     return replace(
         read_settings(folder),
         pooling=modes,

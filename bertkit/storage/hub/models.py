@@ -133,9 +133,8 @@ def _find_on_hub(name: str) -> Path:
     except UnavailableError as error:
         folder = cached_folder("model", repository_name, revision)
         if folder is None and typed_path(name).parent.is_dir() and "/" in name:
-            raise ModelError(
-                f"no such directory: {name}; as a name of the hub, {error.what}", _list_folders(typed_path(name).parent)
-            ) from None
+            what = f"no such directory: {name}; as a name of the hub, {error.what}"
+            raise ModelError(what, _list_folders(typed_path(name).parent)) from None
         if folder is None or not _is_whole(folder):
             where = "neither a directory nor in the cache" if folder is None else "only in part in the cache"
             remedy = _alternatives(name) if constants.is_offline_mode() else error.remedy

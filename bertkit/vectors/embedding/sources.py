@@ -64,7 +64,8 @@ def read_row_parts(source: TextSource, unit: Unit) -> Iterator[Part]:
             part.ids.append(row_id)
             part.items.append(item)
             part.lines.append(line)
-            read = item[0] if isinstance(item, tuple) else item  # of a target, all words of its row
+            # of a target, all words of its row
+            read = item[0] if isinstance(item, tuple) else item
             characters += len(read) if isinstance(read, str) else sum(map(len, read))
             if characters > unit.most_characters:
                 break

@@ -33,7 +33,8 @@ TARGET = 0.99
 
 _K = 10
 _SAMPLE, _TIMED = 500, 100  # queries: for the recall, and for the time of one
-_LARGE = 500_000  # rows from which clusters take the place of a graph, which takes longer to build
+# rows from which clusters take the place of a graph, which takes longer to build
+_LARGE = 500_000
 _MORE = 20  # candidates beyond k, since 8 bits per number do not rank as exactly
 # of a graph: neighbors per row, and rows that are looked at to find them
 _LINKS, _BUILD_WIDTH = 32, 300

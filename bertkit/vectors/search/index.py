@@ -112,11 +112,8 @@ class Index:
             what = f"vectors of dimension {queries.shape[1]}, where those of the index have {self.manifest.dimension}"
             raise UsageError(what, "use the model that the index was built with", file=self.folder)
         if not np.isfinite(queries).all():
-            raise UsageError(
-                "the vector of a query is not finite",
-                "compute it again, with another model or in fp32",
-                file=self.folder,
-            )
+            what = "the vector of a query is not finite"
+            raise UsageError(what, "compute it again, with another model or in fp32", file=self.folder)
         queries = prepare(queries, self.manifest.similarity)
         k = min(k, len(self))
         if self.approximate is None or not k:

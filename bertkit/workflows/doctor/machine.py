@@ -180,9 +180,7 @@ def look_at_hub() -> Iterator[Finding]:
             with hub.answering():
                 get_session().head(constants.ENDPOINT, timeout=_HUB_SECONDS)
         except BertkitError as error:
-            text, remedy = (
-                f"{constants.ENDPOINT}: {error.what}",
-                "check network, proxy and HF_ENDPOINT, or work offline",
-            )
+            text = f"{constants.ENDPOINT}: {error.what}"
+            remedy = "check network, proxy and HF_ENDPOINT, or work offline"
     yield judge("hub", "hub", text, warn=remedy)
     yield judge("hub", "token", "a token is set" if get_token() else "no token, which public models do not need")

@@ -43,10 +43,8 @@ def examine_folder(folder: Path) -> list[Finding]:
         findings = _examine_run(folder) if is_run else [*_examine_several(folder, parts)]
         of_parts = ((part.name, finding) for part in parts for finding in _examine_run(part))
         return findings + [replace(finding, text=f"{name}: {finding.text}") for name, finding in of_parts]
-    exported = [
-        folder / exports.MANIFEST,
-        *sorted(folder.glob(f"*/model/{exports.MANIFEST}")),
-    ]  # alone, or in a package
+    # alone, or in a package
+    exported = [folder / exports.MANIFEST, *sorted(folder.glob(f"*/model/{exports.MANIFEST}"))]
     if exported[-1].is_file():
         faults = [*_find_fault(exports.check_export, exported[-1].parent)]
     elif (folder / manifest.MANIFEST).is_file():
@@ -87,9 +85,8 @@ def _list_scores(record: RunRecord) -> list[tuple[str, Sequence[float]]]:
         metric = recipe.get("best_metric") or next(iter(results), "")
         interval, value = (result.get("intervals") or {}).get(metric) or (), results.get(metric)
         ends = f" (95% CI {interval[0]:.4f} to {interval[1]:.4f})" if interval else ""
-        scores.append(
-            (f"{result['split']}: {metric} {'undefined' if value is None else f'{value:.4f}'}{ends}", interval)
-        )
+        shown = "undefined" if value is None else f"{value:.4f}"
+        scores.append((f"{result['split']}: {metric} {shown}{ends}", interval))
     return scores
 
 
@@ -182,9 +179,8 @@ def _judge_truncation(record: RunRecord) -> Iterator[Finding]:
         count, total = truncated.get(name, 0), rows.get(split)
         if total and count > _TRUNCATED * total:
             text = f"{share_of(count, total)} {split} rows {what} {longest} tokens, where texts are truncated"
-            yield judge(
-                "tokens", f"truncated_{name}", text, warn=f"--max-length {2 * longest}, if the model reads that"
-            )
+            remedy = f"--max-length {2 * longest}, if the model reads that"
+            yield judge("tokens", f"truncated_{name}", text, warn=remedy)
 
 
 def _judge_times(record: RunRecord) -> Iterator[Finding]:

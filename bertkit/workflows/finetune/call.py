@@ -96,7 +96,8 @@ def finetune(
     if isinstance(data, (str, Path)):
         changes["data.source"] = str(data)
     if in_memory and not isinstance(recipe, (Recipe, SeveralTasks)):
-        changes.setdefault("data.source", "")  # what the recipe says of its own source is dropped
+        # what the recipe says of its own source is dropped
+        changes.setdefault("data.source", "")
     # Rows in memory follow the recipe: what it says of columns and labels is how they are read.
     loaded = _load_recipe(recipe, changes)
     if isinstance(loaded, SeveralTasks) and in_memory:

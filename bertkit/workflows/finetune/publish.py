@@ -191,7 +191,8 @@ def _write_results(outcome: _Outcome, folder: Path) -> None:
     fit_result, seconds, training = outcome.fit_result, outcome.seconds, outcome.inputs.recipe.training
     rows = outcome.inputs.rows["train"]
     seen = fit_result.steps * training.batch_size if rows is None else rows * fit_result.epochs
-    epochs = None if rows is None else fit_result.epochs  # the epochs of a stream are not counted
+    # the epochs of a stream are not counted
+    epochs = None if rows is None else fit_result.epochs
     train = {
         "epoch": epochs,
         "train_loss": fit_result.train_loss,
@@ -304,7 +305,8 @@ def _make_card(inputs: FinetuneInputs, facts: Facts, model: Model) -> str:
     head = head.replace("WindowClassification", "SequenceClassification")
     is_local = recipe.model == "demo" or Path(recipe.model).exists()
     on_hub = not Path(recipe.data.source).exists() and recipe.data.source != "demo" and not recipe.data.files
-    length = "steps" if recipe.training.steps is None else "epochs"  # the one that does not count
+    # the one that does not count
+    length = "steps" if recipe.training.steps is None else "epochs"
     card = CardFacts(
         pipeline_tag=re.sub(r"(?<!^)(?=[A-Z])", "-", head).lower().replace("sequence", "text"),
         auto_class=f"AutoModelFor{head}" if type(model).__module__.startswith("transformers.") else "",

@@ -11,8 +11,8 @@ from bertkit.data.sources import is_validation
 from bertkit.errors import RecipeError
 from bertkit.evaluation.baselines import ScoredBaselines, fit_and_score
 from bertkit.evaluation.checkpoint import Checkpoint
-from bertkit.evaluation.scoring import Scored, check_best_metric, run_part, score_split
-from bertkit.metrics.basic import LOWER_IS_BETTER, rank_step
+from bertkit.evaluation.scoring import Scored, run_part, score_split
+from bertkit.metrics.basic import LOWER_IS_BETTER, check_best_metric, rank_step
 from bertkit.modeling.info import Model, info_of
 from bertkit.progress import log, stage
 from bertkit.tasks import Task

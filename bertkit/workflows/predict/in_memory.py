@@ -50,9 +50,8 @@ def as_records(rows: Any, inputs: Sequence[str] = (), columns: Columns | None = 
     if is_dataframe(rows):
         given = _dataframe_records(rows)
     elif hasattr(rows, "column_names") and isinstance(rows, Mapping):
-        raise DataError(
-            f"a DatasetDict of {', '.join(rows)}", f"name one of its splits, such as [{next(iter(rows))!r}]"
-        )
+        what = f"a DatasetDict of {', '.join(rows)}"
+        raise DataError(what, f"name one of its splits, such as [{next(iter(rows))!r}]")
     elif isinstance(rows, (str, Mapping)):
         given = [rows]
     elif hasattr(rows, "to_pylist"):  # a table or a column of Arrow

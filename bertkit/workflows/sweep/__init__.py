@@ -223,9 +223,8 @@ def _check_trials(job: _Sweep) -> None:
             runs.check_claim(inputs.plan.folder, inputs.plan.identity)
         except UsageError as error:
             remedy = f"--output {runs.free_name(job.folder)} for a new sweep, or --fresh to move the old one aside"
-            raise UsageError(
-                error.what.replace("another run", "trials of another sweep"), remedy, file=job.folder
-            ) from None
+            what = error.what.replace("another run", "trials of another sweep")
+            raise UsageError(what, remedy, file=job.folder) from None
         return
 
 

@@ -65,9 +65,8 @@ def command(
     from bertkit.recipe import typed_path
 
     if (file is None) == (not queries):
-        raise UsageError(
-            "no query" if file is None else "queries and a --file", 'give e.g. "how to open a file", or --file'
-        )
+        what = "no query" if file is None else "queries and a --file"
+        raise UsageError(what, 'give e.g. "how to open a file", or --file')
     from bertkit.vectors.reranker import Reranker
     from bertkit.vectors.search.index import Index
     from bertkit.vectors.search.retrieval import SearchMethod

@@ -1,8 +1,7 @@
-"""Changes to the head of a model: its precision, and choices that a row lacks."""
+"""Heads over choices, of which rows may have different numbers."""
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 from bertkit.modeling.info import Model, Output, info_of
@@ -10,26 +9,6 @@ from bertkit.tokens.features import Batch
 
 if TYPE_CHECKING:
     import torch
-
-
-def compute_head_in_fp32(model: Model) -> None:
-    """Compute the linear layers of the head, and of the pooler before it, in float32 under autocast too.
-
-    They cost next to nothing. In bf16, two logits that differ by less than a hundredth would be equal, and the pooler
-    alone would make the scores of MiniLM on STS-B 2.6 times as inexact as the encoder makes them.
-    """
-    import torch
-
-    def in_fp32(layer: torch.nn.Linear, inputs: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(inputs.device.type, enabled=False):
-            return torch.nn.functional.linear(inputs.float(), layer.weight, layer.bias)
-
-    modules = [module for name, module in model.named_children() if name != model.base_model_prefix]
-    modules += [module for name, module in model.base_model.named_children() if name == "pooler"]
-    for module in modules:
-        for layer in module.modules():
-            if type(layer) is torch.nn.Linear:
-                layer.forward = functools.partial(in_fp32, layer)  # type: ignore[method-assign]
 
 
 def mask_missing_choices(model: Model) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 import transformers
 
-from bertkit.modeling.heads.outputs import compute_head_in_fp32
+from bertkit.modeling.load import compute_head_in_fp32
 
 
 def test_pooler_and_head_are_as_exact_under_autocast():
