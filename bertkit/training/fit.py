@@ -41,7 +41,7 @@ from bertkit.training.arguments import make_arguments
 from bertkit.training.batching import Batches
 from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
 from bertkit.training.losses import LoggedTerms, Terms, mean_over_processes
-from bertkit.training.own import make_callbacks
+from bertkit.training.own import make_callback
 from bertkit.training.paths import fitting_collator, on_speed_paths, tokens_to_train, why_padding_is_computed
 from bertkit.training.run import FitResult, load_best
 from bertkit.training.stopping import StopFlag, caught_signals
@@ -315,7 +315,7 @@ def fit(
     model, batches = trainee.model, trainee.batches
     arguments = make_arguments(training, machine, folder, batches.rows, judge.best_metric, judge.greater_is_better)
     micro_batches.check_shares(model, training, arguments.world_size)
-    own_callbacks = make_callbacks(training)
+    own_callbacks = [make_callback(name) for name in training.callbacks or ()]
     set_seed(training.seed)  # the dropout stream starts here, whatever loading the model has drawn
     with caught_signals() if stop is None else nullcontext(stop) as flag:
         callback = TrainingCallback(training, judge.best_metric, batches, flag)

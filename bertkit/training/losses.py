@@ -25,6 +25,25 @@ Loss = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 """Sum over the labels that are not ignored, of logits ``(..., labels)`` and labels."""
 
 
+def check_loss(training: Training, task: Task, *, may_run_code: bool) -> None:
+    """Check that a task family can be trained with the loss that a recipe names, and load one of your own.
+
+    Raises:
+        RecipeError: it cannot, keys exclude each other, or your own function is not there or may not run.
+    """
+    keys = [key for key in ("loss", "class_weights", "label_smoothing") if getattr(training, key)]
+    if keys and not task.NAMED:
+        raise RecipeError(f"training.{keys[0]} needs labels", "leave it out for this task")
+    if training.loss and task.FITS_HEAD:
+        raise RecipeError("training.loss: this task family has a loss of its own", "leave it out")
+    if training.loss == FOCAL and training.label_smoothing:
+        raise RecipeError("training.label_smoothing does not go with focal loss", "leave one of them out")
+    if training.loss and training.loss != FOCAL:
+        load_own("loss", training.loss, may_run_code)
+        if len(keys) > 1:
+            raise RecipeError(f"training.{keys[1]} does not go with a loss of your own", "leave one of them out")
+
+
 @dataclass(frozen=True)
 class Terms:
     """The terms of a loss: the loss is the weighted sum of their means over all items of an optimizer step.
@@ -179,16 +198,9 @@ def _lacking(losses: torch.Tensor) -> torch.Tensor:
     return (-(-losses).expm1()).clamp(min=1e-8)
 
 
-def find_own_loss(name: str, may_run_code: bool = True) -> Callable[[torch.Tensor, torch.Tensor], torch.Tensor]:
-    """Return your own function of logits (n, labels) and labels; raises what `load_own` does."""
-    loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
-    loss = load_own("loss", name, may_run_code)
-    return loss
-
-
 def _sum_own_loss(name: str, labels: int) -> Loss:
     """Return the sum of the losses of your own function, of logits (n, labels), over the labels that count."""
-    function = find_own_loss(name)
+    function = load_own("loss", name)
 
     def loss(logits: torch.Tensor, gold: torch.Tensor) -> torch.Tensor:
         logits = logits.reshape(-1, labels)
@@ -196,9 +208,8 @@ def _sum_own_loss(name: str, labels: int) -> Loss:
         gold = gold if gold.is_floating_point() else gold.reshape(-1)
         losses = function(logits, gold if gold.is_floating_point() else gold.clamp(min=0))
         if losses.shape != logits.shape[:1]:
-            what = (
-                f"training.loss: {name} returned shape {tuple(losses.shape)} for logits of shape {tuple(logits.shape)}"
-            )
+            shapes = f"shape {tuple(losses.shape)} for logits of shape {tuple(logits.shape)}"
+            what = f"training.loss: {name} returned {shapes}"
             raise RecipeError(what, "return one loss per row of the logits, not their mean")
         counted: torch.Tensor = losses if gold.is_floating_point() else losses.where(gold != IGNORED, 0.0)
         return counted.sum()

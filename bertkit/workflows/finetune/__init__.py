@@ -19,7 +19,7 @@ from bertkit.progress import log, stage
 from bertkit.recipe import Recipe
 from bertkit.storage.runs import is_main_process
 from bertkit.training.losses import gold_terms
-from bertkit.training.own import with_own_collator
+from bertkit.training.own import own_collator
 from bertkit.training.run import FitResult, Run, open_run, untrained
 from bertkit.workflows.finetune.inputs import FinetuneInputs, read_inputs
 from bertkit.workflows.finetune.scorer import StepScorer, load_scorer
@@ -115,7 +115,8 @@ def _fit_model(inputs: FinetuneInputs, scorer: StepScorer) -> FitResult:
     learning = inputs.supervision.learning(checkpoint, train, features, gold)
     # Gold labels alone, or teachers too: `learning` decides, and takes its hooks off when training ends.
     with learning as (terms, collate):
-        collate = with_own_collator(recipe.training, collate)
+        if recipe.training.collator:
+            collate = own_collator(recipe.training.collator, collate)
         trainee = Trainee(checkpoint.model, checkpoint.setup.tokenizer, batches, collate, terms)
         folder = inputs.plan.folder
         return fit(trainee, judge, recipe.training, checkpoint.machine, folder)

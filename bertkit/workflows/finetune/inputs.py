@@ -35,6 +35,7 @@ from bertkit.modeling.layers import check_layers, count_layers
 from bertkit.modeling.load import fingerprint, load_tokenizer, loaded_weight_bytes, read_config
 from bertkit.progress import log
 from bertkit.recipe import WHAT_IS_KEPT, Recipe, typed_path, write_yaml
+from bertkit.recipe.plugins import load_own
 from bertkit.storage import hub, runs
 from bertkit.storage.cache import say_once
 from bertkit.storage.checkpoints import most_bytes, written_bytes
@@ -43,7 +44,8 @@ from bertkit.storage.fingerprints import file_fingerprint
 from bertkit.tasks import Task, load_task
 from bertkit.tokens.features import Setup, max_tokens
 from bertkit.training.automatic import choose_training
-from bertkit.training.own import check_own
+from bertkit.training.losses import check_loss
+from bertkit.training.own import check_callback
 from bertkit.training.run import RunPlan, check_pinned, find_machine
 from bertkit.training.trackers import check_trackers
 from bertkit.workflows.finetune.supervision import Supervision, make_supervision
@@ -249,7 +251,11 @@ def _check_recipe(recipe: Recipe, task: Task) -> None:
     """Check what a recipe asks for before its model and its rows are looked for."""
     if recipe.data.draws:
         check_draw(recipe, task.COLUMNS, named=task.NAMED)
-    check_own(recipe.training, task, may_run_code=recipe._may_run_code)
+    for name in recipe.training.callbacks or ():
+        check_callback(name, may_run_code=recipe._may_run_code)
+    if recipe.training.collator:
+        load_own("collator", recipe.training.collator, recipe._may_run_code)
+    check_loss(recipe.training, task, may_run_code=recipe._may_run_code)
     if recipe.training.lora and not find_spec("peft"):
         raise UnavailableError("training.lora needs the package peft", f"`{pip_install('lora')}`")
     checkpoints, chunks = recipe.training.gradient_checkpointing, recipe.options.get("mini_batch")

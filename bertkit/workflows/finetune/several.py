@@ -24,7 +24,7 @@ from bertkit.storage.files import null_for_nan
 from bertkit.storage.fingerprints import json_fingerprint
 from bertkit.storage.records import take, without_folder
 from bertkit.training.losses import Terms, gold_terms
-from bertkit.training.own import with_own_collator
+from bertkit.training.own import own_collator
 from bertkit.training.run import FitResult, Run, RunPlan, finish, finished_record, open_run, write_settings
 from bertkit.workflows.finetune.inputs import DryRun, FinetuneInputs, check_batches, load_setup, plan_steps, read_inputs
 from bertkit.workflows.finetune.publish import publish
@@ -197,9 +197,10 @@ def _fit_tasks(inputs: SeveralInputs, run: Run, scorers: Mapping[str, StepScorer
     in_memory = dict[str, InMemoryBatches]()
     # Each task keeps its loss, its collator and its features; a batch is of one task, and names it.
     for name, scorer in scorers.items():
-        task = scorer.inputs
+        task, named = scorer.inputs, scorer.inputs.recipe.training.collator
         terms[name] = gold_terms(task.task, task.recipe.training, task.labels, task.splits["train"].rows)
-        collators.append(with_own_collator(task.recipe.training, task.task.collator(scorer.checkpoint.setup)))
+        collate = task.task.collator(scorer.checkpoint.setup)
+        collators.append(own_collator(named, collate) if named else collate)
         in_memory[name] = InMemoryBatches(scorer.features["train"], task.recipe.training)
     # of several processes, each has gradients of one head only
     training = training.model_copy(update={"extra": {"ddp_find_unused_parameters": True, **training.extra}})

@@ -23,7 +23,7 @@ from bertkit.recipe import WHAT_IS_KEPT, PretrainRecipe
 from bertkit.storage import hub, runs
 from bertkit.tokens.features import Feature
 from bertkit.tokens.vocabulary import report_foreign
-from bertkit.training.own import check_own
+from bertkit.training.own import check_callback
 from bertkit.training.run import RunPlan
 from bertkit.training.trackers import check_trackers
 
@@ -79,7 +79,8 @@ def read_inputs(recipe: PretrainRecipe, output: str | Path | None) -> PretrainIn
     if not recipe.model and not recipe.tokenizer:
         remedy = "--tokenizer DIR (`bertkit pretrain tokenizer` trains one), or --model CKPT to start from"
         raise RecipeError("a new model needs a tokenizer", remedy)
-    check_own(recipe.training, may_run_code=recipe._may_run_code)
+    for name in recipe.training.callbacks or ():
+        check_callback(name, may_run_code=recipe._may_run_code)
     check_asked_device(training__gradient_checkpointing=recipe.training.gradient_checkpointing)
     check_launch(fsdp=recipe.training.fsdp)
     check_trackers(recipe.training)
