@@ -51,9 +51,8 @@ def find_shortcuts(splits: Mapping[str, Split], task: Task, recipe: Recipe, labe
             letters = [dict.fromkeys(_LETTERS.findall(name), 1.0) for name in names]
             numbers = np.array([[float((re.sub(r"\D", "", name) or "0")[:15])] for name in names])
             by_number, by_letters = measure_numbers(numbers, of_rows), measure_words(letters, of_rows)[0]
-            findings.append(
-                _describe_gain("ids", "the ids", max(by_number, by_letters, key=lambda gain: gain.accuracy))
-            )
+            larger = max(by_number, by_letters, key=lambda gain: gain.accuracy)
+            findings.append(_describe_gain("ids", "the ids", larger))
     return [*findings, *_find_partial(splits, task, recipe, labels)]
 
 

@@ -90,7 +90,8 @@ def check_shape(shape: Shape, config: Mapping[str, Any]) -> Shape:
     if architecture.first_layer_differs and isinstance(shape.layers, tuple) and shape.layers[0] != 0:
         what = f"--layers without 0: the first layer of a {config['model_type']} model has a form of its own"
         raise UsageError(what, "keep it")
-    if "num_hidden_groups" in config and isinstance(shape.layers, int):  # they are all the same
+    # they are all the same
+    if "num_hidden_groups" in config and isinstance(shape.layers, int):
         return Shape(tuple(range(shape.layers)), shape.heads, shape.intermediate, shape.vocabulary)
     return shape
 
@@ -102,9 +103,8 @@ def _check_heads(heads: int, config: Mapping[str, Any]) -> None:
     if not find_architecture(model_type).sets_head_size:
         what = f"--heads: the config of a {model_type} model cannot say that there are fewer heads of the same size"
         able = ", ".join(types_with("sets_head_size"))
-        raise ModelError(
-            f"{what}, as hidden_size / heads is their size", f"prune --layers or --intermediate; {able} can"
-        )
+        remedy = f"prune --layers or --intermediate; {able} can"
+        raise ModelError(f"{what}, as hidden_size / heads is their size", remedy)
     hidden = _find_number(config, "hidden_size")
     if count is None or hidden is None:
         return

@@ -58,12 +58,9 @@ def refuse_swapped(train: Split, columns: Columns, data: Data) -> None:
                 f"--set {assignment(f'data.columns.{canonical}', names[other])}"
                 for canonical, other in ((text, gold), (gold, text))
             )
-            raise DataError(
-                f"{names[text]!r} looks like labels ({train.rows[0][text][:40]!r}), {names[gold]!r} like texts",
-                f"{swap}; or, if they are meant so, list the classes under `labels:`",
-                file=train.source,
-                row=train.lines[0],
-            )
+            what = f"{names[text]!r} looks like labels ({train.rows[0][text][:40]!r}), {names[gold]!r} like texts"
+            remedy = f"{swap}; or, if they are meant so, list the classes under `labels:`"
+            raise DataError(what, remedy, file=train.source, row=train.lines[0])
 
 
 def find_odd_columns(train: Split, columns: Columns, data: Data, *, finds_names: bool) -> list[str]:

@@ -152,10 +152,9 @@ def _choose_groups(groups: _Groups, data: Data, count: int) -> Iterator[int]:
         rest, chosen = rest - 1, chosen + len(groups.rows(group))
         yield group
     if kept_labels:
-        names = ", ".join(sorted(kept_labels)[:5]) + (
-            f" and {len(kept_labels) - 5:,} more" if len(kept_labels) > 5 else ""
-        )
-        say_once(f"all {len(left):,} labels are in training, so fewer rows of {names} are held out")
+        names = ", ".join(sorted(kept_labels)[:5])
+        more = f" and {len(kept_labels) - 5:,} more" if len(kept_labels) > 5 else ""
+        say_once(f"all {len(left):,} labels are in training, so fewer rows of {names}{more} are held out")
 
 
 def _order_by_label(groups: _Groups, rows_of: Mapping[str, int]) -> list[int]:

@@ -41,7 +41,8 @@ class ScoredBaselines:
 
 def fit_and_score(task: Task, training: Rows, splits: Mapping[str, Rows], setup: Setup) -> ScoredBaselines:
     """Fit the baselines of a task family to training rows, and score them on each split."""
-    learned = json.loads(to_json(task.fit_baselines(training, setup)))  # as `eval` will read it
+    # as `eval` will read it
+    learned = json.loads(to_json(task.fit_baselines(training, setup)))
     judged = {name: judge_baselines(task, learned, rows, setup) for name, rows in splits.items()}
     scores = {name: score_baselines(task, of_split, setup) for name, of_split in judged.items()}
     return ScoredBaselines(learned, judged, scores)

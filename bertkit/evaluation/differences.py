@@ -148,7 +148,8 @@ def group_rows(scorer: Scorer, rows: Rows, side: Side) -> Units:
     scored = []
     for numbers in groups.values() if scorer.task.COLUMNS.together else ():
         predictions = [side.predictions[0][number] for number in numbers]
-        with suppress(DataError):  # nothing to score, such as a query without a relevant passage
+        # nothing to score, such as a query without a relevant passage
+        with suppress(DataError):
             scorer.task.compare(predictions, [rows[number] for number in numbers], scorer.setup)
             scored.append(numbers)
     return scored if len(scored) == count else []

@@ -31,7 +31,8 @@ def check_launch(*, fsdp: bool) -> None:
             raise UsageError(f"bertkit does not train with {name.replace('_', '-')}", remedy)
     if _is_on("ACCELERATE_USE_FSDP") and not fsdp:
         raise UsageError("the launcher asks for FSDP, and the recipe does not", "--set training.fsdp=true")
-    os.environ.pop("ACCELERATE_USE_FSDP", None)  # weights are split before Accelerate has them
+    # weights are split before Accelerate has them
+    os.environ.pop("ACCELERATE_USE_FSDP", None)
     if fsdp and not is_launched():
         raise UsageError("training.fsdp with one process", "start several, e.g. by torchrun, or leave it out")
 
@@ -119,4 +120,5 @@ class Launch:
     def _wait_for(self, keys: list[str]) -> None:
         from datetime import timedelta
 
-        self.store.wait(keys, timedelta(days=365))  # a process that fails ends the whole launch
+        # a process that fails ends the whole launch
+        self.store.wait(keys, timedelta(days=365))

@@ -89,7 +89,8 @@ def best_threshold(scores: Numbers, empty: Numbers, null_odds: Numbers, has_answ
     gains = np.where(has_answer, scores, np.where(empty, 0.0, -1.0))
     order = np.argsort(null_odds, kind="stable")
     odds, totals = null_odds[order], np.cumsum(gains[order])
-    totals[:-1][odds[:-1] == odds[1:]] = -np.inf  # questions of equal odds are answered together
+    # questions of equal odds are answered together
+    totals[:-1][odds[:-1] == odds[1:]] = -np.inf
     # how many are right by never answering, and how many more the best threshold finds
     silent, gain = float((~has_answer).sum()), float(totals.max())
     if gain <= _ROUNDING:

@@ -307,7 +307,8 @@ def _compute_with_evaluate(name: str, gold: Numbers, predicted: Numbers) -> dict
         scores = metric.compute(references=gold.tolist(), predictions=predicted.tolist())
         return {key: float(value) for key, value in scores.items()}
     except Exception as error:  # as above
-        if isinstance(error, ValueError) and not Path(name).exists():  # scipy's, of a single row
+        # scipy's, of a single row
+        if isinstance(error, ValueError) and not Path(name).exists():
             what = f"the metric evaluate:{name} refuses these {len(gold):,} rows: {error}"
             raise DataError(what, "score more rows, or use another metric") from None
         raise own_fault(f"the metric evaluate:{name}", error) from error

@@ -91,7 +91,8 @@ def fit_linear(features: Sequence[Features], gold: Sequence[Any]) -> dict[str, A
     with warnings.catch_warnings(action="ignore", category=ConvergenceWarning):
         model.fit(_as_matrix(features, names), gold)
     weights, intercept = np.atleast_2d(model.coef_), np.atleast_1d(model.intercept_)
-    if classes and len(classes) == 2:  # there is one row for both: the logit of the second class
+    # there is one row for both: the logit of the second class
+    if classes and len(classes) == 2:
         weights, intercept = np.vstack([0 * weights, weights]), np.append(0.0, intercept)
     rounded = np.round(weights.T, 4).tolist()
     return {"classes": classes, "intercept": intercept.tolist(), "weights": dict(zip(names, rounded, strict=True))}

@@ -120,7 +120,8 @@ def describe_calibration(
 
     The first arguments are those of `Decisions`. The decisions of a row are drawn together, `samples` times.
     """
-    order = np.argsort(probabilities.max(axis=1))  # sorted once, each draw is sorted in no time
+    # sorted once, each draw is sorted in no time
+    order = np.argsort(probabilities.max(axis=1))
     probabilities, gold = probabilities[order], gold[order]
     names, numbers = np.unique(rows[order], return_inverse=True)
     confidence, right = probabilities.max(axis=1), (probabilities.argmax(axis=1) == gold).astype(float)

@@ -211,7 +211,8 @@ def layers_of(model: Model) -> list[Any]:
         return []
     layers: Any = model.base_model
     for name in path.split("."):
-        layers = getattr(layers, name, None)  # a model of several encoders has none of its own
+        # a model of several encoders has none of its own
+        layers = getattr(layers, name, None)
     return list(layers or [])
 
 

@@ -221,7 +221,8 @@ def load_config(folder: Path, *, decoders: bool = False) -> Config:
     # a saved one may name a kernel of the hub, which is code, or lack its package
     config._attn_implementation = None
     if decoders:
-        config.use_cache = False  # of keys and values for more tokens, which nobody will ask for
+        # of keys and values for more tokens, which nobody will ask for
+        config.use_cache = False
     else:
         refuse_other_types(model_type, folder)
     if config.is_encoder_decoder:

@@ -20,7 +20,8 @@ def write_deployment(file: Path, deployment: Any) -> None:
             way.score,
             f"{name}: {deployment.metric} {way.score:.4f}, {way.row_milliseconds:.2f} ms",
             radius=4,
-            label=name if way.is_best or not number else "",  # all names would cover one another
+            # all names would cover one another
+            label=name if way.is_best or not number else "",
         )
         for number, (name, way) in enumerate(zip(names, deployment.ways, strict=True))
     ]

@@ -194,9 +194,8 @@ async def _answer_faults(request: Request, error: Exception) -> Response:
     first = faults[0]
     # Faults of the body in one line each, as those of rows are, and not as a list of pydantic.
     if first["type"] == "json_invalid":
-        refused = RefusedError(
-            400, f"the body is not JSON: {first['ctx']['error']} at character {error.errors()[0]['loc'][1]}"
-        )
+        fault = f"{first['ctx']['error']} at character {error.errors()[0]['loc'][1]}"
+        refused = RefusedError(400, f"the body is not JSON: {fault}")
     elif isinstance(first.get("input"), bytes) or (first["type"] == "missing" and not first["loc"]):
         refused = RefusedError(422, "send JSON, with the header Content-Type: application/json")
     else:

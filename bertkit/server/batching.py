@@ -299,7 +299,8 @@ class Computer:
             for ticket in finished:
                 loops.setdefault(ticket.done.get_loop(), []).append(ticket.done)
             for loop, futures in loops.items():
-                with contextlib.suppress(RuntimeError):  # the loop is closed, and nobody waits
+                # the loop is closed, and nobody waits
+                with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(_finish_futures, futures)
             cores.look()
 

@@ -173,7 +173,8 @@ def discard(folder: Path) -> None:
     aside = folder.with_name(f".discarded-{folder.name}")
     shutil.rmtree(aside, ignore_errors=True)
     folder.rename(aside)
-    shutil.rmtree(aside, ignore_errors=True)  # `keep_only` deletes what could not be deleted now
+    # `keep_only` deletes what could not be deleted now
+    shutil.rmtree(aside, ignore_errors=True)
 
 
 def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:

@@ -266,7 +266,8 @@ def baselines(learned: Mapping[str, Any], rows: Rows, setup: Setup) -> dict[str,
             chosen = map(np.flatnonzero, scores > 0)
             predicted[TFIDF] = [{"prediction": [setup.labels[number] for number in numbers]} for numbers in chosen]
         else:
-            records = [{"prediction": name} for name in setup.labels]  # one for all of its rows
+            # one for all of its rows
+            records = [{"prediction": name} for name in setup.labels]
             predicted[TFIDF] = [records[number] for number in scores.argmax(axis=1)]
     for name, features in describe_pairs(rows).items():
         if model := learned.get(name):

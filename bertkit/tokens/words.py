@@ -149,7 +149,8 @@ def split_text(text: str) -> list[tuple[int, int]]:
     for index, char in enumerate(text):
         belongs = _is_letter(char)
         if belongs and start is None and not char.isalnum() and spans and spans[-1][1] == index:
-            spans[-1] = (spans[-1][0], index + 1)  # it changes the mark before it: an emoji, say
+            # it changes the mark before it: an emoji, say
+            spans[-1] = (spans[-1][0], index + 1)
             continue
         if not belongs and start is not None and _is_inside(text, index):
             belongs = True

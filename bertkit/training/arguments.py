@@ -86,11 +86,9 @@ def check_batch(training: CommonTraining, rows: int | None, processes: int) -> N
     """
     shares = processes * training.gradient_accumulation
     if training.batch_size % shares:
-        raise UsageError(
-            f"batch_size {training.batch_size} cannot be divided among {processes} process(es) with "
-            f"{training.gradient_accumulation} micro-batch(es) each",
-            f"make it a multiple of {shares}",
-        )
+        among = f"{processes} process(es) with {training.gradient_accumulation} micro-batch(es) each"
+        what = f"batch_size {training.batch_size} cannot be divided among {among}"
+        raise UsageError(what, f"make it a multiple of {shares}")
     if rows is not None and rows // training.steps_per_epoch(rows) < shares:
         what = f"{rows} rows are too few for {shares} shares of a batch"
         raise UsageError(what, "use fewer processes or micro-batches")

@@ -18,7 +18,8 @@ STEPS, STEPS_PER_LABEL = 600, 20  # that a run should have, whichever is more
 FEWEST_EPOCHS, MOST_EPOCHS, MOST_OF_LABELS = 3, 20, 30
 EVALUATIONS = 10  # of a run, where its epochs are short
 PATIENCE = 4  # evaluations without improvement
-FEWEST_TO_CHOOSE = 300  # validation rows; of fewer, the best of ten scores is the luckiest one
+# validation rows; of fewer, the best of ten scores is the luckiest one
+FEWEST_TO_CHOOSE = 300
 _BASE_RATE, _BASE_WIDTH, _BASE_LAYERS = 3e-5, 768, 12
 _LOWEST_RATE, _HIGHEST_RATE = 1e-5, 5e-4
 

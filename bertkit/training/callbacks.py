@@ -93,7 +93,8 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
         """Decide what follows this step."""
         self.trainer.device.end_graph()
         self.steps.add(time.perf_counter() - self.step_began)
-        if isinstance(self.training, Pretraining):  # the Trainer takes all steps for one epoch
+        # the Trainer takes all steps for one epoch
+        if isinstance(self.training, Pretraining):
             state.epoch = cast("PretrainBatches", self.batches).epochs(state.global_step)
         if self.budget:
             before = int(LEAST_LOGS * self.budget.share)
@@ -209,15 +210,14 @@ class TrainingCallback(TrainerCallback):  # type: ignore[misc]
             model = self.trainer.model
             saved = (None if is_sharded(model) else weights_to_save(model)) or dict(model.named_parameters())
             finite = [gather(values.isfinite().all()) for values in saved.values()]
-            good = bool(torch.stack(finite).all())  # read once, since each number is waited for
+            # read once, since each number is waited for
+            good = bool(torch.stack(finite).all())
         if good:
             return
         kept, _ = checkpoints.newest_whole(self._run())
-        raise DivergedError(
-            f"the loss or a weight is not finite at step {state.global_step}; "
-            f"the last good checkpoint is {kept.name if kept else 'none'}",
-            "try a smaller --learning-rate, or --set training.precision=fp32",
-        )
+        last = f"the last good checkpoint is {kept.name if kept else 'none'}"
+        what = f"the loss or a weight is not finite at step {state.global_step}; {last}"
+        raise DivergedError(what, "try a smaller --learning-rate, or --set training.precision=fp32")
 
     def _write_log(self, state: TrainerState) -> None:
         if state.is_world_process_zero:

@@ -133,10 +133,9 @@ def tokens_that_fit(longest: Batch, step: Callable[[Batch], None]) -> int:
     count, length = len(longest["input_ids"]), tokens_of(longest)
     rows = rows_that_fit(count, lambda rows: step(split_batch(longest, rows)[0]))
     if not rows:
-        raise ResourceError(
-            f"a single row of {length} tokens does not fit into the memory of this GPU",
-            "try a smaller --max-length, --set training.gradient_checkpointing=true, or a smaller model",
-        )
+        what = f"a single row of {length} tokens does not fit into the memory of this GPU"
+        remedy = "try a smaller --max-length, --set training.gradient_checkpointing=true, or a smaller model"
+        raise ResourceError(what, remedy)
     if rows == count:
         log.info(f"memory: the longest batch, {count} rows of {length} tokens, fits into that of this GPU")
     else:

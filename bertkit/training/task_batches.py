@@ -162,7 +162,8 @@ def join_terms(tasks: Mapping[str, Terms]) -> Terms:
     def sums(model: Model, batch: Batch) -> Batch:
         name, own_batch = _open_batch(batch)
         run: Any = partial(model, name)
-        run.module = getattr(model, "module", model).models[name]  # by which `info_of` knows it
+        # by which `info_of` knows it
+        run.module = getattr(model, "module", model).models[name]
         return {name: next(iter(tasks[name].sums(run, own_batch).values()))}
 
     def _open_batch(batch: Batch) -> tuple[str, Tensors]:

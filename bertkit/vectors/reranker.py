@@ -95,7 +95,8 @@ class Reranker:
     def _score_late(self, pairs: Sequence[tuple[str, str]]) -> Numbers:
         read: list[dict[str, Any]] = []
         for texts, role in zip(zip(*pairs, strict=True), ROLES, strict=True):
-            each = list(dict.fromkeys(texts))  # a text is read once, however many pairs it is in
+            # a text is read once, however many pairs it is in
+            each = list(dict.fromkeys(texts))
             outputs = read_texts(self._loaded, each, role, LATE)
             read.append({text: real_tokens(one["vectors"][0]) for text, one in zip(each, outputs, strict=True)})
         queries, passages = read

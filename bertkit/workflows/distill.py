@@ -99,7 +99,8 @@ def _compare_models(
 ) -> list[dict[str, Any]]:
     """Load the teachers as `eval` does, score them on the student's rows, and time all models in turns."""
     task, supervision = inputs.task, inputs.supervision
-    assert isinstance(supervision, TeacherSupervision)  # the recipe has a section for teachers
+    # the recipe has a section for teachers
+    assert isinstance(supervision, TeacherSupervision)
     models = list[tuple[str, str, Path, Checkpoint, Scored]]()
     for teacher in supervision.teachers:
         record = runs.read_record(teacher.folder) or {}

@@ -251,7 +251,8 @@ def measure(
     ]
     with stage("comparing outputs"):
         largest, cosine = compare_outputs(compute, after.model.run, batches)
-        if split is not None and cosine is not None:  # of texts as they come, not of random ones
+        # of texts as they come, not of random ones
+        if split is not None and cosine is not None:
             _, cosine = compare_outputs(compute, after.model.run, texts_of(after, split.rows[:_COMPARED], made.inputs))
     times = []
     if timed and not reads_rows:

@@ -122,9 +122,8 @@ def _read_inputs(
     needs_rows = shape.is_measured or {ROWS, TRAINING} & set(shape.vocabulary)
     if recipe is None:
         if needs_rows:
-            what = f"{model} is no run, so there are no rows " + (
-                "to measure importance on" if shape.is_measured else "to trim the vocabulary to"
-            )
+            purpose = "measure importance on" if shape.is_measured else "trim the vocabulary to"
+            what = f"{model} is no run, so there are no rows to {purpose}"
             instead = "name the layers: --layers 0,1" if shape.is_measured else "name a file: --vocabulary FILE"
             raise UsageError(what, f"--recipe RECIPE with --data DATA, or {instead}")
         return _Inputs(model, source, folder, shape, None, None, None, 0)

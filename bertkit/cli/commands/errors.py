@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from bertkit.cli.completion import complete_column
 from bertkit.cli.options import PageOption, PredictionsRecipeOption, PredictionsSplitOption, argument, flag, option
-from bertkit.cli.output import difference_cells, format_rows, print_notes, print_result, print_table, print_text
+from bertkit.cli.output import (
+    difference_cells,
+    format_count,
+    format_rows,
+    print_notes,
+    print_result,
+    print_table,
+    print_text,
+)
 from bertkit.errors import UsageError
 
 if TYPE_CHECKING:
@@ -108,9 +116,7 @@ def _print_slices(slices: Sequence[ComparedSlice], test: str, columns: tuple[str
     # A star is what stays after the correction for many slices; the raw p is shown for all.
     beyond_chance = [tested for tested in slices if tested.is_beyond_chance]
     tested = sum(part.p is not None for part in slices)
-    summary = (
-        "no slice" if not beyond_chance else "1 slice" if len(beyond_chance) == 1 else f"{len(beyond_chance)} slices"
-    )
+    summary = format_count(len(beyond_chance), "slice") if beyond_chance else "no slice"
     what = what if len(beyond_chance) < 2 else what.replace("is ", "are ", 1).replace("differs", "differ")
     print_text(f"  {summary} {what} beyond chance, of {tested} ({test}; p < .05 after Holm's correction)")
     if tested < len(slices):

@@ -44,7 +44,8 @@ def read(source: Source, data: Data, name: str) -> Iterator[Record]:
     head = _up_to_first_text(lines)
     if not head:
         raise DataError("the file is empty", "give it a header line and rows", file=name)
-    csv.field_size_limit(MAX_CHARS)  # before the first line is read: Python's default is 131,072
+    # before the first line is read: Python's default is 131,072
+    csv.field_size_limit(MAX_CHARS)
     dialect = _find_dialect(head[-1], data, name)
     if data.delimiter is None and dialect["delimiter"] != ",":
         say_once(f"{name} is separated by {dialect['delimiter']!r}")

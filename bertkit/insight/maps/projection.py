@@ -52,7 +52,8 @@ def require(method: str) -> None:
     if method != "umap":
         return
     found = importlib.util.find_spec("umap")
-    if found is None or found.origin is None:  # not even a folder that happens to be called so
+    # not even a folder that happens to be called so
+    if found is None or found.origin is None:
         what = "--reduce umap needs the package umap-learn"
         raise UnavailableError(what, f"`{pip_install('map')}`, or --reduce pca")
 

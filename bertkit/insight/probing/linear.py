@@ -17,7 +17,8 @@ STRENGTHS = (10_000.0, 1000.0, 100.0, 10.0, 1.0)
 # from which curvature is estimated; it only speeds up, and changes no result
 _ROWS_OF_GRAM = 4096
 _STEPS = 200
-_TOLERANCE = 1e-5  # what a step gains at the end, as a share of the loss at equal probabilities
+# what a step gains at the end, as a share of the loss at equal probabilities
+_TOLERANCE = 1e-5
 
 
 @dataclass(frozen=True)

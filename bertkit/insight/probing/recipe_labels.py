@@ -49,11 +49,9 @@ def read_recipe_task(recipe: Recipe, limit: int, metric: str | None = None) -> P
     task = load_task(recipe)
     unit = _UNITS.get((task.COLUMNS.given, task.COLUMNS.gold))
     if unit is None or recipe.options.get("multi_label"):
-        what = "has several labels per row" if unit else f"is of the family {recipe.task}"
-        raise RecipeError(
-            f"{recipe.name} {what}, and probes read one label of a text, a pair or a word",
-            "name a recipe of text classification, regression, tags or senses",
-        )
+        why = "has several labels per row" if unit else f"is of the family {recipe.task}"
+        what = f"{recipe.name} {why}, and probes read one label of a text, a pair or a word"
+        raise RecipeError(what, "name a recipe of text classification, regression, tags or senses")
     chosen = choose_metric(metric, [recipe.best_metric, *recipe.metrics], is_regression=not task.NAMED)
     splits = read_task_splits(recipe, task, is_needed)
     gold = task.COLUMNS.gold

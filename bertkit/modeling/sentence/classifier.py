@@ -105,7 +105,8 @@ def fit_logistic(model: Model, vectors: Numbers, labels: Sequence[int], weights:
     regression = LogisticRegression(max_iter=1000).fit((wide - center) / length, labels, sample_weight=weights)
     coefficients = regression.coef_ / length
     biases = regression.intercept_ - coefficients @ center
-    if len(regression.classes_) == 2:  # there is one row for both: the logit of the second label
+    # there is one row for both: the logit of the second label
+    if len(regression.classes_) == 2:
         coefficients, biases = (np.concatenate([-values, values]) / 2 for values in (coefficients, biases))
     set_head(model, {int(label): coefficients[row] for row, label in enumerate(regression.classes_)}, biases)
 

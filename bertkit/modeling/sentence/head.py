@@ -28,7 +28,8 @@ from bertkit.modeling.sentence.writing import write_modules
 from bertkit.modeling.weights import load_config, load_weights, refuse_non_finite
 from bertkit.tokens.features import Tensors
 
-_TOKENS_AT_ONCE = 2**14  # of a batch on a CPU, above which texts are read twice to save memory
+# of a batch on a CPU, above which texts are read twice to save memory
+_TOKENS_AT_ONCE = 2**14
 
 
 @dataclass
@@ -88,7 +89,8 @@ class VectorHead:
         lengths = on_host(batch[1]).sum(dim=-1)
         order = lengths.argsort(stable=True)
         vectors = []
-        with set_checkpoint_early_stop(False):  # layers without padding have to run to their end
+        # layers without padding have to run to their end
+        with set_checkpoint_early_stop(False):
             for numbers in torch.split(order, at_once):
                 pick = partial(_pick_texts, numbers, int(lengths[numbers[-1]]))
                 chunk = [None if values is None else derive(values, pick) for values in batch]

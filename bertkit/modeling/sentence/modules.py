@@ -19,7 +19,8 @@ from bertkit.storage.fingerprints import leaves_folder
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"
 ENCODER_SETTINGS = "sentence_bert_config.json"
-_ANY_ENCODER_SETTINGS = "sentence_*_config.json"  # older ones have the model type in their name
+# older ones have the model type in their name
+_ANY_ENCODER_SETTINGS = "sentence_*_config.json"
 _ARGUMENTS = ("model_args", "model_kwargs", "config_args", "config_kwargs", "tokenizer_args", "processor_kwargs")
 _HARMLESS = {"trust_remote_code", "torch_dtype", "dtype", "attn_implementation"}
 """Arguments of the encoder that change no vector: how its weights are loaded and how fast they multiply."""

@@ -29,7 +29,8 @@ def write_modules(folder: Path, modules: SentenceModules, width: int) -> None:
     # text-embeddings-inference, vLLM and older versions read the old keys; all others read these too
     switches = {key: name in modules.pooling for key, name in OLD_MODES.items()}
     pooling = {"word_embedding_dimension": width, **switches, "pooling_mode": mode}
-    pooling["include_prompt"] = modules.include_prompt  # vLLM takes the first key that is true
+    # vLLM takes the first key that is true
+    pooling["include_prompt"] = modules.include_prompt
     later = [(type(module).__name__, dict[str, Any]()) for module in modules.after]
     write_folder(folder, modules, [("Pooling", pooling), *later], model_type="SentenceTransformer", encoder={})
 

@@ -251,9 +251,8 @@ def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Model, machin
         speed = _with_note(speed, f"{what} {speed.waiting_share:.0%} of the time; alone it would be faster")
     sizes = layer_sizes(model.config)
     if sizes is None:
-        return _with_note(
-            speed, f"of peak: unknown for a {model.config.model_type} model, whose operations are not counted"
-        )
+        what = f"unknown for a {model.config.model_type} model, whose operations are not counted"
+        return _with_note(speed, f"of peak: {what}")
     if not is_whole:
         return _with_note(speed, "of peak: unknown, since the encoder was run before the steps")
     operations = median(training_operations(sizes, step.lengths) / step.seconds for step in steps)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from bertkit.checks import Finding
+from bertkit.checks import Finding, Level
 from bertkit.errors import BertkitError, DivergedError, ModelError, ResourceError, UnavailableError
 
 MACHINE = "this machine"
@@ -43,6 +43,5 @@ def judge(group: str, name: str, text: str, *, warn: str = "", fail: str = "") -
     '3 MB are free - free some space'
     """
     remedy = fail or warn
-    return Finding(
-        "fail" if fail else "warn" if warn else "good", group, name, f"{text} - {remedy}" if remedy else text
-    )
+    level: Level = "fail" if fail else "warn" if warn else "good"
+    return Finding(level, group, name, f"{text} - {remedy}" if remedy else text)

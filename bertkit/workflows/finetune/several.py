@@ -103,9 +103,7 @@ def read_several(several: SeveralTasks, output: str | Path | None, *, fresh: boo
     # One number chooses the best step of all tasks, so each task must be better where it is higher.
     for name, own in several.recipes.items():
         if own.best_metric in LOWER_IS_BETTER:
-            what = (
-                f"{name}.best_metric {own.best_metric}: the best step has the highest mean of all tasks' best metrics"
-            )
+            what = f"{name}.best_metric {own.best_metric}: the best step has the highest mean of the best metrics"
             raise RecipeError(what, f"--set {name}.best_metric=... names one where higher is better")
     # A resumed run goes on with the rows that each task has held out.
     record = None if fresh else runs.read_record(folder)
@@ -147,7 +145,8 @@ def _train_and_publish(inputs: SeveralInputs, run: Run) -> list[Result]:
 
     use_matmul_backend(run.machine)
     with stage(f"loading {inputs.recipe.model}"):
-        set_seed(inputs.recipe.training.seed)  # new heads are drawn from it, one after the other
+        # new heads are drawn from it, one after the other
+        set_seed(inputs.recipe.training.seed)
         # Each task loads its model as if alone; then all heads move onto one encoder.
         scorers = {name: load_scorer(task, run) for name, task in inputs.tasks.items()}
         for name, scorer in scorers.items():

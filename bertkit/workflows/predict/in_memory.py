@@ -107,10 +107,8 @@ def _as_record(row: Any, inputs: Sequence[str], columns: Columns | None) -> dict
         return {name: _plain(value) for name, value in row.items()}
     row = row if isinstance(row, tuple) else _plain(row)
     if columns is None or not isinstance(row, (str, list, tuple)):
-        remedy = "give a dictionary of columns" + (
-            " for each" if columns is None else ", or its inputs as a text or a tuple"
-        )
-        raise DataError(f"{shorten(repr(row))} is no row", remedy)
+        instead = " for each" if columns is None else ", or its inputs as a text or a tuple"
+        raise DataError(f"{shorten(repr(row))} is no row", f"give a dictionary of columns{instead}")
     # a list alone is one of words, where it is all that the model reads
     is_whole = isinstance(row, str) or (isinstance(row, list) and len(inputs) == 1 and inputs[0] in columns.lists)
     values = [row] if is_whole else row

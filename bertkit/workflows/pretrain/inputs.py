@@ -34,7 +34,8 @@ _NOT_IDENTITY: dict[str, Any] = {
     "training": {"workers", *WHAT_IS_KEPT},
 }
 
-_DOCUMENTS, _TOKENS = 100, 2000  # that are looked at for signs of a tokenizer of another model
+# that are looked at for signs of a tokenizer of another model
+_DOCUMENTS, _TOKENS = 100, 2000
 
 
 @dataclass(frozen=True)
