@@ -22,6 +22,7 @@ from benchmarks.in_python import in_python_part
 from benchmarks.label_errors import counts_part
 from benchmarks.long_texts import long_texts_part
 from benchmarks.own_data import own_data_part
+from benchmarks.profiling import profile_part
 from benchmarks.pruning import pruning_part
 from benchmarks.reproduction import reproduction_part
 from benchmarks.schedules import schedules_part
@@ -38,6 +39,7 @@ PARTS: dict[str, tuple[str, Write]] = {
     "machine": ("speed-*", parts.machine_part),
     "speed": ("speed-*", parts.speed_part),
     "goals": ("speed-*", parts.goals_part),
+    "profile": ("profile", profile_part),
     "whole": ("whole-*", whole.whole_part),
     "inference": ("inference", whole.inference_part),
     "in_python": ("in_python", in_python_part),
