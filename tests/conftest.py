@@ -24,12 +24,13 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.quick import RESAMPLES, TIMING, draw_resamples, parse_once, write_once
+from tests.quick import RESAMPLES, TIMING, draw_resamples, parse_once, skip_waste, write_once
 
 # a loaded machine is no fault of the code: only what an example shows may fail a test, not how long it took
 settings.register_profile("any machine", max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("any machine"), max_examples=20)
 
+PACKAGE = Path(__file__).parents[1] / "bertkit"
 modules_frozen = 0
 gc.disable()  # until all tests are collected: the imports allocate millions of objects, and none of them is garbage
 
@@ -37,6 +38,16 @@ gc.disable()  # until all tests are collected: the imports allocate millions of 
 def pytest_configure(config: pytest.Config) -> None:
     """Try fewer examples per property where slow tests are left out too."""
     settings.load_profile("quick" if config.option.markexpr else "any machine")
+    config.pluginmanager.register(ModulesWithExamples)  # hooks of a conftest see files beside it alone
+
+
+class ModulesWithExamples:
+    @staticmethod
+    def pytest_ignore_collect(collection_path: Path) -> bool | None:
+        """Tell whether a module of the package has no doctest, so that none is imported and searched for nothing."""
+        if collection_path.suffix != ".py" or not collection_path.is_relative_to(PACKAGE):
+            return None
+        return b">>>" not in collection_path.read_bytes() or None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -343,6 +354,7 @@ def _as_in_a_new_process() -> None:
         sys.modules["bertkit.storage.cache"].say_once.cache_clear()
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(1)
+    skip_waste()
 
 
 @pytest.fixture
