@@ -64,7 +64,7 @@ OF_NO_RUN = (
 )
 """Commands that read no run, or as any folder of a model; `bench --deploy` exports it as `export` and `quantize` do."""
 
-QUICK = [("squad2", name) for name in ("errors", "explain", "compare", "runs show")]
+QUICK = [("squad2", name) for name in ("errors", "explain", "runs show")]
 
 
 def every_command() -> set[str]:

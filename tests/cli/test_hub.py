@@ -119,6 +119,7 @@ def test_the_data_of_a_shipped_recipe_gives_way_to_another_data_set(filled, run)
     assert ended.code == 0, ended.err
 
 
+@pytest.mark.slow
 def test_a_tokenizer_is_fetched_without_the_weights_beside_it(filled, run):
     command = ["pretrain", "mlm", "--data", "demo", "--tokenizer", "me/tiny", "--size", "tiny", "--limit", 20]
     command += ["--max-length", 16, "--steps", 2, "--output", "run", "--set", "training.precision=fp32"]
@@ -153,6 +154,7 @@ def in_a_process(url: str, folder: Path, *arguments: object, **environment: str)
     )
 
 
+@pytest.mark.slow
 def test_time_outs_of_the_environment_are_kept(filled, tmp_path):
     filled.fail("*", seconds=3)
     ended = in_a_process(filled.url, tmp_path, *COMMAND[:4], "--data", "demo", HF_HUB_ETAG_TIMEOUT="1")

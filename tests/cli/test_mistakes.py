@@ -11,6 +11,7 @@ import yaml
 
 from bertkit.errors import RecipeError
 from bertkit.recipe import Training
+from tests.kills import slow_unless
 
 GOOD = "text,label\n" + "".join(f"row {n} x,{'good' if n % 2 else 'bad'}\n" for n in range(20))
 
@@ -497,7 +498,10 @@ OPTIONS = ["--model", "--data", "--limit", "--epochs", "--batch-size", "--seed",
 OPTIONS += ["--set=name", "--set=labels", "--set=task", "--set=data.columns.text", "--set=data.encoding"]
 
 
-@pytest.mark.parametrize("option", OPTIONS)
+QUICK = ["--model", "--data", "--limit", "--set", "--set=about", "--set=labels"]
+
+
+@pytest.mark.parametrize("option", slow_unless(QUICK, OPTIONS))
 def test_odd_texts_for_any_option_end_in_a_line(run, tiny_model, toy_data, option):
     for text in ODD:
         value = [f"{option}={text}"] if "=" in option else [option, text]

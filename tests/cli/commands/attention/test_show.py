@@ -42,6 +42,8 @@ def test_mistakes_are_answered_in_one_line(run, tiny_model):
     assert run("attention", "show", "a", "--model", "./none").code == 4
 
 
-@pytest.mark.parametrize("arguments", ["show a --model ./none", "heads none.csv --model demo"])
+@pytest.mark.parametrize(
+    "arguments", [pytest.param("show a --model ./none", marks=pytest.mark.slow), "heads none.csv --model demo"]
+)
 def test_mistakes_are_answered_before_torch_is_imported(arguments, tmp_path, light_zygote):
     assert HEAVY & light_zygote.imports(tmp_path, ["attention", *arguments.split()]) <= {"numpy"}
