@@ -11,6 +11,7 @@ from bertkit.errors import DataError, UnavailableError
 from bertkit.recipe import Data, load_recipe
 from bertkit.storage.hub import repositories
 from tests.data.test_sources import hub_folder
+from tests.kills import slow_unless
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
 
@@ -68,7 +69,7 @@ def test_a_configuration_is_named_by_the_card(loopback, glue):
     assert next(read_hub_split(data, "train"))[1]["sentence"] == "test 0"
 
 
-@pytest.mark.parametrize("streaming", [False, True])
+@pytest.mark.parametrize("streaming", slow_unless([False], [False, True]))
 def test_an_unknown_split_is_a_fault_of_the_recipe(glue, streaming):
     with pytest.raises(
         DataError, match=r"me/glue: Unknown split \"nope\"\. Should be one of \['train', 'validation', '"
@@ -99,7 +100,7 @@ def test_a_file_that_is_not_what_its_name_says(loopback, glue):
         read("train")
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
+@pytest.mark.parametrize("status", slow_unless([404, 503], [401, 403, 404, 429, 500, 503]))
 def test_the_cache_serves_where_the_hub_refuses(loopback, glue, caplog, status):
     rows = read("train")
     loopback.fail("*", status)
@@ -137,7 +138,7 @@ def test_another_revision_of_the_cache_does_not_serve(loopback, glue):
             read("train", revision=never_asked_for)
 
 
-@pytest.mark.parametrize("status", [403, 503])
+@pytest.mark.parametrize("status", slow_unless([403], [403, 503]))
 def test_a_hub_that_fails_in_the_middle(loopback, glue, monkeypatch, status):
     monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda seconds: None)
     loopback.fail("* */tree/*", status)

@@ -128,6 +128,7 @@ def hub_folder(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 @pytest.mark.allow_hosts(["127.0.0.1"])
 def test_a_data_set_of_the_hub_comes_through_the_datasets_library(loopback, tmp_path):
     from bertkit.data import sources

@@ -151,6 +151,7 @@ def test_parquet_is_streamed_with_its_label_names(tmp_path):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.allow_hosts(["127.0.0.1"])
 def test_a_data_set_of_the_hub_is_streamed_with_its_label_names(loopback, tmp_path):
     loopback.add("datasets", "me/glue", hub_folder(tmp_path / "glue"))

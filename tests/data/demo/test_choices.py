@@ -7,11 +7,12 @@ from collections import Counter
 import pytest
 
 from tests.data.demo.common import rows_of, sets_of
+from tests.kills import slow_unless
 
 SETS = sets_of("multiple_choice")
 
 
-@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("name", slow_unless(["swag"], SETS))
 def test_labels_of_choices_are_balanced(name):
     rows = rows_of(name, "train", None)
     sizes = {len(row["choices"]) for row in rows}

@@ -10,12 +10,13 @@ import pytest
 from bertkit.data.demo.grammar import TRANSITIVE, past_of, with_s
 from bertkit.data.demo.sets import SIZES
 from tests.data.demo.common import rows_of, sets_of
+from tests.kills import slow_unless
 
 SETS = sets_of("question_answering")
 VERBS = {form: verb for verb in TRANSITIVE for form in (verb, with_s(verb), past_of(verb))}
 
 
-@pytest.mark.parametrize("split", SIZES)
+@pytest.mark.parametrize("split", slow_unless(["validation"], SIZES))
 @pytest.mark.parametrize("name", SETS)
 def test_answers_are_at_their_offsets(name, split):
     rows = rows_of(name, split)

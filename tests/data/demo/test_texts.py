@@ -14,6 +14,7 @@ from bertkit.data.demo import texts
 from bertkit.data.demo.grammar import CATEGORY_OF
 from bertkit.data.demo.sets import DEMO_SETS
 from tests.data.demo.common import PAIRS_OR_TEXTS, one_per_writer, rows_of
+from tests.kills import slow_unless
 
 
 @pytest.mark.parametrize("write", [texts.write_paraphrase, texts.write_duplicate])
@@ -81,15 +82,16 @@ def words(row):
     return {f"{which} {word}": 1 for which, text in texts.items() for word in re.findall(r"\w+", text.lower())}
 
 
-@pytest.mark.parametrize("name", one_per_writer(PAIRS_OR_TEXTS))
+@pytest.mark.parametrize("name", slow_unless(["cola", "rte"], one_per_writer(PAIRS_OR_TEXTS)))
 def test_lengths_do_not_tell_the_label(name):
     score, most_frequent = learned(lengths, name)
     assert score < most_frequent + (0.3 if DEMO_SETS[name].task == "text_regression" else 0.12)
 
 
-@pytest.mark.parametrize(
-    "name", one_per_writer([name for name in PAIRS_OR_TEXTS if "text_pair" in DEMO_SETS[name].columns])
-)
+PAIRS = one_per_writer([name for name in PAIRS_OR_TEXTS if "text_pair" in DEMO_SETS[name].columns])
+
+
+@pytest.mark.parametrize("name", slow_unless(["rte", "mrpc"], PAIRS))
 def test_the_words_of_a_pair_do_not_tell_how_its_texts_are_related(name):
     score, most_frequent = learned(words, name)
     assert score < most_frequent + 0.25

@@ -11,6 +11,7 @@ import pytest
 from bertkit.errors import ModelError, UnavailableError
 from bertkit.storage import hub
 from bertkit.storage.hub import repositories
+from tests.kills import slow_unless
 
 pytestmark = pytest.mark.allow_hosts(["127.0.0.1"])
 
@@ -103,7 +104,7 @@ def test_a_model_that_was_fetched_costs_one_question(loopback, crowded):
     assert [request.path for request in loopback.requests] == ["/api/models/me/tiny/revision/main"]
 
 
-@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+@pytest.mark.parametrize("weights", slow_unless(["model.safetensors"], ["model.safetensors", "pytorch_model.bin"]))
 def test_shards_are_fetched_as_their_index_names_them(loopback, crowded, weights):
     if weights == "pytorch_model.bin":
         (crowded / weights).write_bytes((crowded / "model.safetensors").read_bytes())
@@ -146,7 +147,7 @@ def test_the_size_of_shards_that_are_left_out_is_known(loopback, crowded):
     assert list(left_out.values()) == [size]
 
 
-@pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 502, 503])
+@pytest.mark.parametrize("status", slow_unless([403, 429, 503], [401, 403, 404, 429, 500, 502, 503]))
 def test_the_cache_serves_where_the_hub_refuses(loopback, crowded, caplog, status):
     commit = loopback.add("models", "me/tiny", crowded)
     folder = hub.find_model("me/tiny")
@@ -232,6 +233,7 @@ def test_a_model_of_sentence_transformers_comes_with_its_modules(loopback, sente
     assert loopback.fetched() == sorted([*SMALL, *ST, *dense, "model.safetensors"])
 
 
+@pytest.mark.slow
 def test_a_module_without_safetensors_is_fetched_as_it_is(loopback, sentence_model):
     (sentence_model / "2_Dense" / "model.safetensors").unlink()
     loopback.add("models", "me/vectors", sentence_model)
