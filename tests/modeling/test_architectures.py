@@ -53,6 +53,7 @@ from bertkit.modeling.masked_head import run_at_masked
 from bertkit.modeling.students.distilbert import choose_layers, make_student
 from bertkit.modeling.unpadding.layers import unpadded
 from bertkit.tokens.features import IGNORED
+from tests.kills import slow_unless
 from tests.modeling.tiny_models import VOCABULARY, make_tiny, make_tiny_batch
 
 Batch = dict[str, torch.Tensor]
@@ -60,6 +61,8 @@ Gradients = dict[str, torch.Tensor]
 PACKAGE = Path(__file__).parents[2] / "bertkit"
 
 walk = pytest.mark.parametrize("model_type", ARCHITECTURES)
+QUICK = ["bert", "albert", "deberta-v2", "distilbert", "modernbert", "gte"]
+"""One per way of a layer; the others are of a file that one of these has, or nearly."""
 
 # --- speed paths
 
@@ -155,7 +158,7 @@ def run(model: Any, read: Callable[[Any, Batch], torch.Tensor]) -> tuple[torch.T
 
 
 @pytest.mark.parametrize("path", SPEED_PATHS)
-@walk
+@pytest.mark.parametrize("model_type", slow_unless(QUICK, ARCHITECTURES))
 def test_a_speed_path_computes_what_the_plain_model_does(model_type, path):
     speed_path = SPEED_PATHS[path]
     plain, fast = (make_tiny(model_type, speed_path.auto_class, speed_path.dropout) for _ in range(2))
@@ -196,7 +199,7 @@ def test_positions_of_a_model_without_a_padding_token_start_at_zero():
     assert first_position(config) == 0
 
 
-@pytest.mark.parametrize("model_type", types_with("separates_documents"))
+@pytest.mark.parametrize("model_type", slow_unless(QUICK, types_with("separates_documents")))
 def test_a_document_of_a_block_is_read_as_it_is_alone(model_type):
     model, ids = make_tiny(model_type, AutoModelForMaskedLM).eval(), make_tiny_batch((9,))["input_ids"]
     document = torch.tensor([[0, 0, 0, 0, 1, 1, 1, 1, 1]])
@@ -234,7 +237,7 @@ def test_layers_are_found_and_their_products_are_those_that_are_counted(model_ty
         assert sorted(products) == [16 * 16] * 4 + [16 * 24] * 2
 
 
-@pytest.mark.parametrize("model_type", types_with("student_type"))
+@pytest.mark.parametrize("model_type", slow_unless(QUICK, types_with("student_type")))
 def test_students_have_the_type_that_the_record_says(model_type):
     layer = 0 if ARCHITECTURES[model_type].first_layer_differs else 1
     teacher = make_tiny(model_type, AutoModelForMaskedLM).eval()

@@ -130,6 +130,7 @@ def assert_same(model_type: str, *batches, before=lambda model: nullcontext()) -
     assert [vars(module).get("forward") for module in model.modules()] == forwards
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("traced")
 def test_logits_and_gradients_are_those_of_plain_layers():
     assert_same("bert", make_tiny_batch())

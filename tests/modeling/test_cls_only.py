@@ -17,6 +17,7 @@ from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_model
 from bertkit.pretraining.objectives import clm
 from tests.conftest import make_tokenizer
+from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 from tests.pretraining.objectives.texts import make_setup
 
@@ -110,7 +111,7 @@ def test_checkpointed_activations_give_the_same_gradients():
         *((model_type, CHOICES, None, True) for model_type in ("gte", "jina_embeddings_v3", "nomic_bert")),
     ],
 )
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("attention", slow_unless(["sdpa"], ["sdpa", "eager"]))
 def test_a_rotary_layer_is_computed_for_the_token_that_the_head_reads(model_type, head, pooling, is_used, attention):
     fields = {"classifier_pooling": pooling} if pooling else {}
     with_head = model_class(head, CONFIG_MAPPING[model_type])

@@ -14,6 +14,7 @@ from bertkit.modeling.dropout import DropoutStream
 from bertkit.modeling.heads.generic import model_class
 from bertkit.modeling.info import info_of
 from bertkit.modeling.load import load_model
+from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 QUESTION, CHOICE = "AutoModelForQuestionAnswering", "AutoModelForMultipleChoice"
@@ -43,10 +44,13 @@ def config_class(model_type: str) -> type:
     return transformers.CONFIG_MAPPING[model_type]  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize(
-    ("auto_class", "model_type"), [(name, model_type) for name, types in HEADS.items() for model_type in sorted(types)]
-)
-def test_a_head_is_trained_saved_and_loaded(auto_class, model_type, tmp_path):
+CASES = [(name, model_type) for name, types in HEADS.items() for model_type in sorted(types)]
+QUICK = [(QUESTION, "eurobert"), (QUESTION, "gte"), (CHOICE, "deberta"), (CHOICE, "gte")]
+
+
+@pytest.mark.parametrize("case", slow_unless(QUICK, CASES), ids="-".join)
+def test_a_head_is_trained_saved_and_loaded(case, tmp_path):
+    auto_class, model_type = case
     make_tiny(model_type, AutoModelForMaskedLM).save_pretrained(tmp_path / "encoder")
     model = load_model(auto_class, tmp_path / "encoder", ["a", "b"], new_head=True, cls_only=auto_class == CHOICE)
     assert info_of(model).has_new_head

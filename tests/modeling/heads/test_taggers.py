@@ -22,6 +22,7 @@ from bertkit.tasks import token_classification as task
 from bertkit.tokens.features import Setup
 from bertkit.workflows.finetune import finetune
 from tests.conftest import WORDS, make_tokenizer, write_jsonl
+from tests.kills import slow_unless
 
 TOKENIZER = make_tokenizer()
 LABELS = ("B-PER", "I-PER", "O")
@@ -82,7 +83,7 @@ def batch_of(*lengths):
 
 
 @pytest.mark.parametrize("suffix", ["Model", pytest.param("ForMaskedLM", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("prefix", OWN_FIELDS)
+@pytest.mark.parametrize("prefix", slow_unless(["Bert", "DistilBert", "ModernBert"], OWN_FIELDS))
 def test_a_tagger_takes_the_encoder_and_leaves_it_alone(tmp_path, prefix, suffix):
     folder = make_checkpoint(tmp_path / "one", prefix, suffix)
     model = load(folder, layers="weighted_sum", tagger="bilstm")
@@ -131,7 +132,7 @@ EXPECTED = {
 }
 
 
-@pytest.mark.parametrize("layers", LAYER_CHOICES)
+@pytest.mark.parametrize("layers", slow_unless(["last", "concat_last_four", "weighted_sum"], LAYER_CHOICES))
 def test_layers_are_those_of_their_name(encoder, layers):
     model = load(encoder, layers=layers)
     batch = batch_of(7, 3)

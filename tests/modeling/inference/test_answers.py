@@ -14,6 +14,7 @@ from bertkit.modeling.architectures import ARCHITECTURES
 from bertkit.modeling.inference.answers import InferenceModel, load_for_inference
 from bertkit.modeling.info import set_tagger_head
 from bertkit.modeling.load import load_model
+from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 HEADS = {
@@ -37,9 +38,13 @@ def save_tiny(folder: Path, model_type: str, head: str) -> Path:
     return folder
 
 
+QUICK = {("bert", head) for head in HEADS} | {(name, "AutoModelForSequenceClassification") for name in KNOWN}
+
+
 @pytest.mark.parametrize("packed", [False, True])
-@pytest.mark.parametrize(("model_type", "head"), CASES)
-def test_outputs_are_equal_or_packed_up_to_rounding(model_type, head, packed, tmp_path):
+@pytest.mark.parametrize("case", slow_unless(QUICK, CASES), ids="-".join)
+def test_outputs_are_equal_or_packed_up_to_rounding(case, packed, tmp_path):
+    model_type, head = case
     folder = save_tiny(tmp_path, model_type, head)
     options = {"problem_type": HEADS[head], "cls_only": head in TEXT_HEADS}
     wide = load_model(head, folder, LABELS, new_head=False, **options).eval()
@@ -131,6 +136,7 @@ def test_other_types_are_left_to_transformers(model_type, head, tmp_path):
     assert load_for_inference(head, save_tiny(tmp_path, model_type, head), LABELS) is None
 
 
+@pytest.mark.slow
 def test_a_prediction_imports_no_modeling_code(tmp_path, trained, light_zygote):
     """What only that brings: sympy with torch's compiler and shared tensors, scipy with losses, and accelerate."""
     imported = light_zygote.imports(

@@ -53,6 +53,7 @@ def test_a_run_leaves_a_student_beside_its_teacher(command, run):
     assert torch.isfinite(model(**tokenizer("good film", return_tensors="pt")).logits).all()
 
 
+@pytest.mark.slow
 def test_a_student_can_be_finetuned(command, run, toy_data):
     assert run(*command).code == 0
     settings = ["--epochs", "1", "--set", "training.precision=fp32", "--output", "tuned"]

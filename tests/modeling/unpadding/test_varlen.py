@@ -18,6 +18,7 @@ from bertkit.modeling.cls_only import cls_only_last_layer
 from bertkit.modeling.info import info_of
 from bertkit.modeling.unpadding.layers import unpadded
 from bertkit.modeling.unpadding.layout import VarlenLayout, torch_varlen, why_no_varlen
+from tests.kills import slow_unless
 from tests.modeling.tiny_models import make_tiny, make_tiny_batch
 
 TYPES = [name for name, known in ARCHITECTURES.items() if known.can_unpad and not known.attends_relatively]
@@ -53,7 +54,7 @@ def run(model, batch, context):
     return [logits.detach(), *gradients]
 
 
-@pytest.mark.parametrize("model_type", TYPES)
+@pytest.mark.parametrize("model_type", slow_unless(["bert", "modernbert", "ultrabert", "gte"], TYPES))
 @pytest.mark.parametrize("is_short", [False, True])
 def test_logits_and_gradients_are_those_of_padded_rows(model_type, is_short):
     model, windows = make_tiny(model_type, AutoModelForSequenceClassification), []
