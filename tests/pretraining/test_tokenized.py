@@ -32,6 +32,7 @@ from bertkit.recipe.records import Corpus
 from bertkit.storage import columns as corpus_files
 from bertkit.tokens.sentences import split_sentences
 from tests.conftest import WORDS, make_tokenizer
+from tests.kills import slow_unless
 
 TOKENIZER = make_tokenizer()
 ROOT = Path(__file__).parent.parent.parent
@@ -204,7 +205,9 @@ def words_tokenizer(size: int) -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=inner, unk_token="w0", pad_token="w1")
 
 
-@pytest.mark.parametrize(("size", "dtype"), [(2**16, np.uint16), (2**16 + 1, np.uint32)])
+@pytest.mark.parametrize(
+    ("size", "dtype"), [pytest.param(2**16, np.uint16, marks=pytest.mark.slow), (2**16 + 1, np.uint32)]
+)
 def test_tokens_take_the_bytes_they_need(size, dtype):
     splits = prepare(write("a.txt", [f"w{size - 1}", f"w{size - 1} w2"]), words_tokenizer(size))
     for split in splits.values():
@@ -309,7 +312,10 @@ def prepared(tmp_path_factory) -> dict[str, bytes]:
     return files_of(folder)
 
 
-@pytest.mark.parametrize("where", ["chunk 1", "chunk 2", "chunk 5", "manifest", "append", "finish"])
+STAGES = ["chunk 1", "chunk 2", "chunk 5", "manifest", "append", "finish"]
+
+
+@pytest.mark.parametrize("where", slow_unless(["chunk 1", "chunk 2", "manifest", "finish"], STAGES))
 def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(where, prepared, here, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "bertkit")
     documents = make_documents(120) + make_documents(10)
@@ -341,6 +347,7 @@ def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(where, prepar
         assert sum(spy.documents) == 0
 
 
+@pytest.mark.slow
 def test_a_preparation_killed_by_a_signal_continues(here, monkeypatch):
     documents = make_documents(120)
     write("a.txt", documents)
@@ -534,6 +541,7 @@ def test_a_file_that_another_process_tokenizes_comes_last(monkeypatch):
     assert np.array_equal(splits["train"].tokens, expected["train"].tokens)
 
 
+@pytest.mark.slow
 def test_small_files_are_tokenized_at_the_same_time(here, monkeypatch):
     documents = make_documents(60)
     for number in range(20):
@@ -561,6 +569,7 @@ def test_the_limit_counts_documents_of_all_files(monkeypatch):
     assert sum(spy.documents) == 25
 
 
+@pytest.mark.slow
 def test_nothing_heavy_is_imported_before_it_is_needed():
     script = "import sys, bertkit.pretraining.tokenized; print(*{name.partition('.')[0] for name in sys.modules})"
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)

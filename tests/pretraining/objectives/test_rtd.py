@@ -361,6 +361,7 @@ def test_the_base_rate_of_replaced_tokens_is_a_baseline(pretrained):
     assert every == {"precision": share, "recall": 1.0, "f1": pytest.approx(2 * share / (1 + share))}
 
 
+@pytest.mark.slow
 def test_the_result_can_be_finetuned(run, pretrained, toy_data):
     ended = run("finetune", "classify", "--model", pretrained, "--data", toy_data, "--epochs", 1, "--output", "tuned")
     assert ended.code == 0, ended.err
