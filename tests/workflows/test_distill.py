@@ -175,6 +175,7 @@ def test_every_family_is_distilled(run, recipe):
     assert all(entry["loss"] == pytest.approx(entry["loss_soft"] + entry["loss_hidden"], abs=1e-3) for entry in logged)
 
 
+@pytest.mark.slow
 def test_several_labels_at_once_are_distilled(run, tiny_model, tmp_path):
     folder = tmp_path / "several"
     folder.mkdir()

@@ -156,6 +156,7 @@ def test_a_run_of_a_release_that_held_out_other_rows_is_neither_scored_on_them_n
     assert (ended.code, "runs/classify does not tell its training rows" in ended.err) == (0, True)
 
 
+@pytest.mark.slow
 def test_a_run_of_a_release_with_another_draw_keeps_it(run, tiny_model, tmp_path):
     """Resumed, scored, compared, sliced and repeated: its held-out rows are those of its record, whatever is asked."""
     rows = [{**row, "genre": "abc"[n % 3]} for n, row in enumerate(toy_rows(80, seed=6))]

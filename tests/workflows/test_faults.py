@@ -57,9 +57,9 @@ OTHERS = {
 SAMPLE = [
     pytest.param("kill", "fsync /run/.run.json.tmp", marks=pytest.mark.slow),
     pytest.param("kill", "rename /run/checkpoint-4/bertkit-manifest.json", marks=pytest.mark.slow),
-    ("kill", "rename /run/model.safetensors"),
+    pytest.param("kill", "rename /run/model.safetensors", marks=pytest.mark.slow),  # test_resume.py kills too
     ("full", "write /run/checkpoint-4/optimizer.pt"),
-    ("quota", "write /run/.export/tokenizer.json"),
+    pytest.param("quota", "write /run/.export/tokenizer.json", marks=pytest.mark.slow),
     ("eio", "fsync /run/checkpoint-2/optimizer.pt"),
     ("read-only", "open /run/checkpoint-4/trainer_state.json"),
 ]

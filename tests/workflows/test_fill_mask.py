@@ -85,12 +85,12 @@ def test_each_mask_is_answered_in_its_place():
 
 
 def test_many_texts_come_in_order_whatever_their_length():
-    texts = [f"The {'old ' * (n % 7)}[MASK] sleeps{n % 3 * ' [MASK]'}." for n in range(600)]
+    texts = [f"The {'old ' * (n % 7)}[MASK] sleeps{n % 3 * ' [MASK]'}." for n in range(200)]
     records = list(fill_mask("demo", texts, top=1))
     assert [record["text"] for record in records] == texts
-    assert [len(record["masks"]) for record in records] == [1 + n % 3 for n in range(600)]
-    (alone,) = fill_mask("demo", [texts[300]], top=1)
-    assert answers(records[300])[0][1] == pytest.approx(answers(alone)[0][1], rel=1e-4)
+    assert [len(record["masks"]) for record in records] == [1 + n % 3 for n in range(200)]
+    (alone,) = fill_mask("demo", [texts[100]], top=1)
+    assert answers(records[100])[0][1] == pytest.approx(answers(alone)[0][1], rel=1e-4)
 
 
 def test_targets_have_the_probabilities_that_the_whole_vocabulary_gives_them():

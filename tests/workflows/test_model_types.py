@@ -90,6 +90,7 @@ def plain() -> Iterator[subprocess.Popen]:
         yield process
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trained", slow_unless(QUICK, CASES), indirect=True, ids=name_case)
 def test_a_kill_changes_nothing_for_any_model_type(trained, request, zygote, tmp_path):
     folder, _ = trained

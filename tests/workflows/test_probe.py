@@ -70,7 +70,7 @@ def test_names_are_recipes_or_built_in_tasks():
 
 
 def test_settings_and_rows_are_checked(tiny_model):
-    recipe = load_probe_recipe("length", {"model": str(tiny_model), "data.source": "demo"})
+    recipe = load_probe_recipe("length", {"model": str(tiny_model), "data.source": "demo", "data.limit": 40})
     with pytest.raises(UsageError, match="--seeds 0"):
         probe(recipe, ProbeSettings(seeds=0))
     with pytest.raises(UsageError, match="--seeds 1000"):

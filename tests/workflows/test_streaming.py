@@ -121,6 +121,7 @@ def test_a_bad_row_stops_the_run_and_once_mended_it_goes_on(zygote, tiny_model, 
     }  # the folder of the data
 
 
+@pytest.mark.slow
 def test_a_run_does_not_go_on_with_other_rows_than_those_it_was_trained_on(zygote, tiny_model, tmp_path):
     rows = toy_rows(230, seed=1)
     data = write_data(tmp_path / "data", rows)

@@ -93,6 +93,7 @@ def test_a_tokenizer_serves_models_of_every_family(corpus, kind, tmp_path):
         ), family
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_same_text_gives_the_same_files(corpus, kind, tmp_path):
     for name in "abc":

@@ -8,6 +8,7 @@ import re
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -33,17 +34,30 @@ def by_name(look):
 
 
 @pytest.fixture
-def versions(monkeypatch):
-    """Let packages be installed in other versions; None for one that is not."""
-    installed = [*metadata.distributions()]
+def untried(monkeypatch):
+    """Time no product of matrices to choose a precision."""
+    monkeypatch.setattr("bertkit.hardware.precision._gain", lambda device, dtype, widths: 1.0)
 
-    class Changed:
-        def __init__(self, distribution, version):
-            self.metadata, self.requires, self.version = distribution.metadata, distribution.requires, version
+
+@pytest.fixture(scope="module")
+def installed() -> list[SimpleNamespace]:
+    """The packages of this environment, whose metadata is read once."""
+    names = ("metadata", "requires", "version")
+    packages = {package.metadata["Name"]: package for package in metadata.distributions()}
+    return [SimpleNamespace(**{name: getattr(package, name) for name in names}) for package in packages.values()]
+
+
+@pytest.fixture
+def versions(monkeypatch, installed):
+    """Let packages be installed in other versions; None for one that is not."""
 
     def set_versions(**changed):
-        names = {package.metadata["Name"]: package for package in installed}
-        packages = [Changed(package, changed.get(name, package.version)) for name, package in names.items()]
+        new = {
+            package.metadata["Name"]: changed.get(package.metadata["Name"], package.version) for package in installed
+        }
+        packages = [
+            SimpleNamespace(**{**vars(package), "version": new[package.metadata["Name"]]}) for package in installed
+        ]
         monkeypatch.setattr(metadata, "distributions", lambda: [item for item in packages if item.version is not None])
 
     return set_versions
@@ -81,7 +95,8 @@ def test_a_package_that_needs_another_version_is_named(monkeypatch, tmp_path):
     assert "elder needs torch<2, here is 2." in pairs.text
 
 
-def test_an_old_python_is_named(monkeypatch):
+def test_an_old_python_is_named(monkeypatch, versions):
+    versions()
     monkeypatch.setattr(machine.platform, "python_version", lambda: "3.9.1")
     assert "bertkit needs python>=3.11, here is 3.9.1" in by_name(look_at_packages)["versions"].text
 
@@ -92,7 +107,7 @@ def test_the_device_computes_and_the_trial_says_why():
     assert "fp32" in found["precision"].text or "bf16" in found["precision"].text
 
 
-def test_a_device_that_is_not_here_or_fails_is_a_fault(monkeypatch):
+def test_a_device_that_is_not_here_or_fails_is_a_fault(monkeypatch, untried):
     monkeypatch.setattr(device._PROCESS, "option", "cuda")
     found = by_name(look_at_device)
     assert found["device"].level == "fail"
@@ -212,7 +227,8 @@ def test_a_hub_that_answers_is_good_and_one_that_does_not_a_doubt(loopback, monk
     assert "HF_ENDPOINT" in finding.text
 
 
-def test_every_look_has_its_lines(here):
+def test_every_look_has_its_lines(here, untried, versions):
+    versions()
     findings = examine_machine()
     assert {finding.group for finding in findings} == {"packages", "device", "memory", "disks", "hub"}
     assert all(finding.text and (finding.level == "good" or " - " in finding.text) for finding in findings)

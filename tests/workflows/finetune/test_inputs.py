@@ -96,7 +96,7 @@ def test_declared_labels_demo_rows_and_streams_are_not_doubted(run, tiny_model, 
     say_once.cache_clear()
     ended = run(*arguments(tiny_model, odd_data), "--set", "labels=[bad, good, Good]", "--dry-run", "--json")
     assert (ended.code, json.loads(ended.out)["warnings"]) == (0, [])
-    ended = run("finetune", "cola", "--model", "demo", "--data", "demo", "--dry-run", "--json")
+    ended = run("finetune", "cola", "--model", "demo", "--data", "demo", "--limit", 200, "--dry-run", "--json")
     assert (ended.code, json.loads(ended.out)["warnings"]) == (0, [])
 
 
@@ -212,7 +212,7 @@ def test_an_entity_type_of_validation_rows_alone_counts_as_missed(run, tiny_mode
     known, rare = ({"tokens": ["good", "film"], "tags": [tag, "O"]} for tag in ("B-PER", "B-LOC"))
     write_jsonl(tmp_path / "d" / "train.jsonl", [known] * 40)
     write_jsonl(tmp_path / "d" / "validation.jsonl", [known] * 3 + [rare])
-    ended = run("finetune", "tag", "--model", tiny_model, "--data", tmp_path / "d", *LEARN, "--epochs", 12, "--json")
+    ended = run("finetune", "tag", "--model", tiny_model, "--data", tmp_path / "d", *LEARN, "--epochs", 8, "--json")
     assert ended.code == 0, ended.err
     assert "No training row has the label 'LOC' (1 of validation" in ended.err
     result = json.loads(ended.out)["results"][0]
@@ -275,7 +275,7 @@ def test_a_run_that_was_begun_without_the_second_text_goes_on_without_it(run, ti
     [
         ("classify", ["a", "b"], {}),
         ("regress", [1.5, 2], {}),
-        ("choose", [0, 1], {"context": "text", "choices": ["one", "two"]}),
+        pytest.param("choose", [0, 1], {"context": "text", "choices": ["one", "two"]}, marks=pytest.mark.slow),
     ],
 )
 def test_rows_without_a_label_are_refused_dropped_or_cleaned_away(run, tiny_model, tmp_path, recipe, labels, columns):

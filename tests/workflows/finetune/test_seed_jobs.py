@@ -63,7 +63,7 @@ def test_a_seed_that_diverges_does_not_end_the_others(tmp_path, stand_in):
 @pytest.mark.parametrize(
     ("end", "error", "message"),
     [
-        ("3", DataError, "of seed (a.csv:3) - do"),
+        pytest.param("3", DataError, "of seed (a.csv:3) - do", marks=pytest.mark.slow),
         ("killed", ResourceError, "the process of seed 1 was ended by signal 9"),
         pytest.param("crash", BertkitError, "seed 1 failed: a bug", marks=pytest.mark.slow),
     ],

@@ -43,7 +43,10 @@ def test_a_family_of_ones_own_is_refused():
         copy_code(FACTS, SimpleNamespace(__name__="mine"))
 
 
-@pytest.mark.parametrize(("wheel", "version"), [("1.2", "made 1.2, bertkit 0.1.0"), (None, "made, bertkit 0.1.0")])
+@pytest.mark.parametrize(
+    ("wheel", "version"),
+    [("1.2", "made 1.2, bertkit 0.1.0"), pytest.param(None, "made, bertkit 0.1.0", marks=pytest.mark.slow)],
+)
 def test_the_program_knows_its_version(wheel, version):
     facts = replace(FACTS, wheel=wheel, version="0.1.0")
     assert f'main(Model, "made", "{version}")' in copy_code(facts, text_classification)["__main__.py"]

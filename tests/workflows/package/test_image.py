@@ -14,6 +14,7 @@ from bertkit.evaluation.calibration import SavedCalibration, write_calibration
 from bertkit.modeling.load import fingerprint
 from bertkit.storage.exports import read_export, write_export
 from bertkit.storage.fingerprints import list_files
+from bertkit.workflows.package import package_server
 from tests.runtime.hand_made import write_exported
 from tests.workflows.package.families import image_program, run_server, same
 
@@ -29,9 +30,9 @@ best_metric: accuracy
 """
 
 
-@pytest.fixture
-def image(tmp_path, run):
-    folder = tmp_path / "exported"
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("of_an_image") / "exported"
     write_exported(folder, ("bad", "good"))
     (folder / "recipe.yaml").write_text(RECIPE)
     (folder / "training_rows.npy").write_bytes(b"digests of rows")
@@ -39,15 +40,19 @@ def image(tmp_path, run):
     write_export(folder, read_export(folder), list_files(folder, names))
     facts = {"model": fingerprint(folder), "split": "all", "source": "rows", "rows": 20, "folds": [{"rows": "0" * 16}]}
     write_calibration(folder, SavedCalibration(task="text_classification", temperature=2.0, **facts))
-    ended = run("package", folder, "-o", "image", "--name", "made", "--serve", "--json")
-    assert ended.code == 0, ended.err
-    assert not {"torch", "transformers"} & set(json.loads(ended.out)["cold_start"]["imported"])
-    return Path("image").resolve()
+    return folder
 
 
-def test_the_server_of_an_image_answers_as_predict_does_and_imports_nothing_else(image, run, tmp_path):
+@pytest.fixture(scope="module")
+def image(exported) -> Path:
+    written = package_server(exported, exported.parent / "image", name="made")
+    assert not {"torch", "transformers"} & set(written.cold_start.imported)
+    return exported.parent / "image"
+
+
+def test_the_server_of_an_image_answers_as_predict_does_and_imports_nothing_else(image, exported, run):
     Path("rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in ROWS))
-    expected = run("predict", tmp_path / "exported/recipe.yaml", "rows.jsonl", "--model", tmp_path / "exported")
+    expected = run("predict", exported / "recipe.yaml", "rows.jsonl", "--model", exported)
     assert expected.code == 0, expected.err
     for line, found in zip(expected.out.splitlines(), run_server(image, "made", ROWS), strict=True):
         assert all(same(value, json.loads(line)[name]) for name, value in found.items()), (line, found)
@@ -59,6 +64,7 @@ def test_the_server_of_an_image_answers_as_predict_does_and_imports_nothing_else
     assert json.loads(next(image.rglob("calibration.json")).read_text())["folds"] == []
 
 
+@pytest.mark.slow
 def test_the_command_of_an_image_serves_by_several_processes_and_ends(image):
     arguments = ["bertkit", "serve", "models/made", "--port", "0", "--workers", "2", "--drain", "0"]
     code = f"sys.argv = {arguments}\nrunpy.run_module('bertkit', run_name='__main__', alter_sys=True)"

@@ -198,12 +198,12 @@ def test_answers_do_not_depend_on_neighbours(model):
 
 
 def test_eight_threads_get_the_answers_of_one(model):
-    rows = [row["text"] for row in toy_rows(250, seed=21)]
+    rows = [row["text"] for row in toy_rows(80, seed=21)]
     expected = [record["probabilities"] for record in model.predict(rows)]
     with ThreadPoolExecutor(8) as pool:
         answers = [one["probabilities"] for (one,) in pool.map(model.predict, rows)]
     wrong = [a for a, b in zip(answers, expected, strict=True) if a != pytest.approx(b, abs=1e-6)]
-    assert (len(answers), wrong) == (250, [])
+    assert (len(answers), wrong) == (80, [])
 
 
 def test_threads_that_share_a_model_load_it_once(trained, monkeypatch):

@@ -78,7 +78,7 @@ def test_a_damaged_index_ends_in_one_line_whatever_is_damaged(folder, tiny_model
     more = TextRows.open(write_csv(tmp_path / "more.csv", ROWS[:2]))
     for file in sorted(file for file in folder.rglob("*") if file.is_file()):
         content = file.read_bytes()
-        for at in {0, 9, 20, 61, len(content) // 2, len(content) - 3}:
+        for at in {9, len(content) // 2, len(content) - 3}:
             if at >= len(content):
                 continue
             file.write_bytes(content[:at] + bytes([content[at] ^ 0x44]) + content[at + 1 :])
