@@ -69,8 +69,8 @@ def first_of_each(names, owners) -> list[str]:
 
 FAMILIES = first_of_each(recipe_names(), [load_recipe(name).task for name in recipe_names()])
 OBJECTIVES = first_of_each(PRETRAINING, [load_pretrain_recipe(name).objective for name in PRETRAINING])
-QUICK = ["cola", "ner", "squad", "mlm", "electra"]
-"""One that classifies texts, one that tags words, one that finds spans, and an objective of one model and of two."""
+QUICK = ["cola", "ner", "mlm", "electra"]
+"""One that classifies texts, one that tags words, and an objective of one model and of two."""
 
 BESIDE = {
     "ablate": "mlm --data demo --tokenizer demo --size tiny --steps 2 --limit 60 --space objective=mlm,clm "

@@ -50,6 +50,7 @@ def test_eval_repeats_the_score_of_training_on_real_rows(run, minilm):
     assert json.loads(trained.out)["results"][0]["scores"] == json.loads(scored.out)["results"][0]["scores"]
 
 
+@pytest.mark.slow
 @needs_minilm
 def test_sorting_and_padding_change_no_output(minilm):
     from bertkit.evaluation.forward import forward

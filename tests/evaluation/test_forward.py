@@ -10,6 +10,7 @@ import torch
 
 from bertkit.evaluation.forward import forward, sorted_batches
 from bertkit.hardware import threads
+from tests.kills import slow_unless
 
 
 def test_evaluation_batches_hold_every_row_once_within_the_budget():
@@ -47,7 +48,7 @@ def test_outputs_come_in_the_order_of_the_rows_and_the_loss_is_the_mean_of_all_l
     assert model.training
 
 
-@pytest.mark.parametrize("labels", ["classes", "numbers", None])
+@pytest.mark.parametrize("labels", slow_unless(["classes", None], ["classes", "numbers", None]))
 def test_a_device_that_compiles_a_graph_per_shape_gets_few(monkeypatch, labels):
     """Outputs and losses are those of other devices; the rows that fill a batch leave no trace."""
     from transformers import BertConfig, BertForSequenceClassification

@@ -184,9 +184,9 @@ def run_card(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
         pytest.param("mrpc", r"\[\[?{'label': '(not_)?equivalent', 'score': 0\.\d+}, {", marks=pytest.mark.slow),
         ("ner", r"\[\('Ada', '[OBI].*\), .*\('\.', '"),
         pytest.param("pos", r"\[\('Ada', '[A-Z]+'\), .*\('\.', '", marks=pytest.mark.slow),
-        ("squad", r".*"),
+        pytest.param("squad", r".*", marks=pytest.mark.slow),
         pytest.param("swag", r"(One|Another) ending\.", marks=pytest.mark.slow),
-        ("wsd", None),
+        pytest.param("wsd", None, marks=pytest.mark.slow),
     ],
 )
 def test_the_python_of_a_card_runs(run, capsys, recipe, says) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from bertkit.errors import ModelError, UnavailableError
 from bertkit.runtime.sessions import open_graph
+from tests.kills import slow_unless
 from tests.runtime.hand_made import INPUTS, write_sum_graph
 
 
@@ -28,7 +29,7 @@ def test_a_file_that_is_no_graph_is_refused_in_one_line(tmp_path):
         open_graph(file, "onnx")
 
 
-@pytest.mark.parametrize("backend", ["onnx", "openvino"])
+@pytest.mark.parametrize("backend", slow_unless(["onnx"], ["onnx", "openvino"]))
 def test_a_graph_does_not_change_with_the_weights_that_it_was_loaded_from(tmp_path, backend):
     onnx, file = pytest.importorskip("onnx"), tmp_path / "model.onnx"
     write_sum_graph(file, np.arange(60.0 * 64).reshape(60, 64))

@@ -21,6 +21,7 @@ from bertkit.workflows.evaluate import evaluate
 from bertkit.workflows.finetune import finetune
 from bertkit.workflows.predict import predict
 from tests.conftest import make_tokenizer, toy_rows, write_jsonl
+from tests.kills import slow_unless
 
 TEXTS = ["a good film", "this is bad", "so good"]
 
@@ -84,7 +85,7 @@ def test_a_run_predicts_as_logistic_regression_on_the_vectors_of_its_training_ro
     np.testing.assert_allclose(found, expected.predict_proba((new - center) / length), atol=1e-3)
 
 
-@pytest.mark.parametrize("method", ["frozen", "contrastive"])
+@pytest.mark.parametrize("method", slow_unless(["frozen"], ["frozen", "contrastive"]))
 def test_class_weights_are_those_of_logistic_regression(method, tiny_model, tmp_path):
     rows = [row for row in toy_rows(60, seed=1) if row["label"] == "good"][:20]
     rows += [row for row in toy_rows(60, seed=1) if row["label"] == "bad"][:4]

@@ -233,7 +233,7 @@ def recipe_file(tmp_path_factory, tiny_model) -> Path:
         },
         "options": {"questions": questions},
         "metrics": ["accuracy"],
-        "training": {"epochs": 4, "batch_size": 16, "learning_rate": 2e-3, "precision": "fp32", "max_length": 64},
+        "training": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-3, "precision": "fp32", "max_length": 64},
     }
     (folder / "asked.yaml").write_text(json.dumps(recipe))  # which is YAML too
     return folder / "asked.yaml"

@@ -22,7 +22,8 @@ from bertkit.tokens.static_shapes import static_collator, training_rows
 from bertkit.training.batching import InMemoryBatches
 from bertkit.training.micro_batches import split_batch
 from bertkit.training.paths import fitting_collator
-from tests.test_pretend import FAMILIES, FEW, OBJECTIVES, OWN, small_model  # noqa: F401
+from tests.kills import slow_unless
+from tests.test_pretend import FAMILIES, FEW, OBJECTIVES, OWN, QUICK, small_model  # noqa: F401
 
 ROWS = 8
 WAYS = {
@@ -130,12 +131,12 @@ def some(trainee):
     return [row for _ in range(2) for row in trainee.batches.longest()]
 
 
-@pytest.mark.parametrize("name", [*FAMILIES, *OBJECTIVES])
+@pytest.mark.parametrize("name", slow_unless(QUICK, [*FAMILIES, *OBJECTIVES]))
 def test_losses_are_those_of_other_batches(name, capture, monkeypatch):
     check(capture(name, {}), name, monkeypatch)
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", slow_unless(["weights", "windows", "hierarchical", "pairs_simcse", "documents"], WAYS))
 def test_losses_of_other_ways(way, capture, monkeypatch):
     name, changes = WAYS[way]
     check(capture(name, changes), name, monkeypatch)
@@ -154,7 +155,7 @@ def texts_of(random, count, longest, way):
     return [{"input_ids": [1] * length} for length in lengths]
 
 
-@pytest.mark.parametrize("accumulation", [1, 2])
+@pytest.mark.parametrize("accumulation", slow_unless([2], [1, 2]))
 @pytest.mark.parametrize("way", ["texts", "tagger", "windows", "choices"])
 def test_a_run_of_rows_of_any_lengths_compiles_at_most_twelve_graphs(monkeypatch, way, accumulation):
     """Each shape of a batch is one graph, or two where gradients add up; the others are counted in a test of XLA."""

@@ -10,6 +10,7 @@ import pytest
 from bertkit import Embedder
 from bertkit.errors import ModelError, UsageError
 from tests.conftest import make_tokenizer
+from tests.kills import slow_unless
 from tests.runtime.hand_made import write_exported, write_vectors
 
 TEXTS = ["the film was good", "good " * 40, "a"]
@@ -20,7 +21,9 @@ def sums(table: np.ndarray, texts: list[str], length: int = 32) -> np.ndarray:
     return np.stack([table[tokenizer(text, truncation=True, max_length=length)["input_ids"]].sum(0) for text in texts])
 
 
-@pytest.mark.parametrize("output", ["sentence_embedding", "vectors"])  # the last is that of earlier exports
+@pytest.mark.parametrize(
+    "output", slow_unless(["sentence_embedding"], ["sentence_embedding", "vectors"])
+)  # the last is that of earlier exports
 def test_vectors_are_those_of_the_graph_without_torch(output, tmp_path, light_zygote):
     table = write_vectors(tmp_path / "made", output)
     model = Embedder(str(tmp_path / "made"))

@@ -97,7 +97,7 @@ def test_what_embed_notes_is_read(ending, tmp_path, tiny_model):
 def test_damaged_files_are_read_or_refused_in_one_line(ending, tmp_path):
     file = write_vectors(tmp_path / f"vectors{ending}")
     content = file.read_bytes()
-    step = max(1, len(content) // 150)
+    step = max(1, len(content) // 60)
     flipped = [content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :] for at in range(0, len(content), step)]
     for damaged in (*flipped, *(content[:at] for at in range(0, len(content), step))):
         file.write_bytes(damaged)
