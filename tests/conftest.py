@@ -8,6 +8,7 @@ import functools
 import gc
 import io
 import json
+import logging
 import math
 import os
 import random
@@ -84,6 +85,9 @@ def freeze_imports() -> None:
     global modules_frozen
     gc.freeze()
     modules_frozen = len(sys.modules)
+    for logger in logging.root.manager.loggerDict.values():  # in each phase of a test, pytest joins those on their own
+        if isinstance(logger, logging.Logger) and logger.name.startswith("torch"):
+            logger.propagate = True
 
 
 WORDS = {

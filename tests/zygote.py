@@ -47,7 +47,7 @@ def import_everything() -> None:
     """Import what every training imports, and load a model once, which fills transformers' tables."""
     import torch
     import transformers
-    from quick import RESAMPLES, TIMING, draw_resamples
+    from quick import RESAMPLES, TIMING, draw_resamples, skip_waste
 
     from bertkit.pretraining.objectives import objective_names
     from bertkit.storage.hub import find_model
@@ -61,6 +61,7 @@ def import_everything() -> None:
         for name in ("AutoTokenizer", "AutoModelForMaskedLM"):
             getattr(transformers, name).from_pretrained(find_model("demo"))
     torch.set_num_threads(1)
+    skip_waste()
     draw_resamples(RESAMPLES)
     for path, value in TIMING.items():  # see conftest.timed_once
         module, _, name = path.rpartition(".")

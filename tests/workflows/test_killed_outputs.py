@@ -58,7 +58,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize(
-    "name", [case if case == "cluster" else pytest.param(case, marks=pytest.mark.slow) for case in SEVERAL]
+    "name", [case if case == "dedup" else pytest.param(case, marks=pytest.mark.slow) for case in SEVERAL]
 )
 def test_a_command_that_is_killed_between_its_outputs_ends_as_one_that_was_not(
     name, tiny_model, trained, tmp_path, zygote
