@@ -29,7 +29,7 @@ from tests.quick import RESAMPLES, TIMING, draw_resamples, parse_once, skip_wast
 
 # a loaded machine is no fault of the code: only what an example shows may fail a test, not how long it took
 settings.register_profile("any machine", max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("quick", settings.get_profile("any machine"), max_examples=20)
+settings.register_profile("quick", settings.get_profile("any machine"), max_examples=12)
 
 PACKAGE = Path(__file__).parents[1] / "bertkit"
 modules_frozen = 0

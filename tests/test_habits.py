@@ -108,7 +108,7 @@ def test_light_commands_import_nothing_heavy(arguments, tmp_path, light_zygote):
     assert HEAVY & light_zygote.imports(tmp_path, arguments.split()) == set()
 
 
-@pytest.mark.parametrize("content", [None, "text,label\nok\n"])
+@pytest.mark.parametrize("content", [pytest.param(None, marks=pytest.mark.slow), "text,label\nok\n"])
 def test_bad_data_is_answered_before_torch_is_imported(content, tmp_path, tiny_model, light_zygote):
     if content:
         (tmp_path / "d.csv").write_text(content)

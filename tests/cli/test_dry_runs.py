@@ -77,7 +77,7 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(file): file.read_bytes() for file in folder.rglob("*") if file.is_file()}
 
 
-@pytest.mark.parametrize("case", slow_unless(["finetune", "dedup"], COMMANDS))
+@pytest.mark.parametrize("case", slow_unless(["finetune"], COMMANDS))
 def test_a_dry_run_refuses_what_the_command_refuses(case, run, tiny_model, trained, tmp_path, monkeypatch):
     refused = set()
     mistakes = [mistake for mistake in MISTAKES if "teacher" not in mistake or "teacher" in COMMANDS[case]]

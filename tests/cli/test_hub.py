@@ -50,6 +50,7 @@ def begin_again():
     repositories._look_up.cache_clear()
 
 
+@pytest.mark.slow
 def test_a_dry_run_fetches_config_and_tokenizer_and_the_splits_that_a_run_reads(filled, run):
     ended = run(*COMMAND, "--dry-run", "--json")
     assert ended.code == 0, ended.err
@@ -81,6 +82,7 @@ def test_eval_fetches_the_validation_split_alone(filled, run, trained):
     assert filled.fetched() == [PARQUET["validation"]]
 
 
+@pytest.mark.slow
 def test_a_run_that_was_uploaded_serves_as_checkpoint_and_as_teacher(filled, run, trained):
     of_a_run = ("run.json", "recipe.yaml", "training_rows.npy")
     filled.add("models", "me/run", trained)

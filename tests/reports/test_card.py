@@ -182,7 +182,7 @@ def run_card(folder: Path, capsys: pytest.CaptureFixture[str]) -> list[str]:
     [
         ("sst2", r"\[\[?{'label': '(positive|negative)', 'score': 0\.\d+}, {"),
         pytest.param("mrpc", r"\[\[?{'label': '(not_)?equivalent', 'score': 0\.\d+}, {", marks=pytest.mark.slow),
-        ("ner", r"\[\('Ada', '[OBI].*\), .*\('\.', '"),
+        pytest.param("ner", r"\[\('Ada', '[OBI].*\), .*\('\.', '", marks=pytest.mark.slow),
         pytest.param("pos", r"\[\('Ada', '[A-Z]+'\), .*\('\.', '", marks=pytest.mark.slow),
         pytest.param("squad", r".*", marks=pytest.mark.slow),
         pytest.param("swag", r"(One|Another) ending\.", marks=pytest.mark.slow),

@@ -161,10 +161,8 @@ def test_report_and_card_hold_the_comparison_and_a_finished_run_prints_it_again(
     assert again.partition("size and speed")[2] == text.partition("size and speed")[2]
 
 
-@pytest.mark.parametrize(
-    "recipe",
-    ["classify", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW_FAMILIES)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("recipe", ["classify", *SLOW_FAMILIES])
 def test_every_family_is_distilled(run, recipe):
     assert run("finetune", recipe, "--model", "demo", *DEMO_ROWS, "--epochs", 1, "--output", "t").code == 0
     options = ("--student-layers", "0,2", "--epochs", 1, "--output", "s", *HIDDEN, "--soft-weight", 1)

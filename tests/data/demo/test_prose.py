@@ -38,7 +38,7 @@ def test_paragraphs_join_sentences_with_words_that_say_how_they_are_related():
     assert set(text.split()) >= LINKS
 
 
-@pytest.mark.parametrize("name", slow_unless(["ner", "squad"], ["mrpc", "qqp", "rte", "squad", "ner", "wsd", "swag"]))
+@pytest.mark.parametrize("name", slow_unless(["squad"], ["mrpc", "qqp", "rte", "squad", "ner", "wsd", "swag"]))
 def test_the_text_holds_no_text_of_a_held_out_row(name, paragraphs):
     sentences = {sentence for paragraph in paragraphs for sentence in re.split("(?<=[.?]) ", paragraph)}
     for split in ("validation", "test"):

@@ -124,7 +124,7 @@ def test_auto_is_each_precision_that_the_machine_is_quick_in(quick, tiny_model, 
 
 @pytest.mark.parametrize(
     "name",
-    slow_unless(["ner"], ["stsb", "ner", "squad", "swag", "wsd", "rerank", "similarity", "similarity-triples"]),
+    slow_unless([], ["stsb", "ner", "squad", "swag", "wsd", "rerank", "similarity", "similarity-triples"]),
 )
 def test_every_family_is_measured_on_demo_rows(name, tiny_model):
     changes = {"model": str(tiny_model), "data.source": "demo", "data.limit": 60, "training.precision": "fp32"}
