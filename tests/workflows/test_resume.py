@@ -242,7 +242,6 @@ def test_killed_twice_then_finished(zygote, command, unbroken, tmp_path):
     check_equal(tmp_path / "run", unbroken)
 
 
-@pytest.mark.slow
 def test_an_unfinished_run_may_be_moved(zygote, command, unbroken, killed, tmp_path):
     shutil.copytree(killed, tmp_path / "moved")
     code, text = zygote.run(tmp_path, [*command, "--output", str(tmp_path / "moved")])

@@ -240,7 +240,6 @@ def test_a_module_without_safetensors_is_fetched_as_it_is(loopback, sentence_mod
     assert (hub.find_model("me/vectors") / "2_Dense" / "pytorch_model.bin").is_file()
 
 
-@pytest.mark.slow
 def test_an_encoder_in_a_subfolder_is_fetched_from_there(loopback, sentence_model, tiny_model, tmp_path):
     old = tmp_path / "old"
     shutil.copytree(tiny_model, old / "0_Transformer")

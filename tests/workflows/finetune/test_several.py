@@ -174,7 +174,6 @@ def test_the_folder_of_all_tasks_is_no_model(run, finished):
     assert run("compare", finished, finished / "topic").code == 4
 
 
-@pytest.mark.slow
 def test_a_run_that_breaks_off_between_two_steps_ends_as_one_that_does_not(finished, recipe, tmp_path, monkeypatch):
     from bertkit.training.fit import _Trainer
 

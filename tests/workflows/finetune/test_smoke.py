@@ -82,7 +82,6 @@ def test_a_training_that_takes_no_step_is_no_stop_that_was_tried(run, tiny_model
     assert stages[STAGES[1]] == "left out"
 
 
-@pytest.mark.slow
 def test_a_sweep_tries_the_first_and_the_last_of_its_settings(run, tiny_model):
     write_csv(Path("rows.csv"), toy_rows(60, seed=1))
     space = ["--space", "training.batch_size=8,4,16", "--space", "training.learning_rate=1e-3,1e-4"]
