@@ -109,8 +109,9 @@ def _settle_threads(model: nn.Module, features: Features, collate: Collator, len
 
     They are not shared where each has batches of its own.
     """
-    has_several = _runs_in_threads(model) and sum(lengths) > tokens_at_once()
-    if lengths and is_open() and not has_several and Device(next(model.parameters()).device.type).is_cpu:
+    if not lengths or not is_open() or not _device_of(model).is_cpu:
+        return
+    if not (_runs_in_threads(model) and sum(lengths) > tokens_at_once()):
         usual = np.argsort(lengths, kind="stable")[len(lengths) // 2 :: -1].tolist()  # and shorter ones
         rows = min(len(usual), max(1, tokens_for(1) // lengths[usual[0]]))
         settle_threads(lambda rows: model(**collate([features[number] for number in usual[:rows]])), rows)
@@ -133,7 +134,11 @@ def _run_batches(
 
 
 def _runs_in_threads(model: nn.Module) -> bool:
-    return getattr(getattr(model, "encoder", None), "is_reentrant", False) and find_device().is_cpu
+    return getattr(getattr(model, "encoder", None), "is_reentrant", False) and _device_of(model).is_cpu
+
+
+def _device_of(model: nn.Module) -> Device:
+    return Device(next(model.parameters()).device.type)
 
 
 def _run_batch(model: nn.Module, batch: Tensors) -> Computed:
@@ -159,7 +164,7 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
 
     from bertkit.modeling.heads.filled import always_masked
 
-    device = Device(next(model.parameters()).device.type)
+    device = _device_of(model)
     was_training = model.training
     model.eval()
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
@@ -203,7 +208,7 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
     from bertkit.modeling.heads.filled import texts_of_rows
 
     lengths = lengths_of(features)
-    device = Device(next(model.parameters()).device.type)
+    device = _device_of(model)
     if device.shapes_may_change or not len(lengths):
         return collate, lengths.tolist()
     info, longest = info_of(model), longest_of(features)

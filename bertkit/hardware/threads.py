@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -273,7 +273,7 @@ def _rows_to_try(seconds: Callable[[int], float], rows: int) -> tuple[int, float
     return tried, last
 
 
-def map_in_threads(function: Callable[[T], R], values: Sequence[T]) -> Iterator[R]:
+def map_in_threads(function: Callable[[T], R], values: Iterable[T]) -> Iterator[R]:
     """Yield the results of a function in order; as many are computed at once as threads fit, each with a single one.
 
     The threads of a product wait for one another at its end. Those that compute different batches never do, so all are
@@ -285,7 +285,7 @@ def map_in_threads(function: Callable[[T], R], values: Sequence[T]) -> Iterator[
 
     shared = torch.get_num_threads()
     threads = max(shared, _PROCESS.most) if shared == _PROCESS.count else shared
-    if min(threads, len(values)) < 2:
+    if threads < 2:
         yield from map(function, values)
         return
     _set_threads(1)  # threads that begin later take this number, too

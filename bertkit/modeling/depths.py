@@ -91,7 +91,8 @@ def reinitialize(model: Model, count: int) -> None:
         RecipeError: there is nothing to initialize.
     """
     layers = encoder_layers(model)
-    poolers = [child for child in children_above(model) if any(isinstance(one, nn.Linear) for one in child.modules())]
+    above = children_above(model)
+    poolers = [child for child in above if any(isinstance(module, nn.Linear) for module in child.modules())]
     if not poolers and not count:
         what = f"training.reinit_layers 0: this {model.config.model_type} model has no pooler"
         raise RecipeError(what, "leave it out")

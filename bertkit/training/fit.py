@@ -95,8 +95,7 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
             self.accelerator.native_amp = True
         # Its weights are shares already, so that Accelerate must not wrap it.
         self.is_distributed_loading_by_transformers = is_sharded(trainee.model)
-        # gradients of micro-batches that wait would be whole
-        self._defer_fsdp_gradient_reduction = nullcontext
+        self._defer_fsdp_gradient_reduction = nullcontext  # gradients of micro-batches that wait would be whole
         # items are counted over all micro-batches and processes of a step, and the loss below is divided by that count
         self.model_accepts_loss_kwargs = self.loss_is_scaled_for_ga = True
         self.finite = torch.tensor(True).to(self.args.device)
@@ -345,7 +344,7 @@ def fit(
             trainer.add_callback(UnfreezingCallback(plan, trainer.log))
             callback.trainer = trainer
             try:
-                with nullcontext() if trainer.device.shapes_may_change else _as_one_process(trainer.device):
+                with always_masked(trainer.device), _as_one_process(trainer.device):
                     _train_model(trainer, folder)
             finally:
                 get_progress().finish()
@@ -376,6 +375,9 @@ def _as_one_process(device: Device) -> Iterator[None]:
     Accelerate expects a loader of its own there, which moves batches to the device in a thread. To let all processes
     meet, graphs would be compiled.
     """
+    if device.shapes_may_change:
+        yield
+        return
     from accelerate.state import DistributedType, PartialState
 
     def skip(loader: DataLoader[Any], count: int) -> Any:
@@ -387,7 +389,7 @@ def _as_one_process(device: Device) -> Iterator[None]:
             state["distributed_type"] = with_xla
 
     trainer = transformers.trainer
-    with always_masked(device), ExitStack() as patches:
+    with ExitStack() as patches:
         for place, name, alone in (
             (trainer, "skip_first_batches", skip),
             (trainer, "nested_gather", lambda loss, *_: loss.cpu()),

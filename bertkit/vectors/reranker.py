@@ -96,9 +96,10 @@ class Reranker:
         read: list[dict[str, Any]] = []
         for texts, role in zip(zip(*pairs, strict=True), ROLES, strict=True):
             # a text is read once, however many pairs it is in
-            each = list(dict.fromkeys(texts))
-            outputs = read_texts(self._loaded, each, role, LATE)
-            read.append({text: real_tokens(one["vectors"][0]) for text, one in zip(each, outputs, strict=True)})
+            distinct = list(dict.fromkeys(texts))
+            outputs = read_texts(self._loaded, distinct, role, LATE)
+            vectors = [real_tokens(output["vectors"][0]) for output in outputs]
+            read.append(dict(zip(distinct, vectors, strict=True)))
         queries, passages = read
         scores = [max_sim([queries[query]], [passages[passage]]).item() for query, passage in pairs]
         return np.array(scores, dtype=np.float64)
