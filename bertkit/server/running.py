@@ -131,6 +131,7 @@ class _GracefulServer(uvicorn.Server):
         waiting = [accepted for listener in sockets or [] for accepted in _accept_waiting(listener)]
         for server in self.servers:
             server.close()
+        self.servers.clear()  # uvicorn would wait for their connections, from Python 3.12 on also after a second signal
         for accepted in waiting:
             await asyncio.get_running_loop().connect_accepted_socket(self._make_protocol, accepted)
         until = time.monotonic() + _LAST_SECONDS

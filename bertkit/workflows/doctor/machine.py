@@ -69,7 +69,8 @@ def _list_unmet(package: metadata.Distribution, versions: Mapping[str, str]) -> 
     """Say what a package needs that is not here or in a version that does not fit, with the name of that."""
     from packaging.requirements import Requirement
 
-    for line in [*(package.requires or []), f"python{package.metadata['Requires-Python'] or ''}"]:
+    pythons = package.metadata.get_all("Requires-Python", [])
+    for line in [*(package.requires or []), *(f"python{version}" for version in pythons)]:
         with suppress(ValueError):  # some packages declare what no tool can read
             needed = Requirement(line)
             here = versions.get(_key(needed.name))

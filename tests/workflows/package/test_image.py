@@ -105,7 +105,7 @@ def test_requirements_are_pinned_to_the_tested_versions_with_hashes_for_both_pla
     import bertkit.workflows.package as package
 
     root = Path(package.__file__).parent
-    tested = set((root.parents[2] / "constraints.txt").read_text().lower().replace("_", "-").splitlines())
+    tested = set((Path(__file__).parents[3] / "constraints.txt").read_text().lower().replace("_", "-").splitlines())
     entries = (root / f"requirements-{backend}.txt").read_text().replace("\\\n", " ").splitlines()[1:]
     pins = {entry.split()[0]: re.findall(r"--hash=sha256:[0-9a-f]{64}(?= |$)", entry) for entry in entries}
     assert set(pins) <= tested and all(pins.values()), "tools/make_server_requirements.py writes them again"
