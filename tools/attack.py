@@ -38,8 +38,8 @@ STOPPED = {-1, -2, -9, -15, 129, 130, 143}
 DISKS = {name: error for name, error in FAULTS.items() if error != KILL}
 KINDS = ("kill", "kill", "signal", *DISKS, "twice", "damage", "damage", "damage")
 DAMAGES = ("flip", "half", "empty", "version", "other")
-GOES_BY_ITSELF = {"metrics.jsonl", "run_model.py", "__main__.py"}
-"""Files that nothing compares: a log that is appended to, and the code of a package."""
+NOT_READ = (".lock", ".gitignore", "metrics.jsonl", ".py")
+"""Endings of files that no command checks: for Git alone, a log that is appended to, and the code of a package."""
 
 
 class Outcome(NamedTuple):
@@ -212,8 +212,7 @@ def prepare(yard: Yard, state: str, name: str, command: str, rng: random.Random)
 
 def is_read(path: Path) -> bool:
     """Tell whether a path is a file that a command may read: no lock, nothing that is for Git alone, and no code."""
-    is_ignored = path.name.endswith((".lock", ".gitignore")) or path.name in GOES_BY_ITSELF
-    return path.is_file() and not path.is_symlink() and not is_ignored
+    return path.is_file() and not path.is_symlink() and not path.name.endswith(NOT_READ)
 
 
 def main() -> None:

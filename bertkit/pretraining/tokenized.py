@@ -242,7 +242,7 @@ def _join_shards(folder: Path, data: Corpus, shards: Mapping[str, _Shards], toke
         data, {split: (chunk.digests for shard, _ in of for chunk in shard.read()) for split, of in shards.items()}
     )
     duplicates, facts = DuplicateFilter(first_pass), {split: dict.fromkeys(_COUNTS, 0) for split in _SPLITS}
-    with ColumnWriter(folder, _dtypes(tokenizer), "") as columns:
+    with ColumnWriter(folder, _dtypes(tokenizer)) as columns:
         for split in _SPLITS:
             columns.append(f"{split}.sentences", np.zeros(1))
             columns.append(f"{split}.documents", np.zeros(1))

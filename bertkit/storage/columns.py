@@ -166,10 +166,11 @@ class ColumnWriter(JournaledFiles):
     Args:
         folder: used by these columns only, and locked by this process.
         dtypes: column -> dtype of its numbers.
-        origin: fingerprint of what the columns are made from; columns of another origin are overwritten.
+        origin: fingerprint of what the columns are made from, for a writer that goes on behind the last commit; columns
+            of another origin are overwritten, and without one all are.
     """
 
-    def __init__(self, folder: Path, dtypes: Mapping[str, str], origin: str) -> None:
+    def __init__(self, folder: Path, dtypes: Mapping[str, str], origin: str | None = None) -> None:
         self.dtypes = {name: np.dtype(dtype) for name, dtype in dtypes.items()}
         super().__init__(folder, dict.fromkeys(map(_file_name, dtypes), 0), origin, "the numbers are computed again")
 

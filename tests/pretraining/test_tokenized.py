@@ -312,23 +312,26 @@ def prepared(tmp_path_factory) -> dict[str, bytes]:
     return files_of(folder)
 
 
-STAGES = ["chunk 1", "chunk 2", "chunk 5", "manifest", "append", "finish"]
+STAGES = ["chunk 1", "chunk 2", "chunk 5", "manifest", "append", "finish", "joined 2"]  # a journal is the first
 
 
-@pytest.mark.parametrize("where", slow_unless(["chunk 1", "chunk 2", "manifest", "finish"], STAGES))
+@pytest.mark.parametrize("where", slow_unless(["chunk 1", "chunk 2", "manifest", "finish", "joined 2"], STAGES))
 def test_a_killed_preparation_continues_and_ends_in_the_same_bytes(where, prepared, here, monkeypatch, caplog):
     caplog.set_level(logging.INFO, "bertkit")
     documents = make_documents(120) + make_documents(10)
     write("a.txt", documents)
     monkeypatch.setenv("BERTKIT_CACHE", str(here / "killed"))
-    owner, name = {"manifest": (shards, "write_signed"), "chunk": (shards, "save_arrays")}.get(
-        where.split()[0], (corpus_files.ColumnWriter, where)
-    )
+    of_stage, _, number = where.partition(" ")
+    owner, name = {
+        "manifest": (shards, "write_signed"),
+        "chunk": (shards, "save_arrays"),
+        "joined": (corpus_files, "write_signed"),
+    }.get(of_stage, (corpus_files.ColumnWriter, of_stage))
     whole, calls = getattr(owner, name), []
 
     def killed(*arguments):
         calls.append(1)
-        if len(calls) == (int(where.split()[1]) if "chunk" in where else 1):
+        if len(calls) == int(number or 1):
             raise KeyboardInterrupt
         return whole(*arguments)
 

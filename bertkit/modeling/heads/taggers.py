@@ -150,7 +150,7 @@ def cache_states(model: Model, features: Features, run: Callable[..., Any], cont
         # Write states one after the other, (tokens of all features, ...), as a column that is complete or not
         # there.
         count, size, shape = 0, 0, list[int]()
-        with ColumnWriter(folder, {"states": "<f2"}, "states") as writer:
+        with ColumnWriter(folder, {"states": "<f2"}) as writer:
             for of_feature in compute_states(model, features, run):
                 writer.append("states", of_feature.reshape(-1))
                 count, size, shape = count + 1, size + of_feature.size, list(of_feature.shape[1:])
