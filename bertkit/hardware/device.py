@@ -109,7 +109,7 @@ class Device:
             return False
         import torch
 
-        flash = torch.cuda.is_available() and torch.backends.cuda.is_flash_attention_available()
+        flash = torch.backends.cuda.is_flash_attention_available()
         return flash and torch.cuda.get_device_capability() >= _FLASH_CAPABILITY
 
     @property
