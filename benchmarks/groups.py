@@ -3,7 +3,7 @@
     python -m benchmarks.groups --model DIR --data DIR [--only senses planted sizes] [--rows N ...]
 
 `--data` has coarsewsd20/test.parquet, glue/qqp, glue/sst2 and squad in the columns of the hub. Writes
-benchmarks/results/groups.json; `python -m benchmarks.report` writes the measured parts of docs/vectors.md.
+benchmarks/results/groups.json; `python -m benchmarks.report` writes the measured parts of docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -237,7 +237,7 @@ PARTS: dict[str, tuple[str, Callable[[Sequence[Report]], str]]] = {
     "planted": ("groups", planted_part),
     "sizes": ("groups", sizes_part),
 }
-"""Part of docs/vectors.md -> the file of results, and the function that writes it."""
+"""Part of docs/benchmarks.md -> the file of results, and the function that writes it."""
 
 
 def main() -> None:

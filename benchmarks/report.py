@@ -55,6 +55,7 @@ PARTS: dict[str, tuple[str, Write]] = {
     "schedules": ("schedules", schedules_part),
     "threads": ("threads", threads_part),
     "gpu": ("gpu/speed-*", parts.gpu_part),
+    **groups.PARTS,
 }
 # the same of the pages beside that of benchmarks
 OTHER_PAGES: dict[str, dict[str, tuple[str, Write]]] = {
@@ -64,7 +65,6 @@ OTHER_PAGES: dict[str, dict[str, tuple[str, Write]]] = {
     "reproduction.md": {"reproduction": ("reproduction", reproduction_part)},
     "compare.md": {"gates": ("gates", gates_part)},
     "check.md": {"label_errors": ("label_errors", counts_part)},
-    "vectors.md": groups.PARTS,
 }
 PICTURES: dict[str, tuple[str, Write]] = {
     "encoders.svg": ("encoders", encoders.encoders_picture),
