@@ -56,12 +56,13 @@ PARTS: dict[str, tuple[str, Write]] = {
     "threads": ("threads", threads_part),
     "gpu": ("gpu/speed-*", parts.gpu_part),
     **groups.PARTS,
+    "own_data": ("own_data", own_data_part),
+    "skewed": ("skewed", skewed_part),
 }
 # the same of the pages beside that of benchmarks
 OTHER_PAGES: dict[str, dict[str, tuple[str, Write]]] = {
     "encoders.md": {"encoders": ("encoders", encoders.encoders_part)},
     "pruning.md": {"pruning": ("pruning", pruning_part)},
-    "training.md": {"own_data": ("own_data", own_data_part), "skewed": ("skewed", skewed_part)},
     "reproduction.md": {"reproduction": ("reproduction", reproduction_part)},
     "compare.md": {"gates": ("gates", gates_part)},
     "check.md": {"label_errors": ("label_errors", counts_part)},

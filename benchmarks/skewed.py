@@ -5,7 +5,7 @@
 `--data` has the folder glue/sst2 (or sst2) in the columns of the hub. A seed draws its own rows, which all methods
 share. The last step counts, and is scored on the validation sentences, half of which are positive. Every run is one
 line of the output file; one that is there is not repeated. `python -m benchmarks.report` writes the table into
-docs/training.md.
+docs/benchmarks.md.
 """
 
 from __future__ import annotations

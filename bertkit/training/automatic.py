@@ -1,6 +1,6 @@
 """What `auto` stands for in a recipe: how long and how fast an encoder is fine-tuned, by its rows and its size.
 
-The rule and the experiment that it comes from are in docs/training.md.
+The rule is in docs/training.md, and the experiment that it comes from in docs/benchmarks.md.
 """
 
 from __future__ import annotations
