@@ -97,6 +97,20 @@ def test_the_strongest_baseline_stands_beside_the_score_and_all_below(capsys):
     ]
 
 
+@pytest.mark.parametrize(
+    ("difference", "interval", "said"),
+    [
+        (0.25, (0.1, 0.4), "better than words by 0.2500 (95% CI 0.1000 to 0.4000)"),
+        (-0.25, (-0.4, 0.1), "worse than words by 0.2500 (95% CI -0.1000 to 0.4000)"),
+        (-0.00001, None, "as good as words"),
+    ],
+)
+def test_the_difference_from_the_strongest_baseline_is_said(capsys, difference, interval, said):
+    lead = {"metric": "f1", "baseline": "words", "difference": difference, "interval": interval}
+    print_results([replace(RESULT, lead={**lead, "score_interval": None, "is_clear": True}, tables={})])
+    assert f"  f1: {said}" in capsys.readouterr().out.splitlines()
+
+
 def test_json_has_every_field(capsys):
     with json_output():
         print_result({"results": [RESULT]}, pytest.fail)
