@@ -281,8 +281,8 @@ def _describe_lead(lead: Mapping[str, Any]) -> str:
     word, sign = ("better", 1) if lead["difference"] >= 0 else ("worse", -1)
     ends = sorted(sign * end for end in lead["interval"] or ())
     interval = f" (95% CI {format_interval((ends[0], ends[1]))})" if ends else ""
-    difference = f"{abs(lead['difference']):.4f}"
-    how = f"as good as {lead['baseline']}" if not float(difference) else f"{word} than {lead['baseline']} by {difference}"
+    baseline, difference = lead["baseline"], f"{abs(lead['difference']):.4f}"
+    how = f"{word} than {baseline} by {difference}" if float(difference) else f"as good as {baseline}"
     return f"{lead['metric']}: {how}{interval}"
 
 
