@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -120,11 +120,14 @@ def draw_map(
         # Clusters are those of the last layer, and all layers show them: colors must mean the same in each picture.
         labeling = find_labels(points, vectors.at(layers[-1]), settings.clusters, settings.seed)
         planes, measured = measure_layers(vectors, layers, labeling, settings.reduce, settings.seed)
-        with stage(f"writing {files.page.name}"), disk_errors(files.page.parent):
+        with stage(f"writing {files.page.name}"), disk_errors(files.page.parent), ExitStack() as unfinished:
+            if not files.fresh:  # what stands beside no page would be in the way of the same command
+                unfinished.callback(_delete_supporting_files, files)
             write_records(_point_records(points, planes, layers, labeling), files.points)
             shown = _write_pages(
                 files, points, planes, measured, labeling, _title(points, settings, reader.model, unit)
             )
+            unfinished.pop_all()
         return MapResult(
             points=len(points),
             unit=unit,
@@ -160,6 +163,12 @@ def _check_outputs(files: MapFiles, source: TextSource) -> None:
             sweep_locks(files.all)
             what = "the file exists already, and is kept as it is"
             raise UsageError(what, "name another file, or replace it with --fresh", file=file)
+
+
+def _delete_supporting_files(files: MapFiles) -> None:
+    for file in files.all[1:]:
+        with suppress(OSError):  # the disk may refuse that, too
+            file.unlink(missing_ok=True)
 
 
 def _point_records(

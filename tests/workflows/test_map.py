@@ -55,6 +55,18 @@ def test_texts_are_drawn_at_all_layers_and_scored_by_their_labels(run, file, tin
     assert list(read("m.parquet")[0]) == ["id", "text", "label", "x", "y"]
 
 
+def test_a_full_disk_leaves_nothing_in_the_way_of_the_same_command(run, file, tiny_model, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    command = ("map", file, "--model", tiny_model, "-o", "m.html", "--picture", "m.svg")
+    with monkeypatch.context() as patched:
+        patched.setattr("bertkit.reports.insight.map.write_map", full)
+        assert run(*command).code == 6
+    assert sorted(path.name for path in Path().iterdir() if path.name.startswith(("m.", ".m."))) == []
+    assert run(*command).code == 0
+
+
 def test_words_are_drawn_and_a_table_is_printed(run, file, tiny_model):
     ended = run("map", file, "--model", tiny_model, "--word", "the", "--word", "FILM", "--layers", "0,2", "--limit", 20)
     assert ended.code == 0, ended.err

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from bertkit.data.formats import Format
@@ -48,14 +49,14 @@ def _read_rows(openpyxl: Any, source: Source, data: Data, name: str) -> Iterator
 def _read_cells(openpyxl: Any, source: Source, name: str) -> Iterator[tuple[int, tuple[Any, ...]]]:
     """Yield the rows of the first sheet that are not blank, with their numbers."""
     try:
-        content = source if not hasattr(source, "read") else io.BytesIO(source.read())
-        book = openpyxl.load_workbook(content, read_only=True, data_only=True)
-        sheet, others = book.worksheets[0], book.sheetnames[1:]
-        if others:
-            log.info("%s: the sheet %r is read, and not %s", name, sheet.title, ", ".join(map(repr, others)))
-        for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
-            if any(map(_is_filled, cells)):
-                yield number, cells
+        with source.open("rb") if isinstance(source, Path) else io.BytesIO(source.read()) as content:
+            book = openpyxl.load_workbook(content, read_only=True, data_only=True)
+            sheet, others = book.worksheets[0], book.sheetnames[1:]
+            if others:
+                log.info("%s: the sheet %r is read, and not %s", name, sheet.title, ", ".join(map(repr, others)))
+            for number, cells in enumerate(sheet.iter_rows(values_only=True), 1):
+                if any(map(_is_filled, cells)):
+                    yield number, cells
     except Exception:  # of zipfile, zlib, struct, xml and openpyxl, which reads cells only when asked for them
         raise DataError("not an Excel workbook, or a damaged one", "save it again", file=name) from None
 
