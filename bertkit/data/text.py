@@ -90,7 +90,11 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
             try:
                 block = stream.read(_BLOCK)
                 text = decoder.decode(block, final=not block)
-            except UnicodeDecodeError as error:
+            except UnicodeError as error:
+                # of UTF-16 without its mark, the class has changed with Python 3.13
+                if not isinstance(error, UnicodeDecodeError) or "BOM" in error.reason:
+                    what = getattr(error, "reason", str(error))
+                    raise DataError(what, "--set data.encoding=utf-8", file=name) from None
                 before = error.object[: error.start]
                 row = 1 + max(breaks[mark] + before.count(mark.encode()) for mark in "\n\r")
                 # the start of a character at the end: cut off, or a lone letter of another encoding
@@ -98,8 +102,6 @@ def read_text(source: Source, encoding: str, name: str) -> Iterator[str]:
                     what = f"the {encoding} text ends inside a character, after {size:,} bytes"
                     raise DataError(what, "it was cut off: get it again", file=name, row=row) from None
                 raise DataError(*_undecodable(error, encoding, size + len(block)), file=name, row=row) from None
-            except UnicodeError as error:
-                raise DataError(str(error), "--set data.encoding=utf-8", file=name) from None
             except (OSError, EOFError, zlib.error) as error:
                 raise _name_damage(error, name) from None
             # utf-7 and unicode_escape can spell one
