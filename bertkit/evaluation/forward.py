@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from bertkit.evaluation.output_parts import OutputParts, Share
-from bertkit.hardware.device import Device, find_device
+from bertkit.hardware.device import Device, device_of, find_device
 from bertkit.hardware.memory import to_device
 from bertkit.hardware.threads import fitting_threads, is_open, map_in_threads, settle_threads
 from bertkit.modeling.info import info_of, is_sharded
@@ -109,7 +109,7 @@ def _settle_threads(model: nn.Module, features: Features, collate: Collator, len
 
     They are not shared where each has batches of its own.
     """
-    if not lengths or not is_open() or not _device_of(model).is_cpu:
+    if not lengths or not is_open() or not device_of(model).is_cpu:
         return
     if not (_runs_in_threads(model) and sum(lengths) > tokens_at_once()):
         usual = np.argsort(lengths, kind="stable")[len(lengths) // 2 :: -1].tolist()  # and shorter ones
@@ -134,11 +134,7 @@ def _run_batches(
 
 
 def _runs_in_threads(model: nn.Module) -> bool:
-    return getattr(getattr(model, "encoder", None), "is_reentrant", False) and _device_of(model).is_cpu
-
-
-def _device_of(model: nn.Module) -> Device:
-    return Device(next(model.parameters()).device.type)
+    return getattr(getattr(model, "encoder", None), "is_reentrant", False) and device_of(model).is_cpu
 
 
 def _run_batch(model: nn.Module, batch: Tensors) -> Computed:
@@ -164,7 +160,7 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
 
     from bertkit.modeling.heads.filled import always_masked
 
-    device = _device_of(model)
+    device = device_of(model)
     was_training = model.training
     model.eval()
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
@@ -208,7 +204,7 @@ def few_shapes(model: nn.Module, features: Features, collate: Collator) -> tuple
     from bertkit.modeling.heads.filled import texts_of_rows
 
     lengths = lengths_of(features)
-    device = _device_of(model)
+    device = device_of(model)
     if device.shapes_may_change or not len(lengths):
         return collate, lengths.tolist()
     info, longest = info_of(model), longest_of(features)

@@ -15,9 +15,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from bertkit.errors import UnavailableError, UsageError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 DEVICE = "BERTKIT_DEVICE"
 """The variable that names the device where no command line does."""
@@ -231,6 +234,11 @@ def asked_device() -> str:
     # `accelerate launch --cpu`
     uses_cpu = os.environ.get("ACCELERATE_USE_CPU", "").lower() in ("1", "true", "yes")
     return _PROCESS.option or os.environ.get(DEVICE) or ("cpu" if uses_cpu else "auto")
+
+
+def device_of(model: nn.Module) -> Device:
+    """Return the device that holds a model's weights."""
+    return Device(next(model.parameters()).device.type)
 
 
 def find_device() -> Device:

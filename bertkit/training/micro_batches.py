@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from bertkit.errors import RecipeError, ResourceError
-from bertkit.hardware.device import Device
+from bertkit.hardware.device import Device, device_of
 from bertkit.hardware.memory import is_memory_error
 from bertkit.modeling.info import Model, info_of
 from bertkit.progress import log
@@ -158,7 +158,7 @@ def least_of(tokens: int, arguments: TrainingArguments) -> int:
 def try_step(model: nn.Module, optimizer: torch.optim.Optimizer, loss: Callable[[], torch.Tensor]) -> None:
     """Compute a loss forward and backward beside what the optimizer will keep; nothing of it remains."""
     gc.collect()  # what a step before it left that did not fit
-    Device(next(model.parameters()).device.type).empty_cache()
+    device_of(model).empty_cache()
     with without_trace(model):
         model.train()
         trained = [weights for group in optimizer.param_groups for weights in group["params"]]

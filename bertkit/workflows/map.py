@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -122,7 +122,8 @@ def draw_map(
         planes, measured = measure_layers(vectors, layers, labeling, settings.reduce, settings.seed)
         with stage(f"writing {files.page.name}"), disk_errors(files.page.parent), ExitStack() as unfinished:
             if not files.fresh:  # what stands beside no page would be in the way of the same command
-                unfinished.callback(_delete_supporting_files, files)
+                for file in files.all[1:]:
+                    unfinished.callback(file.unlink, missing_ok=True)
             write_records(_point_records(points, planes, layers, labeling), files.points)
             shown = _write_pages(
                 files, points, planes, measured, labeling, _title(points, settings, reader.model, unit)
@@ -163,12 +164,6 @@ def _check_outputs(files: MapFiles, source: TextSource) -> None:
             sweep_locks(files.all)
             what = "the file exists already, and is kept as it is"
             raise UsageError(what, "name another file, or replace it with --fresh", file=file)
-
-
-def _delete_supporting_files(files: MapFiles) -> None:
-    for file in files.all[1:]:
-        with suppress(OSError):  # the disk may refuse that, too
-            file.unlink(missing_ok=True)
 
 
 def _point_records(
