@@ -8,8 +8,7 @@ The second command writes questions of the training split with their paragraphs,
 `late-interaction`. The index has the paragraphs of SQuAD's validation split, each as one row, and once more in
 passages. `--reranker` is a cross-encoder, `--late` a run of late-interaction, which reranks likewise, and `--sparse` a
 run that ranks all paragraphs. Reranking takes long on a CPU, so its table is of some questions, drawn at random. Writes
-benchmarks/results/retrieval.json and prints tables, of which docs/vectors.md has figures. What the file has is not
-measured again.
+benchmarks/results/retrieval.json and prints the tables of docs/benchmarks.md. What the file has is not measured again.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
 
 Two collections: the training sentences of SST-2, with its validation sentences as queries, and synthetic vectors in
 clusters. All engines take turns in one process, on the same vectors and with the same threads. Recall@10 is that of a
-plain scan in fp32. Writes benchmarks/results/search.json and prints tables, of which docs/vectors.md has figures.
+plain scan in fp32. Writes benchmarks/results/search.json and prints the tables of docs/benchmarks.md.
 """
 
 from __future__ import annotations
