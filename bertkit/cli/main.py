@@ -20,11 +20,10 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 import bertkit
-from bertkit.cli import commands, logs, stdio
-from bertkit.cli.help import ReadableCommand, ReadableGroup
+from bertkit.cli import commands, stdio
 from bertkit.cli.interrupts import ignore_interrupts
-from bertkit.cli.mistakes import refuse_undecodable, usage_error
 from bertkit.cli.output import print_json, print_line
+from bertkit.cli.parsing import ReadableCommand, ReadableGroup, refuse_undecodable, usage_error
 from bertkit.cli.progress import TerminalProgress
 from bertkit.errors import BertkitError, ResourceError, UnavailableError, UsageError, pip_install
 from bertkit.hardware.launch import use_shard
@@ -96,11 +95,11 @@ _VersionOption = Annotated[
 
 def _begin(
     version: _VersionOption = False,
-    quiet: logs.QuietOption = False,
-    verbose: logs.VerboseOption = False,
-    log_file: logs.LogFileOption = None,
+    quiet: stdio.QuietOption = False,
+    verbose: stdio.VerboseOption = False,
+    log_file: stdio.LogFileOption = None,
 ) -> None:
-    logs.configure(quiet, verbose, log_file)
+    stdio.configure_log(quiet, verbose, log_file)
 
 
 def make_app() -> typer.Typer:
@@ -135,7 +134,7 @@ def main() -> NoReturn:
     gc.set_threshold(2_000_000, 50, 100)
     atexit.register(ignore_interrupts)  # both run after what libraries have to do at the end
     atexit.register(_spare_collection)
-    logs.write_to_stderr()
+    stdio.log_to_stderr()
     try:
         with use_progress(TerminalProgress()):
             code = _run_command()
@@ -238,7 +237,7 @@ def _print_refusal(error: BertkitError) -> int:
 
 
 def _print_error(message: str, code: int, details: dict[str, object]) -> int:
-    if os.environ.get("BERTKIT_DEBUG") or logs.is_verbose():
+    if os.environ.get("BERTKIT_DEBUG") or stdio.is_verbose():
         traceback.print_exc()
     if is_main_process():
         # through the log, which may be JSON lines

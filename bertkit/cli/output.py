@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.cli import stdio
+from bertkit.cli.stdio import OBEYED, printable
 from bertkit.errors import BertkitError
 from bertkit.reports.text import p_text
 from bertkit.storage import files
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from bertkit.reports.cases import Case
 
 _SCHEMA = 2
-# C0 without tab and line feed, DEL, C1, marks that reorder text or end a line, halves of surrogate pairs
-_OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 _LEAST_TEXT = 16  # columns, of a text beside its name
 
 Cells = Sequence[Sequence[str]]
@@ -43,15 +42,6 @@ def print_line(line: str = "") -> None:
     """Print a line on stdout; of the processes of a distributed launch, only the first prints."""
     if is_main_process():
         sys.stdout.write(printable(line) + "\n")
-
-
-def printable(text: str) -> str:
-    r"""Return text with an escape for each character that a terminal would obey, or that cannot be written.
-
-    >>> printable("a\tb\x1b[31m\x9b1mé")
-    'a\tb\\x1b[31m\\x9b1mé'
-    """
-    return _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 def print_text(line: str) -> None:
@@ -207,7 +197,7 @@ def to_json(values: Mapping[str, Any]) -> str:
     >>> to_json({"loss": math.nan, "word": "é"})
     '{"loss": null, "word": "é"}'
     """
-    return _OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", files.to_json(values))
+    return OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", files.to_json(values))
 
 
 def print_pairs(values: Mapping[str, str]) -> None:

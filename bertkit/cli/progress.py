@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from bertkit.cli.logs import is_quiet
-from bertkit.cli.output import printable
+from bertkit.cli.stdio import is_quiet, printable
 from bertkit.hardware.threads import CoreWatch
 from bertkit.reports.text import duration_text
 from bertkit.storage.runs import is_main_process

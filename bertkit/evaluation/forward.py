@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -166,7 +166,7 @@ def evaluating(model: nn.Module, precision: str) -> Iterator[None]:
     autocast = torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16")
     # Weights that are gathered in inference mode could not be trained afterwards.
     mode = torch.no_grad() if is_sharded(model) else device.inference_mode()
-    with mode, autocast, always_masked(device):
+    with mode, autocast, nullcontext() if device.shapes_may_change else always_masked():
         yield
     model.train(was_training)
 

@@ -67,6 +67,11 @@ class LayerTraining(Section):
         """The keys that are set and need an encoder that is trained, or layers of it."""
         return [key for key in _OF_LAYERS if getattr(self, key) is not None]
 
+    @property
+    def sets_layers(self) -> bool:
+        """Whether some weights have a learning rate of their own, or are not trained from the first step on."""
+        return bool(self.layer_keys or self.head_learning_rate)
+
     _some_layers_are_frozen = field_validator("freeze")(_is_positive)
 
     @field_validator("head_only_epochs", "gradual_unfreezing", "layerwise_lr_decay", "reinit_layers", "lora")

@@ -11,10 +11,10 @@ import torch
 from torch.utils.data import DataLoader, Sampler
 
 from bertkit.data.streams import SORT_WINDOW
-from bertkit.errors import RecipeError
+from bertkit.errors import RecipeError, UsageError
 from bertkit.metrics import Numbers
 from bertkit.progress import log
-from bertkit.recipe import Training
+from bertkit.recipe import CommonTraining, Training
 from bertkit.tokens.feature_cache import items_of, lengths_of, occurring_tokens_of, texts_of
 from bertkit.tokens.features import Collator, Feature, Features
 from bertkit.training.stopping import Budget
@@ -338,3 +338,19 @@ class InMemoryBatches:
     def load_state(self, state: dict[str, Any]) -> None:
         """Make batches as before."""
         self.batching = state.get("batching", self.batching)
+
+
+def check_batch(training: CommonTraining, rows: int | None, processes: int) -> None:
+    """Check that every batch can be divided evenly; the number of rows may be unknown.
+
+    Raises:
+        UsageError: the batch size is no multiple of processes times micro-batches, or there are too few rows.
+    """
+    shares = processes * training.gradient_accumulation
+    if training.batch_size % shares:
+        among = f"{processes} process(es) with {training.gradient_accumulation} micro-batch(es) each"
+        what = f"batch_size {training.batch_size} cannot be divided among {among}"
+        raise UsageError(what, f"make it a multiple of {shares}")
+    if rows is not None and rows // training.steps_per_epoch(rows) < shares:
+        what = f"{rows} rows are too few for {shares} shares of a batch"
+        raise UsageError(what, "use fewer processes or micro-batches")

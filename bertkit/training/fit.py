@@ -32,24 +32,20 @@ from bertkit.modeling.info import Model, is_sharded
 from bertkit.modeling.sharding import scatter_like, sharded_weights, whole_states
 from bertkit.modeling.weights import restore_weights, weights_to_save
 from bertkit.progress import get_progress, log
-from bertkit.recipe import CommonTraining
+from bertkit.recipe import CommonTraining, Training
 from bertkit.storage.checkpoints import checkpoint_folder, discard_unfinished, newest_whole, read_manifest
 from bertkit.storage.files import disk_errors, null_for_nan
 from bertkit.tokens.features import Collator, Tensors
 from bertkit.training import micro_batches
-from bertkit.training.arguments import make_arguments
+from bertkit.training.arguments import fitting_collator, make_arguments, on_speed_paths, tokens_to_train, why_padded
 from bertkit.training.batching import Batches
 from bertkit.training.callbacks import MANIFEST_STATE, TrainingCallback, checkpoint_bytes
 from bertkit.training.losses import LoggedTerms, Terms, mean_over_processes
 from bertkit.training.own import make_callback
-from bertkit.training.paths import fitting_collator, on_speed_paths, tokens_to_train, why_padding_is_computed
 from bertkit.training.run import FitResult, load_best
 from bertkit.training.stopping import StopFlag, caught_signals
 from bertkit.training.trackers import session_of
 from bertkit.training.unfreezing import LayerPlan, UnfreezingCallback
-
-# the model of a step -> metric -> value on the validation rows
-Evaluate = Callable[[Model, int], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -67,7 +63,8 @@ class Trainee:
 class Judge:
     """How a model is scored during training, and which of its scores chooses the best checkpoint."""
 
-    evaluate: Evaluate
+    evaluate: Callable[[Model, int], dict[str, float]]
+    """The model of a step -> metric -> value on the validation rows."""
     best_metric: str
     greater_is_better: bool
 
@@ -79,16 +76,16 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
         self,
         *,
         trainee: Trainee,
-        evaluate: Evaluate,
+        judge: Judge,
         dropout: DropoutStream,
         embeddings: OccurringEmbeddings | None,
         padding: str | None,
-        plan: LayerPlan,
+        plan: LayerPlan | None,
         **arguments: Any,
     ) -> None:
         super().__init__(model=trainee.model, processing_class=trainee.tokenizer, **arguments)
         self.batches, self.collate, self.terms = trainee.batches, trainee.collate, trainee.terms
-        self.evaluate_with, self.dropout, self.padding = evaluate, dropout, padding
+        self.evaluate_with, self.dropout, self.padding = judge.evaluate, dropout, padding
         self.embeddings, self.plan, self.device = embeddings, plan, Device(self.args.device.type)
         # on XLA, Accelerate sets a variable in its place, which torch_xla has read before
         if self.args.bf16:
@@ -116,7 +113,8 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
     def create_optimizer(self, model: Model | None = None) -> torch.optim.Optimizer:
         """Create the optimizer, and let the word embeddings that it does not train follow its weight decay."""
         optimizer: torch.optim.Optimizer = super().create_optimizer(model)
-        self.plan.split_groups(optimizer)
+        if self.plan:
+            self.plan.split_groups(optimizer)
         if self.embeddings:
             self.embeddings.follow(optimizer)
         return optimizer
@@ -152,7 +150,8 @@ class _Trainer(transformers.Trainer):  # type: ignore[misc]
             self.device.end_graph()
         losses.append(super().training_step(model, last, num_items_in_batch))
         self.device.end_graph()
-        self.plan.drop_gradients()
+        if self.plan:
+            self.plan.drop_gradients()
         return torch.stack(losses).sum()
 
     def limit_micro_batches(self, kept: int | None) -> None:
@@ -324,13 +323,15 @@ def fit(
         trainee = replace(trainee, collate=fitting_collator(trainee.collate, batches, model, training, arguments))
         sharded = sharded_weights(model, encoder_layers(model)) if training.fsdp else nullcontext()
         with on_speed_paths(model, training, machine, dropout, tokens) as embeddings, sharded:
-            padding = why_padding_is_computed(model, training, machine)
+            padding = why_padded(model, training, machine)
             if padding and training.unpad is True:
                 log.info(f"unpad: {padding}")
-            plan = LayerPlan(model, training, batches.rows)
+            plan = None
+            if isinstance(training, Training) and training.sets_layers:
+                plan = LayerPlan(model, training, batches.rows)
             trainer = _Trainer(
                 trainee=trainee,
-                evaluate=judge.evaluate,
+                judge=judge,
                 dropout=dropout,
                 embeddings=embeddings,
                 padding=padding,
@@ -341,10 +342,11 @@ def fit(
             )
             for unused in (transformers.PrinterCallback, transformers.ProgressCallback):
                 trainer.remove_callback(unused)
-            trainer.add_callback(UnfreezingCallback(plan, trainer.log))
+            if plan:
+                trainer.add_callback(UnfreezingCallback(plan, trainer.log))
             callback.trainer = trainer
             try:
-                with always_masked(trainer.device), _as_one_process(trainer.device):
+                with nullcontext() if trainer.device.shapes_may_change else _on_xla():
                     _train_model(trainer, folder)
             finally:
                 get_progress().finish()
@@ -369,15 +371,12 @@ def _train_model(trainer: _Trainer, folder: Path) -> None:
 
 
 @contextmanager
-def _as_one_process(device: Device) -> Iterator[None]:
+def _on_xla() -> Iterator[None]:
     """Let a Trainer on XLA skip batches of its loader, and read its loss, as it does on other devices.
 
     Accelerate expects a loader of its own there, which moves batches to the device in a thread. To let all processes
-    meet, graphs would be compiled.
+    meet, graphs would be compiled. Attention is masked in each batch.
     """
-    if device.shapes_may_change:
-        yield
-        return
     from accelerate.state import DistributedType, PartialState
 
     def skip(loader: DataLoader[Any], count: int) -> Any:
@@ -389,7 +388,7 @@ def _as_one_process(device: Device) -> Iterator[None]:
             state["distributed_type"] = with_xla
 
     trainer = transformers.trainer
-    with ExitStack() as patches:
+    with always_masked(), ExitStack() as patches:
         for place, name, alone in (
             (trainer, "skip_first_batches", skip),
             (trainer, "nested_gather", lambda loss, *_: loss.cpu()),

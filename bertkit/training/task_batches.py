@@ -15,8 +15,7 @@ from bertkit.hardware.memory import on_host
 from bertkit.modeling.info import Model
 from bertkit.recipe import Training
 from bertkit.tokens.features import Batch, Collator, Feature, Features, Tensors
-from bertkit.training.arguments import check_batch
-from bertkit.training.batching import InMemoryBatches, SeededBatches, SeededLoader
+from bertkit.training.batching import InMemoryBatches, SeededBatches, SeededLoader, check_batch
 from bertkit.training.losses import Terms
 from bertkit.training.stopping import Budget
 

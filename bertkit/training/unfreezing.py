@@ -18,7 +18,7 @@ from transformers import PreTrainedModel, TrainerCallback, TrainerState
 from bertkit.errors import RecipeError
 from bertkit.modeling.depths import Depths, find_depths
 from bertkit.progress import log
-from bertkit.recipe import CommonTraining, Training
+from bertkit.recipe import Training
 
 _COUNT = "trainable_parameters"  # in metrics.jsonl
 
@@ -35,41 +35,39 @@ class LayerPlan:
 
     Args:
         model: as it is trained, with what stands in for its embeddings.
-        training: settings of pretraining have neither rates nor stages.
+        training: settings that have rates or stages of layers.
         rows: of one epoch; None for a stream.
 
     Raises:
         RecipeError: the model has no head to train first, or its epochs are not known.
     """
 
-    def __init__(self, model: PreTrainedModel, training: CommonTraining, rows: int | None) -> None:
-        self.rates, self.stages, self.depths = dict[int, float](), list[Stage](), Depths(0, {})
+    def __init__(self, model: PreTrainedModel, training: Training, rows: int | None) -> None:
+        depths = find_depths(model)
+        trained = {weights: depth for weights, depth in depths.of.items() if weights.requires_grad}
+        self.depths = Depths(depths.layers, trained)
         self.held_back: list[nn.Parameter] = []
-        self.trained = ""  # what is trained in layers, where that is not all of their weights
-        if isinstance(training, Training):
-            found = find_depths(model)
-            trained = {weights: depth for weights, depth in found.of.items() if weights.requires_grad}
-            self.depths = Depths(found.layers, trained)
-            # the peak learning rate of each depth that is trained (Howard and Ruder 2018, section 3.2)
-            decay, last = training.layerwise_lr_decay or 1.0, self.depths.layers
-            self.rates = {
-                depth: training.learning_rate * decay ** max(0, last - depth) for depth in self.depths.of.values()
-            }
-            if self.depths.head in self.rates and training.head_learning_rate is not None:
-                self.rates[self.depths.head] = training.head_learning_rate
-            self.trained = "adapters in " if training.lora else ""
-            encoder = set(model.base_model.parameters())
-            # whether anything outside of the encoder is trained
-            has_head = any(weights.requires_grad and weights not in encoder for weights in model.parameters())
-            self.stages = _stages(self.depths, training, rows, has_head=has_head)
-            steps = training.total_steps(rows)
-            # the run ends before its last stage
-            if self.stages and self.stages[-1].step >= steps:
-                reached = sum(stage.step < steps for stage in self.stages)
-                log.warning(
-                    f"training.gradual_unfreezing: the run ends at step {steps}, in stage {reached} of "
-                    f"{len(self.stages)}; all would be trained from step {self.stages[-1].step} on"
-                )
+        # what is trained in layers, where that is not all of their weights
+        self.trained = "adapters in " if training.lora else ""
+        # the peak learning rate of each depth that is trained (Howard and Ruder 2018, section 3.2)
+        decay = training.layerwise_lr_decay or 1.0
+        self.rates = {
+            depth: training.learning_rate * decay ** max(0, depths.layers - depth) for depth in trained.values()
+        }
+        if self.depths.head in self.rates and training.head_learning_rate is not None:
+            self.rates[self.depths.head] = training.head_learning_rate
+        encoder = set(model.base_model.parameters())
+        # whether anything outside of the encoder is trained
+        has_head = any(weights.requires_grad and weights not in encoder for weights in model.parameters())
+        self.stages = _stages(self.depths, training, rows, has_head=has_head)
+        steps = training.total_steps(rows)
+        # the run ends before its last stage
+        if self.stages and self.stages[-1].step >= steps:
+            reached = sum(stage.step < steps for stage in self.stages)
+            log.warning(
+                f"training.gradual_unfreezing: the run ends at step {steps}, in stage {reached} of "
+                f"{len(self.stages)}; all would be trained from step {self.stages[-1].step} on"
+            )
 
     def split_groups(self, optimizer: torch.optim.Optimizer) -> None:
         """Split an optimizer's groups by learning rate, the first of them with that of the top layer, which is logged.

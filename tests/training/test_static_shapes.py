@@ -19,9 +19,9 @@ from bertkit.recipe import Training, load_pretrain_recipe, load_recipe
 from bertkit.tokens.features import ROW_MASK, TOKENS_AT_ONCE, pad_features
 from bertkit.tokens.several import several_collator
 from bertkit.tokens.static_shapes import static_collator, training_rows
+from bertkit.training.arguments import fitting_collator
 from bertkit.training.batching import InMemoryBatches
 from bertkit.training.micro_batches import split_batch
-from bertkit.training.paths import fitting_collator
 from tests.kills import slow_unless
 from tests.test_pretend import FAMILIES, FEW, OBJECTIVES, OWN, QUICK, small_model  # noqa: F401
 

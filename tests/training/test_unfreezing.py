@@ -17,7 +17,7 @@ from bertkit.modeling.depths import prepare_depths
 from bertkit.modeling.embeddings import occurring_embeddings
 from bertkit.modeling.heads.generic import class_with_head
 from bertkit.modeling.sentence.head import SentenceHead
-from bertkit.recipe import CommonTraining, Training
+from bertkit.recipe import Training
 from bertkit.training.unfreezing import LayerPlan, Stage
 from tests.conftest import LEARN, finetune, toy_rows, write_csv
 from tests.kills import TRAINING_STEP, everything, read_lines
@@ -75,9 +75,10 @@ def test_a_run_that_ends_before_the_last_stage_says_so(model, caplog):
     ]
 
 
-def test_pretraining_has_neither_rates_nor_stages(model):
-    plan = LayerPlan(model, CommonTraining(), 64)
-    assert (plan.rates, plan.stages) == ({}, [])
+def test_layers_are_planned_only_where_a_recipe_says_so():
+    assert not Training().sets_layers
+    assert Training(head_learning_rate=0.1).sets_layers
+    assert Training(freeze="embeddings").sets_layers
 
 
 def test_rates_decay_from_the_top_layer_down_and_the_head_has_its_own(model):

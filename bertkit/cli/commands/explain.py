@@ -30,10 +30,10 @@ from bertkit.cli.output import (
     print_result,
     print_table,
     print_text,
-    printable,
     terminal_width,
     to_json,
 )
+from bertkit.cli.stdio import printable
 from bertkit.errors import UsageError
 from bertkit.storage.runs import is_main_process
 

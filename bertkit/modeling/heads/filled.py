@@ -10,7 +10,6 @@ import torch
 from torch.nn import functional
 from transformers.utils import ModelOutput
 
-from bertkit.hardware.device import Device
 from bertkit.modeling.heads.relevance import list_loss
 from bertkit.modeling.heads.windows import Loss, sum_over_rows, text_loss
 from bertkit.modeling.info import Model, info_of
@@ -20,15 +19,12 @@ from bertkit.tokens.static_shapes import Texts
 
 
 @contextmanager
-def always_masked(device: Device) -> Iterator[None]:
-    """Let models mask attention in each batch where a device compiles a graph per shape.
+def always_masked() -> Iterator[None]:
+    """Let models mask attention in each batch, for a device that compiles a graph per shape.
 
     To leave the mask out of a batch without padding, they look at it. The device would be waited for, and have two
     graphs for each shape.
     """
-    if device.shapes_may_change:
-        yield
-        return
     # with all that training needs, and a prediction does not
     from transformers import AttentionMaskInterface
 

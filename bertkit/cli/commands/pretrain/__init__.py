@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from bertkit.cli.help import ReadableGroup
+from bertkit.cli.parsing import ReadableGroup
 
 ORDER = 15
 HELP = (

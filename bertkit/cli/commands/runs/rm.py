@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Annotated
 
 from bertkit.cli.options import argument, option
-from bertkit.cli.output import print_line, print_result, printable
+from bertkit.cli.output import print_line, print_result
+from bertkit.cli.stdio import printable
 from bertkit.errors import UsageError
 
 ORDER = 5
