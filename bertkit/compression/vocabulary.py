@@ -14,7 +14,7 @@ from bertkit.modeling.architectures import first_position
 from bertkit.modeling.info import Model
 from bertkit.modeling.load import read_tokenizer
 from bertkit.modeling.sentence.modules import read_encoder_settings
-from bertkit.pretraining.documents import find_corpus, has_validation, read_documents
+from bertkit.pretraining.documents import find_corpus, has_validation, plain_text, read_documents
 from bertkit.recipe.records import Corpus
 from bertkit.tokens.feature_cache import encode_split, occurring_tokens_of
 from bertkit.tokens.features import Features, Tokenizer, join_ids
@@ -56,7 +56,7 @@ class TokenCorpus:
         for name in self.files:
             source = find_corpus(Corpus(source=name))
             for part in ("train", "validation") if has_validation(source) else ("train",):
-                yield from (document.text for document in read_documents(source, part))
+                yield from map(plain_text, read_documents(source, part))
 
 
 def check_files(names: Iterable[str]) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from bertkit.errors import DataError
 from bertkit.metrics import Numbers
-from bertkit.pretraining.documents import CorpusSource, Document, has_validation, read_documents
+from bertkit.pretraining.documents import CorpusSource, Document, has_validation, plain_text, read_documents
 from bertkit.progress import get_progress, stage
 from bertkit.recipe.records import Corpus
 from bertkit.tokens.features import split_by_size
@@ -128,10 +128,10 @@ def split_documents(source: CorpusSource, first_pass: DeduplicationPass) -> Iter
     duplicates = DuplicateFilter(first_pass)
     for split in first_pass.documents:
         for block in _read_blocks(source, split):
-            digests = digest_texts(document.text.encode() for document in block)
+            digests = digest_texts(plain_text(document).encode() for document in block)
             flags = zip(duplicates.find_duplicates(digests).tolist(), digests < first_pass.held_out, strict=True)
             for document, (is_duplicate, is_held_out) in zip(block, flags, strict=True):
-                yield SplitDocument(document.text, "validation" if is_held_out else split, is_duplicate)
+                yield SplitDocument(plain_text(document), "validation" if is_held_out else split, is_duplicate)
 
 
 def digest_texts(texts: Iterable[bytes]) -> Numbers:
@@ -162,7 +162,7 @@ def _read_digests(source: CorpusSource, split: str) -> Iterator[Numbers]:
     done = 0
     with stage(f"reading {split}", total):
         for block in _read_blocks(source, split):
-            texts = [document.text.encode() for document in block]
+            texts = [plain_text(document).encode() for document in block]
             done += sum(map(len, texts))
             if total:
                 get_progress().update(min(done, total), {})

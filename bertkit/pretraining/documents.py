@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from bertkit.data.demo.prose import demo_text
 from bertkit.data.files import SPLIT_NAMES, not_a_file, read_records
@@ -25,6 +26,7 @@ _FORMATS = [file_format for file_format in load_formats().values() if file_forma
 _ENDINGS = [ending for file_format in _FORMATS for ending in file_format.endings]
 _DEMO_PARAGRAPHS = 10_000
 _NUMBERED = r"([-_.]?\d[-_.\w]*)?"  # as in train-00001-of-00010 and train_1
+_NAME_COLUMN = "name the column of the text: --set data.column=NAME"
 _SETTING = re.compile(r"--set '?data\.(\w+)")
 # of wikitext: ` = Title = `, ` = = Section = = `
 _HEADING = re.compile(r"\s*(=(?: ?=)*) (.*\S) \1\s*")
@@ -39,10 +41,14 @@ class CorpusSource:
     """Files of ``train`` and, if there are any, of ``validation``; None for the hub and the demo text."""
 
 
+Text: TypeAlias = str | bytes
+"""A text; or the ids of its tokens, uint32, where the column has these."""
+
+
 class Document(NamedTuple):
     """A text and where it begins."""
 
-    text: str
+    text: Text
     source: str
     """The file, or the data set and its split."""
     line: int
@@ -246,12 +252,12 @@ def _read_demo(data: Corpus) -> Iterator[Document]:
 
 def _read_hub_documents(data: Corpus, split: str) -> Iterator[Document]:
     name = f"{data.source}:{data.splits.get(split, split)}"
-    return _chunk_documents(_read_texts(_read_hub(data, split), data.column, name), data, name, is_lines=False)
+    return _chunk_documents(_read_texts(_read_hub(data, split), data, data.column, name), data, name, is_lines=False)
 
 
 def _read_file_documents(file: Path, data: Corpus) -> Iterator[Document]:
     is_lines = _ending(file) == ".txt"
-    texts = _read_texts(_read_file(file, data, is_lines), "text" if is_lines else data.column, str(file))
+    texts = _read_texts(_read_file(file, data, is_lines), data, "text" if is_lines else data.column, str(file))
     return _chunk_documents(texts, data, str(file), is_lines)
 
 
@@ -273,20 +279,39 @@ def _read_file(file: Path, data: Corpus, is_lines: bool) -> Iterator[Record]:
         raise
 
 
-def _read_texts(records: Iterable[Record], column: str, name: str) -> Iterator[tuple[int, str]]:
+def plain_text(document: Document) -> str:
+    """Return the text of a document.
+
+    Raises:
+        DataError: it is the ids of tokens.
+    """
+    if isinstance(document.text, bytes):
+        raise DataError("ids of tokens where text belongs", _NAME_COLUMN, file=document.source, row=document.line)
+    return document.text
+
+
+def encode_text(text: Text) -> bytes:
+    """Return the bytes of a text, which stand for it where documents are compared."""
+    return text.encode() if isinstance(text, str) else text
+
+
+def _read_texts(records: Iterable[Record], data: Corpus, column: str, name: str) -> Iterator[tuple[int, Text]]:
+    are_rows = data.documents in ("auto", "rows")
     for line, record in records:
         if column not in record:
             hint = f"there are {', '.join(map(str, record))}: --set data.column=NAME"
             raise DataError(f"no column {column!r}", hint, file=name)
         value: object = record[column]
+        if are_rows and isinstance(value, list) and all(type(id) is int and 0 <= id < 2**32 for id in value):
+            yield line, array("I", value).tobytes()
+            continue
         if value is not None and not isinstance(value, str):
             what = f"{type(value).__name__} where text belongs"
-            hint = "name the column of the text: --set data.column=NAME"
-            raise DataError(what, hint, file=name, row=line, column=column)
+            raise DataError(what, _NAME_COLUMN, file=name, row=line, column=column)
         yield line, value or ""
 
 
-def _chunk_documents(texts: Iterable[tuple[int, str]], data: Corpus, name: str, is_lines: bool) -> Iterator[Document]:
+def _chunk_documents(texts: Iterable[tuple[int, Any]], data: Corpus, name: str, is_lines: bool) -> Iterator[Document]:
     """Build documents from lines or rows as ``data.documents`` says.
 
     Rows may also be the lines of documents, separated by empty rows; such a row may hold several lines.
@@ -308,7 +333,8 @@ def _chunk_documents(texts: Iterable[tuple[int, str]], data: Corpus, name: str, 
 def _point_out_titles(documents: Iterable[Document]) -> Iterator[Document]:
     """Say once where a title of wikitext is a document."""
     for document in documents:
-        if document.text[:3] == " = " and _HEADING.fullmatch(document.text):
+        text = document.text
+        if isinstance(text, str) and text[:3] == " = " and _HEADING.fullmatch(text):
             say_once(
                 f"{document.source}: a title is a document of its own; --set data.documents=articles joins articles"
             )

@@ -16,6 +16,7 @@ import numpy as np
 
 from bertkit.errors import ResourceError
 from bertkit.pretraining.deduplicate import digest_texts
+from bertkit.pretraining.documents import Text, encode_text
 from bertkit.storage.cache import touch
 from bertkit.storage.columns import Numbers, locked, read_arrays, save_arrays
 from bertkit.storage.records import read_signed, write_signed
@@ -41,7 +42,7 @@ class TokenizedDocuments(NamedTuple):
     documents: Numbers
     """(documents,) the number of sentences of each."""
     bytes: Numbers
-    """(documents,) the size of each in UTF-8."""
+    """(documents,) the size of each in UTF-8, or of its ids."""
     digests: Numbers
     """(documents,) what stands for the text of each."""
 
@@ -75,10 +76,10 @@ class TokenShard:
             return all(True for _ in self.read())
         return False
 
-    def has(self, number: int, documents: Sequence[str]) -> bool:
+    def has(self, number: int, documents: Sequence[Text]) -> bool:
         """Tell whether a chunk is there and of these documents: a data set of the hub may have changed."""
         arrays = read_arrays(self._file(number))
-        digests = digest_texts(document.encode() for document in documents)
+        digests = digest_texts(map(encode_text, documents))
         return arrays is not None and np.array_equal(arrays["digests"], digests)
 
     def save(self, number: int, tokens: TokenizedDocuments) -> None:
@@ -110,9 +111,15 @@ class TokenShard:
         return self.folder / f"{number:06}.arrays"
 
 
-def split_into_chunks(documents: Iterable[str]) -> Iterator[list[str]]:
+def split_into_chunks(documents: Iterable[Text]) -> Iterator[list[Text]]:
     """Split documents into what a file of arrays holds; 100 bytes more for each limit the number of short ones."""
-    return split_by_size(documents, CHUNK, lambda document: len(document.encode()) + 100)
+    return split_by_size(documents, CHUNK, lambda document: len(encode_text(document)) + 100)
+
+
+def _identify(documents: Sequence[Text]) -> tuple[Numbers, Numbers]:
+    """Return the sizes and the digests of documents, (documents,) each."""
+    encoded = list(map(encode_text, documents))
+    return np.array(list(map(len, encoded)), dtype=np.int64), digest_texts(encoded)
 
 
 class DocumentTokenizer:
@@ -123,15 +130,23 @@ class DocumentTokenizer:
         self._space = " " if self._needs_space() else ""
         self.dtype = "<u2" if max(tokenizer.get_vocab().values()) < 2**16 else "<u4"
         """The dtype of token ids: two bytes if all fit."""
+        names = tokenizer.convert_ids_to_tokens(range(len(tokenizer)))
+        # (vocabulary,) which tokens are of text, and which begin a word, for documents that are tokens already
+        special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+        self._is_text = ~np.isin(np.arange(len(names)), list(special))
+        continues, begins = ([name.startswith(mark) for name in names] for mark in ("##", ("Ġ", "▁")))
+        self._begins_word = np.array(begins) if sum(begins) > sum(continues) else ~np.array(continues)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Read special tokens as text in another process too: tokenizers do not pickle that."""
         self.__dict__.update(state)
         plain(self._tokenizer)
 
-    def tokenize(self, documents: Sequence[str]) -> TokenizedDocuments:
-        """Split documents into sentences and these into tokens."""
-        split = [split_sentences(document) for document in documents]
+    def tokenize(self, documents: Sequence[Text]) -> TokenizedDocuments:
+        """Split documents into sentences and these into tokens; one that is tokens already is one sentence."""
+        if any(isinstance(document, bytes) for document in documents):
+            return self._take_tokens(documents)
+        split = [split_sentences(str(document)) for document in documents]
         texts = [self._space * (number > 0) + text for sentences in split for number, text in enumerate(sentences)]
         batches = [self._encode_texts(batch) for batch in split_by_size(texts, _BATCH_CHARS, len)] or [
             (np.zeros(0, self.dtype), np.zeros(0, bool), np.zeros(0, np.int64))
@@ -140,9 +155,19 @@ class DocumentTokenizer:
         # (sentences,) the document of each, from which the sentences with tokens are counted per document
         owners = np.repeat(np.arange(len(split)), [len(sentences) for sentences in split])
         counts = np.bincount(owners[lengths > 0], minlength=len(split))
-        encoded = [document.encode() for document in documents]
-        sizes = np.array([len(document) for document in encoded], dtype=np.int64)
-        return TokenizedDocuments(tokens, starts, lengths[lengths > 0], counts, sizes, digest_texts(encoded))
+        return TokenizedDocuments(tokens, starts, lengths[lengths > 0], counts, *_identify(documents))
+
+    def _take_tokens(self, documents: Sequence[Text]) -> TokenizedDocuments:
+        """Take documents that are ids of tokens as they are, without special tokens."""
+        ids = [np.frombuffer(encode_text(document), "<u4") for document in documents]
+        ids = [row[self._is_text[row]] for row in ids]
+        tokens, lengths = np.concatenate(ids), np.array(list(map(len, ids)), dtype=np.int64)
+        starts = self._begins_word[tokens]
+        starts[(np.cumsum(lengths) - lengths)[lengths > 0]] = True
+        counts = (lengths > 0).astype(np.int64)
+        return TokenizedDocuments(
+            tokens.astype(self.dtype), starts, lengths[lengths > 0], counts, *_identify(documents)
+        )
 
     def _encode_texts(self, texts: list[str]) -> tuple[Numbers, Numbers, Numbers]:
         """Encode texts: (tokens,) ids and whether each begins a word, and (texts,) the number of tokens."""

@@ -23,7 +23,7 @@ from bertkit.errors import DataError, ResourceError
 from bertkit.hardware.threads import fitting_threads
 from bertkit.hardware.workers import WorkerPool
 from bertkit.pretraining.deduplicate import DeduplicationPass, DuplicateFilter, compare_digests, source_splits
-from bertkit.pretraining.documents import CorpusSource, SourceFile, list_source_files
+from bertkit.pretraining.documents import CorpusSource, SourceFile, Text, list_source_files
 from bertkit.pretraining.shards import (
     CHUNK,
     DocumentTokenizer,
@@ -75,7 +75,7 @@ class TokenizedCorpus:
     documents: Numbers
     """(documents + 1,) int64 offsets in `sentences`."""
     facts: Mapping[str, Any]
-    """Counts: documents, duplicates, sentences, tokens, unknown (tokens), bytes (of text in UTF-8)."""
+    """Counts: documents, duplicates, sentences, tokens, unknown (tokens), bytes (of text in UTF-8, or of ids)."""
     fingerprint: str = ""
     """A SHA-256 of the arrays."""
 
@@ -184,11 +184,13 @@ def _write_shards(source: CorpusSource, shards: Mapping[str, _Shards], tokenizer
         for split, of_split in shards.items():
             with stage(f"tokenizing {split}", sizes[split]) as tick:
                 # No lock is waited for while others are held, lest two processes wait for each other.
-                for busy in _write_files(of_split, pool, tick, wait=False):
-                    _write_files([busy], pool, tick, wait=True)
+                for busy in _write_files(of_split, len(tokenizer), pool, tick, wait=False):
+                    _write_files([busy], len(tokenizer), pool, tick, wait=True)
 
 
-def _write_files(files: _Shards, pool: WorkerPool, tick: Callable[[int], None], *, wait: bool) -> _Shards:
+def _write_files(
+    files: _Shards, vocabulary: int, pool: WorkerPool, tick: Callable[[int], None], *, wait: bool
+) -> _Shards:
     """Tokenize files chunk by chunk, the next file while the last chunks of another are computed.
 
     Returns:
@@ -197,7 +199,7 @@ def _write_files(files: _Shards, pool: WorkerPool, tick: Callable[[int], None], 
     busy: _Shards = []
     with ExitStack() as locks:
 
-        def read_chunks() -> Iterator[tuple[tuple[TokenShard, int, ExitStack | None], list[str]]]:
+        def read_chunks() -> Iterator[tuple[tuple[TokenShard, int, ExitStack | None], list[Text]]]:
             for shard, file in files:
                 lock = locks.enter_context(ExitStack())
                 try:
@@ -210,7 +212,7 @@ def _write_files(files: _Shards, pool: WorkerPool, tick: Callable[[int], None], 
                     tick(file.bytes)
                     continue
                 chunks = kept = 0
-                for chunk in split_into_chunks(document.text for document in file.read()):
+                for chunk in split_into_chunks(_read_texts(file, vocabulary)):
                     if shard.has(chunks, chunk):
                         kept += 1
                     else:
@@ -229,6 +231,16 @@ def _write_files(files: _Shards, pool: WorkerPool, tick: Callable[[int], None], 
                 shard.finish(number)
                 lock.close()
     return busy
+
+
+def _read_texts(file: SourceFile, vocabulary: int) -> Iterator[Text]:
+    """Read the texts of a file; ids of tokens are those of the vocabulary, of so many tokens."""
+    for document in file.read():
+        if isinstance(document.text, bytes) and (most := int(np.frombuffer(document.text, "<u4").max())) >= vocabulary:
+            what = f"token {most:,} of a tokenizer that has {vocabulary:,}"
+            remedy = "name the tokenizer that the ids are from: --tokenizer"
+            raise DataError(what, remedy, file=document.source, row=document.line)
+        yield document.text
 
 
 def _count_processes() -> int:
@@ -324,6 +336,6 @@ def _log_facts(facts: Mapping[str, Mapping[str, int]], first_pass: Deduplication
         log.info(
             f"{split}: {counts['documents']:,} documents ({counts['duplicates']:,} duplicates dropped), "
             f"{counts['sentences']:,} sentences, {counts['tokens']:,} tokens "
-            f"({counts['unknown'] / counts['tokens']:.2%} unknown), {counts['bytes']:,} bytes of text"
+            f"({counts['unknown'] / counts['tokens']:.2%} unknown), {counts['bytes']:,} bytes"
         )
     log.info(f"the corpus was prepared in {seconds:.1f} s")

@@ -115,6 +115,34 @@ class Spy:
 # --- what comes out
 
 
+def test_ids_of_tokens_are_taken_as_they_are_without_special_tokens():
+    for split, seed in (("train", 0), ("validation", 1)):
+        texts = [text.replace("\n", " ") for text in dict.fromkeys(make_documents(60, seed))]
+        ids = TOKENIZER(texts)["input_ids"]
+        rows = [json.dumps({"text": text, "ids": numbers}) for text, numbers in zip(texts, ids, strict=True)]
+        Path(f"{split}.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
+    of_ids, of_text = prepare("*.jsonl", column="ids"), prepare("*.jsonl")
+    for split, corpus_of_ids in of_ids.items():
+        assert np.array_equal(corpus_of_ids.tokens, of_text[split].tokens)
+        assert np.array_equal(corpus_of_ids.word_starts, of_text[split].word_starts)
+        assert np.array_equal(corpus_of_ids.document_edges(), of_text[split].document_edges())
+        assert corpus_of_ids.documents.tolist() == list(range(len(corpus_of_ids.documents)))
+
+
+def test_words_of_ids_begin_where_a_byte_level_vocabulary_has_a_space():
+    vocabulary = {"the": 0, "Ġman": 1, "ly": 2, "Ġs": 3, "at": 4}
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.WordLevel(vocabulary, unk_token="the")))
+    tokens = DocumentTokenizer(tokenizer).tokenize([np.array([0, 1, 2, 3, 4], "<u4").tobytes()])
+    assert tokens.word_starts.tolist() == [True, True, False, True, False]
+
+
+def test_ids_of_another_vocabulary_are_refused_by_their_row():
+    write_ids = [[5, 6], [7, len(TOKENIZER)]]
+    Path("ids.jsonl").write_text("".join(json.dumps({"ids": ids}) + "\n" for ids in write_ids), encoding="utf-8")
+    with pytest.raises(DataError, match=r"of a tokenizer that has .* \(ids.jsonl:2\) - name the tokenizer"):
+        prepare("ids.jsonl", column="ids")
+
+
 def test_tokens_are_those_of_a_plain_loop(monkeypatch):
     monkeypatch.setattr(shards, "_BATCH_CHARS", 50)
     train, held_out = make_documents(150), make_documents(20, seed=1)
