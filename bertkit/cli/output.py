@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from bertkit.cli import stdio
-from bertkit.cli.stdio import OBEYED, printable
+from bertkit.cli.stdio import CONTROL_CHARACTERS, printable
 from bertkit.errors import BertkitError
 from bertkit.reports.text import p_text
 from bertkit.storage import files
@@ -197,7 +197,7 @@ def to_json(values: Mapping[str, Any]) -> str:
     >>> to_json({"loss": math.nan, "word": "é"})
     '{"loss": null, "word": "é"}'
     """
-    return OBEYED.sub(lambda match: f"\\u{ord(match[0]):04x}", files.to_json(values))
+    return CONTROL_CHARACTERS.sub(lambda match: f"\\u{ord(match[0]):04x}", files.to_json(values))
 
 
 def print_pairs(values: Mapping[str, str]) -> None:

@@ -25,7 +25,7 @@ from bertkit.errors import ResourceError, UsageError
 from bertkit.storage.runs import is_main_process
 
 # C0 without tab and line feed, DEL, C1, marks that reorder text or end a line, halves of surrogate pairs
-OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+CONTROL_CHARACTERS = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 QuietOption = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors alone.")]
 VerboseOption = Annotated[
@@ -156,7 +156,7 @@ def printable(text: str) -> str:
     >>> printable("a\tb\x1b[31m\x9b1mé")
     'a\tb\\x1b[31m\\x9b1mé'
     """
-    return OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+    return CONTROL_CHARACTERS.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
 
 
 class _PrintableLines(logging.Formatter):

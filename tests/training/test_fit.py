@@ -67,6 +67,14 @@ def test_code_in_a_checkpoint_is_never_run(run, tiny_model, toy_data, name):
     assert not Path("harm").exists()
 
 
+def test_the_learning_rate_rises_to_its_peak_over_the_warmup_and_falls_to_zero(run, toy_data, still_model):
+    options = ("--learning-rate", 0.003, "--set", "training.log_every=1", "--set", "training.warmup_ratio=0.5")
+    assert finetune(run, still_model, toy_data, "--epochs", 1, *options).code == 0
+    entries = read_lines(Path("runs/classify/metrics.jsonl"))
+    rates = [entry["learning_rate"] for entry in entries if "learning_rate" in entry]
+    assert rates == pytest.approx([0, 0.001, 0.002, 0.003, 0.002, 0.001])
+
+
 def test_accumulation_changes_nothing(run, toy_data, still_model):
     losses = []
     for micro_batches in (1, 4):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from bertkit.cli.options import CheckpointRecipeOption, LimitOption, argument, option, output_option
+from bertkit.cli.options import CheckpointRecipeOption, LimitOption, TrainedArgument, option, output_option
 from bertkit.cli.output import (
     format_rows,
     format_signed,
@@ -23,12 +23,11 @@ if TYPE_CHECKING:
 ORDER = 52
 EXAMPLE = "bertkit export runs/cola --to onnx --output exported/cola"
 
-RunArgument = Annotated[str, argument("Run folder, a checkpoint of a run, or any fine-tuned checkpoint.", "RUN")]
 NewFolderOption = Annotated[Path, output_option("Folder to write; it must not exist.", "DIR")]
 
 
 def command(
-    run: RunArgument,
+    run: TrainedArgument,
     output: NewFolderOption,
     to: Annotated[Literal["onnx", "openvino"], option("What runs it.", "BACKEND")] = "onnx",
     recipe: CheckpointRecipeOption = None,

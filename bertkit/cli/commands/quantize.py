@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from bertkit.cli.commands.export import NewFolderOption, RunArgument, print_export, print_parity
-from bertkit.cli.options import CheckpointRecipeOption, LimitOption, option
+from bertkit.cli.commands.export import NewFolderOption, print_export, print_parity
+from bertkit.cli.options import CheckpointRecipeOption, LimitOption, TrainedArgument, option
 from bertkit.cli.output import print_gated, print_result
 
 ORDER = 53
@@ -13,7 +13,7 @@ EXAMPLE = "bertkit quantize runs/cola --to openvino-int8 --output exported/cola-
 
 
 def command(
-    run: RunArgument,
+    run: TrainedArgument,
     output: NewFolderOption,
     to: Annotated[
         Literal["onnx-int8", "openvino-int8", "openvino-bf16"],
