@@ -27,6 +27,7 @@ from bertkit.errors import BertkitError
 from bertkit.recipe import load_recipe
 from bertkit.recipe.load import load_one_or_several, load_pretrain_recipe, parse_changes
 from bertkit.recipe.records import Recipe
+from bertkit.storage.checkpoints import MANIFEST
 from bertkit.storage.hub import find_model
 from bertkit.tasks import load_task
 from tools.attack_yard import REFUSED
@@ -130,7 +131,7 @@ def read_rows(file: Path, name: str) -> None:
 
 def texts_of(file: Path) -> list[str] | None:
     """Return the texts that Python's own reader finds; None where it finds no plain rows or the format has none."""
-    data = file.read_bytes()
+    data = b"" if file.is_dir() else file.read_bytes()
     with contextlib.suppress(ValueError, TypeError, AttributeError, KeyError, csv.Error, RecursionError):
         if file.suffix == ".jsonl":
             return [json.loads(line)["text"] for line in data.decode("utf-8-sig").split("\n") if line.strip()]
@@ -213,6 +214,14 @@ def read_run(folder: Path) -> None:
         check_model(folder)
 
 
+def read_checkpoint(folder: Path) -> None:
+    """Look for the newest whole checkpoint of a run, as training does that goes on."""
+    from bertkit.storage.checkpoints import newest_whole, whole_checkpoints
+
+    newest_whole(folder, to_train=True)
+    whole_checkpoints(folder)
+
+
 def read_index(folder: Path) -> None:
     """Read an index as `search query --verify` does."""
     from bertkit.vectors.search.manifest import read_manifest
@@ -254,12 +263,16 @@ def folder_targets(store: Path) -> Iterator[Target]:
         for file in files:
             if (store / name / file).is_file():
                 yield Target(file, (store / name / file).read_bytes(), read, store / name)
+    for manifest in sorted((store / "run").glob(f"checkpoint-*/{MANIFEST}"))[-1:]:
+        file = str(manifest.relative_to(store / "run"))
+        yield Target(file, manifest.read_bytes(), read_checkpoint, store / "run")
     for file in ("config.json", "tokenizer.json", "tokenizer_config.json", "model.safetensors"):
         yield Target(file, (find_model("demo") / file).read_bytes(), read_model, find_model("demo"))
 
 
 def kept_targets(folder: Path) -> Iterator[Target]:
     """Yield what is read beside another file, and what the cache keeps: tokens of text, features of rows, numbers."""
+    import datasets
     import numpy as np
 
     from bertkit.pretraining.shards import TokenizedDocuments, TokenShard
@@ -272,6 +285,10 @@ def kept_targets(folder: Path) -> Iterator[Target]:
     (pair / "a.txt").write_text("Zoe went to New York.\nThen home to Zoe.")
     entities = b"T1\tPER 0 3\tZoe\nR1\tIn Arg1:T1 Arg2:T2\nT2\tLOC 12 20\tNew York\n#1\tAnnotatorNotes T1\tsure\n"
     yield Target("a.ann", entities, lambda place: read_rows(place / "a.ann", "tag"), pair)
+    datasets.Dataset.from_list(ROWS).save_to_disk(folder / "saved")
+    for file in ("data-00000-of-00001.arrow", "state.json"):
+        content = (folder / "saved" / file).read_bytes()
+        yield Target(file, content, lambda place: read_rows(place, "classify"), folder / "saved")
     shard = TokenShard(folder / "shard")
     shard.folder.mkdir(parents=True, exist_ok=True)
     columns = {name: np.arange(4, dtype=np.int64) for name in TokenizedDocuments._fields}

@@ -41,7 +41,7 @@ def _read_rows(path: Path) -> Iterator[Record]:
             schema = pyarrow.ipc.open_stream(stream).schema
         for row, record in name_batches(schema, batches, path):
             yield row, record
-    except (pyarrow.ArrowException, OSError, ValueError, KeyError, IndexError) as error:
+    except (pyarrow.ArrowException, OSError, ValueError, TypeError, KeyError, IndexError) as error:
         what, remedy = "not an Arrow stream, or a damaged one", "save it again with Dataset.save_to_disk"
         raise DataError(what, remedy, file=path, row=row + 1 if row else None) from error
     if row == 0:
@@ -52,7 +52,10 @@ def _read_batches(file: Path) -> Iterator[Any]:
     import pyarrow
 
     with pyarrow.OSFile(str(file)) as stream:
-        yield from pyarrow.ipc.open_stream(stream)
+        for batch in pyarrow.ipc.open_stream(stream):
+            # Arrow trusts offsets and lengths: to read a damaged one could end the process
+            batch.validate(full=True)
+            yield batch
 
 
 FORMAT = Format("arrow", read, endings=(".arrow",), magic=b"\xff\xff\xff\xff", folder=_STATE)

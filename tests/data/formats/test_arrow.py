@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import datasets
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from bertkit.data.files import find_files, read_records
@@ -57,3 +59,21 @@ def test_the_splits_of_a_data_set_are_found_by_name(run, tiny_model):
     )
     assert ended.code == 0, ended.err
     assert "train 8, validation 2" in ended.out
+
+
+def test_text_that_begins_outside_of_the_file_is_refused_and_never_read(here):
+    offsets = pa.py_buffer(np.array([0, 1 << 30, 2], np.int32))
+    texts = pa.Array.from_buffers(pa.string(), 2, [None, offsets, pa.py_buffer(b"ab")])
+    table = pa.RecordBatch.from_arrays([texts], ["text"])
+    with pa.OSFile("a.arrow", "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
+        stream.write_batch(table)
+    with pytest.raises(DataError, match=r"not an Arrow stream, or a damaged one \(a.arrow\)"):
+        list(read_records("a.arrow", Data()))
+
+
+@pytest.mark.parametrize("state", ["[]", '{"_data_files": [3]}', '{"_data_files": [{"filename": 3}]}', "{}"])
+def test_a_folder_whose_state_names_no_files_is_refused(here, state):
+    made(3)[1].save_to_disk("set")
+    Path("set/state.json").write_text(state)
+    with pytest.raises(DataError, match=r"not an Arrow stream, or a damaged one \(set\)"):
+        list(read_records("set", Data()))
