@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import torch
 
 from bertkit.hardware.device import Device
+from bertkit.hardware.memory import peak_memory
 from bertkit.hardware.precision import Machine
 from bertkit.hardware.speed import waiting_seconds
 from bertkit.progress import ProgressWrapper, use_progress
@@ -37,6 +38,8 @@ class TimedStep:
     rows: int
     lengths: list[int]
     padded: int
+    memory: int | None = None
+    """The peak so far, in bytes; None where it is not known."""
 
 
 class _Enough(Exception):
@@ -52,6 +55,7 @@ class _Stopwatch(ProgressWrapper):
         self.is_open = False
         self.marks: list[Any] = []
         self.waits: list[float] = []
+        self.peaks: list[int | None] = []
 
     def start(self, what: str, total: int, done: int = 0) -> None:
         """Begin to count steps."""
@@ -62,6 +66,7 @@ class _Stopwatch(ProgressWrapper):
         """Note the end of a step."""
         self.marks.append(self.device.mark())
         self.waits.append(waiting_seconds())
+        self.peaks.append(peak_memory(self.device.type))
         self.progress.update(done, figures)
         if done >= self.last:
             raise _Enough
@@ -75,12 +80,12 @@ class _Stopwatch(ProgressWrapper):
             self.is_open = False
             self.progress.finish()
 
-    def read(self) -> list[tuple[float, float]]:
-        """Return the seconds of each timed step, and how many of them it waited for a processor."""
+    def read(self) -> list[tuple[float, float, int | None]]:
+        """Return the seconds of each timed step, how many of them it waited for a processor, and the peak memory."""
         # Marks are the ends of steps, (warm-up + steps,). The first timed step begins at the last mark of the warm-up.
         taken = self.device.seconds_between(self.marks[_WARM - 1 :])
         waits = [after - before for before, after in pairwise(self.waits[_WARM - 1 :])]
-        return list(zip(taken, waits, strict=True))
+        return list(zip(taken, waits, self.peaks[_WARM:], strict=True))
 
 
 def training_to_time(training: _Training, rows: int, steps: int) -> _Training:
@@ -126,6 +131,8 @@ def time_steps(trainee: Trainee, training: CommonTraining, machine: Machine, *, 
     ]
 
 
-def _add_up(seconds: float, waited: float, micro_batches: Sequence[tuple[int, list[int], int]]) -> TimedStep:
+def _add_up(
+    seconds: float, waited: float, memory: int | None, micro_batches: Sequence[tuple[int, list[int], int]]
+) -> TimedStep:
     rows, lengths, padded = zip(*micro_batches, strict=True)
-    return TimedStep(seconds, waited, sum(rows), [length for row in lengths for length in row], sum(padded))
+    return TimedStep(seconds, waited, sum(rows), [length for row in lengths for length in row], sum(padded), memory)

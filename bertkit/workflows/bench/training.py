@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 
 _BUSY = 0.1  # a larger share of the time spent waiting is worth a word
+_COLLATED = 1000  # batches whose sizes are looked at
 _EVALUATED = 8192  # tokens of the validation rows that the forward pass is timed on
 
 
@@ -175,7 +177,7 @@ def _measure_case(case: _Case, steps: int) -> Speed:
     case = replace(case, features=copies)
     speed = Speed(machine.precision, setup.recipe.training.batch_size)
     try:
-        # In the order of a run: load, prepare, train, score. Peak memory is that of training, so it is read before.
+        # In the order of a run: load, prepare, train, score.
         with _cache_aside():
             knows_memory = restart_peak_memory(machine.device)
             model = case.inputs.task.load_model(case.inputs.model_folder, setup, new_head=True).to(machine.device)
@@ -184,12 +186,12 @@ def _measure_case(case: _Case, steps: int) -> Speed:
             run_features = partial(run_part, checkpoint)
             is_complete = case.inputs.task.precompute(model, case.features, setup, run_features)
             prepared = time.perf_counter() - start
-            timed = [] if is_complete else _time_training(case, model, steps)
+            timed, sizes = ([], set[int]()) if is_complete else _time_training(case, model, steps)
+            rate = _time_forward(case, checkpoint)
             memory = peak_memory(machine.device) if knows_memory else None
             # What steps have freed is kept, and the weights of the best checkpoint come beside it at the end of a run.
             if memory is not None and machine.device == "cpu":
-                memory += loaded_weight_bytes(case.inputs.model_folder)
-            rate = _time_forward(case, checkpoint)
+                memory += loaded_weight_bytes(case.inputs.model_folder) + _memory_of_unseen(timed, sizes)
             speed = replace(
                 speed, preparing_seconds=prepared, peak_memory_bytes=memory, evaluation_rows_per_second=rate
             )
@@ -219,7 +221,8 @@ def _cache_aside() -> Iterator[None]:
                 os.environ["BERTKIT_CACHE"] = before
 
 
-def _time_training(case: _Case, model: Model, steps: int) -> list[TimedStep]:
+def _time_training(case: _Case, model: Model, steps: int) -> tuple[list[TimedStep], set[int]]:
+    """Time some steps, and find the sizes that the batches of an epoch have, padding included."""
     from bertkit.training.batching import InMemoryBatches
     from bertkit.training.fit import Trainee
     from bertkit.training.timing import time_steps, training_to_time
@@ -229,7 +232,25 @@ def _time_training(case: _Case, model: Model, steps: int) -> list[TimedStep]:
     training = training_to_time(setup.recipe.training, len(features), steps)
     batches = InMemoryBatches(features, training)
     trainee = Trainee(model, setup.tokenizer, batches, task.collator(setup), terms)
-    return time_steps(trainee, training, case.machine, steps=steps)
+    timed = time_steps(trainee, training, case.machine, steps=steps)
+    epoch = islice(batches.loader(trainee.collate, processes=1, process=0), _COLLATED)
+    return timed, {batch["input_ids"].numel() for batch in epoch}
+
+
+def _memory_of_unseen(steps: Sequence[TimedStep], sizes: set[int]) -> int:
+    """Return the bytes that batches of other sizes than those of the timed steps will keep in memory.
+
+    oneDNN compiles each product for every size, and keeps it. So each takes as much as those of the timed steps did.
+
+    >>> from bertkit.training.timing import TimedStep
+    >>> steps = [TimedStep(1.0, 0.0, 1, [8], padded, memory) for padded, memory in ((8, 100), (16, 150), (8, 150))]
+    >>> _memory_of_unseen(steps, {8, 16, 24, 32})
+    100
+    """
+    seen = {step.padded for step in steps}
+    if len(seen) < 2 or steps[0].memory is None or steps[-1].memory is None:
+        return 0
+    return len(sizes - seen) * (steps[-1].memory - steps[0].memory) // (len(seen) - 1)
 
 
 def _add_training(speed: Speed, steps: Sequence[TimedStep], model: Model, machine: Machine, is_whole: bool) -> Speed:
