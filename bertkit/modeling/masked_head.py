@@ -16,30 +16,38 @@ from bertkit.tokens.features import IGNORED, STATIC_WIDTHS, Batch, Tensor, Tenso
 LABEL_POSITIONS = "label_positions"
 """Name in a batch of few shapes: (rows, most labels), positions of labeled tokens; the width where a row has fewer."""
 
+_MASKED = 16  # the number of masked tokens is rounded up to a multiple of this
 _MAX_EXPONENT = 700.0  # exp of more is no float
 _PAIR_LOGITS = ("seq_relationship_logits", "sop_logits")  # in the outputs of BERT, of ALBERT
 
 
-def run_at_masked(model: Model, batch: Batch) -> tuple[Output, Tensor]:
+def run_at_masked(model: Model, batch: Batch, *, rounded: bool = False) -> tuple[Output, Tensor]:
     """Run a model whose head computes each token by itself, with the head at the labeled tokens only.
 
     Args:
         model: one of transformers' models with a head over tokens.
         batch: its arguments, and ``labels`` of shape (rows, tokens), `IGNORED` where there is nothing to predict.
+        rounded: whether the number of masked tokens is rounded up, by some whose label is `IGNORED`. oneDNN compiles
+            the products of a head anew for each number, and keeps 15 MB of it.
 
     Returns:
         the model's outputs with logits of shape (1, masked, vocabulary), and the labels of shape (masked,).
     """
+    from torch.nn import functional
+
+    labels = labels_of(batch)
+    more = -len(labels) % _MASKED if rounded else 0
 
     # A hook between encoder and head turns (rows, tokens, width) into (1, masked, width), a batch of one long row. So
     # the head of any architecture is computed at masked positions only, and needs no code of its own here.
     def gather(module: object, inputs: object, outputs: Output) -> Output:
-        outputs["last_hidden_state"] = at_labels(outputs["last_hidden_state"], batch)[None]
+        states = at_labels(outputs["last_hidden_state"], batch)[None]
+        outputs["last_hidden_state"] = functional.pad(states, (0, 0, 0, more)) if more else states
         return outputs
 
     with getattr(model, "module", model).base_model.register_forward_hook(gather):
         outputs = model(**{name: values for name, values in batch.items() if name not in ("labels", LABEL_POSITIONS)})
-    return outputs, labels_of(batch)
+    return outputs, functional.pad(labels, (0, more), value=IGNORED) if more else labels
 
 
 def add_label_positions(batch: Tensors) -> Tensors:
@@ -153,6 +161,7 @@ def score_pairs(totals: Mapping[str, float]) -> dict[str, float]:
 
 def _run_both(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor]:
     """Return logits (masked, vocabulary) and labels (masked,) of masked tokens, and logits (rows, 2) of pairs."""
-    outputs, labels = run_at_masked(model, {name: values for name, values in batch.items() if name != "pair_labels"})
+    inputs = {name: values for name, values in batch.items() if name != "pair_labels"}
+    outputs, labels = run_at_masked(model, inputs, rounded=True)
     pair_logits = next(outputs[name] for name in _PAIR_LOGITS if name in outputs)
     return outputs["prediction_logits"][0], labels, pair_logits

@@ -45,7 +45,8 @@ def test_scores_of_masked_tokens_are_those_of_scikit_learn():
     assert found["perplexity"] == pytest.approx(np.exp(log_loss(labels, probabilities, labels=range(9))), rel=1e-5)
 
 
-def test_losses_and_gradients_are_those_of_the_whole_head():
+@pytest.mark.parametrize("rounded", [False, True])
+def test_losses_and_gradients_are_those_of_the_whole_head(rounded):
     torch.manual_seed(0)
     model = transformers.BertForMaskedLM(transformers.BertConfig(vocab_size=50, **SHAPE)).eval()
     batch = make_batch()
@@ -53,8 +54,9 @@ def test_losses_and_gradients_are_those_of_the_whole_head():
     (model(**batch).loss * items).backward()
     expected = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     model.zero_grad()
-    outputs, labels = run_at_masked(model, batch)
-    assert outputs.logits.shape == (1, items, 50)
+    outputs, labels = run_at_masked(model, batch, rounded=rounded)
+    assert outputs.logits.shape == (1, -(-items // 16) * 16 if rounded else items, 50)
+    assert int((labels != IGNORED).sum()) == items
     sum_of_losses(outputs.logits, labels).backward()
     for name, gradient in expected.items():
         assert dict(model.named_parameters())[name].grad.allclose(gradient, atol=1e-4), name
@@ -65,7 +67,7 @@ def test_nothing_masked_is_a_loss_of_zero_with_a_gradient():
     model = transformers.BertForMaskedLM(config)
     batch = make_batch()
     batch["labels"] = torch.full_like(batch["labels"], IGNORED)
-    outputs, labels = run_at_masked(model, batch)
+    outputs, labels = run_at_masked(model, batch, rounded=True)
     loss = sum_of_losses(outputs.logits, labels)
     assert loss.item() == 0
     loss.backward()

@@ -107,13 +107,13 @@ def count(batch: Batch) -> dict[str, int]:
 
 def losses(model: Model, batch: Batch) -> Sums:
     """Sum the cross-entropies of the masked tokens."""
-    outputs, labels = run_at_masked(model, batch)
+    outputs, labels = run_at_masked(model, batch, rounded=True)
     return {"mlm": sum_of_losses(outputs.logits, labels)}
 
 
 def accumulate(model: Model, batch: Batch) -> Totals:
     """Sum the losses and the correct predictions of a batch."""
-    outputs, labels = run_at_masked(model, batch)
+    outputs, labels = run_at_masked(model, batch, rounded=True)
     return masked_totals(outputs.logits, labels)
 
 

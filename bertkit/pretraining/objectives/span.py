@@ -113,7 +113,7 @@ def _run_heads(model: Model, batch: Batch) -> tuple[Tensor, Tensor, Tensor | Non
     """Compute the logits of masked tokens, their labels, and their logits from the boundaries (None without them)."""
     inputs = {name: values for name, values in batch.items() if name not in _EDGES}
     if _EDGES[0] not in batch:
-        outputs, labels = run_at_masked(model, inputs)
+        outputs, labels = run_at_masked(model, inputs, rounded=True)
         return outputs.logits, labels, None
     from bertkit.modeling.heads.span_boundary import run_with_boundaries
 
