@@ -25,7 +25,7 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.quick import RESAMPLES, TIMING, draw_resamples, parse_once, skip_waste, write_once
+from tests.quick import RESAMPLES, TIMING, compute_once, draw_resamples, fit_once, skip_waste
 
 # a loaded machine is no fault of the code: only what an example shows may fail a test, not how long it took
 settings.register_profile("any machine", max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -98,6 +98,7 @@ WORDS = {
 
 
 LEARN = ["--batch-size", 16, "--learning-rate", "3e-3", "--set", "training.precision=fp32"]
+ONCE = ["--set", "training.evaluate_every=999"]  # at the end alone, where nothing asks how scores rise
 DEMO_ROWS = ["--data", "demo", "--limit", "40", "--set", "training.precision=fp32", "--set", "training.batch_size=8"]
 
 
@@ -336,6 +337,7 @@ def usual_resamples(tmp_path_factory) -> Iterator[dict[str, int]]:
 
     from bertkit.data import sources
     from bertkit.recipe import yaml
+    from bertkit.tasks import text_classification, text_regression
 
     usual = draw_resamples(RESAMPLES)
     with pytest.MonkeyPatch.context() as patched:
@@ -344,8 +346,12 @@ def usual_resamples(tmp_path_factory) -> Iterator[dict[str, int]]:
         patched.setattr(os, "fsync", os.fstat)
         # each run records the versions of eight packages, and most commands read the same recipes by the same parser
         patched.setattr(metadata, "version", functools.cache(metadata.version))
-        patched.setattr(yaml, "_parse_yaml", parse_once(yaml._parse_yaml))
-        patched.setattr(sources, "demo_rows", write_once(sources.demo_rows))
+        patched.setattr(yaml, "_parse_yaml", compute_once(yaml._parse_yaml))
+        patched.setattr(
+            sources, "demo_rows", compute_once(sources.demo_rows, lambda demo_set, *rest: (id(demo_set), *rest))
+        )
+        for family in (text_classification, text_regression):
+            patched.setattr(family, "fit_tfidf", fit_once(family.fit_tfidf))
         patched.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield usual
     draw_resamples(usual)
@@ -389,7 +395,7 @@ def trained(tmp_path_factory, tiny_model) -> Path:
     changes = {
         "model": str(tiny_model),
         "data.source": str(folder),
-        "training.epochs": 5,
+        "training.epochs": 4,
         "training.batch_size": 16,
         "training.learning_rate": 3e-3,
         "training.precision": "fp32",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import importlib
 import pickle
@@ -12,8 +11,8 @@ from types import SimpleNamespace
 from typing import Any
 
 RESAMPLES = {
-    "intervals.bootstrap_intervals": 20,
-    "intervals.find_intervals": 20,
+    "intervals.bootstrap_intervals": 10,
+    "intervals.find_intervals": 10,
     "paired.compare_paired": 100,
     "paired.compare_seeds": 100,
 }
@@ -27,6 +26,8 @@ TIMING = {
 }
 """How often models that are compared read each row, and how many rows one at a time."""
 
+TEXTS = "text", "text_pair"
+
 
 def draw_resamples(counts: Mapping[str, int]) -> dict[str, int]:
     """Set how many resamples these functions draw where nobody asks for a number; return how many it was."""
@@ -38,30 +39,32 @@ def draw_resamples(counts: Mapping[str, int]) -> dict[str, int]:
     return before
 
 
-def parse_once(parse: Callable[[str, object], Any]) -> Callable[[str, object], Any]:
-    """Return a parser of YAML that parses each text once, and gives a copy to each caller."""
-    once = functools.lru_cache(maxsize=500)(parse)
-    return lambda text, file: copy.deepcopy(once(text, str(file) if file else None))
+def compute_once(function: Callable[..., Any], key: Callable[..., object] | None = None) -> Callable[..., Any]:
+    """Return a function that computes a result once for equal arguments, and gives a copy to each caller."""
+    results: dict[object, tuple[object, bytes]] = {}
+
+    def compute(*arguments: object) -> Any:
+        name = key(*arguments) if key else pickle.dumps(arguments)
+        if name not in results:
+            results[name] = arguments, pickle.dumps(function(*arguments))  # a key may hold ids of what is kept here
+        return pickle.loads(results[name][1])
+
+    return compute
 
 
-def write_once(demo_rows: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """Return a writer of demo rows that writes those of a set once, and gives copies."""
-    written: dict[tuple[object, ...], tuple[object, bytes]] = {}
-
-    def write(demo_set: object, split: str, limit: int | None = None) -> list[Any]:
-        key = (id(demo_set), split, limit)
-        if key not in written:
-            rows = pickle.dumps(demo_rows(demo_set, split, limit))
-            written[key] = demo_set, rows  # the set too, so that no other gets its id
-        return pickle.loads(written[key][1])
-
-    return write
+def fit_once(fit_tfidf: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that fits the baseline of words once to the same texts and targets."""
+    fit = compute_once(fit_tfidf)
+    return lambda rows, targets: fit([{name: row[name] for name in TEXTS if name in row} for row in rows], targets)
 
 
 def skip_waste() -> None:
-    """Let trainings look for no garbage at their end, and note no seed for devices that are not here."""
+    """Let trainings look for no garbage at their end, once for a package, and note no seed for absent devices."""
     if memory := sys.modules.get("accelerate.utils.memory"):
         memory.gc = SimpleNamespace(collect=int)
+    imports = sys.modules.get("accelerate.utils.imports")
+    if imports and not hasattr(imports._is_package_available, "cache_info"):
+        imports._is_package_available = functools.cache(imports._is_package_available)
     for module in ("torch.cuda", "torch.xpu", "torch.mtia"):  # each would keep the stack of each seed
         device = sys.modules.get(module)
         if device and not hasattr(device, "seeds_nothing"):

@@ -72,11 +72,11 @@ def import_everything() -> None:
 
 def keep_recipes() -> None:
     """Parse the recipes that most commands name before a child does."""
-    from quick import parse_once
+    from quick import compute_once
 
     from bertkit.recipe import load_pretrain_recipe, load_recipe, yaml
 
-    yaml._parse_yaml = parse_once(yaml._parse_yaml)
+    yaml._parse_yaml = compute_once(yaml._parse_yaml)
     for name in ("classify", "cola", "sst2"):
         load_recipe(name)
     load_pretrain_recipe("mlm")
@@ -246,7 +246,9 @@ def serve() -> None:
     gc.disable()
     typer.main.get_command = functools.cache(typer.main.get_command)  # see conftest.usual_resamples
     typer.main.get_command(app)
-    if "--light" not in sys.argv:
+    if "--light" in sys.argv:
+        importlib.import_module("bertkit.data.sources")  # reads recipes and rows, and imports nothing heavy
+    else:
         import_everything()
     for module in sys.argv[1:]:
         if not module.startswith("--"):

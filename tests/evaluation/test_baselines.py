@@ -19,6 +19,7 @@ from bertkit.evaluation.baselines import (
     read_learned,
     write_learned,
 )
+from bertkit.metrics.intervals import bootstrap_intervals
 from bertkit.tasks import text_classification as task
 
 ROWS = [{"text": "a", "label": "good"}, {"text": "b", "label": "bad"}, {"text": "c", "label": "good"}]
@@ -88,8 +89,10 @@ def test_a_model_that_does_not_beat_its_baselines_beyond_chance_gets_a_remedy():
 
 
 @pytest.mark.parametrize("metric", ["accuracy", "mean_absolute_error"])
-def test_the_lead_over_the_strongest_baseline_is_paired_row_by_row(metric):
+def test_the_lead_over_the_strongest_baseline_is_paired_row_by_row(metric, usual_resamples, monkeypatch):
     """The error of a mean of differences is that of the rows' differences, however hard the rows are."""
+    usual = usual_resamples["intervals.bootstrap_intervals"]
+    monkeypatch.setitem(bootstrap_intervals.__kwdefaults__, "samples", usual)
     rng = np.random.default_rng(0)
     hard = rng.random(400) < 0.5  # rows that both get wrong
     sign = 1 if metric == "accuracy" else -1

@@ -107,7 +107,7 @@ def test_bootstrap_covers_the_truth_about_as_often_as_it_says() -> None:
     for trial in range(200):
         sample = draw.random(100) < 0.7
         low, high = bootstrap_intervals(
-            lambda rows, sample=sample: {"share": sample[rows].mean()}, 100, samples=200, seed=trial
+            lambda rows, sample=sample: {"share": sample[rows].mean()}, 100, samples=100, seed=trial
         )["share"]
         hits += low <= 0.7 <= high
     assert 178 <= hits <= 199

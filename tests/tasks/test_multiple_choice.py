@@ -270,6 +270,7 @@ def predict(training, rows):
 
 LEARN = {
     "training.epochs": 3,
+    "training.evaluate_every": 999,
     "training.batch_size": 16,
     "training.learning_rate": 5e-3,
     "training.precision": "fp32",

@@ -438,6 +438,7 @@ def test_saying_nothing_is_the_baseline():
 
 LEARN = {
     "training.epochs": 5,
+    "training.evaluate_every": 999,
     "training.batch_size": 16,
     "training.learning_rate": 5e-3,
     "training.precision": "fp32",

@@ -468,6 +468,7 @@ def test_the_most_frequent_tag_and_that_of_each_word_are_the_baselines():
 
 LEARN = {
     "training.epochs": 4,
+    "training.evaluate_every": 999,
     "training.batch_size": 16,
     "training.learning_rate": 8e-3,
     "training.precision": "fp32",

@@ -215,7 +215,7 @@ def toy_row(rng: random.Random) -> dict[str, str]:
 def recipe_file(tmp_path_factory, tiny_model) -> Path:
     folder = tmp_path_factory.mktemp("asked")
     rng = random.Random(5)
-    for split, count in (("train", 400), ("validation", 60)):
+    for split, count in (("train", 160), ("validation", 60)):
         with (folder / f"{split}.csv").open("w", newline="") as stream:
             writer = csv.DictWriter(stream, ["text", "liked", "kind"])
             writer.writeheader()
@@ -233,7 +233,14 @@ def recipe_file(tmp_path_factory, tiny_model) -> Path:
         },
         "options": {"questions": questions},
         "metrics": ["accuracy"],
-        "training": {"epochs": 3, "batch_size": 16, "learning_rate": 2e-3, "precision": "fp32", "max_length": 64},
+        "training": {
+            "epochs": 3,
+            "evaluate_every": 999,
+            "batch_size": 16,
+            "learning_rate": 4e-3,
+            "precision": "fp32",
+            "max_length": 64,
+        },
     }
     (folder / "asked.yaml").write_text(json.dumps(recipe))  # which is YAML too
     return folder / "asked.yaml"

@@ -240,6 +240,7 @@ def test_the_baseline_is_the_most_frequent_sense_of_the_word():
 
 LEARN = {
     "training.epochs": 4,
+    "training.evaluate_every": 999,
     "training.batch_size": 16,
     "training.learning_rate": 8e-3,
     "training.precision": "fp32",

@@ -18,7 +18,7 @@ LINKS = {"Indeed", "So", "But", "Yet", "Similarly", "Besides", "Whereas", "Well"
 @pytest.fixture(scope="module")
 def paragraphs():
     """Paragraphs in lower case, without the words that link their sentences."""
-    return [re.sub(rf"\b({'|'.join(LINKS)}) ", "", text).lower() for text in demo_text(1000, seed=1)]
+    return [re.sub(rf"\b({'|'.join(LINKS)}) ", "", text).lower() for text in demo_text(400, seed=1)]
 
 
 @pytest.mark.parametrize("write", {**FIRST_TEXT, **SECOND_TEXT})

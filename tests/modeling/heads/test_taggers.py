@@ -322,6 +322,7 @@ def toy_rows(count: int, seed: int) -> list[dict]:
 LEARN = {
     "options.tagger_size": 16,
     "training.epochs": 16,
+    "training.evaluate_every": 999,
     "training.batch_size": 16,
     "training.learning_rate": 6e-2,
     "training.precision": "fp32",

@@ -12,7 +12,7 @@ import pytest
 from transformers import AutoModelForSequenceClassification
 
 from bertkit.storage.cache import say_once
-from tests.conftest import LEARN, finetune, toy_rows, write_csv
+from tests.conftest import LEARN, ONCE, finetune, toy_rows, write_csv
 from tests.kills import read_lines
 
 
@@ -93,7 +93,7 @@ def test_rows_that_are_truncated_are_counted(run, tiny_model, toy_data):
 
 def test_a_run_reads_long_texts_in_its_own_way_whatever_the_recipe_of_eval(run, tiny_model, toy_data):
     way = ["--max-length", 8, "--set", "options.long_text=windows_mean", "--set", "options.overlap=2"]
-    ended = finetune(run, tiny_model, toy_data, "--epochs", 4, *way, "--json")
+    ended = finetune(run, tiny_model, toy_data, "--epochs", 1, *way, "--json")
     assert ended.code == 0, ended.err
     assert "training: 96 rows in 1" in ended.err and " overlapping windows of up to 8 tokens" in ended.err
     scores = json.loads(ended.out)["results"][0]["scores"]
@@ -152,7 +152,7 @@ def test_own_rows_by_a_recipe_of_three_lines(run, tiny_model):
         "extends: classify\nabout: Stars of reviews\n"
         "data: {source: reviews.csv, columns: {text: review, label: stars}}\n"
     )
-    ended = run("finetune", "mine.yaml", "--model", tiny_model, "--epochs", 8, *LEARN, "--json")
+    ended = run("finetune", "mine.yaml", "--model", tiny_model, "--epochs", 8, *LEARN, *ONCE, "--json")
     assert ended.code == 0
     assert "11 of 120 (9.2%) rows of reviews.csv are held out" in ended.err
     printed = json.loads(ended.out)["results"][0]
@@ -169,8 +169,8 @@ def test_several_labels_at_once(run, tiny_model):
     neither = {"text": "film", "label": ""}
     write_csv(Path("m.csv"), [good, bad, both, neither] * 12)
     rows = ["--data", "m.csv", "--set", "data.files.validation=m.csv"]  # equal texts would all be on one side
-    options = ["--model", tiny_model, *rows, "--set", "options.multi_label=true", "--epochs", 15, *LEARN]
-    ended = run("finetune", "classify", *options, "--seed", 1, "--batch-size", 8, "--learning-rate", "5e-3", "--json")
+    options = ["--model", tiny_model, *rows, "--set", "options.multi_label=true", "--epochs", 15, *LEARN, *ONCE]
+    ended = run("finetune", "classify", *options, "--seed", 1, "--learning-rate", "1e-2", "--json")
     assert ended.code == 0, ended.err
     assert json.loads(ended.out)["results"][0]["scores"]["accuracy"] > 0.9
     predicted = run(
@@ -188,7 +188,7 @@ def test_regression_on_pairs(run, tiny_model):
     write_csv(Path("pairs.csv"), [{"a": a, "b": b, "score": 5.0 if b in ("good", "film") else 1.0} for a, b in pairs])
     columns = ["--set", "data.columns={text: a, text_pair: b, label: score}"]
     files = ["--data", "pairs.csv", "--set", "data.files.validation=pairs.csv"]  # equal pairs would be on one side
-    options = ["--model", tiny_model, *files, *columns, "--epochs", 12, *LEARN]
+    options = ["--model", tiny_model, *files, *columns, "--epochs", 12, *LEARN, *ONCE]
     ended = run("finetune", "regress", *options, "--batch-size", 8, "--learning-rate", "5e-3", "--json")
     assert ended.code == 0, ended.err
     assert json.loads(ended.out)["results"][0]["scores"]["pearsonr"] > 0.6

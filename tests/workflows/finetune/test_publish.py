@@ -55,10 +55,10 @@ def test_the_run_folder_holds_all_it_should(trained):
     assert results["train_samples"] == 400
     assert results["eval_samples"] == 60
     state = json.loads((trained / "trainer_state.json").read_text())
-    assert state["global_step"] == record["steps"] == 125
+    assert state["global_step"] == record["steps"] == 100
     best = record["best_step"]
     kept = {folder.name for folder in trained.glob("checkpoint-*")}
-    assert kept == {f"checkpoint-{best}", "checkpoint-125"}
+    assert kept == {f"checkpoint-{best}", "checkpoint-100"}
     best_scores = [e["eval_f1_macro"] for e in read_lines(trained / "metrics.jsonl") if "eval_f1_macro" in e]
     assert max(best_scores) == record["results"][0]["scores"]["f1_macro"]
     predictions = read_lines(trained / "predictions.jsonl")

@@ -131,9 +131,8 @@ def test_an_ablation_pretrains_each_encoder_and_fine_tunes_it(run):
     assert list(Path().iterdir()) == []
 
 
-def test_a_smoke_computes_with_one_thread_unless_told_otherwise(run, tiny_model, monkeypatch):
+def test_a_smoke_computes_with_one_thread_unless_told_otherwise(run, tiny_model, two_threads, monkeypatch):
     monkeypatch.setattr("bertkit.runtime.backends.find_spec", lambda name: None)
-    monkeypatch.delenv("OMP_NUM_THREADS")
     write_csv(Path("rows.csv"), toy_rows(60, seed=1))
     command = ["finetune", "classify", "--model", tiny_model, "--data", "rows.csv", "--smoke"]
     assert "CPU, 1 thread (a smoke run)" in run(*command).err
