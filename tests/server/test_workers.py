@@ -14,15 +14,14 @@ from pathlib import Path
 import pytest
 
 from bertkit.errors import UsageError
+from bertkit.server.running import bind_several
 from bertkit.server.workers import check_workers
 
 PROGRAM = """
-import os, sys
-from bertkit.server.running import bind_several
+import os, socket, sys
 from bertkit.server.workers import METRICS, fork_workers
 
-sockets = bind_several("127.0.0.1", 0, 2)
-print(sockets[0].getsockname()[1], flush=True)
+sockets = [socket.socket(fileno=int(number)) for number in sys.argv[2:]]
 number = fork_workers(sockets)
 if number is None:
     print("all have ended", flush=True)
@@ -42,10 +41,14 @@ else:
 @contextlib.contextmanager
 def working(how: str):
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    command = [sys.executable, "-c", PROGRAM, how]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    with contextlib.ExitStack() as sockets:  # made here, since what makes them takes long to import
+        servers = [sockets.enter_context(server) for server in bind_several("127.0.0.1", 0, 2)]
+        numbers, port = [server.fileno() for server in servers], servers[0].getsockname()[1]
+        command = [sys.executable, "-c", PROGRAM, how, *map(str, numbers)]
+        streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        process = subprocess.Popen(command, **streams, text=True, env=environment, pass_fds=numbers)
     try:
-        yield process, int(process.stdout.readline())
+        yield process, port
     finally:
         process.kill()
         process.communicate()

@@ -23,7 +23,7 @@ def sets_of(task):
 
 
 @cache
-def rows_of(name, split, limit=600):
+def rows_of(name, split, limit=400):
     """Return the first rows of a split; all of it where the limit is None."""
     return demo_rows(DEMO_SETS[name], split, limit)
 
